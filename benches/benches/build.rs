@@ -1,11 +1,11 @@
 //! Records to a layer file, on one core. Making the records is measured by itself, to be subtracted.
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
-use handle_benches::records::{Generator, Room};
+use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::sets;
 
 fn build(c: &mut Criterion) {
-    let generator = Generator::new().expect("the vectors are there");
+    let generator = RecordGenerator::new().expect("the vectors are there");
     let mut group = c.benchmark_group("build");
     group.sampling_mode(SamplingMode::Flat).sample_size(10);
     let sizes = if sets::is_test() { vec![2_000] } else { vec![100_000, 1_000_000] };
@@ -22,7 +22,7 @@ fn build(c: &mut Criterion) {
             });
         });
         group.bench_function(BenchmarkId::new("records_alone", &name), |b| {
-            let mut room = Room::default();
+            let mut room = RecordRoom::default();
             b.iter(|| (0..size).map(|n| generator.record(n, &mut room).handle.len()).sum::<usize>());
         });
     }

@@ -4,17 +4,17 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_client::cache::{Cache, CacheLimits};
-use handle_client::{Answer, Now, Question};
-use handle_loadgen::Pattern;
+use handle_client::{ClockReading, LookupAnswer, Question};
+use handle_loadgen::AccessOrder;
 use handle_loadgen::pattern::Chooser;
-use handle_loadgen::random::Random;
+use handle_loadgen::random::RandomGenerator;
 use handle_proto::{ResponseCode, Value};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Handles in the cache.
 const HANDLES: u32 = 1_000_000;
-const NOW: Now = Now { ms: 1_000, unix_s: 1_700_000_000 };
+const NOW: ClockReading = ClockReading { ms: 1_000, unix_s: 1_700_000_000 };
 
 fn handle(number: u32) -> String {
     format!("10.1016/j.cache.{number:07}")
@@ -24,7 +24,7 @@ fn filled() -> Cache {
     let cache = Cache::new(CacheLimits { bytes_max: 2 << 30, ..CacheLimits::default() });
     for number in 0..HANDLES {
         let value = Value::new(1, b"URL", b"https://elsevier-bv.example/10.1016/j.cache");
-        let answer = Answer::new(handle(number), ResponseCode::SUCCESS, [value]);
+        let answer = LookupAnswer::new(handle(number), ResponseCode::SUCCESS, [value]);
         cache.put(&Question::all(handle(number)), &answer, NOW);
     }
     cache
@@ -50,9 +50,9 @@ fn ask(cache: &Cache, numbers: &[u32], begin: usize, count: usize) -> usize {
 }
 
 /// What a thread asks for in turn.
-fn chosen(pattern: Pattern, thread: u64) -> Vec<u32> {
+fn chosen(pattern: AccessOrder, thread: u64) -> Vec<u32> {
     let mut chooser = Chooser::new(pattern, HANDLES, thread, 2);
-    let mut random = Random::new(7, thread);
+    let mut random = RandomGenerator::new(7, thread);
     (0..HANDLES).map(|_| chooser.choose(&mut random)).collect()
 }
 
@@ -61,7 +61,7 @@ fn hits(criterion: &mut Criterion) {
     assert_eq!(cache.stats().handles, u64::from(HANDLES), "all of them fit");
     let mut group = criterion.benchmark_group("cache");
     group.throughput(Throughput::Elements(1));
-    for pattern in [Pattern::Uniform, Pattern::Zipf { exponent: 1.0 }] {
+    for pattern in [AccessOrder::Uniform, AccessOrder::Zipf { exponent: 1.0 }] {
         let numbers: Vec<_> = (0..2).map(|thread| chosen(pattern, thread)).collect();
         // All are asked for in turn, however few at a time.
         let mut begin = 0;

@@ -1,11 +1,11 @@
 //! Decoding requests and encoding answers, values, sites and records: no lookup, no I/O.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use handle_benches::records::{Generator, Room};
-use handle_benches::requests::{Ask, request};
+use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::requests::{RequestKind, request};
 use handle_proto::data::site::Site;
 use handle_proto::json::{Json, RecordLine, site_from_json};
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{Value, Values};
 use std::hint::black_box;
@@ -13,8 +13,8 @@ use std::hint::black_box;
 fn decode(c: &mut Criterion) {
     let mut group = c.benchmark_group("decode");
     let mut handle = Vec::new();
-    Generator::new().expect("the vectors are there").handle(1, &mut handle);
-    let datagram = request(&handle, Ask::Selected, 1);
+    RecordGenerator::new().expect("the vectors are there").handle(1, &mut handle);
+    let datagram = request(&handle, RequestKind::Selected, 1);
     let (_, message) = Envelope::split(&datagram).expect("an envelope");
     let body = Message::decode(message).expect("a message").body;
     group.bench_function("envelope", |b| b.iter(|| Envelope::split(black_box(&datagram)).map(|(e, _)| e)));
@@ -31,7 +31,8 @@ fn decode(c: &mut Criterion) {
 
 fn values(c: &mut Criterion) {
     let mut group = c.benchmark_group("values");
-    let (generator, mut room) = (Generator::new().expect("the vectors are there"), Room::default());
+    let (generator, mut room) =
+        (RecordGenerator::new().expect("the vectors are there"), RecordRoom::default());
     let record = generator.record(1, &mut room);
     let mut encoded = Vec::new();
     record.values.iter().for_each(|value| value.encode(&mut encoded));
@@ -61,7 +62,7 @@ fn values(c: &mut Criterion) {
         let mut out = Vec::with_capacity(512);
         b.iter(|| {
             out.clear();
-            Answer { handle: black_box(record.handle), values }.encode(&mut out);
+            QueryAnswer { handle: black_box(record.handle), values }.encode(&mut out);
             out.len()
         });
     });

@@ -3,9 +3,9 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::{serve, sets};
-use handle_net::Kind;
+use handle_net::DatapathKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use std::time::Duration;
 const ANSWER_LEN: usize = 280;
 
 fn datapath(c: &mut Criterion) {
-    let requests = Requests::new(1_000, 1_000, Ask::Plain, 1).expect("the vectors are there");
+    let requests = Requests::new(1_000, 1_000, RequestKind::Plain, 1).expect("the vectors are there");
     let two_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     let mut group = c.benchmark_group("datapath");
     group.throughput(Throughput::Elements(1)).sample_size(10);
-    for kind in [Kind::Uring, Kind::Portable] {
+    for kind in [DatapathKind::Uring, DatapathKind::Portable] {
         if let Err(error) = serve::open_loopback(kind) {
             eprintln!("datapath/{kind}: not available: {error}");
             continue;
@@ -31,7 +31,7 @@ fn datapath(c: &mut Criterion) {
                 serve::pin(two_cores.then_some(0));
                 let mut path = serve::open_loopback(kind).expect("it opened before");
                 started.send(path.local_addr().expect("an address")).expect("the bench is there");
-                let mut echo = serve::Echo::of_len(ANSWER_LEN);
+                let mut echo = serve::EchoServer::of_len(ANSWER_LEN);
                 while !stop.load(Ordering::Relaxed) {
                     echo.turn(&mut *path).expect("the path works");
                 }

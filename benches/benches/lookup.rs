@@ -3,7 +3,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_benches::{lookups, sets};
-use handle_snapshot::{Layer, Records, Trust};
+use handle_snapshot::{Layer, RecordSet, Trust};
 
 /// So many keys that a whole round of them does not stay in any cache.
 const KEYS_COUNT: usize = 1 << 21;
@@ -13,7 +13,7 @@ fn lookup(c: &mut Criterion) {
         let set = sets::open(size).expect("a set can be built");
         sets::warm(&set);
         let keys_count = if sets::is_test() { 1_000 } else { KEYS_COUNT };
-        let mut keys = lookups::Keys::new(size, keys_count, 1).expect("the vectors are there");
+        let mut keys = lookups::LookupKeys::new(size, keys_count, 1).expect("the vectors are there");
         let records = set.records();
         let mut group = c.benchmark_group(format!("lookup/{}", sets::size_name(size)));
         group.throughput(Throughput::Elements(1));
@@ -34,7 +34,7 @@ fn below_deltas(c: &mut Criterion) {
     let set = sets::open(size).expect("a set can be built");
     sets::warm(&set);
     let keys_count = if sets::is_test() { 1_000 } else { KEYS_COUNT };
-    let mut keys = lookups::Keys::new(size, keys_count, 1).expect("the vectors are there");
+    let mut keys = lookups::LookupKeys::new(size, keys_count, 1).expect("the vectors are there");
     let mut group = c.benchmark_group(format!("lookup/{}/below_deltas", sets::size_name(size)));
     group.throughput(Throughput::Elements(lookups::BATCH_LEN as u64));
     let deltas: Vec<_> =
@@ -46,7 +46,7 @@ fn below_deltas(c: &mut Criterion) {
         group.bench_function(count.to_string(), |b| {
             b.iter(|| {
                 // As for each batch of requests.
-                let records = Records::new(&layers).expect("layers of one set");
+                let records = RecordSet::new(&layers).expect("layers of one set");
                 lookups::batch(&records, &mut keys)
             });
         });

@@ -3,7 +3,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_net::Peer;
 use handle_server::counters::Counters;
-use handle_server::rate_limit::{AnswerSize, RateLimit, RateLimitConfig, Verdict};
+use handle_server::rate_limit::{AnswerSize, LimitVerdict, RateLimit, RateLimitConfig};
 use std::hint::black_box;
 use std::net::IpAddr;
 
@@ -59,7 +59,7 @@ fn rate_limit(c: &mut Criterion) {
                     let identity = mixed(at + nth) >> 20;
                     let answer = AnswerSize { len: 287, datagrams: 1, identity };
                     let verdict = rate_limit.verdict(*black_box(peer), answer, 85, &counters);
-                    sent += usize::from(verdict == Verdict::Send);
+                    sent += usize::from(verdict == LimitVerdict::Send);
                 }
                 at = (at + BATCH_LEN) % ADDRESSES_COUNT;
                 sent

@@ -2,7 +2,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_benches::answers::{Answerer, BATCH_LEN};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::sets;
 
 const REQUESTS_COUNT: usize = 1 << 20;
@@ -11,10 +11,10 @@ fn resolver(c: &mut Criterion) {
     for size in sets::sizes() {
         let set = sets::open(size).expect("a set can be built");
         sets::warm(&set);
-        for (ask, name) in Ask::ALL {
+        for (ask, name) in RequestKind::ALL {
             let count = match ask {
                 _ if sets::is_test() => 1_024,
-                Ask::Plain => REQUESTS_COUNT,
+                RequestKind::Plain => REQUESTS_COUNT,
                 // About the work and not the memory, which `plain` shows.
                 _ => REQUESTS_COUNT / 16,
             };

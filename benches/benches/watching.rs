@@ -1,12 +1,12 @@
 //! What watching costs a worker, for each datagram of full batches; its answer costs microseconds.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use handle_benches::requests::{Ask, request};
+use handle_benches::requests::{RequestKind, request};
 use handle_proto::ResponseCode;
 use handle_server::counters::{Counters, Transport};
 use handle_server::latency::{Histogram, Stopwatch};
-use handle_server::query_log::{QueryLog, Settings, Tap, unix_now};
-use handle_server::sources::{PrefixBits, Sampler, Sources};
+use handle_server::query_log::{QueryLog, QueryLogSettings, QueryLogTap, unix_now};
+use handle_server::sources::{PrefixBits, SourceSampler, Sources};
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn watching(c: &mut Criterion) {
         group.bench_function(name, |b| {
             let (histogram, table) = (Histogram::default(), Sources::new(64));
             let (mut stopwatch, mut sampler) =
-                (Stopwatch::new(latency_every), Sampler::new(sources_every, BITS, 1));
+                (Stopwatch::new(latency_every), SourceSampler::new(sources_every, BITS, 1));
             let mut at = 0;
             b.iter(|| {
                 at = (at + BATCH_LEN) % sources.len();
@@ -44,7 +44,8 @@ fn watching(c: &mut Criterion) {
 
 fn query_log(c: &mut Criterion) {
     let directory = tempfile::tempdir().expect("a directory for the log");
-    let (datagram, counters) = (request(b"10.1016/j.rcae.2013.04.001", Ask::Plain, 1), Counters::default());
+    let (datagram, counters) =
+        (request(b"10.1016/j.rcae.2013.04.001", RequestKind::Plain, 1), Counters::default());
     let ip = IpAddr::from([192, 0, 2, 1]);
     let mut group = c.benchmark_group("query_log");
     group.throughput(Throughput::Elements(BATCH_LEN as u64));
@@ -55,9 +56,10 @@ fn query_log(c: &mut Criterion) {
     {
         group.bench_function(name, |b| {
             let path = Some(directory.path().join(name));
-            let settings = Settings { path, lines_per_second, queue_lines, ..Settings::default() };
+            let settings =
+                QueryLogSettings { path, lines_per_second, queue_lines, ..QueryLogSettings::default() };
             let (log, _writer) = QueryLog::open(&settings).expect("a file").expect("a log");
-            let (mut tap, mut now) = (Some(Tap::new(log, &settings)), Instant::now());
+            let (mut tap, mut now) = (Some(QueryLogTap::new(log, &settings)), Instant::now());
             b.iter(|| {
                 if let Some(tap) = black_box(&mut tap) {
                     now += Duration::from_secs(step_s);
@@ -70,7 +72,7 @@ fn query_log(c: &mut Criterion) {
         });
     }
     group.bench_function("off", |b| {
-        let mut tap = black_box(None::<Tap>);
+        let mut tap = black_box(None::<QueryLogTap>);
         b.iter(|| {
             for _ in 0..BATCH_LEN {
                 if let Some(tap) = black_box(&mut tap) {

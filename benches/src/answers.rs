@@ -4,8 +4,10 @@ use crate::requests::Requests;
 use handle_net::{Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, InBatch, Outcome, Reply, Service, Usual, answer, answer_batch};
-use handle_snapshot::{Mapped, PublishedSet};
+use handle_resolver::{
+    AnswerContext, AnswerOutcome, FastAnswer, InBatch, ReplyParts, ServiceFacts, answer, answer_batch,
+};
+use handle_snapshot::{MappedFile, PublishedSet};
 use std::net::SocketAddr;
 
 /// Requests answered together.
@@ -15,7 +17,7 @@ const NOW_UNIX_S: u32 = 1_700_000_000;
 
 /// What a worker needs beside the requests.
 pub struct Answerer<'a> {
-    context: Context<'a, Mapped>,
+    context: AnswerContext<'a, MappedFile>,
     scratch: Box<Scratch>,
     outbox: Outbox,
     peer: Peer,
@@ -40,8 +42,8 @@ impl<'a> Answerer<'a> {
         let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
         answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
             len += match outcome {
-                InBatch::Usual(reply) => push_usual(outbox, peer, reply),
-                InBatch::Other(Outcome::Reply(reply)) => push(outbox, peer, reply),
+                InBatch::Fast(reply) => push_fast(outbox, peer, reply),
+                InBatch::Other(AnswerOutcome::Reply(reply)) => push(outbox, peer, reply),
                 _ => 0,
             };
         });
@@ -52,7 +54,7 @@ impl<'a> Answerer<'a> {
     pub fn one(&mut self, requests: &'a Requests, at: usize) -> usize {
         self.outbox.clear();
         match answer(&self.context, requests.get(at)) {
-            Outcome::Reply(reply) => push(&mut self.outbox, self.peer, &reply),
+            AnswerOutcome::Reply(reply) => push(&mut self.outbox, self.peer, &reply),
             _ => 0,
         }
     }
@@ -66,13 +68,13 @@ impl<'a> Answerer<'a> {
 
 /// What answers from `set` depend on.
 #[must_use]
-pub fn context(set: &PublishedSet) -> Context<'_, Mapped> {
-    Context::new(set.records(), Service::ALONE, NOW_UNIX_S)
+pub fn context(set: &PublishedSet) -> AnswerContext<'_, MappedFile> {
+    AnswerContext::new(set.records(), ServiceFacts::ALONE, NOW_UNIX_S)
 }
 
 /// Puts a usual answer into the outbox.
 #[inline]
-pub fn push_usual(outbox: &mut Outbox, peer: Peer, reply: &Usual<'_>) -> usize {
+pub fn push_fast(outbox: &mut Outbox, peer: Peer, reply: &FastAnswer<'_>) -> usize {
     let len = reply.len();
     let write = |room: &mut [u8]| {
         reply.write(room);
@@ -83,7 +85,7 @@ pub fn push_usual(outbox: &mut Outbox, peer: Peer, reply: &Usual<'_>) -> usize {
 
 /// Puts a reply into the outbox, as one datagram or as a train.
 #[inline]
-pub fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>) -> usize {
+pub fn push(outbox: &mut Outbox, peer: Peer, reply: &ReplyParts<'_>) -> usize {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);

@@ -1,6 +1,6 @@
 //! Certified answers: their rate, against what the key alone can sign.
 
-use crate::flood::Got;
+use crate::flood::FloodTotals;
 use crate::requests::Requests;
 use crate::serve;
 use crate::usage::thread_time;
@@ -79,7 +79,7 @@ pub fn serve(set: PathBuf, key: PathBuf, datapath: Datapath, core: usize) -> any
 
 /// What came of one turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate {
+pub struct CertifiedRate {
     /// How many.
     pub count: u64,
     /// How long it took, by the clock.
@@ -88,7 +88,7 @@ pub struct Rate {
     pub used: Duration,
 }
 
-impl Rate {
+impl CertifiedRate {
     /// How many a second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
@@ -97,8 +97,8 @@ impl Rate {
 
     /// As what came back of a load.
     #[must_use]
-    pub fn got(&self) -> Got {
-        Got { answers: self.count, seconds: self.elapsed.as_secs_f64(), ..Got::default() }
+    pub fn got(&self) -> FloodTotals {
+        FloodTotals { answers: self.count, seconds: self.elapsed.as_secs_f64(), ..FloodTotals::default() }
     }
 
     /// Processor time of one.
@@ -112,9 +112,9 @@ impl Rate {
 ///
 /// # Errors
 /// When the key does not sign.
-pub fn sign(core: usize, duration: Duration) -> anyhow::Result<Rate> {
+pub fn sign(core: usize, duration: Duration) -> anyhow::Result<CertifiedRate> {
     let record = key_record()?;
-    let thread = std::thread::spawn(move || -> anyhow::Result<Rate> {
+    let thread = std::thread::spawn(move || -> anyhow::Result<CertifiedRate> {
         serve::pin(Some(core));
         let key = PrivateKey::from_record(&record)?;
         let covered = [7; COVERED_LEN];
@@ -123,7 +123,7 @@ pub fn sign(core: usize, duration: Duration) -> anyhow::Result<Rate> {
             key.sign(DigestAlgorithm::SHA256, &[&covered])?;
             count += 1;
         }
-        Ok(Rate { count, elapsed: start.elapsed(), used: thread_time() - used })
+        Ok(CertifiedRate { count, elapsed: start.elapsed(), used: thread_time() - used })
     });
     thread.join().map_err(|_| anyhow::anyhow!("the signing thread panicked"))?
 }
@@ -146,7 +146,7 @@ pub fn ask(
     credential: &RangeInclusive<u32>,
     duration: Duration,
     used: impl Fn() -> anyhow::Result<Duration>,
-) -> anyhow::Result<Rate> {
+) -> anyhow::Result<CertifiedRate> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(LOST_AFTER))?;
@@ -182,5 +182,5 @@ pub fn ask(
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Rate { count, elapsed: start.elapsed(), used: used()? - used_before })
+    Ok(CertifiedRate { count, elapsed: start.elapsed(), used: used()? - used_before })
 }

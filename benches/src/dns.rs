@@ -33,11 +33,11 @@ pub fn is_success(answer: &[u8]) -> bool {
 
 /// A server that answers every question with one TXT record, without looking up anything.
 #[derive(Debug)]
-pub struct Responder {
+pub struct DnsResponder {
     answer_len: usize,
 }
 
-impl Responder {
+impl DnsResponder {
     /// Answers of so many bytes, or more where the question needs them.
     #[must_use]
     pub const fn of_len(answer_len: usize) -> Self {

@@ -1,9 +1,9 @@
 //! A closed loop of requests: as many under way as a window allows, so that the server is never idle
 //! for want of them.
 
-use crate::records::Random;
+use crate::records::BenchRandom;
 use crate::requests::Requests;
-use handle_net::{Choice, Datapath, Options, Peer, open};
+use handle_net::{Datapath, DatapathChoice, Peer, SocketOptions, open};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use std::collections::BTreeMap;
 use std::io;
@@ -49,7 +49,7 @@ impl Shape {
 
 /// What came back.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Got {
+pub struct FloodTotals {
     /// Datagrams.
     pub answers: u64,
     /// What they came in: trains or single datagrams.
@@ -62,7 +62,7 @@ pub struct Got {
     pub seconds: f64,
 }
 
-impl Got {
+impl FloodTotals {
     /// Answers a second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -74,8 +74,8 @@ impl Got {
 pub struct Flood<'r> {
     path: Box<dyn Datapath>,
     requests: &'r Requests,
-    order: Order,
-    random: Random,
+    order: RequestOrder,
+    random: BenchRandom,
     peer: u32,
     shape: Shape,
     is_right: IsRight,
@@ -90,19 +90,19 @@ impl<'r> Flood<'r> {
     pub fn open(requests: &'r Requests, shape: Shape, is_right: IsRight) -> io::Result<Self> {
         // With the addresses of all peers.
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
-        let options = Options {
+        let options = SocketOptions {
             batch_len: 256,
             batch_segments: 1 << 16,
             outbox_datagrams: shape.window,
             outbox_len: shape.window * UDP_MESSAGE_LEN_MAX,
-            ..Options::new(address)
+            ..SocketOptions::new(address)
         };
         let options = if shape.is_single() { options.one_at_a_time() } else { options };
         Ok(Self {
-            path: open(Choice::Portable, &options)?.path,
+            path: open(DatapathChoice::Portable, &options)?.path,
             requests,
-            order: Order::new(requests, &shape),
-            random: Random(1),
+            order: RequestOrder::new(requests, &shape),
+            random: BenchRandom(1),
             peer: 0,
             shape,
             is_right,
@@ -121,7 +121,7 @@ impl<'r> Flood<'r> {
     ///
     /// # Errors
     /// When the path is of no more use.
-    pub fn run(&mut self, to: SocketAddr, duration: Duration) -> io::Result<Got> {
+    pub fn run(&mut self, to: SocketAddr, duration: Duration) -> io::Result<FloodTotals> {
         self.until(to, |_, start| start.elapsed() >= duration)
     }
 
@@ -129,13 +129,17 @@ impl<'r> Flood<'r> {
     ///
     /// # Errors
     /// When the path is of no more use.
-    pub fn run_for_answers(&mut self, to: SocketAddr, answers: u64) -> io::Result<Got> {
+    pub fn run_for_answers(&mut self, to: SocketAddr, answers: u64) -> io::Result<FloodTotals> {
         self.until(to, |got, _| got.answers >= answers)
     }
 
-    fn until(&mut self, to: SocketAddr, mut is_end: impl FnMut(&Got, Instant) -> bool) -> io::Result<Got> {
+    fn until(
+        &mut self,
+        to: SocketAddr,
+        mut is_end: impl FnMut(&FloodTotals, Instant) -> bool,
+    ) -> io::Result<FloodTotals> {
         let start = Instant::now();
-        let (mut got, mut under_way) = (Got::default(), 0);
+        let (mut got, mut under_way) = (FloodTotals::default(), 0);
         while !is_end(&got, start) {
             while let Some(sent) = self.ask(to, self.shape.window - under_way) {
                 under_way += sent;
@@ -197,18 +201,18 @@ fn address(peer: u32) -> IpAddr {
 }
 
 /// Which request is next: as they come, or those of one length one after the other.
-struct Order {
+struct RequestOrder {
     /// By length. Without trains there is nothing to look up.
     requests: Vec<u32>,
-    groups: Vec<Group>,
+    groups: Vec<TrainGroup>,
 }
 
-struct Group {
+struct TrainGroup {
     range: Range<usize>,
     next: usize,
 }
 
-impl Order {
+impl RequestOrder {
     fn new(requests: &Requests, shape: &Shape) -> Self {
         let mut by_len: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
         if !shape.is_single() {
@@ -220,16 +224,16 @@ impl Order {
         for numbers in by_len.into_values() {
             let start = order.len();
             order.extend(numbers);
-            groups.push(Group { range: start..order.len(), next: start });
+            groups.push(TrainGroup { range: start..order.len(), next: start });
         }
         if groups.is_empty() {
-            groups.push(Group { range: 0..requests.len(), next: 0 });
+            groups.push(TrainGroup { range: 0..requests.len(), next: 0 });
         }
         Self { requests: order, groups }
     }
 
     /// A group, as likely as it is large.
-    fn group(&self, random: &mut Random) -> usize {
+    fn group(&self, random: &mut BenchRandom) -> usize {
         if self.groups.len() == 1 {
             return 0;
         }

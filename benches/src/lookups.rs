@@ -1,7 +1,7 @@
 //! Keys, and the lookup of them: what a resolver spends on finding a record.
 
-use crate::records::{Generator, Random};
-use handle_snapshot::{Records, Staged, fold_key, hash_key};
+use crate::records::{BenchRandom, RecordGenerator};
+use handle_snapshot::{RecordSet, StagedLookup, fold_key, hash_key};
 
 /// Lookups that are in flight together.
 pub const BATCH_LEN: usize = 32;
@@ -10,19 +10,19 @@ pub const BATCH_LEN: usize = 32;
 ///
 /// There are so many that what was read for one is not in the cache when its turn comes again.
 #[derive(Debug)]
-pub struct Keys {
+pub struct LookupKeys {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     at: usize,
 }
 
-impl Keys {
+impl LookupKeys {
     /// `count` keys of a set of `records` generated records.
     ///
     /// # Errors
     /// When the models of the records cannot be read.
     pub fn new(records: u64, count: usize, seed: u64) -> anyhow::Result<Self> {
-        let (generator, mut random) = (Generator::new()?, Random(seed));
+        let (generator, mut random) = (RecordGenerator::new()?, BenchRandom(seed));
         let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(count));
         for _ in 0..count {
             let start = bytes.len();
@@ -69,7 +69,7 @@ fn read(public: &[u8]) -> u64 {
 /// # Panics
 /// When the record is not there.
 #[inline]
-pub fn one<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
+pub fn one<B: AsRef<[u8]>>(records: &RecordSet<'_, B>, keys: &mut LookupKeys) -> u64 {
     let seed = records.seed();
     let key = keys.next();
     let record = records.find(hash_key(seed, key), key).ok().flatten().expect("it was generated");
@@ -81,10 +81,10 @@ pub fn one<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
 /// # Panics
 /// When a record is not there.
 #[inline]
-pub fn batch<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
+pub fn batch<B: AsRef<[u8]>>(records: &RecordSet<'_, B>, keys: &mut LookupKeys) -> u64 {
     let (seed, first) = (records.seed(), keys.next_batch());
     let mut hashes = [0; BATCH_LEN];
-    let mut staged = [Staged::default(); BATCH_LEN];
+    let mut staged = [StagedLookup::default(); BATCH_LEN];
     for (n, hash) in hashes.iter_mut().enumerate() {
         *hash = hash_key(seed, keys.get(first + n));
         records.prefetch_index(*hash);

@@ -7,7 +7,7 @@
 )]
 
 use crate::requests::Requests;
-use handle_net::{Choice, Datapath, Options, Peer, open};
+use handle_net::{Datapath, DatapathChoice, Peer, SocketOptions, open};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use hdrhistogram::Histogram;
 use std::io;
@@ -29,7 +29,7 @@ const PEERS: u32 = 1024;
 
 /// What came of a run.
 #[derive(Debug)]
-pub struct Times {
+pub struct PacedTimes {
     /// From when a request was due to its answer, in nanoseconds.
     pub response: Histogram<u64>,
     /// Requests sent.
@@ -42,14 +42,14 @@ pub struct Times {
 
 /// Requests that are asked at a rate of their own, beside those that are measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Beside<'r> {
+pub struct BackgroundLoad<'r> {
     /// What is asked, around.
     pub requests: &'r Requests,
     /// How many a second.
     pub rate: f64,
 }
 
-impl Times {
+impl PacedTimes {
     /// Microseconds within which so many of a hundred answers came.
     #[must_use]
     pub fn percentile_us(&self, percentile: f64) -> f64 {
@@ -58,26 +58,26 @@ impl Times {
 }
 
 /// A client.
-pub struct Paced<'r> {
+pub struct PacedClient<'r> {
     path: Box<dyn Datapath>,
     requests: &'r Requests,
     /// When the request with each id, modulo the length, was due.
     due_ns: Vec<u64>,
 }
 
-impl<'r> Paced<'r> {
+impl<'r> PacedClient<'r> {
     /// A client that sends `requests` around.
     ///
     /// # Errors
     /// Those of the kernel.
     pub fn open(requests: &'r Requests) -> io::Result<Self> {
-        let options = Options {
+        let options = SocketOptions {
             batch_len: 256,
             outbox_datagrams: SEND_MAX + 1,
             outbox_len: (SEND_MAX + 1) * UDP_MESSAGE_LEN_MAX,
-            ..Options::new(SocketAddr::from(([0, 0, 0, 0], 0)))
+            ..SocketOptions::new(SocketAddr::from(([0, 0, 0, 0], 0)))
         };
-        let path = open(Choice::Portable, &options.one_at_a_time())?.path;
+        let path = open(DatapathChoice::Portable, &options.one_at_a_time())?.path;
         Ok(Self { path, requests, due_ns: vec![0; UNDER_WAY_MAX] })
     }
 
@@ -90,9 +90,9 @@ impl<'r> Paced<'r> {
         to: SocketAddr,
         rate: f64,
         duration: Duration,
-        beside: Option<Beside<'_>>,
-    ) -> io::Result<Times> {
-        let mut times = Times {
+        beside: Option<BackgroundLoad<'_>>,
+    ) -> io::Result<PacedTimes> {
+        let mut times = PacedTimes {
             response: Histogram::new_with_bounds(100, 10_000_000_000, 3).map_err(io::Error::other)?,
             sent: 0,
             lost: 0,

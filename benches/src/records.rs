@@ -12,17 +12,17 @@ const DIGITS: u32 = 6;
 /// How many names there are.
 const NAMES_COUNT: u64 = 36u64.pow(DIGITS);
 
-/// Makes the record of any number below [`Generator::RECORDS_MAX`].
+/// Makes the record of any number below [`RecordGenerator::RECORDS_MAX`].
 ///
 /// A record has a URL, the name of a journal and an administrator: about 250 bytes in a layer.
 #[derive(Debug)]
-pub struct Generator {
-    models: Vec<Model>,
+pub struct RecordGenerator {
+    models: Vec<RecordModel>,
 }
 
 /// What is kept of a real record.
 #[derive(Debug)]
-struct Model {
+struct RecordModel {
     /// The handle without its last characters.
     stem: Vec<u8>,
     /// The URL without the handle.
@@ -34,21 +34,21 @@ struct Model {
 
 /// Room for one record; kept between records.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct RecordRoom {
     handle: Vec<u8>,
     url: Vec<u8>,
 }
 
 /// One record.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct BenchRecord<'a> {
     /// The handle, in the spelling of its owner.
     pub handle: &'a [u8],
     /// Its values.
     pub values: [Value<'a>; 3],
 }
 
-impl Generator {
+impl RecordGenerator {
     /// Records that can be told apart.
     pub const RECORDS_MAX: u64 = NAMES_COUNT;
 
@@ -60,7 +60,7 @@ impl Generator {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/dois.jsonl");
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let models = text.lines().map(Model::parse).collect::<anyhow::Result<_>>()?;
+        let models = text.lines().map(RecordModel::parse).collect::<anyhow::Result<_>>()?;
         Ok(Self { models })
     }
 
@@ -77,7 +77,7 @@ impl Generator {
     }
 
     /// Record `n`.
-    pub fn record<'a>(&'a self, n: u64, room: &'a mut Room) -> Record<'a> {
+    pub fn record<'a>(&'a self, n: u64, room: &'a mut RecordRoom) -> BenchRecord<'a> {
         let model = self.model(n);
         room.handle.clear();
         self.handle(n, &mut room.handle);
@@ -90,17 +90,17 @@ impl Generator {
             value(3, b"JOURNAL", &model.journal),
             value(100, b"HS_ADMIN", &model.admin),
         ];
-        Record { handle: &room.handle, values }
+        BenchRecord { handle: &room.handle, values }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of models")]
-    fn model(&self, n: u64) -> &Model {
+    fn model(&self, n: u64) -> &RecordModel {
         // Not in order, so that neighbours differ; and the same on every machine.
         &self.models[(mix(n) % self.models.len() as u64) as usize]
     }
 }
 
-impl Model {
+impl RecordModel {
     fn parse(line: &str) -> anyhow::Result<Self> {
         let mut encoded = Vec::new();
         let record = RecordLine::parse(line, &mut encoded)?;
@@ -131,9 +131,9 @@ fn push_digits(n: u64, out: &mut Vec<u8>) {
 
 /// Numbers that look random, from a seed: SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Random(pub u64);
+pub struct BenchRandom(pub u64);
 
-impl Random {
+impl BenchRandom {
     /// The next number below `end`, which is above zero.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn names_differ_and_records_are_of_usual_size() {
-        let generator = Generator::new().unwrap();
-        let mut room = Room::default();
+        let generator = RecordGenerator::new().unwrap();
+        let mut room = RecordRoom::default();
         let (mut handles, mut len) = (BTreeSet::new(), 0);
         for n in 0..20_000 {
             let record = generator.record(n, &mut room);

@@ -1,6 +1,6 @@
 //! Requests as datagrams.
 
-use crate::records::{Generator, Random};
+use crate::records::{BenchRandom, RecordGenerator};
 use crate::sets::LONG_HANDLE;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
@@ -25,7 +25,7 @@ pub fn noted_answer_len(request: &[u8]) -> usize {
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum RequestKind {
     /// All public values of a handle that is there: the usual request.
     Plain,
     /// One value by its index and one by its type.
@@ -40,7 +40,7 @@ pub enum Ask {
     Certified,
 }
 
-impl Ask {
+impl RequestKind {
     /// All that a worker answers by itself, with names for benches.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Plain, "plain"),
@@ -65,7 +65,7 @@ impl Ask {
 /// # Panics
 /// When `handle` is longer than a message.
 #[must_use]
-pub fn request(handle: &[u8], ask: Ask, request_id: i32) -> Vec<u8> {
+pub fn request(handle: &[u8], ask: RequestKind, request_id: i32) -> Vec<u8> {
     let envelope = Envelope {
         version: Version::CURRENT,
         flags: EnvelopeFlags::default(),
@@ -79,8 +79,8 @@ pub fn request(handle: &[u8], ask: Ask, request_id: i32) -> Vec<u8> {
         op_code: OpCode::RESOLUTION,
         response_code: ResponseCode::RESERVED,
         flags: match ask {
-            Ask::Digest => OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST),
-            Ask::Certified => OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY),
+            RequestKind::Digest => OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST),
+            RequestKind::Certified => OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY),
             _ => OpFlags::PLAIN_REQUEST,
         },
         site_serial: Header::NO_SITE_SERIAL,
@@ -91,7 +91,7 @@ pub fn request(handle: &[u8], ask: Ask, request_id: i32) -> Vec<u8> {
     };
     let (mut indexes, mut types) = (Vec::new(), Vec::new());
     let (index, kind) = match ask {
-        Ask::Selected => (Some(100), Some(&b"URL"[..])),
+        RequestKind::Selected => (Some(100), Some(&b"URL"[..])),
         _ => (None, None),
     };
     let query = Query {
@@ -115,15 +115,15 @@ impl Requests {
     ///
     /// # Errors
     /// When the models of the records cannot be read.
-    pub fn new(records: u64, count: usize, ask: Ask, seed: u64) -> anyhow::Result<Self> {
-        let (generator, mut random) = (Generator::new()?, Random(seed));
+    pub fn new(records: u64, count: usize, ask: RequestKind, seed: u64) -> anyhow::Result<Self> {
+        let (generator, mut random) = (RecordGenerator::new()?, BenchRandom(seed));
         let mut requests = Self { bytes: Vec::new(), ends: Vec::with_capacity(count) };
         let mut handle = Vec::new();
         for id in 0..count {
             handle.clear();
             match ask {
-                Ask::Long => handle.extend_from_slice(LONG_HANDLE),
-                Ask::Missing => generator.handle(records + random.below(records), &mut handle),
+                RequestKind::Long => handle.extend_from_slice(LONG_HANDLE),
+                RequestKind::Missing => generator.handle(records + random.below(records), &mut handle),
                 _ => generator.handle(random.below(records), &mut handle),
             }
             requests.bytes.extend(request(&handle, ask, i32::try_from(id).unwrap_or(i32::MAX)));

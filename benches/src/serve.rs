@@ -7,10 +7,10 @@ use crate::requests::noted_answer_len;
 use crate::sets;
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
-use handle_net::{Choice, Datapath, Kind, Options, open, pin_to_core};
+use handle_net::{Datapath, DatapathChoice, DatapathKind, SocketOptions, open, pin_to_core};
 use handle_proto::ResponseCode;
 use handle_server::Server;
-use handle_server::config::{self, Config, Limits};
+use handle_server::config::{self, Config, ServerLimits};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -86,11 +86,11 @@ pub fn wait_for_end() {
 /// # Errors
 /// When the path does not open, or fails.
 pub fn on_path(
-    kind: Kind,
+    kind: DatapathKind,
     core: Option<usize>,
     turn: impl FnMut(&mut dyn Datapath) -> std::io::Result<()> + Send,
 ) -> anyhow::Result<()> {
-    on_path_with(kind, core, &Limits::default(), turn)
+    on_path_with(kind, core, &ServerLimits::default(), turn)
 }
 
 /// The same with other limits than usual.
@@ -98,9 +98,9 @@ pub fn on_path(
 /// # Errors
 /// When the path does not open, or fails.
 pub fn on_path_with(
-    kind: Kind,
+    kind: DatapathKind,
     core: Option<usize>,
-    limits: &Limits,
+    limits: &ServerLimits,
     mut turn: impl FnMut(&mut dyn Datapath) -> std::io::Result<()> + Send,
 ) -> anyhow::Result<()> {
     let (started, starting) = std::sync::mpsc::channel();
@@ -130,23 +130,23 @@ pub fn on_path_with(
 ///
 /// # Errors
 /// When this kind does not work here.
-pub fn open_loopback(kind: Kind) -> anyhow::Result<Box<dyn Datapath>> {
-    open_with(kind, &Limits::default())
+pub fn open_loopback(kind: DatapathKind) -> anyhow::Result<Box<dyn Datapath>> {
+    open_with(kind, &ServerLimits::default())
 }
 
-fn open_with(kind: Kind, limits: &Limits) -> anyhow::Result<Box<dyn Datapath>> {
+fn open_with(kind: DatapathKind, limits: &ServerLimits) -> anyhow::Result<Box<dyn Datapath>> {
     let choice = match kind {
-        Kind::Uring => Choice::Uring,
-        Kind::Portable => Choice::Portable,
+        DatapathKind::Uring => DatapathChoice::Uring,
+        DatapathKind::Portable => DatapathChoice::Portable,
     };
-    let options = Options {
+    let options = SocketOptions {
         batch_len: limits.batch_datagrams,
         batch_segments: limits.batch_segments,
         outbox_datagrams: limits.outbox_datagrams,
         outbox_len: limits.outbox_bytes,
         socket_receive_buffer_len: limits.socket_receive_bytes,
         socket_send_buffer_len: limits.socket_send_bytes,
-        ..Options::new(SocketAddr::from(([127, 0, 0, 1], 0)))
+        ..SocketOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)))
     };
     let path = open(choice, &options)?.path;
     ensure!(path.kind() == kind, "asked for {kind}, got {}", path.kind());
@@ -163,13 +163,13 @@ pub fn pin(core: Option<usize>) {
 }
 
 /// A server that answers every datagram without looking up anything.
-pub struct Echo {
+pub struct EchoServer {
     answer: Vec<u8>,
     /// Of `answer`, how much; without, as much as is noted in the request.
     len: Option<usize>,
 }
 
-impl Echo {
+impl EchoServer {
     /// Answers of `len` bytes.
     #[must_use]
     pub fn of_len(len: usize) -> Self {
@@ -221,7 +221,7 @@ fn success(len: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// When it does not start.
-pub fn handled(records: u64, path: Path, core: usize, limits: Limits) -> anyhow::Result<()> {
+pub fn handled(records: u64, path: ServePath, core: usize, limits: ServerLimits) -> anyhow::Result<()> {
     published(&sets::directory(records), path, vec![core], limits)
 }
 
@@ -231,9 +231,9 @@ pub fn handled(records: u64, path: Path, core: usize, limits: Limits) -> anyhow:
 /// When it does not start.
 pub fn published(
     directory: &std::path::Path,
-    path: Path,
+    path: ServePath,
     cores: Vec<usize>,
-    limits: Limits,
+    limits: ServerLimits,
 ) -> anyhow::Result<()> {
     let config = Config {
         snapshot: directory.to_owned(),
@@ -253,14 +253,14 @@ pub fn published(
 
 /// A datapath, as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Path {
+pub enum ServePath {
     /// io_uring.
     Uring,
     /// recvmmsg and sendmmsg.
     Portable,
 }
 
-impl Path {
+impl ServePath {
     /// As it is written.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -272,10 +272,10 @@ impl Path {
 
     /// The datapath.
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> DatapathKind {
         match self {
-            Self::Uring => Kind::Uring,
-            Self::Portable => Kind::Portable,
+            Self::Uring => DatapathKind::Uring,
+            Self::Portable => DatapathKind::Portable,
         }
     }
 

@@ -1,10 +1,10 @@
 //! Published sets of generated records, built once and kept.
 
-use crate::records::{Generator, Room};
+use crate::records::{RecordGenerator, RecordRoom};
 use anyhow::Context as _;
 use handle_proto::Value;
 use handle_snapshot::format::VERSION;
-use handle_snapshot::{Builder, HomedPrefixes, How, LayerOptions, PublishedSet, Publisher};
+use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, PublishedSet, SetPublisher};
 use std::path::{Path, PathBuf};
 
 /// A handle that every set has besides the generated ones; the answer takes several datagrams.
@@ -64,18 +64,18 @@ pub fn directory(records: u64) -> PathBuf {
 /// When it cannot be built or opened.
 pub fn open(records: u64) -> anyhow::Result<PublishedSet> {
     let directory = directory(records);
-    if let Ok(set) = PublishedSet::open(&directory, How::Map) {
+    if let Ok(set) = PublishedSet::open(&directory, LoadMode::Map) {
         return Ok(set);
     }
     eprintln!("building {records} records in {}", directory.display());
     publish(records, &directory).with_context(|| format!("cannot build {}", directory.display()))?;
-    Ok(PublishedSet::open(&directory, How::Map)?)
+    Ok(PublishedSet::open(&directory, LoadMode::Map)?)
 }
 
 fn publish(records: u64, directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory)?;
-    let generator = Generator::new()?;
-    let mut publisher = Publisher::open(directory)?;
+    let generator = RecordGenerator::new()?;
+    let mut publisher = SetPublisher::open(directory)?;
     publisher.publish_base(OPTIONS.created_unix_ms, |file, temp_dir| {
         let mut builder = builder(&generator, temp_dir);
         add_all(&mut builder, &generator, records)?;
@@ -86,7 +86,7 @@ fn publish(records: u64, directory: &Path) -> anyhow::Result<()> {
 }
 
 /// A builder that has the prefixes of all generated records.
-pub fn builder<'p>(generator: &Generator, temp_dir: &Path) -> Builder<'p> {
+pub fn builder<'p>(generator: &RecordGenerator, temp_dir: &Path) -> Builder<'p> {
     let mut homed = HomedPrefixes::default();
     for prefix in generator.prefixes() {
         homed.add(prefix);
@@ -100,10 +100,10 @@ pub fn builder<'p>(generator: &Generator, temp_dir: &Path) -> Builder<'p> {
 /// Those of [`Builder::add`].
 pub fn add_all(
     builder: &mut Builder<'_>,
-    generator: &Generator,
+    generator: &RecordGenerator,
     records: u64,
 ) -> Result<(), handle_snapshot::BuildError> {
-    let mut room = Room::default();
+    let mut room = RecordRoom::default();
     for n in 0..records {
         let record = generator.record(n, &mut room);
         builder.add(n, record.handle, record.values)?;

@@ -1,6 +1,6 @@
 //! A closed loop of requests over connections: as many under way on each as a window allows.
 
-use crate::flood::Got;
+use crate::flood::FloodTotals;
 use crate::requests::Requests;
 use anyhow::ensure;
 use handle_proto::OpFlags;
@@ -49,13 +49,13 @@ impl Pipeline {
 /// A client of several connections.
 pub struct TcpFlood<'p> {
     requests: &'p Pipeline,
-    connections: Vec<Connection>,
+    connections: Vec<BenchConnection>,
     window: usize,
     code: [u8; 4],
     room: Box<[u8]>,
 }
 
-struct Connection {
+struct BenchConnection {
     stream: TcpStream,
     /// The next request that is not wholly sent, and what of it has been.
     next: usize,
@@ -80,12 +80,12 @@ impl<'p> TcpFlood<'p> {
         code: i32,
     ) -> anyhow::Result<Self> {
         ensure!(window > 0 && window < requests.ends.len(), "a window of {window} makes no sense");
-        let connect = |at: usize| -> std::io::Result<Connection> {
+        let connect = |at: usize| -> std::io::Result<BenchConnection> {
             let stream = TcpStream::connect(to)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             let next = at * requests.ends.len() / connections_count;
-            Ok(Connection { stream, next, sent: 0, under_way: 0, begun: Vec::new(), skip: 0 })
+            Ok(BenchConnection { stream, next, sent: 0, under_way: 0, begun: Vec::new(), skip: 0 })
         };
         Ok(Self {
             requests,
@@ -100,9 +100,9 @@ impl<'p> TcpFlood<'p> {
     ///
     /// # Errors
     /// When a connection ends.
-    pub fn run(&mut self, duration: Duration) -> anyhow::Result<Got> {
+    pub fn run(&mut self, duration: Duration) -> anyhow::Result<FloodTotals> {
         let start = Instant::now();
-        let mut got = Got::default();
+        let mut got = FloodTotals::default();
         while start.elapsed() < duration {
             let mut moved = 0;
             for connection in &mut self.connections {
@@ -125,7 +125,7 @@ impl<'p> TcpFlood<'p> {
     }
 }
 
-impl Connection {
+impl BenchConnection {
     /// Sends what the window has room for; how many bytes.
     fn send(&mut self, requests: &Pipeline, window: usize) -> anyhow::Result<usize> {
         let count = window - self.under_way;
@@ -156,7 +156,7 @@ impl Connection {
     }
 
     /// Takes what has come; how many bytes.
-    fn receive(&mut self, room: &mut [u8], code: [u8; 4], got: &mut Got) -> anyhow::Result<usize> {
+    fn receive(&mut self, room: &mut [u8], code: [u8; 4], got: &mut FloodTotals) -> anyhow::Result<usize> {
         let begun = self.begun.len();
         room[..begun].copy_from_slice(&self.begun);
         let len = match self.stream.read(&mut room[begun..]) {

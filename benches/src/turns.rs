@@ -1,7 +1,7 @@
 //! One server under load for a while: what came back, and what it took.
 
 use crate::flood::Flood;
-use crate::flood::Got;
+use crate::flood::FloodTotals;
 use crate::spread::Spread;
 use crate::usage::{self, Usage};
 use anyhow::ensure;
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 /// One turn of one server.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn {
+pub struct ServerTurn {
     /// What came back.
-    pub got: Got,
+    pub got: FloodTotals,
     /// Processor time of the server.
     pub used: Usage,
     /// Of the server's core, how much was idle.
     pub idle: f64,
 }
 
-impl Turn {
+impl ServerTurn {
     /// Loads the server at `address`, a process `pid` with its children on `core`, for `seconds`.
     ///
     /// # Errors
@@ -37,7 +37,11 @@ impl Turn {
     ///
     /// # Errors
     /// When it does not answer, or wrongly.
-    pub fn of(pid: u32, core: usize, load: impl FnOnce() -> anyhow::Result<Got>) -> anyhow::Result<Self> {
+    pub fn of(
+        pid: u32,
+        core: usize,
+        load: impl FnOnce() -> anyhow::Result<FloodTotals>,
+    ) -> anyhow::Result<Self> {
         let (used, idle) = (Usage::of_tree(pid)?, usage::idle(core)?);
         let got = load()?;
         let (used, idle) = (Usage::of_tree(pid)? - used, usage::idle(core)?.saturating_sub(idle));
@@ -73,25 +77,25 @@ impl Turn {
 
 /// The spread of one thing over several turns.
 #[must_use]
-pub fn spread(turns: &[Turn], what: impl Fn(&Turn) -> f64) -> Spread {
+pub fn spread(turns: &[ServerTurn], what: impl Fn(&ServerTurn) -> f64) -> Spread {
     Spread::of(turns.iter().map(what))
 }
 
 /// Microseconds of user time for an answer. It is sampled, so all turns together tell more than each.
 #[must_use]
-pub fn user_us(turns: &[Turn]) -> f64 {
+pub fn user_us(turns: &[ServerTurn]) -> f64 {
     let user: Duration = turns.iter().map(|turn| turn.used.user).sum();
     user.as_secs_f64() * 1e6 / turns.iter().map(|turn| turn.got.answers).sum::<u64>() as f64
 }
 
 /// How the rates of two servers compare, round by round.
 #[must_use]
-pub fn share(turns: &[Turn], of: &[Turn]) -> Spread {
+pub fn share(turns: &[ServerTurn], of: &[ServerTurn]) -> Spread {
     Spread::of(turns.iter().zip(of).map(|(one, other)| one.rate() / other.rate()))
 }
 
 /// The same by processor time for an answer: also right where the load was the limit.
 #[must_use]
-pub fn share_by_cpu(turns: &[Turn], of: &[Turn]) -> Spread {
+pub fn share_by_cpu(turns: &[ServerTurn], of: &[ServerTurn]) -> Spread {
     Spread::of(turns.iter().zip(of).map(|(one, other)| other.cpu_us() / one.cpu_us()))
 }

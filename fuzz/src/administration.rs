@@ -3,9 +3,9 @@
 use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::audit::Audit;
 use handle_admin::config::Config;
-use handle_admin::operation::Rules;
-use handle_admin::service::reply::Sealer;
-use handle_admin::service::{InForce, Service};
+use handle_admin::operation::OperationRules;
+use handle_admin::service::reply::ReplySealer;
+use handle_admin::service::{ActiveRules, AdminService};
 use handle_admin::store::Store;
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
@@ -35,7 +35,7 @@ const SITE: &str = r#"{"version":1,"protocolVersion":"2.11","serialNumber":1,"pr
     "servers":[{"serverId":1,"address":"127.0.0.1","interfaces":[]}]}"#;
 
 #[derive(Arbitrary, Debug)]
-struct Given {
+struct ValueSpec {
     index: u8,
     permissions: u8,
     kind: u8,
@@ -43,10 +43,10 @@ struct Given {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Asked {
-    Create(Vec<Given>),
-    Add(Vec<Given>),
-    Modify(Vec<Given>),
+enum OperationSpec {
+    Create(Vec<ValueSpec>),
+    Add(Vec<ValueSpec>),
+    Modify(Vec<ValueSpec>),
     Remove(Vec<u8>),
     Delete,
     List,
@@ -59,7 +59,7 @@ enum Asked {
 #[derive(Arbitrary, Debug)]
 enum Step {
     /// Somebody asks.
-    Ask { handle: u8, flags: u8, minor: u8, asked: Asked },
+    Ask { handle: u8, flags: u8, minor: u8, asked: OperationSpec },
     /// Somebody answers one of the last challenges, perhaps not the first time: what covers another now and then, and
     /// sometimes with the secret of somebody else.
     Answer { back: u8, crossed: u8, identity: u8, lies: u8 },
@@ -68,7 +68,7 @@ enum Step {
 }
 
 /// A challenge as a client keeps it.
-struct Challenge {
+struct ChallengeSpec {
     id: i32,
     version: Version,
     nonce: Vec<u8>,
@@ -77,7 +77,7 @@ struct Challenge {
 }
 
 /// A service with one prefix, its record, an administrator of it and one of `10.1/b`.
-fn service() -> Arc<Service> {
+fn service() -> Arc<AdminService> {
     let config = Config::default();
     let store = Store::in_memory(&config.store, true).expect("memory");
     store.home(b"10.1").expect("room");
@@ -101,7 +101,7 @@ fn service() -> Arc<Service> {
         })
         .expect("room");
     let site = SiteRecord::parse(SITE, None).expect("a site record");
-    let rules = Rules {
+    let rules = OperationRules {
         site: Arc::new(site),
         administrators: config.administrators().expect("no identities"),
         anonymous_full_access: false,
@@ -110,8 +110,8 @@ fn service() -> Arc<Service> {
     };
     let challenges = Challenges::new(config.challenge_limits());
     let audit = Audit::open(None, config.audit_files(), config.audit_bounds()).expect("no file");
-    let in_force = InForce { rules, effort: config.effort() };
-    Arc::new(Service::new(Arc::new(store), in_force, Sealer { key: None }, challenges, audit))
+    let in_force = ActiveRules { rules, effort: config.effort() };
+    Arc::new(AdminService::new(Arc::new(store), in_force, ReplySealer { key: None }, challenges, audit))
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {
@@ -131,11 +131,11 @@ fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Req
     MessageBuf::request(&envelope, &header, request).unsigned().ok()
 }
 
-impl Asked {
+impl OperationSpec {
     /// The message that asks so.
     fn message(&self, handle: &[u8], minor: u8, flags: u8, request_id: i32) -> Option<Vec<u8>> {
         let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
-        let mut values = |given: &[Given]| {
+        let mut values = |given: &[ValueSpec]| {
             let kinds: [&[u8]; 4] = [b"URL", b"HS_ADMIN", b"HS_ADMIN.x", b""];
             for given in given {
                 let kind = kinds[usize::from(given.kind) % kinds.len()];
@@ -183,14 +183,14 @@ pub fn administration(bytes: &[u8]) {
         .collect();
     let service = service();
     let source: SocketAddr = ([127, 0, 0, 1], 1).into();
-    let mut challenges: Vec<Challenge> = Vec::new();
+    let mut challenges: Vec<ChallengeSpec> = Vec::new();
     for (at, step) in (1..).zip(&steps) {
         let before = service.store.last_id();
         let (sent, may_change) = match step {
             Step::Ask { handle, flags, minor, asked } => {
                 let handle = HANDLES[usize::from(*handle) % HANDLES.len()];
                 // Without a name only values that everybody may write are changed.
-                (asked.message(handle, *minor, *flags, at), matches!(asked, Asked::Modify(_)))
+                (asked.message(handle, *minor, *flags, at), matches!(asked, OperationSpec::Modify(_)))
             }
             Step::Answer { back, crossed, identity, lies } => {
                 let Some(asked) = challenges.len().checked_sub(1 + usize::from(back % 4)) else { continue };
@@ -233,7 +233,7 @@ pub fn administration(bytes: &[u8]) {
         assert_eq!(envelope.request_id, at, "{step:?}");
         assert!(!has_changed || reply.code == ResponseCode::SUCCESS, "{step:?}: {:?}", reply.code);
         if let Response::Challenge(challenge) = reply.response {
-            challenges.push(Challenge {
+            challenges.push(ChallengeSpec {
                 id: envelope.session_id,
                 version: envelope.version,
                 nonce: challenge.nonce.to_vec(),

@@ -4,15 +4,15 @@
 //! ignored. It says at once that no field was lost, moved or read twice.
 
 use handle_proto::code::DigestAlgorithm;
-use handle_proto::wire::admin::{Created, HandleBody, HandleIndexes, HandleValues, Listing};
+use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleIndexes, HandleValues, Listing};
 use handle_proto::wire::auth::{
-    Challenge, ChallengeAnswer, SecretAnswer, SignedAnswer, Verdict, Verification,
+    Challenge, ChallengeAnswer, SecretAnswer, SignedAnswer, VerificationAnswer, VerificationRequest,
 };
 use handle_proto::wire::credential::{CoveredPrefix, Mac};
 use handle_proto::wire::cursor::Cursor;
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::referral::Referral;
 use handle_proto::wire::replication::{
     DumpHandles, NextTransaction, RetrieveTransactions, TransactionsFollow,
@@ -138,13 +138,13 @@ pub fn response_body(bytes: &[u8]) {
 /// say.
 pub fn query(bytes: &[u8]) {
     front(round_trip!(Query::decode, bytes), bytes);
-    front(round_trip!(Answer::decode, bytes), bytes);
+    front(round_trip!(QueryAnswer::decode, bytes), bytes);
     if let Ok(query) = Query::decode(bytes) {
         assert_eq!(query.indexes.iter().count(), query.indexes.len());
         assert_eq!(query.types.iter().count(), query.types.len());
         assert!(query.indexes.iter().all(|index| query.indexes.has(index)));
     }
-    if let Ok(answer) = Answer::decode(bytes) {
+    if let Ok(answer) = QueryAnswer::decode(bytes) {
         let values: Vec<_> = answer.values.iter().collect();
         assert_eq!(values.len(), answer.values.len());
         let mut storage = Vec::new();
@@ -157,7 +157,7 @@ pub fn admin(bytes: &[u8]) {
     front(round_trip!(HandleBody::decode, bytes), bytes);
     front(round_trip!(HandleValues::decode, bytes), bytes);
     front(round_trip!(HandleIndexes::decode, bytes), bytes);
-    front(round_trip!(Created::decode, bytes), bytes);
+    front(round_trip!(CreatedHandle::decode, bytes), bytes);
     front(round_trip!(Listing::decode, bytes), bytes);
 }
 
@@ -176,12 +176,12 @@ pub fn auth(bytes: &[u8]) {
     );
     front(old, bytes);
     front(round_trip!(ChallengeAnswer::decode, bytes), bytes);
-    front(round_trip!(Verification::decode, bytes), bytes);
+    front(round_trip!(VerificationRequest::decode, bytes), bytes);
     front(round_trip!(SignedAnswer::decode, bytes), bytes);
     front(round_trip!(SecretAnswer::decode, bytes), bytes);
     front(round_trip!(|it| RequestDigest::decode(&mut Cursor::new(it)), bytes), bytes);
-    if round_trip!(Verdict::decode, bytes).is_some() {
-        assert_eq!(Verdict::decode(bytes).map(|verdict| verdict.is_valid), Ok(bytes[0] == 1));
+    if round_trip!(VerificationAnswer::decode, bytes).is_some() {
+        assert_eq!(VerificationAnswer::decode(bytes).map(|verdict| verdict.is_valid), Ok(bytes[0] == 1));
     }
     if let Ok(answer) = ChallengeAnswer::decode(bytes) {
         front(round_trip!(SignedAnswer::decode, answer.signed_response), answer.signed_response);

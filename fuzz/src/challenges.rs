@@ -1,9 +1,11 @@
 //! The table of challenges against a plain list.
 
 use arbitrary::{Arbitrary, Unstructured};
-use handle_auth::challenges::{Challenge, ChallengeCounts, ChallengeLimits, Challenges, Refusal};
+use handle_auth::challenges::{
+    ChallengeCounts, ChallengeLimits, ChallengeRefusal, Challenges, IssuedChallenge,
+};
 use handle_auth::digest::Digest;
-use handle_auth::source::{Origin, SourceList};
+use handle_auth::source::{RequestOrigin, SourceList};
 use handle_proto::Version;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +15,7 @@ const TRIES: usize = 8;
 const STEPS_MAX: usize = 2000;
 
 #[derive(Debug, Arbitrary)]
-struct Limits {
+struct LimitsSpec {
     challenges: u8,
     bytes: u8,
     per_source: u8,
@@ -33,13 +35,13 @@ enum Step {
 }
 
 /// What waits, oldest first.
-struct Plain {
+struct ChallengeModel {
     limits: ChallengeLimits,
-    waiting: Vec<Kept>,
+    waiting: Vec<ModelChallenge>,
     now_ms: u64,
 }
 
-struct Kept {
+struct ModelChallenge {
     id: i32,
     source: u8,
     len: usize,
@@ -62,7 +64,7 @@ fn group(source: u8) -> u8 {
     source / 4 % 4 * 2 + u8::from(source % 4 >= 2)
 }
 
-impl Plain {
+impl ChallengeModel {
     fn expire(&mut self) -> u64 {
         let before = self.waiting.len();
         self.waiting.retain(|kept| kept.expires_ms > self.now_ms);
@@ -74,16 +76,16 @@ impl Plain {
     }
 
     /// The number, and how many made room.
-    fn issue(&mut self, source: u8, len: usize, numbers: &[u32]) -> (Result<i32, Refusal>, u64) {
+    fn issue(&mut self, source: u8, len: usize, numbers: &[u32]) -> (Result<i32, ChallengeRefusal>, u64) {
         let limits = &self.limits;
         if limits.challenges_max == 0 || len > limits.bytes_max {
-            return (Err(Refusal::TooLong), 0);
+            return (Err(ChallengeRefusal::TooLong), 0);
         }
         let ids = numbers.iter().map(|number| i32::try_from(number % (1 << 31)).expect("31 bits"));
         let free = ids.take(TRIES).find(|&id| id != 0 && self.waiting.iter().all(|kept| kept.id != id));
-        let Some(id) = free else { return (Err(Refusal::NoNumber), 0) };
+        let Some(id) = free else { return (Err(ChallengeRefusal::NoNumber), 0) };
         let mut displaced = 0;
-        let of_source = |kept: &Kept| group(kept.source) == group(source);
+        let of_source = |kept: &ModelChallenge| group(kept.source) == group(source);
         while self.waiting.iter().filter(|kept| of_source(kept)).count() >= limits.per_source_max {
             let oldest = self.waiting.iter().position(of_source).expect("one of several");
             self.waiting.remove(oldest);
@@ -93,7 +95,7 @@ impl Plain {
             self.waiting.remove(0);
             displaced += 1;
         }
-        self.waiting.push(Kept { id, source, len, expires_ms: self.now_ms + limits.age_ms_max });
+        self.waiting.push(ModelChallenge { id, source, len, expires_ms: self.now_ms + limits.age_ms_max });
         (Ok(id), displaced)
     }
 }
@@ -104,7 +106,7 @@ impl Plain {
 /// Input: anything; it is read as bounds and steps by the crate `arbitrary`.
 pub fn challenges(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
-    let Ok(Limits { challenges, bytes, per_source, age_ms }) = input.arbitrary() else { return };
+    let Ok(LimitsSpec { challenges, bytes, per_source, age_ms }) = input.arbitrary() else { return };
     let limits = ChallengeLimits {
         challenges_max: (challenges % 20).into(),
         bytes_max: bytes.into(),
@@ -114,7 +116,7 @@ pub fn challenges(bytes: &[u8]) {
         exempt: SourceList::default(),
     };
     let mut table = Challenges::new(limits.clone());
-    let mut plain = Plain { limits, waiting: vec![], now_ms: 0 };
+    let mut plain = ChallengeModel { limits, waiting: vec![], now_ms: 0 };
     let mut expected = table.counts();
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
@@ -132,7 +134,7 @@ pub fn challenges(bytes: &[u8]) {
                 let numbers = || given.next().expect("so many numbers are tried and no more");
                 let challenge = challenge(issued.unwrap_or(0), len.into());
                 assert_eq!(
-                    table.issue(Origin::datagram(address(source)), challenge, numbers, plain.now_ms),
+                    table.issue(RequestOrigin::datagram(address(source)), challenge, numbers, plain.now_ms),
                     issued
                 );
             }
@@ -156,10 +158,10 @@ pub fn challenges(bytes: &[u8]) {
 }
 
 /// One that shows by its nonce which it is.
-fn challenge(id: i32, len: usize) -> Challenge {
+fn challenge(id: i32, len: usize) -> IssuedChallenge {
     let mut nonce = [0; 16];
     nonce[..4].copy_from_slice(&id.to_be_bytes());
-    Challenge {
+    IssuedChallenge {
         version: Version::CURRENT,
         suggested: Version::CURRENT,
         nonce,
@@ -168,7 +170,7 @@ fn challenge(id: i32, len: usize) -> Challenge {
     }
 }
 
-fn take(table: &mut Challenges, plain: &mut Plain, id: i32, expected: &mut ChallengeCounts) {
+fn take(table: &mut Challenges, plain: &mut ChallengeModel, id: i32, expected: &mut ChallengeCounts) {
     expected.expired += plain.expire();
     let at = plain.waiting.iter().position(|kept| kept.id == id);
     let kept = at.map(|at| plain.waiting.remove(at));

@@ -2,11 +2,11 @@
 
 use handle_auth::PublicKey;
 use handle_client::bootstrap::{Overrides, Root, read_site};
-use handle_client::lookup::{Client, Limits, Lookup, Options};
-use handle_client::reference::{PROXY, Reference, Rules, canonical, charset, url};
+use handle_client::lookup::{Client, Lookup, LookupLimits, LookupOptions};
+use handle_client::reference::{HandleReference, PROXY, ReferenceRules, canonical, charset, url};
 use handle_client::service::SITES_MAX;
 use handle_client::signature::{Certificate, Claims, Jws};
-use handle_client::{Now, Question};
+use handle_client::{ClockReading, Question};
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::fragment::cut;
@@ -18,19 +18,19 @@ use std::sync::Arc;
 /// What reads as a reference prints in two forms that read as the same handle, and only that.
 pub fn reference(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let mut rules = Rules::typed();
+    let mut rules = ReferenceRules::typed();
     for (lenient, encoding) in [(false, None), (true, charset("latin1"))] {
         (rules.lenient, rules.charset) = (lenient, encoding);
         read_back(&text, &rules);
     }
-    read_back(&text, &Rules::proxy());
+    read_back(&text, &ReferenceRules::proxy());
 }
 
-fn read_back(text: &str, rules: &Rules) {
-    let Ok(read) = Reference::parse(text, rules) else { return };
+fn read_back(text: &str, rules: &ReferenceRules) {
+    let Ok(read) = HandleReference::parse(text, rules) else { return };
     assert!(!read.handle.is_empty());
     for printed in [canonical(&read.handle), url(&read.handle, PROXY)] {
-        let again = Reference::parse(&printed, &Rules::typed()).expect("printed by us");
+        let again = HandleReference::parse(&printed, &ReferenceRules::typed()).expect("printed by us");
         assert_eq!(again.handle, read.handle, "{printed}");
         assert!(again.indexes.is_empty() && again.types.is_empty() && again.options.is_empty());
         assert!(again.fragment.is_none() && again.server.is_none());
@@ -88,12 +88,13 @@ pub fn lookup(bytes: &[u8]) {
     let key = public_key();
     for certified in [false, true] {
         let mut client = Client::new(root(&key));
-        client.limits = Limits { requests_max: REQUESTS_MAX, patience_ms: 30_000, ..Limits::default() };
+        client.limits =
+            LookupLimits { requests_max: REQUESTS_MAX, patience_ms: 30_000, ..LookupLimits::default() };
         client.patience.tcp_ms = 2_000;
         let mut question = Question::all(b"10.1045/july95-arms");
         question.wants.certified = certified;
-        let options = Options { aliases_max: 3, trace: true, ..Options::default() };
-        let begin = Now { ms: 0, unix_s: 1_700_000_000 };
+        let options = LookupOptions { aliases_max: 3, trace: true, ..LookupOptions::default() };
+        let begin = ClockReading { ms: 0, unix_s: 1_700_000_000 };
         let mut count = 0;
         let random = Box::new(move || {
             count += 1_000_003;
@@ -112,8 +113,8 @@ pub fn lookup(bytes: &[u8]) {
 fn feed(
     lookup: &mut Lookup,
     mut bytes: &[u8],
-    mut now: Now,
-) -> Result<handle_client::Answer, handle_client::LookupError> {
+    mut now: ClockReading,
+) -> Result<handle_client::LookupAnswer, handle_client::LookupError> {
     loop {
         if let Some(outcome) = lookup.take_outcome() {
             return outcome;

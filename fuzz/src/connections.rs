@@ -2,18 +2,18 @@
 
 use crate::fixture::FIXTURES;
 use crate::generator::Generator;
-use handle_net::{Gone, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, StreamEvent, StreamId};
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{Context, Outcome, answer_message};
+use handle_resolver::{AnswerContext, AnswerOutcome, answer_message};
 use handle_server::counters::Counters;
 use handle_server::tcp::settings::TcpSettings;
-use handle_server::tcp::{Tcp, Turn, Wire};
+use handle_server::tcp::{ConnectionActions, ConnectionTurn, TcpConnections};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,7 +24,7 @@ const STEPS_MAX: usize = 400;
 
 /// A connection as the plain model sees it.
 #[derive(Default)]
-struct Model {
+struct ConnectionModel {
     /// All that it sent while it was open.
     sent: Vec<u8>,
     /// All that it was sent.
@@ -47,12 +47,12 @@ struct Model {
 /// Connections without sockets.
 #[derive(Default)]
 struct Wires {
-    all: BTreeMap<usize, (StreamId, Model)>,
-    past: Vec<Model>,
+    all: BTreeMap<usize, (StreamId, ConnectionModel)>,
+    past: Vec<ConnectionModel>,
 }
 
 impl Wires {
-    fn get(&mut self, id: StreamId) -> Option<&mut Model> {
+    fn get(&mut self, id: StreamId) -> Option<&mut ConnectionModel> {
         self.all.get_mut(&id.at()).filter(|(known, _)| *known == id).map(|(_, model)| model)
     }
 
@@ -63,9 +63,9 @@ impl Wires {
     }
 }
 
-impl Wire for Wires {
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
-        let model = self.get(id).ok_or(Gone)?;
+impl ConnectionActions for Wires {
+    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
+        let model = self.get(id).ok_or(ConnectionGone)?;
         assert!(!model.closed, "nothing is sent behind the end");
         model.got.extend_from_slice(bytes);
         let taken = if model.kept > 0 { 0 } else { model.room.min(bytes.len()) };
@@ -143,11 +143,11 @@ fn request(handle: &[u8], generator: &mut Generator) -> Vec<u8> {
 fn run<B: AsRef<[u8]>>(
     bytes: &[u8],
     settings: TcpSettings,
-    context: &Context<'_, B>,
+    context: &AnswerContext<'_, B>,
     counters: &Counters,
     mut next_request: impl FnMut(&mut Generator) -> Vec<u8>,
 ) {
-    let (mut tcp, mut wires, mut now_ms) = (Tcp::new(settings), Wires::default(), 0);
+    let (mut tcp, mut wires, mut now_ms) = (TcpConnections::new(settings), Wires::default(), 0);
     let mut defer = |_: StreamId, _: IpAddr, _: &[u8]| false;
     let mut generator = Generator::new(bytes.len() as u64);
     let mut to_send: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
@@ -158,15 +158,26 @@ fn run<B: AsRef<[u8]>>(
         rest = after;
         let (what, at) = (what % 10, usize::from(what / 10 % 4));
         let id = wires.all.get(&at).map(|(id, _)| *id);
-        let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
+        let mut turn = ConnectionTurn {
+            wire: &mut wires,
+            context,
+            counters,
+            now_ms,
+            defer: &mut defer,
+            sealer: None,
+            tap: None,
+        };
         match (what, id) {
             (0, None) => {
                 generation += 1;
                 opened += 1;
                 let id = StreamId::new(u32::try_from(at).unwrap_or_default(), generation);
-                let model =
-                    Model { room: usize::from(much) * 64, reads: true, peer: much % 2, ..Model::default() };
+                let model = ConnectionModel {
+                    room: usize::from(much) * 64,
+                    reads: true,
+                    peer: much % 2,
+                    ..ConnectionModel::default()
+                };
                 let peer = SocketAddr::from(([192, 0, 2, model.peer], 1));
                 turn.wire.all.insert(at, (id, model));
                 to_send.remove(&at);
@@ -218,14 +229,28 @@ fn run<B: AsRef<[u8]>>(
             (9, _) => now_ms += u64::from(much) * 4,
             _ => {}
         }
-        let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
+        let mut turn = ConnectionTurn {
+            wire: &mut wires,
+            context,
+            counters,
+            now_ms,
+            defer: &mut defer,
+            sealer: None,
+            tap: None,
+        };
         tcp.tick(&mut turn);
         check_now(&tcp, &wires, counters);
     }
     // Everybody reads all there is, and is closed then.
-    let mut turn =
-        Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
+    let mut turn = ConnectionTurn {
+        wire: &mut wires,
+        context,
+        counters,
+        now_ms,
+        defer: &mut defer,
+        sealer: None,
+        tap: None,
+    };
     loop {
         let kept = turn.wire.all.values().find(|(_, model)| model.kept > 0).map(|(id, _)| *id);
         let Some(id) = kept else { break };
@@ -250,7 +275,12 @@ fn run<B: AsRef<[u8]>>(
 }
 
 /// The other side reads: what was kept goes, and there is room for so much.
-fn read<B: AsRef<[u8]>>(tcp: &mut Tcp, id: StreamId, room: usize, turn: &mut Turn<'_, '_, B, Wires>) {
+fn read<B: AsRef<[u8]>>(
+    tcp: &mut TcpConnections,
+    id: StreamId,
+    room: usize,
+    turn: &mut ConnectionTurn<'_, '_, B, Wires>,
+) {
     let model = turn.wire.get(id).expect("it is there");
     model.room = room;
     if std::mem::take(&mut model.kept) == 0 {
@@ -265,7 +295,7 @@ fn read<B: AsRef<[u8]>>(tcp: &mut Tcp, id: StreamId, room: usize, turn: &mut Tur
 }
 
 /// What is true between any two steps.
-fn check_now(tcp: &Tcp, wires: &Wires, counters: &Counters) {
+fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
     assert_eq!(tcp.len(), wires.all.len());
     assert!(tcp.len() <= 3);
     assert_eq!(counters.tcp_connections.get(), tcp.len() as u64);
@@ -279,16 +309,16 @@ fn check_now(tcp: &Tcp, wires: &Wires, counters: &Counters) {
 }
 
 /// Each answer is that of a message of its own; with `is_all`, of each message there is one.
-fn check<B: AsRef<[u8]>>(model: &Model, is_all: bool, context: &Context<'_, B>) {
+fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &AnswerContext<'_, B>) {
     let mut expected: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut rest = &model.sent[..];
     let mut is_last = false;
-    while let Ok(Front::Message(message, after)) = split(rest, REQUEST_LEN_MAX)
+    while let Ok(StreamFront::Message(message, after)) = split(rest, REQUEST_LEN_MAX)
         && !is_last
     {
         rest = after;
         let (envelope, bytes) = Envelope::split(message).expect("a whole message");
-        if let Outcome::Reply(reply) = answer_message(context, envelope, bytes) {
+        if let AnswerOutcome::Reply(reply) = answer_message(context, envelope, bytes) {
             let mut out = vec![0; Envelope::LEN + reply.message_len()];
             reply.write_stream(&mut out);
             *expected.entry(out).or_default() += 1;
@@ -298,7 +328,8 @@ fn check<B: AsRef<[u8]>>(model: &Model, is_all: bool, context: &Context<'_, B>) 
     }
     let mut got = &model.got[..];
     let mut notices = 0;
-    while let Front::Message(message, after) = split(got, MESSAGE_LEN_MAX).expect("answers can be read") {
+    while let StreamFront::Message(message, after) = split(got, MESSAGE_LEN_MAX).expect("answers can be read")
+    {
         got = after;
         match expected.get_mut(message) {
             Some(count) if *count > 0 => *count -= 1,

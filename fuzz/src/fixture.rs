@@ -4,8 +4,8 @@ use handle_proto::code::HashOption;
 use handle_proto::data::{SiteBuf, SiteBuilder};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::{Handle, Permissions, Value, ValueBuf, fold};
-use handle_resolver::{Context, MayCompute, Service};
-use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, Records, fold_key};
+use handle_resolver::{AnswerContext, MayCompute, ServiceFacts};
+use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, RecordSet, fold_key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ pub(crate) const NOW_UNIX_S: u32 = 1_800_000_000;
 /// A set in two layers, and the service that answers from it.
 pub(crate) struct Fixture {
     layers: [Layer<Vec<u8>>; 2],
-    pub(crate) service: Service<'static>,
+    pub(crate) service: ServiceFacts<'static>,
     /// The values of each key, in stored order.
     pub(crate) model: BTreeMap<Vec<u8>, Vec<ValueBuf>>,
     /// The homed prefixes, folded.
@@ -62,7 +62,7 @@ impl Fixture {
         }
         model.remove(&key(DELETED, folds)).expect("it is in the vectors");
         let layers = [layer(folds, None, &delta, Some(DELETED)), layer(folds, Some(&homed), &base, None)];
-        let service = Service {
+        let service = ServiceFacts {
             site: SITE.as_bytes(),
             site_serial: 7,
             primary: folds,
@@ -70,39 +70,39 @@ impl Fixture {
             servers_count,
             server_at,
             answer_datagrams_max: if folds { FRAGMENTS_MAX } else { 3 },
-            ..Service::ALONE
+            ..ServiceFacts::ALONE
         };
         let handles = base.into_iter().chain(delta).map(|(handle, _)| handle).collect();
         Self { layers, service, model, homed, folds, handles }
     }
 
     /// What a request is answered from.
-    pub(crate) fn context(&self) -> Context<'_, Vec<u8>> {
+    pub(crate) fn context(&self) -> AnswerContext<'_, Vec<u8>> {
         self.context_of(self.service)
     }
 
     /// The same, of a server that signs, makes challenges, and computes values.
-    pub(crate) fn slow_context(&self) -> Context<'_, Vec<u8>> {
-        let service = Service { signs: true, authenticates: true, ..self.service };
-        self.context_of(service).computing(Some(&Extended))
+    pub(crate) fn slow_context(&self) -> AnswerContext<'_, Vec<u8>> {
+        let service = ServiceFacts { signs: true, authenticates: true, ..self.service };
+        self.context_of(service).computing(Some(&ExtendedNames))
     }
 
     /// The same, of a server that has sessions.
-    pub(crate) fn session_context(&self) -> Context<'_, Vec<u8>> {
-        self.context_of(Service { authenticates: true, sessions: true, ..self.service })
+    pub(crate) fn session_context(&self) -> AnswerContext<'_, Vec<u8>> {
+        self.context_of(ServiceFacts { authenticates: true, sessions: true, ..self.service })
     }
 
-    fn context_of<'a>(&'a self, service: Service<'a>) -> Context<'a, Vec<u8>> {
-        let records = Records::new(&self.layers).expect("both layers were built alike");
-        Context::new(records, service, NOW_UNIX_S)
+    fn context_of<'a>(&'a self, service: ServiceFacts<'a>) -> AnswerContext<'a, Vec<u8>> {
+        let records = RecordSet::new(&self.layers).expect("both layers were built alike");
+        AnswerContext::new(records, service, NOW_UNIX_S)
     }
 }
 
 /// Handles with an @ in them may be computed.
 #[derive(Debug)]
-struct Extended;
+struct ExtendedNames;
 
-impl MayCompute for Extended {
+impl MayCompute for ExtendedNames {
     fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
         Some(&handle[..handle.iter().position(|&byte| byte == b'@')?])
     }
@@ -114,9 +114,9 @@ fn key(handle: &[u8], folds: bool) -> Vec<u8> {
     key
 }
 
-type Given = (Vec<u8>, Vec<ValueBuf>);
+type RecordSpec = (Vec<u8>, Vec<ValueBuf>);
 
-fn records() -> Vec<Given> {
+fn records() -> Vec<RecordSpec> {
     let json: serde_json::Value = serde_json::from_str(RECORDS).expect("the vectors are JSON");
     let value = |hex: &serde_json::Value| {
         let bytes = data_encoding::HEXLOWER.decode(hex.as_str()?.as_bytes()).ok()?;
@@ -133,7 +133,7 @@ fn records() -> Vec<Given> {
 fn layer(
     folds: bool,
     homed: Option<&BTreeSet<Vec<u8>>>,
-    records: &[Given],
+    records: &[RecordSpec],
     deleted: Option<&[u8]>,
 ) -> Layer<Vec<u8>> {
     let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };

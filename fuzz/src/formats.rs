@@ -1,7 +1,7 @@
 //! Batch files, and what other servers export.
 
-use handle_formats::batch::{Batch, Block, Invalid};
-use handle_formats::dct::Settings;
+use handle_formats::batch::{BatchBlock, BatchReader, InvalidBlock};
+use handle_formats::dct::DctSettings;
 use handle_formats::dump::{Dump, Item};
 use handle_formats::export::{self, Export};
 use serde_json::Value as Json;
@@ -20,8 +20,8 @@ pub fn batch_file(bytes: &[u8]) {
     }
 }
 
-fn blocks(bytes: &[u8], room: usize) -> Vec<Result<Block, Invalid>> {
-    let blocks = Batch::new(BufReader::with_capacity(room, bytes));
+fn blocks(bytes: &[u8], room: usize) -> Vec<Result<BatchBlock, InvalidBlock>> {
+    let blocks = BatchReader::new(BufReader::with_capacity(room, bytes));
     blocks.map(|block| block.expect("nothing fails to be read from memory")).collect()
 }
 
@@ -29,12 +29,12 @@ fn blocks(bytes: &[u8], room: usize) -> Vec<Result<Block, Invalid>> {
 /// follows it.
 pub fn settings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    match Settings::parse(&text) {
+    match DctSettings::parse(&text) {
         Ok(settings) => {
             let texts = settings.texts("a").into_iter().chain(settings.text("b"));
             let said = texts.map(str::len).sum::<usize>();
             assert!(said <= text.len(), "{said} bytes of text");
-            assert_eq!(Settings::parse(&format!("{text} }} = (")), Ok(settings.clone()));
+            assert_eq!(DctSettings::parse(&format!("{text} }} = (")), Ok(settings.clone()));
             assert!(settings.truth("a").is_none() || settings.text("a").is_some());
         }
         Err(error) => assert!((1..=text.matches('\n').count() + 1).contains(&error.line), "{error}"),

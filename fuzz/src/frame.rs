@@ -4,7 +4,7 @@ use handle_proto::json::{message_to_json, text};
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::{cut, within};
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf};
 use handle_proto::{DecodeError, ResponseCode, Version};
 
@@ -82,13 +82,13 @@ pub(crate) fn with_lengths(bytes: &[u8]) -> Vec<u8> {
 fn one(bytes: &[u8]) {
     let front = split(bytes, MESSAGE_LEN_MAX);
     let Ok((envelope, rest)) = Envelope::split(bytes) else {
-        assert!(matches!(front, Ok(Front::Needs(_)) | Err(_)));
+        assert!(matches!(front, Ok(StreamFront::Needs(_)) | Err(_)));
         return;
     };
     let message_len = envelope.message_len as usize;
     match front {
-        Ok(Front::Message(whole, after)) => assert_eq!([whole, after].concat(), bytes),
-        Ok(Front::Needs(needed)) => assert_eq!(rest.len() + needed, message_len),
+        Ok(StreamFront::Message(whole, after)) => assert_eq!([whole, after].concat(), bytes),
+        Ok(StreamFront::Needs(needed)) => assert_eq!(rest.len() + needed, message_len),
         Err(error) => panic!("{error}"),
     }
     let rest = &rest[..message_len.min(rest.len())];

@@ -2,7 +2,7 @@
 
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::json::{
-    Json, Reading, Record, RecordLine, keep_unknown, record_from_json, record_to_json, site_from_json,
+    Json, JsonRecord, Reading, RecordLine, keep_unknown, record_from_json, record_to_json, site_from_json,
     site_to_json, text, value_from_json, value_from_json_as, value_to_json,
 };
 use handle_proto::value::Ttl;
@@ -48,7 +48,7 @@ pub fn values_json(bytes: &[u8]) {
         let (deployed, ours) = (deployed.view(), value.view());
         assert_eq!(Value { permissions: ours.permissions, ..deployed }, ours);
     }
-    let Ok(Record { handle, values }) = record_from_json(&json) else { return };
+    let Ok(JsonRecord { handle, values }) = record_from_json(&json) else { return };
     values.iter().for_each(|value| prints_and_reads(&value.view()));
     let printed = record_to_json(&handle, values.iter().map(ValueBuf::view));
     let read = record_from_json(&printed).expect("what is printed reads");

@@ -1,11 +1,11 @@
 //! How many datagrams go to whom.
 
 use arbitrary::{Arbitrary, Unstructured};
-use handle_server::rate_limit::model::Model;
-use handle_server::rate_limit::{Limiter, Limits, Seed};
+use handle_server::rate_limit::model::LimiterModel;
+use handle_server::rate_limit::{HashSeed, Limiter, RateLimits};
 use std::net::IpAddr;
 
-const SEED: Seed = Seed([
+const SEED: HashSeed = HashSeed([
     0x9e37_79b9_7f4a_7c15,
     0xbf58_476d_1ce4_e5b9,
     0x94d0_49bb_1331_11eb,
@@ -43,18 +43,20 @@ impl Step {
 ///
 /// Input: anything; it is read as a plan by the crate `arbitrary`.
 pub fn rate_limit(bytes: &[u8]) {
-    type Plan = ([u8; 6], u8, [u64; 7], Vec<Step>);
-    let Ok((rates, burst, seed, steps)) = Plan::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
+    type LimiterPlan = ([u8; 6], u8, [u64; 7], Vec<Step>);
+    let Ok((rates, burst, seed, steps)) = LimiterPlan::arbitrary_take_rest(Unstructured::new(bytes)) else {
+        return;
+    };
     let [host, network, host6, site64, site56, site48] = rates.map(|rate| u64::from(rate) << 16);
-    let limits = Limits {
+    let limits = RateLimits {
         ipv4: [host, network],
         ipv6: [host6, site64, site56, site48],
         burst_ns: (u64::from(burst) << 16) + 1,
     };
     // With this seed and size no two prefixes of the 128 addresses share a slot.
     let mut alone = Limiter::new(&limits, 1 << 20, SEED);
-    let mut crowded = Limiter::new(&limits, 256, Seed(seed));
-    let (mut alone_model, mut crowded_model) = (Model::new(&limits), Model::new(&limits));
+    let mut crowded = Limiter::new(&limits, 256, HashSeed(seed));
+    let (mut alone_model, mut crowded_model) = (LimiterModel::new(&limits), LimiterModel::new(&limits));
     let mut now_ns = 1;
     for step in &steps {
         now_ns += u64::from(step.later) << 12;

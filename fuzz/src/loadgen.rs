@@ -1,14 +1,14 @@
 //! What the load generator reads: recordings, answers over HTTP, and schedules.
 
 use handle_loadgen::phases;
-use handle_loadgen::question::Question;
+use handle_loadgen::question::GeneratedQuestion;
 use handle_loadgen::recording::{Recording, access_log, pcap};
 use handle_loadgen::schedule::{Arrivals, Schedule};
-use handle_loadgen::stream::http::{self, Parsed};
+use handle_loadgen::stream::http::{self, ParsedAnswer};
 use handle_loadgen::stream::json;
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Message};
 
 /// Requests of a capture are whole, stand in it as they are, and are the first of a longer one.
@@ -18,10 +18,10 @@ pub fn capture(bytes: &[u8]) {
     let Ok(recording) = pcap::read(bytes, PORT) else { return };
     assert!(is_capture, "what reads as one begins like one");
     for request in &recording.requests {
-        assert!(request.what.len() <= UDP_MESSAGE_LEN_MAX, "{} bytes", request.what.len());
-        assert!(Question::of_message(&request.what).is_some(), "{:02x?}", request.what);
-        let mut parts = bytes.windows(request.what.len());
-        assert!(parts.any(|part| part == request.what), "{:02x?} is not in it", request.what);
+        assert!(request.content.len() <= UDP_MESSAGE_LEN_MAX, "{} bytes", request.content.len());
+        assert!(GeneratedQuestion::of_message(&request.content).is_some(), "{:02x?}", request.content);
+        let mut parts = bytes.windows(request.content.len());
+        assert!(parts.any(|part| part == request.content), "{:02x?} is not in it", request.content);
     }
     if let Ok(first) = pcap::read(&bytes[..bytes.len() / 2], PORT) {
         assert_eq!(first.requests, recording.requests[..first.requests.len()]);
@@ -48,19 +48,21 @@ pub fn http_answer(bytes: &[u8]) {
     // What is cut off matters, not how much there is.
     let bytes = &bytes[..bytes.len().min(1024)];
     let whole = http::parse(bytes, false);
-    if let Parsed::Whole { body, used, .. } = &whole {
+    if let ParsedAnswer::Whole { body, used, .. } = &whole {
         assert!(*used <= bytes.len() && body.len() <= *used, "{} bytes of {used}", body.len());
     }
     for len in 0..bytes.len() {
         match http::parse(&bytes[..len], false) {
-            Parsed::Partial => {}
+            ParsedAnswer::Partial => {}
             found => assert_eq!(found, whole, "cut to {len}"),
         }
     }
     match (http::parse(bytes, true), whole) {
-        (Parsed::Partial, _) => panic!("nothing more will come"),
-        (Parsed::Whole { used, .. }, Parsed::Partial) => assert_eq!(used, bytes.len(), "all that came"),
-        (over, Parsed::Whole { .. }) => assert_eq!(over, http::parse(bytes, false), "it had ended"),
+        (ParsedAnswer::Partial, _) => panic!("nothing more will come"),
+        (ParsedAnswer::Whole { used, .. }, ParsedAnswer::Partial) => {
+            assert_eq!(used, bytes.len(), "all that came")
+        }
+        (over, ParsedAnswer::Whole { .. }) => assert_eq!(over, http::parse(bytes, false), "it had ended"),
         _ => {}
     }
 }
@@ -81,7 +83,7 @@ pub fn json_answer(bytes: &[u8]) {
             "values are there where they are wanted"
         );
         if with_values && is_found {
-            let answer = Answer::decode(message.body).expect("it is an answer");
+            let answer = QueryAnswer::decode(message.body).expect("it is an answer");
             assert!(answer.values.iter().count() == answer.values.len());
         }
         Some(message.header.response_code)

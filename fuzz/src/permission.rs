@@ -1,10 +1,12 @@
 //! Who may do what, against a plain search.
 
 use arbitrary::{Arbitrary, Unstructured};
-use handle_admin::permission::group::Entitled;
-use handle_admin::permission::sight::{Known, Sight};
-use handle_admin::permission::{Administrators, Configured, Deed, MATRIX, Need, Requirement};
-use handle_admin::store::{Record, RecordBuf, Records, StoreError};
+use handle_admin::permission::group::EntitlementOutcome;
+use handle_admin::permission::view::{DecisionView, RemoteFacts};
+use handle_admin::permission::{
+    ActionRequirement, Administrators, ConfiguredIdentity, MATRIX, PermissionNeed, RecordAction,
+};
+use handle_admin::store::{RecordBuf, StoreError, StoreRecord, StoreRecords};
 use handle_proto::data::{Admin, AdminPermissions, Vlist};
 use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Handle, Permissions, Value, Values};
@@ -17,12 +19,12 @@ const VALUES_MAX: usize = 64;
 
 /// A reference by numbers.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-struct Whom {
+struct ReferenceSpec {
     handle: u8,
     index: u8,
 }
 
-impl Whom {
+impl ReferenceSpec {
     fn reference(self) -> Reference<'static> {
         Reference {
             handle: HANDLES[usize::from(self.handle) % HANDLES.len()],
@@ -33,35 +35,35 @@ impl Whom {
 
 /// A value that somebody has a right by.
 #[derive(Arbitrary, Debug)]
-struct Given {
+struct GrantSpec {
     at: u8,
     is_public: bool,
     is_sub_type: bool,
-    what: What,
+    what: GrantKind,
 }
 
 #[derive(Arbitrary, Debug)]
-enum What {
-    Admin(u16, Whom),
-    Group(Vec<Whom>),
+enum GrantKind {
+    Admin(u16, ReferenceSpec),
+    Group(Vec<ReferenceSpec>),
 }
 
 #[derive(Arbitrary, Debug)]
-struct Plan {
-    server: Vec<Whom>,
+struct PermissionPlan {
+    server: Vec<ReferenceSpec>,
     server_full_access: bool,
     prefix_administrators: bool,
     deed: u8,
     at: u8,
-    who: Whom,
+    who: ReferenceSpec,
     lookups: u8,
 }
 
 /// Records in memory; everything is homed.
 #[derive(Default)]
-struct Plain(BTreeMap<Vec<u8>, RecordBuf>);
+struct MemoryRecords(BTreeMap<Vec<u8>, RecordBuf>);
 
-impl Records for Plain {
+impl StoreRecords for MemoryRecords {
     fn folds(&self) -> bool {
         true
     }
@@ -75,29 +77,29 @@ impl Records for Plain {
     }
 }
 
-impl Plan {
+impl PermissionPlan {
     /// Whether the operator's list means `who`.
-    fn names(&self, records: &Plain, who: Reference<'_>) -> bool {
+    fn names(&self, records: &MemoryRecords, who: Reference<'_>) -> bool {
         self.server_full_access && self.server.iter().any(|whom| is_meant(records, whom.reference(), who))
     }
 }
 
-impl Plain {
+impl MemoryRecords {
     /// Records with these values; of the values of one record each has the index of its place.
-    fn of(given: &[Given]) -> Self {
+    fn of(given: &[GrantSpec]) -> Self {
         let mut encoded: BTreeMap<usize, (usize, Vec<u8>)> = BTreeMap::new();
         for given in given {
             let (count, bytes) = encoded.entry(usize::from(given.at) % HANDLES.len()).or_default();
             *count += 1;
             let mut data = Vec::new();
             let kind: &[u8] = match &given.what {
-                What::Admin(bits, whom) => {
+                GrantKind::Admin(bits, whom) => {
                     let reference = whom.reference();
                     let bits = AdminPermissions(*bits);
                     Admin { permissions: bits, reference, legacy: None }.encode(&mut data);
                     if given.is_sub_type { b"HS_ADMIN.x" } else { b"HS_ADMIN" }
                 }
-                What::Group(members) => {
+                GrantKind::Group(members) => {
                     let mut storage = Vec::new();
                     let members = members.iter().map(|whom| whom.reference());
                     Vlist(References::build(members, &mut storage)).encode(&mut data);
@@ -111,7 +113,7 @@ impl Plain {
         let record = |(at, (count, bytes)): (usize, (usize, Vec<u8>))| {
             let values = Values::from_encoded(count, &bytes).expect("values that were encoded");
             let mut record = Vec::new();
-            Record { id: 1, unix_ms: 1, values }.encode(&mut record);
+            StoreRecord { id: 1, unix_ms: 1, values }.encode(&mut record);
             (HANDLES[at].to_vec(), RecordBuf::from_bytes(record).expect("a record"))
         };
         Self(encoded.into_iter().map(record).collect())
@@ -119,7 +121,7 @@ impl Plain {
 }
 
 /// Whether `who` is meant by `reference`, looking up whatever there is to look up.
-fn is_meant(records: &Plain, reference: Reference<'_>, who: Reference<'_>) -> bool {
+fn is_meant(records: &MemoryRecords, reference: Reference<'_>, who: Reference<'_>) -> bool {
     let mut seen = BTreeSet::new();
     let mut left = vec![(reference.handle.to_vec(), reference.index)];
     while let Some((handle, index)) = left.pop() {
@@ -142,16 +144,18 @@ fn is_meant(records: &Plain, reference: Reference<'_>, who: Reference<'_>) -> bo
 /// Input: anything; it is read as a plan by the crate `arbitrary`.
 pub fn permission(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
-    let Ok(plan) = Plan::arbitrary(&mut input) else { return };
+    let Ok(plan) = PermissionPlan::arbitrary(&mut input) else { return };
     let given = std::iter::from_fn(|| if input.is_empty() { None } else { input.arbitrary().ok() });
-    let given: Vec<Given> = given.take(VALUES_MAX).collect();
-    let records = Plain::of(&given);
-    let deed: Deed = MATRIX[usize::from(plan.deed) % MATRIX.len()].deed;
-    let need = Need::of([deed], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
+    let given: Vec<GrantSpec> = given.take(VALUES_MAX).collect();
+    let records = MemoryRecords::of(&given);
+    let deed: RecordAction = MATRIX[usize::from(plan.deed) % MATRIX.len()].deed;
+    let need = PermissionNeed::of([deed], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
     let who = plan.who.reference();
     let configured = plan.server.iter().map(|whom| whom.reference());
     let administrators = Administrators {
-        server: configured.map(|it| Configured { index: it.index, handle: it.handle.to_vec() }).collect(),
+        server: configured
+            .map(|it| ConfiguredIdentity { index: it.index, handle: it.handle.to_vec() })
+            .collect(),
         server_full_access: plan.server_full_access,
         prefix_administrators: plan.prefix_administrators,
         lookups_max: usize::from(plan.lookups),
@@ -169,17 +173,17 @@ pub fn permission(bytes: &[u8]) {
                     && is_meant(&records, admin.reference, who)
             })
         });
-    let requirement = Requirement::from(need);
-    let known = Known::default();
-    let sight = Sight::new(&records, &|_| true, &known);
+    let requirement = ActionRequirement::from(need);
+    let known = RemoteFacts::default();
+    let sight = DecisionView::new(&records, &|_| true, &known);
     let decided = administrators.permit(&sight, &requirement, who).expect("records in memory");
     match decided {
-        Entitled::Yes => assert!(by_server || by_record, "{plan:?} {given:?}"),
-        Entitled::No => assert!(!by_server && !by_record, "{plan:?} {given:?}"),
-        Entitled::GaveUp => {}
+        EntitlementOutcome::Yes => assert!(by_server || by_record, "{plan:?} {given:?}"),
+        EntitlementOutcome::No => assert!(!by_server && !by_record, "{plan:?} {given:?}"),
+        EntitlementOutcome::GaveUp => {}
     }
     let unbounded = Administrators { lookups_max: 10_000, ..administrators };
     let decided = unbounded.permit(&sight, &requirement, who).expect("records in memory");
-    assert_eq!(decided == Entitled::Yes, by_server || by_record, "{plan:?} {given:?}");
-    assert_ne!(decided, Entitled::GaveUp);
+    assert_eq!(decided == EntitlementOutcome::Yes, by_server || by_record, "{plan:?} {given:?}");
+    assert_ne!(decided, EntitlementOutcome::GaveUp);
 }

@@ -10,13 +10,14 @@ use handle_proto::value::type_matches;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version, fold};
 use handle_resolver::batch::Scratch;
-use handle_resolver::slow::{Evaluated, Why};
+use handle_resolver::slow::{FirstEvaluation, SlowReason};
 use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, Refused, Reply, Slow, answer, answer_batch, answer_message,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ReplyParts, SlowPathRequest, answer,
+    answer_batch, answer_message,
 };
 
 /// Types whose values delegate derived prefixes.
@@ -46,12 +47,12 @@ fn ask(fixture: &Fixture, datagram: &[u8]) {
     check(fixture, datagram, &outcome);
     let Ok((envelope, rest)) = Envelope::split(datagram) else { return };
     let whole = answer_message(&context, envelope, rest);
-    if !matches!(outcome, Outcome::Fragment(_)) && datagram.len() <= UDP_MESSAGE_LEN_MAX {
+    if !matches!(outcome, AnswerOutcome::Fragment(_)) && datagram.len() <= UDP_MESSAGE_LEN_MAX {
         assert_eq!(written(&whole), written(&outcome));
     }
     check(fixture, datagram, &whole);
     let context = fixture.slow_context();
-    if let Outcome::Slow(slow) = answer_message(&context, envelope, rest) {
+    if let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) {
         check_slow(&context, &slow, &whole);
     } else {
         assert_eq!(written(&answer_message(&context, envelope, rest)), written(&whole));
@@ -65,23 +66,25 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
     let context = fixture.session_context();
     let plain = |envelope| written(&answer_message(&fixture.context(), envelope, rest));
     match answer_message(&context, envelope, rest) {
-        Outcome::InSession(reply) => {
+        AnswerOutcome::InSession(reply) => {
             assert!(envelope.session_id > 0);
-            let Written::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
+            let DatagramOutcome::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
                 panic!("an answer in a session, and none outside")
             };
-            let Written::Datagrams(mut said) = written(&Outcome::Reply(reply)) else { unreachable!() };
+            let DatagramOutcome::Datagrams(mut said) = written(&AnswerOutcome::Reply(reply)) else {
+                unreachable!()
+            };
             for datagram in said.chunks_mut(UDP_MESSAGE_LEN_MAX) {
                 datagram[4..8].fill(0);
             }
             assert_eq!(said, expected);
         }
-        Outcome::Encrypted => {
+        AnswerOutcome::Encrypted => {
             assert!(envelope.flags.has(EnvelopeFlags::ENCRYPTED) && envelope.session_id > 0);
         }
-        Outcome::Slow(slow) => match slow.why() {
-            Why::Session => assert!(envelope.session_id > 0),
-            Why::SessionSetup => assert_eq!(slow.op_code(), OpCode::SESSION_SETUP),
+        AnswerOutcome::Slow(slow) => match slow.why() {
+            SlowReason::Session => assert!(envelope.session_id > 0),
+            SlowReason::SessionSetup => assert_eq!(slow.op_code(), OpCode::SESSION_SETUP),
             _ => assert!(envelope.session_id <= 0),
         },
         other => assert_eq!(written(&other), plain(envelope)),
@@ -89,26 +92,29 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
 }
 
 /// What the slow path says before it is known who asks, against what a server without one says.
-fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'_>) {
-    let Outcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
+fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain: &AnswerOutcome<'_>) {
+    let AnswerOutcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
     match slow.why() {
-        Why::Certify => assert!(slow.certifies()),
-        Why::Identity => assert_eq!(plain.refused(), Some(Refused::NotPublic)),
-        Why::Template => assert!(slow.handle().contains(&b'@')),
-        Why::ChallengeAnswer | Why::Verification | Why::SessionSetup | Why::Session => return,
+        SlowReason::Certify => assert!(slow.certifies()),
+        SlowReason::Identity => assert_eq!(plain.refused(), Some(RefusalReason::NotPublic)),
+        SlowReason::Template => assert!(slow.handle().contains(&b'@')),
+        SlowReason::ChallengeAnswer
+        | SlowReason::Verification
+        | SlowReason::SessionSetup
+        | SlowReason::Session => return,
     }
     match slow.evaluate(context) {
-        Evaluated::Reply(reply) => {
-            assert_eq!(slow.why(), Why::Certify);
-            assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
+        FirstEvaluation::Reply(reply) => {
+            assert_eq!(slow.why(), SlowReason::Certify);
+            assert_eq!(written(&AnswerOutcome::Reply(reply)), written(&AnswerOutcome::Reply(*plain)));
         }
-        Evaluated::Template => {
+        FirstEvaluation::Template => {
             let reply = slow.not_computed(context);
-            assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
+            assert_eq!(written(&AnswerOutcome::Reply(reply)), written(&AnswerOutcome::Reply(*plain)));
             check_computed(context, slow);
         }
-        Evaluated::Identity => {
-            assert_eq!(plain.refused(), Some(Refused::NotPublic));
+        FirstEvaluation::Identity => {
+            assert_eq!(plain.refused(), Some(RefusalReason::NotPublic));
             let reply = slow.challenge(context, 7, &[0; 16]);
             assert_eq!(reply.response_code(), ResponseCode::AUTHENTICATION_NEEDED);
             assert!(matches!(slow.digest().as_bytes().len(), 16 | 20 | 32));
@@ -117,7 +123,7 @@ fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'
 }
 
 /// Of computed values only those go out that are public and asked for.
-fn check_computed(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>) {
+fn check_computed(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
     let values = [
         Value::new(1, b"URL", b"public"),
         Value { permissions: Permissions::ADMIN_READ, ..Value::new(2, b"URL", b"withheld") },
@@ -126,7 +132,9 @@ fn check_computed(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>) {
     let mut bytes = Vec::new();
     values.iter().for_each(|value| value.encode(&mut bytes));
     let reply = slow.computed(context, &mut bytes, values.len());
-    let Written::Datagrams(datagrams) = written(&Outcome::Reply(reply)) else { panic!("a reply is written") };
+    let DatagramOutcome::Datagrams(datagrams) = written(&AnswerOutcome::Reply(reply)) else {
+        panic!("a reply is written")
+    };
     assert!(!datagrams.windows(8).any(|bytes| bytes == b"withheld"));
     let codes =
         [ResponseCode::SUCCESS, ResponseCode::VALUES_NOT_FOUND, ResponseCode::OPERATION_NOT_SUPPORTED];
@@ -135,50 +143,54 @@ fn check_computed(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>) {
 
 /// What became of a datagram, in bytes.
 #[derive(Debug, PartialEq, Eq)]
-enum Written {
+enum DatagramOutcome {
     Datagrams(Vec<u8>),
     Dropped(DropReason),
     Fragment(Envelope),
 }
 
-fn written(outcome: &Outcome<'_>) -> Written {
+fn written(outcome: &AnswerOutcome<'_>) -> DatagramOutcome {
     match outcome {
-        Outcome::Reply(reply) => {
+        AnswerOutcome::Reply(reply) => {
             let mut datagrams = vec![0xaa; reply.datagrams_len()];
             reply.write_datagrams(&mut datagrams);
-            Written::Datagrams(datagrams)
+            DatagramOutcome::Datagrams(datagrams)
         }
-        Outcome::Drop(reason) => Written::Dropped(*reason),
-        Outcome::Fragment(envelope) => Written::Fragment(*envelope),
-        Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
-        Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
-        Outcome::Listing => panic!("a server that forwards nothing answers"),
+        AnswerOutcome::Drop(reason) => DatagramOutcome::Dropped(*reason),
+        AnswerOutcome::Fragment(envelope) => DatagramOutcome::Fragment(*envelope),
+        AnswerOutcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
+        AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
+            panic!("a server without sessions is in none")
+        }
+        AnswerOutcome::Listing => panic!("a server that forwards nothing answers"),
     }
 }
 
-fn check(fixture: &Fixture, asked: &[u8], outcome: &Outcome<'_>) {
+fn check(fixture: &Fixture, asked: &[u8], outcome: &AnswerOutcome<'_>) {
     match outcome {
-        Outcome::Reply(reply) => check_reply(fixture, asked, reply),
-        Outcome::Fragment(envelope) => {
+        AnswerOutcome::Reply(reply) => check_reply(fixture, asked, reply),
+        AnswerOutcome::Fragment(envelope) => {
             assert!(envelope.flags.has(EnvelopeFlags::TRUNCATED));
             assert_eq!(Envelope::split(asked).map(|(envelope, _)| envelope), Ok(*envelope));
         }
         // Only what is an answer itself, and to nobody, is left alone.
-        Outcome::Drop(DropReason::ErrorReply) => {
+        AnswerOutcome::Drop(DropReason::ErrorReply) => {
             let (envelope, rest) = Envelope::split(asked).expect("it was read");
             let header = Header::split(rest).expect("it was read").0;
             assert_ne!(header.response_code, ResponseCode::RESERVED);
-            assert_eq!(envelope.request_id, Reply::UNREADABLE_REQUEST_ID);
+            assert_eq!(envelope.request_id, ReplyParts::UNREADABLE_REQUEST_ID);
         }
-        Outcome::Drop(DropReason::TooShort) => assert!(asked.len() < Envelope::LEN),
-        Outcome::Drop(reason) => panic!("{reason:?} has no property"),
-        Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
-        Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
-        Outcome::Listing => panic!("a server that forwards nothing answers"),
+        AnswerOutcome::Drop(DropReason::TooShort) => assert!(asked.len() < Envelope::LEN),
+        AnswerOutcome::Drop(reason) => panic!("{reason:?} has no property"),
+        AnswerOutcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
+        AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
+            panic!("a server without sessions is in none")
+        }
+        AnswerOutcome::Listing => panic!("a server that forwards nothing answers"),
     }
 }
 
-fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
+fn check_reply(fixture: &Fixture, asked: &[u8], reply: &ReplyParts<'_>) {
     let mut stream = vec![0xaa; Envelope::LEN + reply.message_len()];
     reply.write_stream(&mut stream);
     assert_eq!(reassembled(reply), stream);
@@ -192,13 +204,13 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
     assert!(reply.datagrams_count() <= fixture.service.answer_datagrams_max);
     if let Some(refused) = reply.refused() {
         assert_eq!(refused.code().for_version(envelope.version), reply.response_code());
-        assert_ne!(refused, Refused::DamagedRecord, "nothing is wrong with the records");
+        assert_ne!(refused, RefusalReason::DamagedRecord, "nothing is wrong with the records");
     }
     let body = message.decode_body(envelope.version).expect("a body was written");
     let Body::Reply(body) = body else { panic!("a request was written: {body:?}") };
     let request = Envelope::split(asked).ok().map(|(envelope, _)| envelope);
     echoes_end(fixture, &stream);
-    if envelope.request_id != Reply::UNREADABLE_REQUEST_ID || envelope.version != Version::COMPATIBLE {
+    if envelope.request_id != ReplyParts::UNREADABLE_REQUEST_ID || envelope.version != Version::COMPATIBLE {
         assert_eq!(request.map(|request| request.request_id), Some(envelope.request_id));
         assert_eq!(request.map(|request| request.session_id), Some(envelope.session_id));
     }
@@ -215,8 +227,10 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
 }
 
 /// The datagrams of a reply, put together again.
-fn reassembled(reply: &Reply<'_>) -> Vec<u8> {
-    let Written::Datagrams(datagrams) = written(&Outcome::Reply(*reply)) else { unreachable!() };
+fn reassembled(reply: &ReplyParts<'_>) -> Vec<u8> {
+    let DatagramOutcome::Datagrams(datagrams) = written(&AnswerOutcome::Reply(*reply)) else {
+        unreachable!()
+    };
     let count = datagrams.chunks(UDP_MESSAGE_LEN_MAX).count();
     assert_eq!(count, reply.datagrams_count());
     let mut table = Reassembly::new(ReassemblyLimits {
@@ -227,15 +241,15 @@ fn reassembled(reply: &Reply<'_>) -> Vec<u8> {
     });
     for (n, datagram) in datagrams.chunks(UDP_MESSAGE_LEN_MAX).enumerate() {
         match table.accept((), datagram, 0).expect("fragments that fit") {
-            Reassembled::Whole(bytes) => {
+            ReassemblyOutcome::Whole(bytes) => {
                 assert_eq!(count, 1);
                 return bytes.to_vec();
             }
-            Reassembled::Complete(bytes) => {
+            ReassemblyOutcome::Complete(bytes) => {
                 assert_eq!(n + 1, count);
                 return bytes;
             }
-            Reassembled::Incomplete => {}
+            ReassemblyOutcome::Incomplete => {}
         }
     }
     panic!("{count} datagrams are not a message");
@@ -249,8 +263,8 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
     for _ in 0..2 {
         let (envelope, rest) = Envelope::split(&stream).expect("an envelope was written");
         let reply = match answer_message(&context, envelope, rest) {
-            Outcome::Drop(DropReason::ErrorReply) => return,
-            Outcome::Reply(reply) => reply,
+            AnswerOutcome::Drop(DropReason::ErrorReply) => return,
+            AnswerOutcome::Reply(reply) => reply,
             other => panic!("{other:?} to an answer"),
         };
         let mut echo = vec![0; Envelope::LEN + reply.message_len()];
@@ -261,7 +275,13 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
 }
 
 /// Asserts that a question that is understood is answered as a plain search answers it.
-fn compare(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>, code: ResponseCode, response: &Response<'_>) {
+fn compare(
+    fixture: &Fixture,
+    asked: &[u8],
+    reply: &ReplyParts<'_>,
+    code: ResponseCode,
+    response: &Response<'_>,
+) {
     let Ok((_, rest)) = Envelope::split(asked) else { return };
     let Ok(message) = Message::decode(rest) else { return };
     if message.header.op_code != OpCode::RESOLUTION || message.header.response_code != ResponseCode::RESERVED
@@ -271,7 +291,7 @@ fn compare(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>, code: ResponseCod
     let Ok(query) = Query::decode(message.body) else { return };
     let values = plainly(fixture, query.handle).map(|values| selected(values, &query));
     let public = |values: &[Value<'_>]| values.iter().filter(|value| value.is_public()).count();
-    if matches!(reply.refused(), Some(Refused::AnswerTooLong | Refused::TooManyDatagrams)) {
+    if matches!(reply.refused(), Some(RefusalReason::AnswerTooLong | RefusalReason::TooManyDatagrams)) {
         let found = values.clone().or_else(|| delegation(fixture, query.handle)).expect("a record");
         let values_len =
             found.iter().filter(|value| value.is_public()).map(Value::encoded_len).sum::<usize>();
@@ -366,7 +386,7 @@ fn selected<'f>(mut values: Vec<Value<'f>>, query: &Query<'_>) -> Vec<Value<'f>>
 
 /// A question that is well formed, most often about a record that exists.
 #[derive(Arbitrary, Debug)]
-struct Asked {
+struct QuestionSpec {
     name: u8,
     spelling: Spelling,
     tail: Vec<u8>,
@@ -412,7 +432,7 @@ const TYPES: [&[u8]; 12] = [
 ///
 /// Input: anything; it is read as a question by the crate `arbitrary`.
 pub fn question(bytes: &[u8]) {
-    let Ok(asked) = Asked::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
+    let Ok(asked) = QuestionSpec::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
     for fixture in &*FIXTURES {
         let stream = asked.message(fixture);
         let context = fixture.context();
@@ -422,22 +442,22 @@ pub fn question(bytes: &[u8]) {
         if stream.len() <= UDP_MESSAGE_LEN_MAX {
             assert_eq!(written(&answer(&context, &stream)), written(&outcome));
         }
-        let Outcome::Reply(reply) = outcome else { panic!("no reply to a question: {outcome:?}") };
+        let AnswerOutcome::Reply(reply) = outcome else { panic!("no reply to a question: {outcome:?}") };
         let is_plain = asked.session_id == 0 && asked.flags & 1 == 1;
         if is_plain && let Some(refused) = reply.refused() {
             assert!(matches!(
                 refused,
-                Refused::OtherServer
-                    | Refused::NotHomed
-                    | Refused::QueryTooLong
-                    | Refused::AnswerTooLong
-                    | Refused::TooManyDatagrams
+                RefusalReason::OtherServer
+                    | RefusalReason::NotHomed
+                    | RefusalReason::QueryTooLong
+                    | RefusalReason::AnswerTooLong
+                    | RefusalReason::TooManyDatagrams
             ));
         }
     }
 }
 
-impl Asked {
+impl QuestionSpec {
     fn message(&self, fixture: &Fixture) -> Vec<u8> {
         let stored = &fixture.handles[usize::from(self.name) % fixture.handles.len()];
         let mut handle = match self.spelling {
@@ -490,13 +510,13 @@ pub fn batch(bytes: &[u8]) {
     let mut scratch = Scratch::new();
     for fixture in &*FIXTURES {
         let context = fixture.context();
-        let mut answered: Vec<Option<Written>> = asked.iter().map(|_| None).collect();
+        let mut answered: Vec<Option<DatagramOutcome>> = asked.iter().map(|_| None).collect();
         answer_batch(&context, &mut scratch, asked.iter().copied(), |at, outcome| {
             let bytes = match outcome {
-                InBatch::Usual(usual) => {
+                InBatch::Fast(usual) => {
                     let mut datagram = vec![0xaa; usual.len()];
                     usual.write(&mut datagram);
-                    Written::Datagrams(datagram)
+                    DatagramOutcome::Datagrams(datagram)
                 }
                 InBatch::Other(outcome) => written(outcome),
             };

@@ -2,16 +2,19 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_auth::session::SessionKey;
-use handle_auth::source::{Origin, SourceList};
+use handle_auth::source::{RequestOrigin, SourceList};
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Header, Message};
-use handle_sessions::holder::{Asked, answer};
-use handle_sessions::protocol::{Ask, Told};
-use handle_sessions::session::{Claim, PROTECTED_SINCE};
+use handle_sessions::holder::{SharedTable, answer};
+use handle_sessions::protocol::{LinkReply, LinkRequest};
+use handle_sessions::session::{IdentityClaim, PROTECTED_SINCE};
 use handle_sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_sessions::{Live as _, NewSession, Refusal, Reject, SessionLimits, Sessions, SessionsConfig};
+use handle_sessions::{
+    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, SessionTable,
+    SessionsConfig,
+};
 use std::collections::BTreeSet;
 
 /// Most steps of one input.
@@ -36,7 +39,7 @@ enum Step {
 }
 
 /// A session as a plain list has it.
-struct Plain {
+struct SessionModel {
     number: u8,
     source: u8,
     claim: Option<u8>,
@@ -50,7 +53,7 @@ struct Plain {
     seen: BTreeSet<i32>,
 }
 
-impl Plain {
+impl SessionModel {
     fn is_over(&self, now_s: u32) -> bool {
         let idle_s_max = if self.is_proven { self.timeout_s } else { self.timeout_s.min(UNPROVEN_S) };
         now_s - self.used_s > idle_s_max
@@ -75,7 +78,7 @@ fn message(number: u8, version: Version) -> Vec<u8> {
 /// Takes out of the list what has made room in the table for a session of `source`: the oldest unproven session of the
 /// same source, or of all; or where all are proven, the one that is idle for longest. Proven identities make room for
 /// the same source alone.
-fn make_room(table: &Sessions, plain: &mut Vec<Plain>, source: u8, now_s: u32) {
+fn make_room(table: &SessionTable, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
     while let Some(at) = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none()) {
         let gone = plain.remove(at);
         let older = &plain[..at];
@@ -109,7 +112,7 @@ pub fn session_table(bytes: &[u8]) {
         unproven_s: UNPROVEN_S,
         exempt: SourceList::default(),
     };
-    let (table, mut plain, mut now_s) = (Sessions::new(limits.clone()), Vec::<Plain>::new(), 0);
+    let (table, mut plain, mut now_s) = (SessionTable::new(limits.clone()), Vec::<SessionModel>::new(), 0);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -121,9 +124,9 @@ pub fn session_table(bytes: &[u8]) {
                 let new = NewSession {
                     key: key(number),
                     version,
-                    claim: claim.map(|who| Claim::of(identity(who))),
+                    claim: claim.map(|who| IdentityClaim::of(identity(who))),
                     timeout_s: timeout_s.into(),
-                    origin: Origin::connection([192, 0, 2, source % WHO].into()),
+                    origin: RequestOrigin::connection([192, 0, 2, source % WHO].into()),
                 };
                 // Of several whose time is over it would not show which has made room.
                 table.expire(now_s);
@@ -131,11 +134,11 @@ pub fn session_table(bytes: &[u8]) {
                 let opened = table.open(new, || number.into(), |number| number == 13, now_s);
                 let source = source % WHO;
                 let is_taken = number == 0 || number == 13 || plain.iter().any(|one| one.number == number);
-                let stays = |one: &Plain| one.is_authenticated && one.source != source;
+                let stays = |one: &SessionModel| one.is_authenticated && one.source != source;
                 let expected = if is_taken {
-                    Err(Refusal::NoNumber)
+                    Err(SessionRefusal::NoNumber)
                 } else if plain.len() >= limits.sessions_max && plain.iter().all(stays) {
-                    Err(Refusal::Full)
+                    Err(SessionRefusal::Full)
                 } else {
                     Ok(i32::from(number))
                 };
@@ -144,7 +147,7 @@ pub fn session_table(bytes: &[u8]) {
                     continue;
                 }
                 make_room(&table, &mut plain, source, now_s);
-                plain.push(Plain {
+                plain.push(SessionModel {
                     number,
                     source,
                     claim: claim.map(|who| who % WHO),
@@ -189,7 +192,7 @@ pub fn session_table(bytes: &[u8]) {
                 let counts = known.version >= Version::new(2, 5);
                 let too_old = counter < 1 || counter + 200 < highest;
                 let is_new = !counts || !too_old && !known.seen.contains(&counter);
-                assert_eq!(verdict, if is_new { Ok(true) } else { Err(Reject::Replayed(counter)) });
+                assert_eq!(verdict, if is_new { Ok(true) } else { Err(MessageRejection::Replayed(counter)) });
                 if is_new {
                     if known.version >= PROTECTED_SINCE || !known.is_proven {
                         known.used_s = now_s;
@@ -230,10 +233,10 @@ pub fn session_table(bytes: &[u8]) {
 }
 
 /// A process with a few sessions.
-struct Process(Sessions);
+struct ModelProcess(SessionTable);
 
-impl Asked for Process {
-    fn sessions(&self) -> Option<&Sessions> {
+impl SharedTable for ModelProcess {
+    fn sessions(&self) -> Option<&SessionTable> {
         Some(&self.0)
     }
 
@@ -259,19 +262,21 @@ impl Asked for Process {
 ///
 /// Input: frames, each behind its length in one byte.
 pub fn session_socket(bytes: &[u8]) {
-    let process =
-        Process(Sessions::new(SessionLimits { sessions_max: 3, ..SessionsConfig::default().limits() }));
+    let process = ModelProcess(SessionTable::new(SessionLimits {
+        sessions_max: 3,
+        ..SessionsConfig::default().limits()
+    }));
     let mut rest = bytes;
     while let Some((&len, after)) = rest.split_first() {
         let (frame, after) = after.split_at(after.len().min(len.into()));
         rest = after;
-        if let Some(told) = Told::decode(frame) {
+        if let Some(told) = LinkReply::decode(frame) {
             assert_eq!(encoded(|out| told.encode(out)), frame, "{told:?}");
         }
-        let Some(ask) = Ask::decode(frame) else { continue };
+        let Some(ask) = LinkRequest::decode(frame) else { continue };
         assert_eq!(encoded(|out| ask.encode(out)).len(), frame.len(), "{ask:?}");
         let told = encoded(|out| answer(&process, ask).encode(out));
-        let again = Told::decode(&told).expect("an answer of ours");
+        let again = LinkReply::decode(&told).expect("an answer of ours");
         assert_eq!(encoded(|out| again.encode(out)), told, "{again:?}");
         assert!(process.0.len() <= 3);
     }

@@ -7,7 +7,8 @@ use handle_snapshot::format::{
 };
 use handle_snapshot::set::manifest::{LAYERS_MAX, Manifest};
 use handle_snapshot::{
-    Builder, Homed, HomedPrefixes, Layer, LayerOptions, LayerWriter, Record, Records, hash_key, merge, verify,
+    Builder, EncodedRecord, HomedPrefixes, HomedTable, Layer, LayerOptions, LayerWriter, RecordSet, hash_key,
+    merge, verify,
 };
 use std::io::Cursor;
 use std::ops::ControlFlow;
@@ -33,13 +34,13 @@ fn use_it(bytes: &[u8]) {
     let is_whole = verify::layer(layer).is_ok();
     let keys: Vec<_> = layer.records().map_while(Result::ok).map(|record| record.key()).collect();
     assert!(layer.records().count() <= bytes.len() / RECORD_HEAD_LEN + 1, "no record is shorter");
-    let records = Records::new(&layers).expect("one layer is like itself");
+    let records = RecordSet::new(&layers).expect("one layer is like itself");
     for key in keys.iter().copied().chain([&b"10.1/A"[..], b"", b"no/such"]) {
         let hash = hash_key(records.seed(), key);
         records.prefetch_index(hash);
         let staged = records.probe(hash);
         records.prefetch_record(staged);
-        let bytes_of = |record: Option<Record<'_>>| record.map(|record| record.as_bytes().as_ptr());
+        let bytes_of = |record: Option<EncodedRecord<'_>>| record.map(|record| record.as_bytes().as_ptr());
         let (found, in_steps) = (records.find(hash, key), records.resolve(staged, hash, key));
         assert_eq!(in_steps.map(bytes_of), found.map(bytes_of));
         if let Ok(Some(record)) = found {
@@ -47,7 +48,7 @@ fn use_it(bytes: &[u8]) {
             read(&record, is_whole);
         }
     }
-    let prefixes: Vec<_> = records.homed_table().iter().flat_map(Homed::iter).collect();
+    let prefixes: Vec<_> = records.homed_table().iter().flat_map(HomedTable::iter).collect();
     assert!(prefixes.len() <= bytes.len());
     let homed_count = prefixes.iter().filter(|prefix| records.homed(prefix)).count();
     let _ = records.homed(b"0.na");
@@ -57,7 +58,7 @@ fn use_it(bytes: &[u8]) {
     }
 }
 
-fn read(record: &Record<'_>, is_whole: bool) {
+fn read(record: &EncodedRecord<'_>, is_whole: bool) {
     let public = Values::from_encoded(record.public_count(), record.public_bytes());
     let in_order: Result<Vec<_>, _> = record.values_in_order().collect();
     let private: Vec<_> = record.private().collect();
@@ -89,9 +90,10 @@ fn copy(layer: &Layer<&[u8]>) {
         .expect("a copy of a whole layer");
     let copied = Layer::open(merged.into_inner()).expect("a layer was written");
     verify::layer(&copied).expect("a copy of a whole layer is whole");
-    let bytes_of = |record: Result<Record<'_>, _>| record.map(|record| record.as_bytes().to_vec());
+    let bytes_of = |record: Result<EncodedRecord<'_>, _>| record.map(|record| record.as_bytes().to_vec());
     assert!(copied.records().map(bytes_of).eq(layer.records().map(bytes_of)));
-    let prefixes = |homed: Option<Homed<'_>>| homed.map(|homed| homed.iter().map(<[u8]>::to_vec).collect());
+    let prefixes =
+        |homed: Option<HomedTable<'_>>| homed.map(|homed| homed.iter().map(<[u8]>::to_vec).collect());
     let prefixes: [Option<Vec<_>>; 2] = [prefixes(copied.homed()), prefixes(layer.homed())];
     assert_eq!(prefixes[0], prefixes[1]);
 }

@@ -2,13 +2,13 @@
 
 use handle_proto::Value;
 use handle_template::limit::{BUILT_LEN_MAX, VALUES_MAX};
-use handle_template::{Built, Chain, Namespace, Notice, Parts, ReferencedTemplates, Templates};
+use handle_template::{BuildOutcome, Chain, Namespace, Notice, Parts, ReferencedTemplates, Templates};
 use std::collections::BTreeSet;
 
 /// Every reference leads to the same text, whatever its index; but none leads to `missing`.
-struct One<'t>(&'t [u8]);
+struct SingleText<'t>(&'t [u8]);
 
-impl Templates for One<'_> {
+impl Templates for SingleText<'_> {
     fn at(&self, handle: &[u8], _: i32) -> Option<ReferencedTemplates> {
         let read = || ReferencedTemplates::parse(self.0, true).unwrap_or_default();
         (handle != b"missing").then(read)
@@ -41,9 +41,13 @@ pub fn template(bytes: &[u8]) {
         assert_eq!(joined, handle, "the parts make up the handle");
         let mut chain = Chain::new();
         chain.push(&namespace);
-        let built = chain.build(&parts, &base, &One(referenced));
-        assert_eq!(chain.build(&parts, &base, &One(referenced)), built, "nothing but the arguments decides");
-        let Ok(Built::Values { bytes, count }) = built else { continue };
+        let built = chain.build(&parts, &base, &SingleText(referenced));
+        assert_eq!(
+            chain.build(&parts, &base, &SingleText(referenced)),
+            built,
+            "nothing but the arguments decides"
+        );
+        let Ok(BuildOutcome::Values { bytes, count }) = built else { continue };
         assert!(count <= VALUES_MAX && bytes.len() <= BUILT_LEN_MAX);
         let (mut rest, mut indexes) = (bytes.as_slice(), BTreeSet::new());
         for _ in 0..count {

@@ -7,8 +7,8 @@ use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
-use handle_proto::wire::stream::{Front, Stream, split};
+use handle_proto::wire::reassembly::{FragmentRefusal, Reassembly, ReassemblyLimits, ReassemblyOutcome};
+use handle_proto::wire::stream::{Stream, StreamFront, split};
 use handle_proto::{DecodeError, Version};
 use std::collections::BTreeMap;
 
@@ -28,17 +28,17 @@ pub fn stream(bytes: &[u8]) {
 }
 
 /// The messages of a stream, how it ends, and the bytes left over.
-type Read = (Vec<Vec<u8>>, Option<DecodeError>, Vec<u8>);
+type StreamRead = (Vec<Vec<u8>>, Option<DecodeError>, Vec<u8>);
 
-fn plainly(mut bytes: &[u8], message_len_max: u32) -> Read {
+fn plainly(mut bytes: &[u8], message_len_max: u32) -> StreamRead {
     let mut messages = Vec::new();
     loop {
         match split(bytes, message_len_max) {
-            Ok(Front::Message(message, after)) => {
+            Ok(StreamFront::Message(message, after)) => {
                 messages.push(message.to_vec());
                 bytes = after;
             }
-            Ok(Front::Needs(needed)) => {
+            Ok(StreamFront::Needs(needed)) => {
                 assert!(needed > 0);
                 return (messages, None, bytes.to_vec());
             }
@@ -47,7 +47,7 @@ fn plainly(mut bytes: &[u8], message_len_max: u32) -> Read {
     }
 }
 
-fn in_pieces(bytes: &[u8], message_len_max: u32, mut piece_len: impl FnMut(usize) -> usize) -> Read {
+fn in_pieces(bytes: &[u8], message_len_max: u32, mut piece_len: impl FnMut(usize) -> usize) -> StreamRead {
     let (mut stream, mut messages, mut at) = (Stream::new(message_len_max), Vec::new(), 0);
     while at < bytes.len() {
         let mut piece = &bytes[at..];
@@ -79,7 +79,7 @@ const LIMITS: ReassemblyLimits =
 /// Input: datagrams, see `docs/fuzzing.md`. The two low bits of the byte of choice are the sender, the others
 /// the seconds since the datagram before.
 pub fn reassembly(bytes: &[u8]) {
-    let (mut table, mut plain) = (Reassembly::new(LIMITS), Plain::default());
+    let (mut table, mut plain) = (Reassembly::new(LIMITS), ReassemblyModel::default());
     let mut now_ms = 0;
     let mut refused_count = 0;
     for (choice, datagram) in datagrams(bytes) {
@@ -101,7 +101,7 @@ pub fn reassembly(bytes: &[u8]) {
 
 /// Reassembly as it is defined: each message a map from number to data.
 #[derive(Default)]
-struct Plain {
+struct ReassemblyModel {
     pending: BTreeMap<(u8, i32), PlainMessage>,
     begun: u64,
     expired_count: u64,
@@ -114,7 +114,7 @@ struct PlainMessage {
     parts: BTreeMap<u32, Vec<u8>>,
 }
 
-impl Plain {
+impl ReassemblyModel {
     /// Gives up the oldest message of the senders that `is_meant` says.
     fn displace(&mut self, is_meant: impl Fn(u8) -> bool) {
         let meant = self.pending.iter().filter(|((of, _), _)| is_meant(*of));
@@ -131,18 +131,18 @@ impl Plain {
         sender: u8,
         datagram: &'a [u8],
         now_ms: u64,
-    ) -> Result<Reassembled<'a>, Refusal> {
-        let (envelope, data) = Envelope::split(datagram).map_err(Refusal::Unreadable)?;
+    ) -> Result<ReassemblyOutcome<'a>, FragmentRefusal> {
+        let (envelope, data) = Envelope::split(datagram).map_err(FragmentRefusal::Unreadable)?;
         if !envelope.flags.has(EnvelopeFlags::TRUNCATED) {
-            return Ok(Reassembled::Whole(datagram));
+            return Ok(ReassemblyOutcome::Whole(datagram));
         }
-        let fragment = cut(&envelope).nth(envelope.sequence as usize).ok_or(Refusal::Misfit)?;
+        let fragment = cut(&envelope).nth(envelope.sequence as usize).ok_or(FragmentRefusal::Misfit)?;
         if fragment.range.len() != data.len() {
-            return Err(Refusal::Misfit);
+            return Err(FragmentRefusal::Misfit);
         }
         let fragments_count = cut(&envelope).len();
         if fragments_count == 1 {
-            return Ok(Reassembled::Whole(datagram));
+            return Ok(ReassemblyOutcome::Whole(datagram));
         }
         let before = self.pending.len();
         self.pending.retain(|_, message| now_ms < message.since_ms + LIMITS.age_ms_max);
@@ -153,7 +153,7 @@ impl Plain {
         if !self.pending.contains_key(&key) {
             let len = envelope.message_len as usize;
             if len > LIMITS.bytes_max {
-                return Err(Refusal::NoRoom);
+                return Err(FragmentRefusal::NoRoom);
             }
             while self.pending.keys().filter(|(of, _)| *of == sender).count()
                 >= LIMITS.messages_per_sender_max
@@ -170,28 +170,28 @@ impl Plain {
         }
         let message = self.pending.get_mut(&key).expect("just put there");
         if message.envelope != whole {
-            return Err(Refusal::Contradiction);
+            return Err(FragmentRefusal::Contradiction);
         }
         message.parts.entry(envelope.sequence).or_insert_with(|| data.to_vec());
         if message.parts.len() < fragments_count {
-            return Ok(Reassembled::Incomplete);
+            return Ok(ReassemblyOutcome::Incomplete);
         }
         let message = self.pending.remove(&key).expect("there it is");
         let mut bytes = message.envelope.to_bytes().to_vec();
         message.parts.values().for_each(|part| bytes.extend_from_slice(part));
-        Ok(Reassembled::Complete(bytes))
+        Ok(ReassemblyOutcome::Complete(bytes))
     }
 }
 
 /// What is done with the fragments of a few messages.
 #[derive(Arbitrary, Debug)]
 struct Delivery {
-    messages: [Sent; 3],
+    messages: [FragmentSpec; 3],
     steps: Vec<Step>,
 }
 
 #[derive(Arbitrary, Debug)]
-struct Sent {
+struct FragmentSpec {
     session_id: i32,
     minor: u8,
     message_len: u32,
@@ -240,12 +240,12 @@ pub fn fragments(bytes: &[u8]) {
         let accepted = table.accept(1, datagram, 0);
         missing[of][number] = false;
         if missing[of].contains(&true) {
-            assert_eq!(accepted, Ok(Reassembled::Incomplete));
+            assert_eq!(accepted, Ok(ReassemblyOutcome::Incomplete));
             return;
         }
         match accepted {
-            Ok(Reassembled::Complete(bytes)) => assert_eq!(bytes, whole[of]),
-            Ok(Reassembled::Whole(bytes)) => assert_eq!((bytes, sent[of].len()), (&whole[of][..], 1)),
+            Ok(ReassemblyOutcome::Complete(bytes)) => assert_eq!(bytes, whole[of]),
+            Ok(ReassemblyOutcome::Whole(bytes)) => assert_eq!((bytes, sent[of].len()), (&whole[of][..], 1)),
             other => panic!("all fragments came: {other:?}"),
         }
         // From now on its fragments are those of a new message with the same id.
@@ -260,7 +260,7 @@ pub fn fragments(bytes: &[u8]) {
                 arrive(of, usize::from(number) % sent[of].len());
             }
             Step::Garbage { message_len, number, request_id } => {
-                let garbage = Sent { session_id: 0, minor: 11, message_len: message_len.into() };
+                let garbage = FragmentSpec { session_id: 0, minor: 11, message_len: message_len.into() };
                 let datagrams = garbage.datagrams(request_id.into());
                 noise.push(datagrams[usize::from(number) % datagrams.len()].clone());
             }
@@ -282,16 +282,16 @@ pub fn fragments(bytes: &[u8]) {
             }
             let accepted = among_others.accept(1, datagram, 0);
             match accepted {
-                Ok(Reassembled::Incomplete) => assert_ne!(number, 0),
-                Ok(Reassembled::Complete(bytes)) => assert_eq!((bytes, number), (whole[of].clone(), 0)),
-                Ok(Reassembled::Whole(bytes)) => assert_eq!(bytes, &whole[of][..]),
+                Ok(ReassemblyOutcome::Incomplete) => assert_ne!(number, 0),
+                Ok(ReassemblyOutcome::Complete(bytes)) => assert_eq!((bytes, number), (whole[of].clone(), 0)),
+                Ok(ReassemblyOutcome::Whole(bytes)) => assert_eq!(bytes, &whole[of][..]),
                 Err(refusal) => panic!("{refusal:?}"),
             }
         }
     }
 }
 
-impl Sent {
+impl FragmentSpec {
     fn datagrams(&self, request_id: i32) -> Vec<Vec<u8>> {
         let message_len_max = SENT_LEN_MAX[self.message_len as usize >> 3 & 7];
         let envelope = Envelope {

@@ -6,26 +6,26 @@ use std::str::FromStr;
 use handle_proto::ResponseCode;
 use serde::Serialize;
 
-use crate::report::{Report, Times};
+use crate::report::{ResponseTimes, RunReport};
 
 /// A promise: something measured, a comparison and a bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assertion {
     text: String,
-    measure: Measure,
-    comparison: Comparison,
+    measure: AssertedMeasure,
+    comparison: AssertionOperator,
     bound: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Measure {
-    Time(Which, Statistic),
-    Share(Share),
-    Rate(Rate),
+enum AssertedMeasure {
+    Time(LatencyClock, Statistic),
+    Share(AnswerShare),
+    Rate(AnswerRate),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
+enum LatencyClock {
     Response,
     Service,
     Schedule,
@@ -43,7 +43,7 @@ enum Statistic {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Share {
+enum AnswerShare {
     Loss,
     Late,
     NotSent,
@@ -52,13 +52,13 @@ enum Share {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rate {
+enum AnswerRate {
     Sent,
     Answered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
+enum AssertionOperator {
     Below,
     AtMost,
     Above,
@@ -86,7 +86,7 @@ pub const MEASURES: [(&str, &str); 9] = [
 
 /// What became of a promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Judged {
+pub struct AssertionResult {
     /// The promise as it was written.
     pub promise: String,
     /// Whether it holds.
@@ -95,7 +95,7 @@ pub struct Judged {
     pub found: String,
 }
 
-impl fmt::Display for Judged {
+impl fmt::Display for AssertionResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { promise, holds, found } = self;
         write!(f, "{promise} {}: {found}", if *holds { "holds" } else { "does not hold" })
@@ -105,45 +105,45 @@ impl fmt::Display for Judged {
 impl Assertion {
     /// Compares it with what a run found.
     #[must_use]
-    pub fn judge(&self, report: &Report) -> Judged {
+    pub fn judge(&self, report: &RunReport) -> AssertionResult {
         let value = self.measure.of(report);
         let holds = match self.comparison {
-            Comparison::Below => value < self.bound,
-            Comparison::AtMost => value <= self.bound,
-            Comparison::Above => value > self.bound,
-            Comparison::AtLeast => value >= self.bound,
+            AssertionOperator::Below => value < self.bound,
+            AssertionOperator::AtMost => value <= self.bound,
+            AssertionOperator::Above => value > self.bound,
+            AssertionOperator::AtLeast => value >= self.bound,
         };
         let found = match self.measure {
             // Nothing was measured: no promise about it is kept.
             _ if value.is_nan() => "nothing was measured".to_owned(),
-            Measure::Time(..) => format!("it is {:.3} ms", value / 1e6),
-            Measure::Share(_) => format!("it is {:.4} %", value * 100.0),
-            Measure::Rate(_) => format!("it is {value:.0}/s"),
+            AssertedMeasure::Time(..) => format!("it is {:.3} ms", value / 1e6),
+            AssertedMeasure::Share(_) => format!("it is {:.4} %", value * 100.0),
+            AssertedMeasure::Rate(_) => format!("it is {value:.0}/s"),
         };
-        Judged { promise: self.text.clone(), holds, found }
+        AssertionResult { promise: self.text.clone(), holds, found }
     }
 }
 
-impl Measure {
+impl AssertedMeasure {
     /// The value; not a number where there is nothing to measure.
-    fn of(self, report: &Report) -> f64 {
+    fn of(self, report: &RunReport) -> f64 {
         let accounts = &report.accounts;
         let share = |count: u64, of: u64| count as f64 / of as f64;
         match self {
             Self::Time(which, statistic) => {
                 let times = match which {
-                    Which::Response => &report.response_ns,
-                    Which::Service => &report.service_ns,
-                    Which::Schedule => &report.schedule_error_ns,
+                    LatencyClock::Response => &report.response_ns,
+                    LatencyClock::Service => &report.service_ns,
+                    LatencyClock::Schedule => &report.schedule_error_ns,
                 };
                 if times.count == 0 { f64::NAN } else { statistic.of(times) }
             }
-            Self::Rate(Rate::Sent) => report.sent_per_s,
-            Self::Rate(Rate::Answered) => report.answered_per_s,
-            Self::Share(Share::Loss) => share(accounts.lost + accounts.duplicate_only, accounts.sent),
-            Self::Share(Share::Late) => share(accounts.late, accounts.sent),
-            Self::Share(Share::NotSent) => share(accounts.not_sent, accounts.scheduled),
-            Self::Share(Share::Errors) => {
+            Self::Rate(AnswerRate::Sent) => report.sent_per_s,
+            Self::Rate(AnswerRate::Answered) => report.answered_per_s,
+            Self::Share(AnswerShare::Loss) => share(accounts.lost + accounts.duplicate_only, accounts.sent),
+            Self::Share(AnswerShare::Late) => share(accounts.late, accounts.sent),
+            Self::Share(AnswerShare::NotSent) => share(accounts.not_sent, accounts.scheduled),
+            Self::Share(AnswerShare::Errors) => {
                 let is_good = |code: i32| {
                     let codes = [
                         ResponseCode::SUCCESS,
@@ -155,15 +155,17 @@ impl Measure {
                 let bad = accounts.codes.iter().filter(|code| !is_good(code.code)).map(|code| code.count);
                 share(bad.sum::<u64>() + accounts.malformed + accounts.truncated, accounts.answered)
             }
-            Self::Share(Share::Mismatches) => report.verification.as_ref().map_or(f64::NAN, |verification| {
-                share(verification.mismatched, verification.verified + verification.mismatched)
-            }),
+            Self::Share(AnswerShare::Mismatches) => {
+                report.verification.as_ref().map_or(f64::NAN, |verification| {
+                    share(verification.mismatched, verification.verified + verification.mismatched)
+                })
+            }
         }
     }
 }
 
 impl Statistic {
-    fn of(self, times: &Times) -> f64 {
+    fn of(self, times: &ResponseTimes) -> f64 {
         match self {
             Self::P50 => times.p50 as f64,
             Self::P90 => times.p90 as f64,
@@ -189,30 +191,32 @@ impl FromStr for Assertion {
         let at = text.find(['<', '>']).ok_or("write a measure, a comparison and a bound, as in p99<5ms")?;
         let (name, rest) = text.split_at(at);
         let (comparison, bound) = match (&rest[..1], rest[1..].strip_prefix('=')) {
-            ("<", None) => (Comparison::Below, &rest[1..]),
-            ("<", Some(bound)) => (Comparison::AtMost, bound),
-            (_, None) => (Comparison::Above, &rest[1..]),
-            (_, Some(bound)) => (Comparison::AtLeast, bound),
+            ("<", None) => (AssertionOperator::Below, &rest[1..]),
+            ("<", Some(bound)) => (AssertionOperator::AtMost, bound),
+            (_, None) => (AssertionOperator::Above, &rest[1..]),
+            (_, Some(bound)) => (AssertionOperator::AtLeast, bound),
         };
         let measure = measure(name.trim()).ok_or_else(|| {
             let names = MEASURES.map(|(names, _)| names).join(" ");
             format!("{:?} is none of {names}", name.trim())
         })?;
         let (units, hint): (&[(&str, f64)], _) = match measure {
-            Measure::Time(..) => (&[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], "a time like 5ms"),
-            Measure::Share(_) => (&[("", 1.0), ("%", 0.01)], "a share like 0.01%"),
-            Measure::Rate(_) => (&[("", 1.0), ("k", 1e3), ("M", 1e6)], "a rate like 20k"),
+            AssertedMeasure::Time(..) => {
+                (&[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], "a time like 5ms")
+            }
+            AssertedMeasure::Share(_) => (&[("", 1.0), ("%", 0.01)], "a share like 0.01%"),
+            AssertedMeasure::Rate(_) => (&[("", 1.0), ("k", 1e3), ("M", 1e6)], "a rate like 20k"),
         };
         let bound = number(bound.trim(), units).ok_or_else(|| format!("{:?} is not {hint}", bound.trim()))?;
         Ok(Self { text: text.to_owned(), measure, comparison, bound })
     }
 }
 
-fn measure(name: &str) -> Option<Measure> {
+fn measure(name: &str) -> Option<AssertedMeasure> {
     let (which, statistic) = match name.split_once('.') {
-        Some(("service", statistic)) => (Which::Service, statistic),
-        Some(("lag" | "schedule-error", statistic)) => (Which::Schedule, statistic),
-        _ => (Which::Response, name),
+        Some(("service", statistic)) => (LatencyClock::Service, statistic),
+        Some(("lag" | "schedule-error", statistic)) => (LatencyClock::Schedule, statistic),
+        _ => (LatencyClock::Response, name),
     };
     let statistic = match statistic {
         "p50" => Some(Statistic::P50),
@@ -225,14 +229,14 @@ fn measure(name: &str) -> Option<Measure> {
         _ => None,
     };
     Some(match name {
-        "loss" => Measure::Share(Share::Loss),
-        "late" => Measure::Share(Share::Late),
-        "not-sent" => Measure::Share(Share::NotSent),
-        "errors" => Measure::Share(Share::Errors),
-        "mismatches" => Measure::Share(Share::Mismatches),
-        "answered" => Measure::Rate(Rate::Answered),
-        "sent" => Measure::Rate(Rate::Sent),
-        _ => Measure::Time(which, statistic?),
+        "loss" => AssertedMeasure::Share(AnswerShare::Loss),
+        "late" => AssertedMeasure::Share(AnswerShare::Late),
+        "not-sent" => AssertedMeasure::Share(AnswerShare::NotSent),
+        "errors" => AssertedMeasure::Share(AnswerShare::Errors),
+        "mismatches" => AssertedMeasure::Share(AnswerShare::Mismatches),
+        "answered" => AssertedMeasure::Rate(AnswerRate::Answered),
+        "sent" => AssertedMeasure::Rate(AnswerRate::Sent),
+        _ => AssertedMeasure::Time(which, statistic?),
     })
 }
 

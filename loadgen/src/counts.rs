@@ -8,7 +8,7 @@ use std::fmt;
 /// [`check`](Self::check) says which sums hold. `lost` and `sent` are counted on different ways, so
 /// that the sums are a test and not a definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct AnswerCounts {
     /// Requests of the schedule; in a closed loop, those that were handed to the kernel.
     pub scheduled: u64,
     /// Requests that the kernel took.
@@ -55,7 +55,7 @@ pub struct Counts {
     pub kernel_drops: u64,
 }
 
-impl Counts {
+impl AnswerCounts {
     /// Requests that were due and not sent, for whatever reason.
     #[must_use]
     pub const fn not_sent(&self) -> u64 {
@@ -238,7 +238,14 @@ mod tests {
 
     #[test]
     fn names_the_sum_that_does_not_hold() {
-        let counts = Counts { scheduled: 10, sent: 8, behind: 1, refused: 1, lost: 7, ..Counts::default() };
+        let counts = AnswerCounts {
+            scheduled: 10,
+            sent: 8,
+            behind: 1,
+            refused: 1,
+            lost: 7,
+            ..AnswerCounts::default()
+        };
         let error = counts.check(false).unwrap_err();
         assert!(error.ends_with("sent = answered + late + duplicate only + lost, but 8 is not 7"), "{error}");
     }

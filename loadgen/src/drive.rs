@@ -9,7 +9,7 @@ use handle_net::Datapath;
 
 use crate::clock::Clock;
 use crate::options::Idle;
-use crate::worker::{Interval, Worker};
+use crate::worker::{Interval, LoadWorker};
 
 /// Nearer to the next request than this we do not sleep: waking up takes about as long.
 pub(crate) const SPIN_NS: u64 = 100_000;
@@ -27,7 +27,7 @@ pub(crate) const TICK_NS: u64 = 1_000_000_000;
 ///
 /// When the datapath is of no more use.
 pub(crate) fn drive(
-    worker: &mut Worker<'_>,
+    worker: &mut LoadWorker<'_>,
     path: &mut dyn Datapath,
     (clock, idle): (Clock, Idle),
     stop: &AtomicBool,
@@ -66,7 +66,7 @@ pub(crate) fn drive(
 }
 
 /// How long to wait for answers: not at all close to the next request, so as to be on time for it.
-fn patience(worker: &Worker<'_>, idle: Idle, now_ns: u64) -> Duration {
+fn patience(worker: &LoadWorker<'_>, idle: Idle, now_ns: u64) -> Duration {
     let Some(due_ns) = worker.next_due_ns(now_ns) else { return Duration::from_nanos(PATIENCE_MAX_NS) };
     Duration::from_nanos(sleep_ns(idle, due_ns.saturating_sub(now_ns)).min(PATIENCE_MAX_NS))
 }

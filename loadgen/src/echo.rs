@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use handle_net::{Choice, Kind, Options, open, pin_to_core};
+use handle_net::{DatapathChoice, DatapathKind, SocketOptions, open, pin_to_core};
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::{Envelope, Header};
@@ -19,7 +19,7 @@ pub struct EchoOptions {
     /// Bytes of each answer; `None` answers with the request itself.
     pub answer_len: Option<usize>,
     /// How datagrams are sent and received.
-    pub datapath: Choice,
+    pub datapath: DatapathChoice,
     /// The core to run on.
     pub core: Option<usize>,
 }
@@ -51,7 +51,7 @@ const PATIENCE_MAX: Duration = Duration::from_millis(20);
 pub fn echo(
     options: &EchoOptions,
     stop: &AtomicBool,
-    ready: impl FnOnce(SocketAddr, Kind, &str),
+    ready: impl FnOnce(SocketAddr, DatapathKind, &str),
     mut progress: impl FnMut(&EchoCounts),
 ) -> Result<EchoCounts, Error> {
     if options.answer_len.is_some_and(|len| len == 0 || len > ANSWER_LEN_MAX) {
@@ -62,7 +62,7 @@ pub fn echo(
     }
     // Answers of any length are wanted on any way.
     let dont_fragment = options.answer_len.is_none_or(|len| len <= UDP_MESSAGE_LEN_MAX);
-    let net = Options { dont_fragment, ..Options::new(options.listen).one_at_a_time() };
+    let net = SocketOptions { dont_fragment, ..SocketOptions::new(options.listen).one_at_a_time() };
     let opened = open(options.datapath, &net).map_err(Error::Open)?;
     let mut path = opened.path;
     ready(path.local_addr().map_err(Error::Open)?, path.kind(), &opened.reason);

@@ -10,11 +10,11 @@ use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::{Envelope, Message};
 use handle_proto::{Field, Handle, OpFlags, ResponseCode, Value};
 
-use crate::question::Question;
+use crate::question::GeneratedQuestion;
 
 /// What a set says about a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held<'a> {
+pub enum SetContent<'a> {
     /// The values anyone may read, in wire form.
     Values {
         /// How many.
@@ -27,7 +27,7 @@ pub enum Held<'a> {
     /// There is no such handle.
     Absent,
     /// There is no such handle, and its prefix is not homed here: somebody else may have it.
-    Elsewhere,
+    Remote,
     /// There is no such handle, and whether its prefix is homed here is not known.
     NotHere,
     /// This code is what the server said before.
@@ -40,13 +40,13 @@ pub enum Held<'a> {
 pub type EachValue<'e> = &'e mut dyn FnMut(&Value<'_>, &[u8]);
 
 /// One published set, or something that stands for it.
-pub trait Source: Send + Sync + fmt::Debug {
+pub trait ContentSource: Send + Sync + fmt::Debug {
     /// What it says about `handle`; an error where it is damaged.
     ///
     /// # Errors
     ///
     /// What is damaged.
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String>;
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String>;
 
     /// All values of `handle` in stored order, also those that are not public. Of a source that knows only
     /// public ones, these.
@@ -56,7 +56,7 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// What is damaged.
     fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
         match self.held(handle)? {
-            Held::Values { count, bytes } => each_of(count, bytes, each),
+            SetContent::Values { count, bytes } => each_of(count, bytes, each),
             _ => Ok(()),
         }
     }
@@ -79,7 +79,7 @@ pub fn each_of(count: u32, bytes: &[u8], each: EachValue<'_>) -> Result<(), Stri
 
 /// How an answer differs from what the set holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Difference {
+pub enum AnswerDifference {
     /// It does not decode.
     Unreadable,
     /// It has another response code.
@@ -116,7 +116,7 @@ pub enum Difference {
     Unknown,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for AnswerDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable => f.write_str("the answer does not decode"),
@@ -136,9 +136,9 @@ impl fmt::Display for Difference {
 
 /// An answer, and the question that it is one to.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct AnsweredQuestion<'a> {
     /// What was asked.
-    pub question: &'a Question<'a>,
+    pub question: &'a GeneratedQuestion<'a>,
     /// The envelope of the answer, of its first piece.
     pub envelope: &'a Envelope,
     /// All of it but the envelope.
@@ -151,18 +151,19 @@ pub struct Answered<'a> {
 ///
 /// How it differs.
 pub fn compare(
-    answered: &Answered<'_>,
+    answered: &AnsweredQuestion<'_>,
     message: &Message<'_>,
-    source: &dyn Source,
-) -> Result<(), Difference> {
+    source: &dyn ContentSource,
+) -> Result<(), AnswerDifference> {
     let mut selected = Vec::new();
-    let wanted = wanted(answered.question, source, &mut selected).map_err(|_| Difference::SetDamaged)?;
+    let wanted =
+        wanted(answered.question, source, &mut selected).map_err(|_| AnswerDifference::SetDamaged)?;
     compare_held(answered.question, message, wanted)
 }
 
 /// What should have come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedAnswer {
     pub(crate) code: ResponseCode,
     /// How many values.
     pub(crate) count: u32,
@@ -170,28 +171,28 @@ pub(crate) struct Expected {
     pub(crate) values: Vec<u8>,
 }
 
-impl Expected {
+impl ExpectedAnswer {
     /// The answer to `question` by what `source` holds; `None` where that is not known.
-    pub(crate) fn of(question: &Question<'_>, source: &dyn Source) -> Option<Self> {
+    pub(crate) fn of(question: &GeneratedQuestion<'_>, source: &dyn ContentSource) -> Option<Self> {
         let mut selected = Vec::new();
         let code = match wanted(question, source, &mut selected).ok()? {
-            Held::Values { count, bytes } => {
+            SetContent::Values { count, bytes } => {
                 return Some(Self { code: ResponseCode::SUCCESS, count, values: bytes.to_vec() });
             }
-            Held::NothingPublic => ResponseCode::VALUES_NOT_FOUND,
-            Held::Absent | Held::NotHere => ResponseCode::HANDLE_NOT_FOUND,
-            Held::Elsewhere => ResponseCode::SERVER_NOT_RESPONSIBLE,
-            Held::Said(said) => said,
-            Held::Unknown => return None,
+            SetContent::NothingPublic => ResponseCode::VALUES_NOT_FOUND,
+            SetContent::Absent | SetContent::NotHere => ResponseCode::HANDLE_NOT_FOUND,
+            SetContent::Remote => ResponseCode::SERVER_NOT_RESPONSIBLE,
+            SetContent::Said(said) => said,
+            SetContent::Unknown => return None,
         };
         Some(Self { code, count: 0, values: Vec::new() })
     }
 
     /// Whether `message` is this answer to `question`.
-    pub(crate) fn is_met(&self, question: &Question<'_>, message: &Message<'_>) -> bool {
+    pub(crate) fn is_met(&self, question: &GeneratedQuestion<'_>, message: &Message<'_>) -> bool {
         let held = match self.code {
-            ResponseCode::SUCCESS => Held::Values { count: self.count, bytes: &self.values },
-            code => Held::Said(code),
+            ResponseCode::SUCCESS => SetContent::Values { count: self.count, bytes: &self.values },
+            code => SetContent::Said(code),
         };
         compare_held(question, message, held).is_ok()
     }
@@ -201,61 +202,65 @@ impl Expected {
 ///
 /// # Errors
 ///
-/// [`Difference::Signature`].
+/// [`AnswerDifference::Signature`].
 pub fn check_signature(
-    answered: &Answered<'_>,
+    answered: &AnsweredQuestion<'_>,
     message: &Message<'_>,
     key: &PublicKey,
-) -> Result<(), Difference> {
+) -> Result<(), AnswerDifference> {
     if !answered.question.flags.has(OpFlags::CERTIFY) {
         return Ok(());
     }
     let verified = handle_auth::message::verify_message(answered.envelope, message, key);
-    verified.map(|_| ()).map_err(|_| Difference::Signature)
+    verified.map(|_| ()).map_err(|_| AnswerDifference::Signature)
 }
 
-fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), Difference> {
+fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), AnswerDifference> {
     let got = message.header.response_code;
-    if got == want { Ok(()) } else { Err(Difference::Code { got, want }) }
+    if got == want { Ok(()) } else { Err(AnswerDifference::Code { got, want }) }
 }
 
-fn compare_held(question: &Question<'_>, message: &Message<'_>, held: Held<'_>) -> Result<(), Difference> {
+fn compare_held(
+    question: &GeneratedQuestion<'_>,
+    message: &Message<'_>,
+    held: SetContent<'_>,
+) -> Result<(), AnswerDifference> {
     let got = message.header.response_code;
     let (count, bytes) = match held {
-        Held::Values { count, bytes } => (count, bytes),
-        Held::NothingPublic => return code(message, ResponseCode::VALUES_NOT_FOUND),
-        Held::Unknown => return Err(Difference::Unknown),
-        Held::Said(said) => return code(message, said),
+        SetContent::Values { count, bytes } => (count, bytes),
+        SetContent::NothingPublic => return code(message, ResponseCode::VALUES_NOT_FOUND),
+        SetContent::Unknown => return Err(AnswerDifference::Unknown),
+        SetContent::Said(said) => return code(message, said),
         // Instead of saying that the record of a prefix is not there, a server may say who has it. A name without a slash is
         // looked up as such a record.
-        Held::Absent | Held::Elsewhere | Held::NotHere
+        SetContent::Absent | SetContent::Remote | SetContent::NotHere
             if got == ResponseCode::PREFIX_REFERRAL
                 && Handle(&Handle(question.handle).looked_up()).is_prefix_record() =>
         {
             return Ok(());
         }
-        Held::NotHere if got == ResponseCode::SERVER_NOT_RESPONSIBLE => return Ok(()),
-        Held::Absent | Held::NotHere => return code(message, ResponseCode::HANDLE_NOT_FOUND),
-        Held::Elsewhere => return code(message, ResponseCode::SERVER_NOT_RESPONSIBLE),
+        SetContent::NotHere if got == ResponseCode::SERVER_NOT_RESPONSIBLE => return Ok(()),
+        SetContent::Absent | SetContent::NotHere => return code(message, ResponseCode::HANDLE_NOT_FOUND),
+        SetContent::Remote => return code(message, ResponseCode::SERVER_NOT_RESPONSIBLE),
     };
     code(message, ResponseCode::SUCCESS)?;
     let mut cursor = Cursor::new(message.body);
     // Recorded requests may have asked for their digest, which is in front of every answer then.
     if message.header.flags.has(OpFlags::REQUEST_DIGEST) {
-        RequestDigest::decode(&mut cursor).map_err(|_| Difference::Unreadable)?;
+        RequestDigest::decode(&mut cursor).map_err(|_| AnswerDifference::Unreadable)?;
     }
-    let echo = cursor.string(Field::Handle).map_err(|_| Difference::Unreadable)?;
-    let got_count = cursor.u32(Field::Values).map_err(|_| Difference::Unreadable)?;
+    let echo = cursor.string(Field::Handle).map_err(|_| AnswerDifference::Unreadable)?;
+    let got_count = cursor.u32(Field::Values).map_err(|_| AnswerDifference::Unreadable)?;
     if echo != question.handle {
-        return Err(Difference::Handle);
+        return Err(AnswerDifference::Handle);
     }
     if got_count != count {
-        return Err(Difference::Count { got: got_count, want: count });
+        return Err(AnswerDifference::Count { got: got_count, want: count });
     }
     let values = cursor.rest();
     if values != bytes {
         let same = values.iter().zip(bytes).take_while(|(got, want)| got == want).count();
-        return Err(Difference::Values { at: same });
+        return Err(AnswerDifference::Values { at: same });
     }
     Ok(())
 }
@@ -263,10 +268,10 @@ fn compare_held(question: &Question<'_>, message: &Message<'_>, held: Held<'_>) 
 /// What `source` holds of what `question` selects, which is put together in `selected` if it is not all; the code
 /// with which it is refused when values were asked for that not everyone may read.
 fn wanted<'s>(
-    question: &Question<'_>,
-    source: &'s dyn Source,
+    question: &GeneratedQuestion<'_>,
+    source: &'s dyn ContentSource,
     selected: &'s mut Vec<u8>,
-) -> Result<Held<'s>, String> {
+) -> Result<SetContent<'s>, String> {
     if question.is_plain() {
         return source.held(question.handle);
     }
@@ -288,11 +293,13 @@ fn wanted<'s>(
         }
     })?;
     if let Some(code) = refused {
-        return Ok(Held::Said(code));
+        return Ok(SetContent::Said(code));
     }
     Ok(match (source.held(question.handle)?, count) {
-        (Held::Values { .. } | Held::NothingPublic, 0) => Held::NothingPublic,
-        (Held::Values { .. } | Held::NothingPublic, count) => Held::Values { count, bytes: selected },
+        (SetContent::Values { .. } | SetContent::NothingPublic, 0) => SetContent::NothingPublic,
+        (SetContent::Values { .. } | SetContent::NothingPublic, count) => {
+            SetContent::Values { count, bytes: selected }
+        }
         (not_here, _) => not_here,
     })
 }

@@ -14,8 +14,8 @@ use serde::Serialize;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::options::RunOptions;
-use crate::report::{Report, Setting};
-use crate::table::Time;
+use crate::report::{ReportSetting, RunReport};
+use crate::table::HumanDuration;
 
 /// Name and version of the form of [`MaxReport`].
 pub const MAX_SCHEMA: &str = "handle-loadgen/find-max/1";
@@ -66,7 +66,7 @@ pub struct Trial {
 impl Trial {
     /// What a run at `rate` says.
     #[must_use]
-    pub fn of(rate: u64, report: &Report) -> Self {
+    pub fn of(rate: u64, report: &RunReport) -> Self {
         let accounts = &report.accounts;
         Self {
             rate,
@@ -101,7 +101,7 @@ impl Trial {
 /// What keeps the rate from being higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Bound {
+pub enum RateBound {
     /// The server: answers were lost, slow or wrong.
     Server,
     /// The generator: it could not keep the schedule. The server may be faster.
@@ -120,7 +120,7 @@ pub struct MaxReport {
     /// The machine and the program.
     pub environment: Environment,
     /// What was asked for, of the last run.
-    pub setting: Option<Setting>,
+    pub setting: Option<ReportSetting>,
     /// Most requests without an answer in time, as a share.
     pub loss_max: f64,
     /// Longest 99th percentile, milliseconds.
@@ -128,7 +128,7 @@ pub struct MaxReport {
     /// The highest rate that was confirmed; nothing when none was good.
     pub rate: Option<u64>,
     /// What keeps it from being higher.
-    pub bound: Bound,
+    pub bound: RateBound,
     /// Answers a second of the runs that confirmed: lowest and highest.
     pub answered_per_s: Option<(f64, f64)>,
     /// 99th percentiles of the runs that confirmed: lowest and highest.
@@ -151,7 +151,7 @@ const RAISED_MAX: usize = 4;
 /// Those of `run`, and searches that make no sense.
 pub fn find_max(
     search: &Search,
-    mut run: impl FnMut(u64, Duration) -> Result<Report, Error>,
+    mut run: impl FnMut(u64, Duration) -> Result<RunReport, Error>,
     mut tell: impl FnMut(&Trial, bool),
 ) -> Result<MaxReport, Error> {
     let (mut setting, mut trials) = (None, Vec::new());
@@ -165,10 +165,12 @@ pub fn find_max(
     });
     let found = match found {
         // What was tried before is not lost.
-        Err(Error::Stopped) => Found { rate: None, bound: Bound::Stopped, confirmations: Vec::new(), trials },
+        Err(Error::Stopped) => {
+            SearchResult { rate: None, bound: RateBound::Stopped, confirmations: Vec::new(), trials }
+        }
         found => found?,
     };
-    if let (None, Bound::Server, Some(Setting { target, transport, .. })) =
+    if let (None, RateBound::Server, Some(ReportSetting { target, transport, .. })) =
         (found.rate, found.bound, &setting)
         && found.trials.iter().all(Trial::is_silent)
     {
@@ -178,18 +180,21 @@ pub fn find_max(
 }
 
 #[derive(Debug)]
-struct Found {
+struct SearchResult {
     rate: Option<u64>,
-    bound: Bound,
+    bound: RateBound,
     confirmations: Vec<Trial>,
     trials: Vec<Trial>,
 }
 
-fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Error>) -> Result<Found, Error> {
+fn find(
+    search: &Search,
+    mut run: impl FnMut(u64, Duration) -> Result<Trial, Error>,
+) -> Result<SearchResult, Error> {
     check(search)?;
     let mut trials = Vec::new();
     // Whether a rate is good, and if not whether that is the generator's doing.
-    let mut judge = |rate: u64, trials: &mut Vec<Trial>| -> Result<Result<(), Bound>, Error> {
+    let mut judge = |rate: u64, trials: &mut Vec<Trial>| -> Result<Result<(), RateBound>, Error> {
         let mut scores = [0; 2];
         for _ in 0..TRIES_MAX {
             let trial = run(rate, search.trial)?;
@@ -201,9 +206,13 @@ fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Err
         }
         let last = &trials[trials.len() - scores[0] - scores[1]..];
         let is_kept = last.iter().filter(|trial| !trial.is_kept).count() < 2;
-        Ok(if scores[1] == 2 { Ok(()) } else { Err(if is_kept { Bound::Server } else { Bound::Generator }) })
+        Ok(if scores[1] == 2 {
+            Ok(())
+        } else {
+            Err(if is_kept { RateBound::Server } else { RateBound::Generator })
+        })
     };
-    let (mut good, mut bad, mut bound) = (None, None, Bound::Search);
+    let (mut good, mut bad, mut bound) = (None, None, RateBound::Search);
     let mut rate = search.rate_min;
     while bad.is_none() {
         match judge(rate, &mut trials)? {
@@ -220,7 +229,7 @@ fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Err
         let below = above / 2;
         // Who says nothing at all is not too slow.
         if below == 0 || trials.iter().all(Trial::is_silent) {
-            return Ok(Found { rate: None, bound, confirmations: Vec::new(), trials });
+            return Ok(SearchResult { rate: None, bound, confirmations: Vec::new(), trials });
         }
         match judge(below, &mut trials)? {
             Ok(()) => good = Some(below),
@@ -228,7 +237,7 @@ fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Err
         }
     }
     let Some(mut good) = good else {
-        return Ok(Found { rate: None, bound, confirmations: Vec::new(), trials });
+        return Ok(SearchResult { rate: None, bound, confirmations: Vec::new(), trials });
     };
     while let Some(above) = bad.filter(|above| (above - good) as f64 > search.precision * good as f64) {
         let middle = good + (above - good) / 2;
@@ -248,10 +257,10 @@ fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Err
 fn confirm(
     search: &Search,
     mut rate: u64,
-    mut bound: Bound,
+    mut bound: RateBound,
     mut trials: Vec<Trial>,
     mut run: impl FnMut(u64, Duration) -> Result<Trial, Error>,
-) -> Result<Found, Error> {
+) -> Result<SearchResult, Error> {
     let mut confirmed: Option<(u64, Vec<Trial>)> = None;
     let (mut failed, mut raised, mut step) = (None, 0, search.precision.max(0.01));
     loop {
@@ -268,7 +277,7 @@ fn confirm(
             trials.extend(confirmed.replace((rate, confirmations)).into_iter().flat_map(|(_, runs)| runs));
         } else {
             let is_kept = confirmations.iter().all(|trial| trial.is_kept);
-            bound = if is_kept { Bound::Server } else { Bound::Generator };
+            bound = if is_kept { RateBound::Server } else { RateBound::Generator };
             trials.extend(confirmations);
             failed = Some(rate);
         }
@@ -294,7 +303,7 @@ fn confirm(
         };
     }
     let (rate, confirmations) = confirmed.map_or((None, Vec::new()), |(rate, runs)| (Some(rate), runs));
-    Ok(Found { rate, bound, confirmations, trials })
+    Ok(SearchResult { rate, bound, confirmations, trials })
 }
 
 fn check(search: &Search) -> Result<(), Error> {
@@ -315,7 +324,7 @@ impl fmt::Display for Trial {
         let (rate, answered, loss) = (self.rate, self.answered_per_s, self.loss * 100.0);
         write!(f, "{rate:>9}/s  {answered:>9.0}/s answered  loss {loss:.3} %")?;
         if self.answered_per_s > 0.0 {
-            write!(f, "  p99 {}", Time(self.p99_ns))?;
+            write!(f, "  p99 {}", HumanDuration(self.p99_ns))?;
         }
         if self.wrong > 0 {
             write!(f, "  WRONG {}", self.wrong)?;
@@ -325,7 +334,7 @@ impl fmt::Display for Trial {
 }
 
 impl MaxReport {
-    fn new(search: &Search, found: Found, setting: Option<Setting>) -> Self {
+    fn new(search: &Search, found: SearchResult, setting: Option<ReportSetting>) -> Self {
         let spread = |values: Vec<f64>| {
             values.into_iter().fold(None, |spread: Option<(f64, f64)>, value| {
                 let (low, high) = spread.unwrap_or((value, value));
@@ -373,11 +382,11 @@ impl fmt::Display for MaxReport {
                     f,
                     "{:<12}{runs} runs: {low:.0} to {high:.0}/s answered, p99 {} to {}",
                     "confirmed",
-                    Time(p99_low),
-                    Time(p99_high)
+                    HumanDuration(p99_low),
+                    HumanDuration(p99_high)
                 )?;
             }
-            _ if self.bound == Bound::Stopped => writeln!(f, "{:<12}not known", "maximum")?,
+            _ if self.bound == RateBound::Stopped => writeln!(f, "{:<12}not known", "maximum")?,
             _ => {
                 let is_wrong = self.trials.iter().any(|trial| trial.wrong > 0);
                 let also = if is_wrong { ", without wrong answers" } else { "" };
@@ -387,12 +396,12 @@ impl fmt::Display for MaxReport {
         let above = if self.rate.is_some() { " above it" } else { "" };
         write!(f, "{:<12}", "bound by")?;
         match self.bound {
-            Bound::Server => writeln!(f, "the server: answers were {}{above}", self.faults()),
-            Bound::Generator => {
+            RateBound::Server => writeln!(f, "the server: answers were {}{above}", self.faults()),
+            RateBound::Generator => {
                 writeln!(f, "this generator, which could not send more: the server may be faster")
             }
-            Bound::Search => writeln!(f, "the search, which ends there: the server may be faster"),
-            Bound::Stopped => writeln!(f, "nothing: it was stopped early"),
+            RateBound::Search => writeln!(f, "the search, which ends there: the server may be faster"),
+            RateBound::Stopped => writeln!(f, "nothing: it was stopped early"),
         }
     }
 }
@@ -400,7 +409,7 @@ impl fmt::Display for MaxReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::RandomGenerator;
 
     const SEARCH: Search = Search {
         rate_min: 1000,
@@ -419,7 +428,7 @@ mod tests {
         generator: u64,
         hiccup: u64,
     ) -> impl FnMut(u64, Duration) -> Result<Trial, Error> {
-        let mut random = Random::new(5, 0);
+        let mut random = RandomGenerator::new(5, 0);
         move |rate, _| {
             let is_slow = hiccup > 0 && random.below(hiccup) == 0;
             let answered = rate.min(capacity);
@@ -445,7 +454,7 @@ mod tests {
                 rate as f64 <= capacity as f64 * 1.001 && rate as f64 >= capacity as f64 * 0.97 - 1.0,
                 "{rate}"
             );
-            assert_eq!((found.bound, found.confirmations.len()), (Bound::Server, 3));
+            assert_eq!((found.bound, found.confirmations.len()), (RateBound::Server, 3));
         }
     }
 
@@ -458,7 +467,7 @@ mod tests {
         })
         .unwrap();
         assert!((48_000..50_000).contains(&found.rate.unwrap()), "{found:?}");
-        assert_eq!(found.bound, Bound::Server);
+        assert_eq!(found.bound, RateBound::Server);
         let wrong = found.trials.iter().find(|trial| trial.wrong == 1).unwrap();
         assert!(wrong.to_string().contains("WRONG 1"), "{wrong}");
     }
@@ -511,10 +520,10 @@ mod tests {
             assert!(rate <= lasting + lasting / 500, "{rate} of {lasting}");
             assert!(rate * 10 >= lasting * 8, "{rate} of {lasting}");
             assert!(found.confirmations.iter().all(|trial| trial.rate == rate && trial.is_good(&SEARCH)));
-            assert_eq!((found.bound, found.confirmations.len()), (Bound::Server, 3));
+            assert_eq!((found.bound, found.confirmations.len()), (RateBound::Server, 3));
         }
         let found = find(&SEARCH, tiring(0)).unwrap();
-        assert_eq!((found.rate, found.bound), (None, Bound::Server));
+        assert_eq!((found.rate, found.bound), (None, RateBound::Server));
     }
 
     #[test]
@@ -537,10 +546,10 @@ mod tests {
     #[test]
     fn says_when_the_limit_is_not_the_servers() {
         let found = find(&SEARCH, server(u64::MAX, 50_000, 0)).unwrap();
-        assert_eq!(found.bound, Bound::Generator);
+        assert_eq!(found.bound, RateBound::Generator);
         assert!((48_000..=50_000).contains(&found.rate.unwrap()));
         let found = find(&SEARCH, server(u64::MAX, u64::MAX, 0)).unwrap();
-        assert_eq!((found.bound, found.rate), (Bound::Search, Some(10_000_000)));
+        assert_eq!((found.bound, found.rate), (RateBound::Search, Some(10_000_000)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ const SEEN_WORDS: usize = FRAGMENTS_MAX.div_ceil(64);
 
 /// Answers being put together. The default one has no room for any.
 #[derive(Debug, Default)]
-pub struct Fragments {
+pub struct FragmentTable {
     pieces: Vec<Assembly>,
     /// Incomplete answers that were waited for and made room for others.
     dropped: u64,
@@ -32,18 +32,18 @@ struct Assembly {
 
 /// What a fragment was good for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum FragmentOutcome {
     /// More are to come.
     Incomplete,
     /// This one had come before.
     Repeated,
     /// It cannot belong to a message: its number, or its length.
     Malformed,
-    /// It was the last one missing; see [`Fragments::complete`].
+    /// It was the last one missing; see [`FragmentTable::complete`].
     Complete(usize),
 }
 
-impl Fragments {
+impl FragmentTable {
     /// With room for [`INCOMPLETE_MAX`] answers.
     #[must_use]
     pub fn new() -> Self {
@@ -62,29 +62,35 @@ impl Fragments {
     ///
     /// `sent_ns` is when its request was sent; nobody waits for answers to what was sent before
     /// `given_up_ns`.
-    pub fn put(&mut self, envelope: &Envelope, data: &[u8], sent_ns: u64, given_up_ns: u64) -> Put {
+    pub fn put(
+        &mut self,
+        envelope: &Envelope,
+        data: &[u8],
+        sent_ns: u64,
+        given_up_ns: u64,
+    ) -> FragmentOutcome {
         let (len, number) = (envelope.message_len as usize, envelope.sequence as usize);
         let at = number.saturating_mul(UDP_DATA_LEN_MAX);
         if len > MESSAGE_LEN_MAX as usize || at >= len || data.len() != UDP_DATA_LEN_MAX.min(len - at) {
-            return Put::Malformed;
+            return FragmentOutcome::Malformed;
         }
         let i = self.assembly_of(envelope.request_id, len, sent_ns, given_up_ns);
         let assembly = &mut self.pieces[i];
         if assembly.len != len {
-            return Put::Malformed;
+            return FragmentOutcome::Malformed;
         }
         let (word, bit) = (number / 64, 1 << (number % 64));
         if assembly.seen[word] & bit != 0 {
             self.duplicates += 1;
-            return Put::Repeated;
+            return FragmentOutcome::Repeated;
         }
         assembly.seen[word] |= bit;
         assembly.bytes[at..at + data.len()].copy_from_slice(data);
         assembly.missing -= 1;
-        if assembly.missing > 0 { Put::Incomplete } else { Put::Complete(i) }
+        if assembly.missing > 0 { FragmentOutcome::Incomplete } else { FragmentOutcome::Complete(i) }
     }
 
-    /// The message that [`Put::Complete`] spoke of; its place is free from now on.
+    /// The message that [`FragmentOutcome::Complete`] spoke of; its place is free from now on.
     pub fn complete(&mut self, i: usize) -> &[u8] {
         let assembly = &mut self.pieces[i];
         assembly.request_id = 0;
@@ -160,17 +166,17 @@ mod tests {
     fn puts_together_in_any_order_also_what_comes_twice() {
         for len in [493, 984, 985, 5000, MESSAGE_LEN_MAX as usize] {
             let message: Vec<u8> = (0..=250).cycle().take(len).collect();
-            let mut fragments = Fragments::new();
+            let mut fragments = FragmentTable::new();
             let mut order = pieces(&message);
             order.reverse();
             let (last, front) = order.split_last().unwrap();
-            for put in [Put::Incomplete, Put::Repeated] {
+            for put in [FragmentOutcome::Incomplete, FragmentOutcome::Repeated] {
                 for &(sequence, data) in front {
                     assert_eq!(fragments.put(&envelope(9, sequence, len), data, 0, 0), put);
                 }
             }
             assert_eq!(fragments.duplicates(), front.len() as u64);
-            let Put::Complete(i) = fragments.put(&envelope(9, last.0, len), last.1, 0, 0) else {
+            let FragmentOutcome::Complete(i) = fragments.put(&envelope(9, last.0, len), last.1, 0, 0) else {
                 panic!("all {len} bytes have come")
             };
             assert_eq!(fragments.complete(i), message);
@@ -179,7 +185,7 @@ mod tests {
 
     #[test]
     fn refuses_numbers_and_lengths_that_lie() {
-        let mut fragments = Fragments::new();
+        let mut fragments = FragmentTable::new();
         let data = [0; 500];
         for (sequence, len, data_len) in [
             (2, 984, 492),
@@ -191,24 +197,24 @@ mod tests {
             (0, 262_145, 492),
         ] {
             let put = fragments.put(&envelope(1, sequence, len), &data[..data_len], 0, 0);
-            assert_eq!(put, Put::Malformed, "{sequence} of {len} with {data_len}");
+            assert_eq!(put, FragmentOutcome::Malformed, "{sequence} of {len} with {data_len}");
         }
-        assert_eq!(fragments.put(&envelope(1, 0, 984), &data[..492], 0, 0), Put::Incomplete);
+        assert_eq!(fragments.put(&envelope(1, 0, 984), &data[..492], 0, 0), FragmentOutcome::Incomplete);
         let put = fragments.put(&envelope(1, 1, 985), &data[..492], 0, 0);
-        assert_eq!(put, Put::Malformed, "another length than before");
+        assert_eq!(put, FragmentOutcome::Malformed, "another length than before");
     }
 
     #[test]
     fn the_oldest_makes_room() {
-        let mut fragments = Fragments::new();
+        let mut fragments = FragmentTable::new();
         for (id, sent_ns) in (1..).zip(0..=INCOMPLETE_MAX as u64) {
             fragments.put(&envelope(id, 0, 984), &[0; 492], sent_ns, 0);
         }
         assert_eq!(fragments.dropped(), 1);
         let put = fragments.put(&envelope(2, 1, 984), &[0; 492], 99, 99);
-        assert!(matches!(put, Put::Complete(_)), "only the oldest is gone");
-        assert_eq!(fragments.put(&envelope(1, 1, 984), &[0; 492], 99, 99), Put::Incomplete);
-        assert_eq!(fragments.put(&envelope(99, 1, 984), &[0; 492], 99, 99), Put::Incomplete);
+        assert!(matches!(put, FragmentOutcome::Complete(_)), "only the oldest is gone");
+        assert_eq!(fragments.put(&envelope(1, 1, 984), &[0; 492], 99, 99), FragmentOutcome::Incomplete);
+        assert_eq!(fragments.put(&envelope(99, 1, 984), &[0; 492], 99, 99), FragmentOutcome::Incomplete);
         assert_eq!(fragments.dropped(), 1, "nobody waited for the second one that went");
     }
 }

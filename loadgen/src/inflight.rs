@@ -5,16 +5,16 @@
 //! - A finished slot goes to the end of the queue of free ones: what comes late or twice is known for
 //!   what it is until the whole table has been used once more.
 
-use crate::workload::Ask;
+use crate::workload::RequestChoice;
 
 /// A place in the table.
 pub type SlotAt = u32;
 
 /// What is known about one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestInFlight {
     /// What it asks.
-    pub ask: Ask,
+    pub ask: RequestChoice,
     /// When it was to be sent, nanoseconds from the start of the run.
     pub intended_ns: u64,
     /// When it was sent.
@@ -22,7 +22,7 @@ pub struct Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlotState {
     Unused,
     Waiting,
     Expired,
@@ -30,25 +30,25 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    request: Request,
+struct RequestSlot {
+    request: RequestInFlight,
     uses: u32,
     previous: SlotAt,
     next: SlotAt,
-    state: State,
+    state: SlotState,
     /// A piece of its answer came again.
     is_repeated: bool,
 }
 
 /// What the request with some id is up to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum RequestState {
     /// It waits for its answer.
-    Waiting(SlotAt, Request),
+    Waiting(SlotAt, RequestInFlight),
     /// Its time was over, and no answer had come.
-    Expired(SlotAt, Request),
+    Expired(SlotAt, RequestInFlight),
     /// It has been answered.
-    Answered(SlotAt, Request),
+    Answered(SlotAt, RequestInFlight),
     /// No request has this id, or none that is remembered.
     Unknown,
 }
@@ -70,7 +70,7 @@ impl Queue {
 /// The table. Every operation takes the same few steps whatever it holds.
 #[derive(Debug)]
 pub struct InFlight {
-    slots: Box<[Slot]>,
+    slots: Box<[RequestSlot]>,
     slot_bits: u32,
     /// In the order they were sent.
     waiting: Queue,
@@ -94,12 +94,12 @@ impl InFlight {
     pub fn new(capacity: usize) -> Self {
         let bits = capacity.checked_next_power_of_two().map_or(SLOT_BITS_MAX, usize::ilog2);
         let slot_bits = bits.clamp(SLOT_BITS_MIN, SLOT_BITS_MAX);
-        let slot = Slot {
-            request: Request::default(),
+        let slot = RequestSlot {
+            request: RequestInFlight::default(),
             uses: 0,
             previous: NONE,
             next: NONE,
-            state: State::Unused,
+            state: SlotState::Unused,
             is_repeated: false,
         };
         let mut table = Self {
@@ -148,7 +148,7 @@ impl InFlight {
     }
 
     /// Notes a request, and chooses its id. `None` when all slots wait.
-    pub fn begin(&mut self, request: Request) -> Option<i32> {
+    pub fn begin(&mut self, request: RequestInFlight) -> Option<i32> {
         let at = self.free.first;
         if at == NONE {
             return None;
@@ -161,28 +161,28 @@ impl InFlight {
         // From 1 on, so that no id is 0.
         slot.uses = slot.uses % uses_max + 1;
         slot.request = request;
-        slot.state = State::Waiting;
+        slot.state = SlotState::Waiting;
         slot.is_repeated = false;
         Some((slot.uses << self.slot_bits | at).cast_signed())
     }
 
     /// Finds the request with this id.
     #[must_use]
-    pub fn find(&self, id: i32) -> Found {
+    pub fn find(&self, id: i32) -> RequestState {
         if id <= 0 {
-            return Found::Unknown;
+            return RequestState::Unknown;
         }
         let id = id.cast_unsigned();
         let at = id & ((1 << self.slot_bits) - 1);
         let slot = &self.slots[at as usize];
         if slot.uses != id >> self.slot_bits {
-            return Found::Unknown;
+            return RequestState::Unknown;
         }
         match slot.state {
-            State::Unused => Found::Unknown,
-            State::Waiting => Found::Waiting(at, slot.request),
-            State::Expired => Found::Expired(at, slot.request),
-            State::Answered => Found::Answered(at, slot.request),
+            SlotState::Unused => RequestState::Unknown,
+            SlotState::Waiting => RequestState::Waiting(at, slot.request),
+            SlotState::Expired => RequestState::Expired(at, slot.request),
+            SlotState::Answered => RequestState::Answered(at, slot.request),
         }
     }
 
@@ -193,13 +193,13 @@ impl InFlight {
     /// If it was answered before: the caller has asked [`find`](Self::find).
     pub fn answer(&mut self, at: SlotAt) {
         match self.slots[at as usize].state {
-            State::Waiting => self.finish(at, State::Answered),
-            State::Expired => {
+            SlotState::Waiting => self.finish(at, SlotState::Answered),
+            SlotState::Expired => {
                 self.unanswered -= 1;
                 self.repeated -= u64::from(self.slots[at as usize].is_repeated);
-                self.slots[at as usize].state = State::Answered;
+                self.slots[at as usize].state = SlotState::Answered;
             }
-            State::Unused | State::Answered => panic!("slot {at} does not wait for an answer"),
+            SlotState::Unused | SlotState::Answered => panic!("slot {at} does not wait for an answer"),
         }
     }
 
@@ -207,7 +207,7 @@ impl InFlight {
     pub fn repeat(&mut self, at: SlotAt) {
         let slot = &mut self.slots[at as usize];
         let is_first = !std::mem::replace(&mut slot.is_repeated, true);
-        self.repeated += u64::from(is_first && slot.state == State::Expired);
+        self.repeated += u64::from(is_first && slot.state == SlotState::Expired);
     }
 
     /// Gives up all requests that were sent before `sent_before_ns` and wait still.
@@ -219,11 +219,11 @@ impl InFlight {
             }
             self.unanswered += 1;
             self.repeated += u64::from(self.slots[at as usize].is_repeated);
-            self.finish(at, State::Expired);
+            self.finish(at, SlotState::Expired);
         }
     }
 
-    fn finish(&mut self, at: SlotAt, state: State) {
+    fn finish(&mut self, at: SlotAt, state: SlotState) {
         self.slots[at as usize].state = state;
         unlink(&mut self.slots, &mut self.waiting, at);
         push(&mut self.slots, &mut self.free, at);
@@ -231,7 +231,7 @@ impl InFlight {
     }
 }
 
-fn push(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
+fn push(slots: &mut [RequestSlot], queue: &mut Queue, at: SlotAt) {
     (slots[at as usize].previous, slots[at as usize].next) = (queue.last, NONE);
     match queue.last {
         NONE => queue.first = at,
@@ -240,8 +240,8 @@ fn push(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
     queue.last = at;
 }
 
-fn unlink(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
-    let Slot { previous, next, .. } = slots[at as usize];
+fn unlink(slots: &mut [RequestSlot], queue: &mut Queue, at: SlotAt) {
+    let RequestSlot { previous, next, .. } = slots[at as usize];
     match previous {
         NONE => queue.first = next,
         previous => slots[previous as usize].next = next,
@@ -256,18 +256,18 @@ fn unlink(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
 mod tests {
     use super::*;
 
-    fn request(sent_ns: u64) -> Request {
-        Request { ask: Ask::default(), intended_ns: sent_ns, sent_ns }
+    fn request(sent_ns: u64) -> RequestInFlight {
+        RequestInFlight { ask: RequestChoice::default(), intended_ns: sent_ns, sent_ns }
     }
 
     #[test]
     fn finds_what_waits_and_knows_what_came_twice() {
         let mut table = InFlight::new(16);
         let id = table.begin(request(5)).unwrap();
-        let Found::Waiting(at, found) = table.find(id) else { panic!("it waits") };
+        let RequestState::Waiting(at, found) = table.find(id) else { panic!("it waits") };
         assert_eq!((found, table.waiting()), (request(5), 1));
         table.answer(at);
-        assert_eq!(table.find(id), Found::Answered(at, request(5)));
+        assert_eq!(table.find(id), RequestState::Answered(at, request(5)));
         assert_eq!((table.waiting(), table.unanswered()), (0, 0));
     }
 
@@ -279,16 +279,16 @@ mod tests {
         assert_eq!(table.unanswered(), 1);
         for round in 1..16 {
             let other = table.begin(request(round)).unwrap();
-            let Found::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(other) else { panic!("it waits") };
             table.answer(at);
-            assert!(matches!(table.find(id), Found::Expired(..)), "after {round} others");
+            assert!(matches!(table.find(id), RequestState::Expired(..)), "after {round} others");
         }
-        let Found::Expired(at, _) = table.find(id) else { panic!("it is remembered") };
+        let RequestState::Expired(at, _) = table.find(id) else { panic!("it is remembered") };
         table.answer(at);
         assert_eq!(table.unanswered(), 0);
-        while table.find(id) != Found::Unknown {
+        while table.find(id) != RequestState::Unknown {
             let other = table.begin(request(99)).unwrap();
-            let Found::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(other) else { panic!("it waits") };
             table.answer(at);
         }
     }
@@ -298,7 +298,7 @@ mod tests {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..3).map(|i| table.begin(request(i)).unwrap()).collect();
         let at = |table: &InFlight, id| match table.find(id) {
-            Found::Waiting(at, _) | Found::Expired(at, _) => at,
+            RequestState::Waiting(at, _) | RequestState::Expired(at, _) => at,
             found => panic!("{found:?}"),
         };
         let (first, second) = (at(&table, ids[0]), at(&table, ids[1]));
@@ -325,7 +325,7 @@ mod tests {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..16).map(|i| table.begin(request(i)).unwrap()).collect();
         assert_eq!(table.begin(request(16)), None);
-        let Found::Waiting(at, _) = table.find(ids[9]) else { panic!("it waits") };
+        let RequestState::Waiting(at, _) = table.find(ids[9]) else { panic!("it waits") };
         table.answer(at);
         assert!(table.begin(request(17)).is_some());
         assert_eq!(table.begin(request(18)), None);
@@ -338,11 +338,12 @@ mod tests {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..10).map(|i| table.begin(request(i * 10)).unwrap()).collect();
         for i in [0, 4, 9] {
-            let Found::Waiting(at, _) = table.find(ids[i]) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(ids[i]) else { panic!("it waits") };
             table.answer(at);
         }
         table.expire(50);
-        let expired: Vec<_> = (0..10).filter(|&i| matches!(table.find(ids[i]), Found::Expired(..))).collect();
+        let expired: Vec<_> =
+            (0..10).filter(|&i| matches!(table.find(ids[i]), RequestState::Expired(..))).collect();
         assert_eq!(expired, [1, 2, 3]);
         table.expire(u64::MAX);
         assert_eq!((table.waiting(), table.unanswered()), (0, 7));
@@ -364,7 +365,7 @@ mod tests {
             let id = table.begin(request(1 << 40)).unwrap();
             assert!(id > 0, "use {use_number}");
             ids.push(id);
-            let Found::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(id) else { panic!("it waits") };
             table.answer(at);
         }
         let (first, second) = ids.split_at(uses_max);
@@ -380,7 +381,7 @@ mod tests {
         let mut table = InFlight::new(16);
         let id = table.begin(request(0)).unwrap();
         for other in [0, -1, i32::MIN, i32::MAX, id ^ 1, id + 16, id | i32::MIN, 1, 15] {
-            assert_eq!(table.find(other), Found::Unknown, "{other:#x}");
+            assert_eq!(table.find(other), RequestState::Unknown, "{other:#x}");
         }
     }
 
@@ -389,7 +390,7 @@ mod tests {
     fn answering_twice_is_a_bug() {
         let mut table = InFlight::new(16);
         let id = table.begin(request(0)).unwrap();
-        let Found::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+        let RequestState::Waiting(at, _) = table.find(id) else { panic!("it waits") };
         table.answer(at);
         table.answer(at);
     }

@@ -7,19 +7,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use handle_proto::OpFlags;
 
 use crate::error::Error;
+use crate::followed_set;
 use crate::names;
-use crate::options::{Load, Names, RunOptions};
-use crate::published;
-use crate::question::Form;
+use crate::options::{LoadPattern, NameOptions, RunOptions};
+use crate::question::QuestionForm;
 use crate::read::Interrupt;
-use crate::recording::{Kind, Recording, Speed};
+use crate::recording::{Recording, RecordingKind, Speed};
 use crate::schedule::{Arrivals, Phase, Schedule};
-use crate::stream::Transport;
-use crate::workload::{Sampler, Workload, read_handles};
+use crate::stream::StreamTransport;
+use crate::workload::{RequestSampler, Workload, read_handles};
 
 /// What is asked, and when.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct RunJob {
     pub(crate) workload: Workload,
     /// `None` for a closed loop.
     pub(crate) schedule: Option<Schedule>,
@@ -29,13 +29,13 @@ pub(crate) struct Job {
     pub(crate) skipped: Option<u64>,
 }
 
-impl Job {
+impl RunJob {
     /// Asks `go_on` now and then while names are made or read.
     pub(crate) fn prepare(
         options: &RunOptions,
         mut go_on: impl FnMut() -> ControlFlow<()>,
     ) -> Result<Self, Error> {
-        if let Names::Recording { path, port } = &options.names {
+        if let NameOptions::Recording { path, port } = &options.names {
             return Self::recorded(options, path, *port, &mut go_on);
         }
         let (sampler, path) = sample(options, &mut Interrupt::new(&mut go_on))?;
@@ -57,17 +57,17 @@ impl Job {
         let (recording, kind) = Recording::read(path, port, &mut *go_on)?;
         let mut requests = recording.requests.iter();
         let workload = match kind {
-            Kind::Messages if options.forms != [Form::default()] => {
+            RecordingKind::Messages if options.forms != [QuestionForm::default()] => {
                 let what = "--mix is for names: the requests of a capture are sent as they are";
                 return Err(Error::Option(what.to_owned()));
             }
-            Kind::Messages => Workload::of_messages(requests.map(|request| &request.what[..]))?,
-            Kind::Names => {
-                let mut sampler = Sampler::new(usize::MAX, options.seed);
+            RecordingKind::Messages => Workload::of_messages(requests.map(|request| &request.content[..]))?,
+            RecordingKind::Names => {
+                let mut sampler = RequestSampler::new(usize::MAX, options.seed);
                 sampler.for_forms(&options.forms, options.request_len_max());
                 let mut interrupt = Interrupt::new(go_on);
                 requests.try_for_each(|request| {
-                    sampler.offer(&request.what);
+                    sampler.offer(&request.content);
                     interrupt.step()
                 })?;
                 sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?
@@ -79,9 +79,9 @@ impl Job {
             return Err(Error::Recording { path: path.to_owned(), what });
         }
         let schedule = match options.load {
-            Load::Recorded(Speed::Times(factor)) => Some(Schedule::recorded(recording.due_ns(factor))),
-            Load::Recorded(Speed::Unbound) | Load::Closed { .. } => None,
-            Load::Open { .. } | Load::Phases(_) => schedule(options),
+            LoadPattern::Recorded(Speed::Times(factor)) => Some(Schedule::recorded(recording.due_ns(factor))),
+            LoadPattern::Recorded(Speed::Unbound) | LoadPattern::Closed { .. } => None,
+            LoadPattern::Open { .. } | LoadPattern::Phases(_) => schedule(options),
         };
         let is_long =
             |schedule: &Schedule| Duration::from_nanos(schedule.end_ns()) > RunOptions::DURATION_MAX;
@@ -95,10 +95,10 @@ impl Job {
 
     /// The same handles in plain requests.
     pub(crate) fn plain(&self, options: &RunOptions) -> Result<Workload, Error> {
-        let mut sampler = Sampler::new(usize::MAX, 0);
-        sampler.for_forms(&[Form::default()], options.request_len_max());
+        let mut sampler = RequestSampler::new(usize::MAX, 0);
+        sampler.for_forms(&[QuestionForm::default()], options.request_len_max());
         (0..).zip(0..self.workload.len()).for_each(|(number, _)| sampler.offer(self.workload.handle(number)));
-        sampler.finish_as(&[Form::default()], connection_flags(options), now_unix_s())
+        sampler.finish_as(&[QuestionForm::default()], connection_flags(options), now_unix_s())
     }
 }
 
@@ -110,25 +110,25 @@ fn now_unix_s() -> u32 {
 /// Servers close a connection after their answer unless they are asked to keep it.
 fn connection_flags(options: &RunOptions) -> OpFlags {
     match options.transport {
-        Transport::Stream(streams) if streams.keeps() => OpFlags::KEEP_CONNECTION,
+        StreamTransport::Stream(streams) if streams.keeps() => OpFlags::KEEP_CONNECTION,
         _ => OpFlags(0),
     }
 }
 
 /// The names, and where they are from.
-fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(Sampler, PathBuf), Error> {
-    let mut sampler = Sampler::new(options.handles_max, options.seed);
+fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(RequestSampler, PathBuf), Error> {
+    let mut sampler = RequestSampler::new(options.handles_max, options.seed);
     sampler.for_forms(&options.forms, options.request_len_max());
     let path = match &options.names {
-        Names::File(path) => {
+        NameOptions::File(path) => {
             read_handles(path, &mut sampler, interrupt)?;
             path.clone()
         }
-        Names::Snapshot(dir) => {
-            published::read_handles(&published::open(dir)?, &mut sampler, interrupt)?;
+        NameOptions::Snapshot(dir) => {
+            followed_set::read_handles(&followed_set::open(dir)?, &mut sampler, interrupt)?;
             dir.clone()
         }
-        Names::Template(template) => {
+        NameOptions::Template(template) => {
             let mut name = String::new();
             for i in 0..template.count() {
                 template.write(i, &mut name);
@@ -137,7 +137,7 @@ fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(Sample
             }
             PathBuf::from("the template")
         }
-        Names::Generated(count) => {
+        NameOptions::Generated(count) => {
             let mut name = String::new();
             for i in 0..*count {
                 names::write_generated(options.seed, i, &mut name);
@@ -146,11 +146,11 @@ fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(Sample
             }
             PathBuf::from("the made-up list")
         }
-        Names::List(handles) => {
+        NameOptions::List(handles) => {
             handles.iter().for_each(|handle| sampler.offer(handle));
             PathBuf::from("the list")
         }
-        Names::Recording { path, .. } => path.clone(),
+        NameOptions::Recording { path, .. } => path.clone(),
     };
     Ok((sampler, path))
 }
@@ -158,12 +158,12 @@ fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(Sample
 fn schedule(options: &RunOptions) -> Option<Schedule> {
     let arrivals = if options.poisson { Arrivals::Poisson { seed: options.seed } } else { Arrivals::Even };
     match &options.load {
-        Load::Open { rate } if options.poisson => {
+        LoadPattern::Open { rate } if options.poisson => {
             let phase = Phase::constant(rate.get() as f64, options.duration);
             Some(Schedule::phases(&[phase], arrivals))
         }
-        Load::Open { rate } => Some(Schedule::constant(*rate, options.duration)),
-        Load::Phases(phases) => Some(Schedule::phases(phases, arrivals)),
-        Load::Recorded(_) | Load::Closed { .. } => None,
+        LoadPattern::Open { rate } => Some(Schedule::constant(*rate, options.duration)),
+        LoadPattern::Phases(phases) => Some(Schedule::phases(phases, arrivals)),
+        LoadPattern::Recorded(_) | LoadPattern::Closed { .. } => None,
     }
 }

@@ -9,17 +9,17 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use handle_net::Choice;
+use handle_net::DatapathChoice;
 use serde::{Deserialize, Serialize};
 
 use crate::echo::{EchoOptions, echo};
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::options::{Load, Names, RunOptions};
+use crate::options::{LoadPattern, NameOptions, RunOptions};
 use crate::read::{REPORT_LEN_MAX, whole};
-use crate::report::{Second, Times};
+use crate::report::{ResponseTimes, SecondCounts};
 use crate::run::run;
-use crate::table::Time;
+use crate::table::HumanDuration;
 use crate::workload::{REQUEST_HANDLE_LEN_MAX, REQUEST_OVERHEAD_LEN};
 
 /// Name and version of the form of [`LimitReport`].
@@ -37,7 +37,7 @@ pub struct LimitOptions {
     /// Requests that wait at a time.
     pub window: usize,
     /// How datagrams are sent and received, on both sides.
-    pub datapath: Choice,
+    pub datapath: DatapathChoice,
     /// The core that asks, and the one that answers; `None` leaves it to the system.
     pub cores: Option<(usize, usize)>,
 }
@@ -66,7 +66,7 @@ pub struct LimitReport {
     /// Requests without an answer in time.
     pub missing: u64,
     /// Times from request to answer.
-    pub service_ns: Times,
+    pub service_ns: ResponseTimes,
     /// Answers of each second, for the spread.
     pub seconds_answered_per_s: Vec<f64>,
 }
@@ -78,7 +78,7 @@ pub struct LimitReport {
 /// When a socket or a core cannot be used, lengths make no sense, or `progress` stops it.
 pub fn limit(
     options: &LimitOptions,
-    mut progress: impl FnMut(&Second) -> ControlFlow<()>,
+    mut progress: impl FnMut(&SecondCounts) -> ControlFlow<()>,
 ) -> Result<LimitReport, Error> {
     let handle_len = options.request_len.checked_sub(REQUEST_OVERHEAD_LEN);
     let Some(handle_len) = handle_len.filter(|len| (1..=REQUEST_HANDLE_LEN_MAX).contains(len)) else {
@@ -106,11 +106,11 @@ pub fn limit(
         let mut is_stopped = false;
         let report = ready.recv().ok().map(|target| {
             let run_options = RunOptions {
-                load: Load::Closed { window: options.window },
+                load: LoadPattern::Closed { window: options.window },
                 duration: options.duration,
                 cores: options.cores.map(|(core, _)| core).into_iter().collect(),
                 datapath: options.datapath,
-                ..RunOptions::new(target, Names::List(vec![vec![b'x'; handle_len]]))
+                ..RunOptions::new(target, NameOptions::List(vec![vec![b'x'; handle_len]]))
             };
             run(&run_options, |second| {
                 let go_on = progress(second);
@@ -182,7 +182,14 @@ impl fmt::Display for LimitReport {
         )?;
         writeln!(f, "{:<12}{datapath}, requests of {request_len} bytes, answers of {answer_len}", "over")?;
         writeln!(f, "{:<12}{} sent, {} without an answer in time", "requests", self.sent, self.missing)?;
-        let Times { p50, p99, max, .. } = self.service_ns;
-        writeln!(f, "{:<12}p50 {}, p99 {}, max {}", "time", Time(p50), Time(p99), Time(max))
+        let ResponseTimes { p50, p99, max, .. } = self.service_ns;
+        writeln!(
+            f,
+            "{:<12}p50 {}, p99 {}, max {}",
+            "time",
+            HumanDuration(p50),
+            HumanDuration(p99),
+            HumanDuration(max)
+        )
     }
 }

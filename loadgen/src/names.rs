@@ -3,26 +3,26 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::random::Random;
+use crate::random::RandomGenerator;
 
 /// Names that differ in a number: `10.5072/test-{1..5000}`.
 ///
 /// Each `{FIRST..LAST}` stands for all numbers from one to the other; zeros before FIRST give all numbers
 /// its width. With several of them, the last counts fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template {
+pub struct NameTemplate {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
     count: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Numbers { first: u64, count: u64, width: usize },
 }
 
-impl Template {
+impl NameTemplate {
     /// Most names that one template makes.
     pub const COUNT_MAX: u64 = 1 << 32;
 
@@ -39,8 +39,8 @@ impl Template {
         let mut left = self.count;
         for part in &self.parts {
             match part {
-                Part::Text(text) => name.push_str(text),
-                Part::Numbers { first, count, width } => {
+                TemplatePart::Text(text) => name.push_str(text),
+                TemplatePart::Numbers { first, count, width } => {
                     left /= count;
                     // Writing to a string does not fail.
                     let _ = write!(name, "{:0width$}", first + i / left);
@@ -51,13 +51,13 @@ impl Template {
     }
 }
 
-impl fmt::Display for Template {
+impl fmt::Display for NameTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Template {
+impl FromStr for NameTemplate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -74,11 +74,11 @@ impl FromStr for Template {
                 .filter(|count| *count <= Self::COUNT_MAX)
                 .ok_or("too many names")?;
             let width = if first_text.starts_with('0') { first_text.len() } else { 0 };
-            parts.push(Part::Text(before.to_owned()));
-            parts.push(Part::Numbers { first, count: numbers, width });
+            parts.push(TemplatePart::Text(before.to_owned()));
+            parts.push(TemplatePart::Numbers { first, count: numbers, width });
             rest = after;
         }
-        parts.push(Part::Text(rest.to_owned()));
+        parts.push(TemplatePart::Text(rest.to_owned()));
         let template = Self { text: text.to_owned(), parts, count };
         let mut name = String::new();
         template.write(0, &mut name);
@@ -144,7 +144,7 @@ const PREFIXES: u64 = 863;
 /// DOIs have, under as many prefixes. The number is in it, so that no two names are the same.
 pub fn write_generated(seed: u64, i: u64, name: &mut String) {
     use fmt::Write as _;
-    let mut random = Random::new(seed, i);
+    let mut random = RandomGenerator::new(seed, i);
     name.clear();
     // Writing to a string does not fail.
     let _ = write!(name, "10.{}/", 1000 + random.below(PREFIXES));
@@ -181,7 +181,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn names(text: &str) -> Vec<String> {
-        let template: Template = text.parse().unwrap();
+        let template: NameTemplate = text.parse().unwrap();
         let mut name = String::new();
         (0..template.count())
             .map(|i| {
@@ -202,7 +202,7 @@ mod tests {
         for text in
             ["", "a{", "a{1}", "a{x..2}", "a{2..1}", "{0..18446744073709551615}", "{1..99999}{1..99999}"]
         {
-            assert!(text.parse::<Template>().is_err(), "{text}");
+            assert!(text.parse::<NameTemplate>().is_err(), "{text}");
         }
     }
 

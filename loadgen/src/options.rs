@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use handle_net::Choice;
+use handle_net::DatapathChoice;
 use handle_proto::OpFlags;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
 use crate::error::Error;
-use crate::names::Template;
-use crate::pattern::Pattern;
-use crate::question::Form;
+use crate::names::NameTemplate;
+use crate::pattern::AccessOrder;
+use crate::question::QuestionForm;
 use crate::recording::Speed;
 use crate::schedule::Phase;
-use crate::stream::{Protocol, Streams, Transport};
+use crate::stream::{Protocol, StreamTransport, Streams};
 use crate::verify::MISMATCHES_MAX;
 use crate::workload::REQUEST_LEN_MAX;
 
@@ -29,17 +29,17 @@ pub struct RunOptions {
     /// What requests over HTTP name as the host, where that is not the address: one address may serve several.
     pub host: Option<String>,
     /// How requests travel.
-    pub transport: Transport,
+    pub transport: StreamTransport,
     /// Where the handles come from.
-    pub names: Names,
+    pub names: NameOptions,
     /// Most handles to choose from; of more, a fair sample is taken.
     pub handles_max: usize,
     /// Which of them is asked for next.
-    pub pattern: Pattern,
+    pub pattern: AccessOrder,
     /// How is asked for them; of several forms one is chosen by weight.
-    pub forms: Vec<Form>,
+    pub forms: Vec<QuestionForm>,
     /// When requests are sent.
-    pub load: Load,
+    pub load: LoadPattern,
     /// Requests of an open loop come at random, as a Poisson process.
     pub poisson: bool,
     /// For how long; phases and recordings have an end of their own.
@@ -57,7 +57,7 @@ pub struct RunOptions {
     /// Cores to run on, given to threads in turn; empty leaves it to the system.
     pub cores: Vec<usize>,
     /// How datagrams are sent and received.
-    pub datapath: Choice,
+    pub datapath: DatapathChoice,
     /// How the time until the next request of an open loop is spent.
     pub idle: Idle,
 }
@@ -97,13 +97,13 @@ impl FromStr for Idle {
 
 /// Where handles come from.
 #[derive(Clone, Debug)]
-pub enum Names {
+pub enum NameOptions {
     /// A file with one handle, or one JSON record, in each line.
     File(PathBuf),
     /// The directory of a published set.
     Snapshot(PathBuf),
     /// Names that differ in a number.
-    Template(Template),
+    Template(NameTemplate),
     /// So many made-up ones, with the lengths of real ones.
     Generated(u64),
     /// A capture or an access log.
@@ -119,7 +119,7 @@ pub enum Names {
 
 /// When requests are sent.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Load {
+pub enum LoadPattern {
     /// At intended times, so many a second, whatever becomes of earlier requests.
     Open {
         /// Requests a second, over all threads.
@@ -140,7 +140,7 @@ pub enum Load {
 #[derive(Clone, Debug)]
 pub struct Verify {
     /// What they should be.
-    pub truth: Truth,
+    pub truth: ReferenceData,
     /// How long after a set was replaced the server may still answer from it.
     pub staleness_max: Duration,
     /// One answer of so many is compared.
@@ -164,14 +164,14 @@ pub enum KeySource {
 impl Verify {
     /// Compares every answer with `truth`.
     #[must_use]
-    pub const fn with(truth: Truth) -> Self {
+    pub const fn with(truth: ReferenceData) -> Self {
         Self { truth, staleness_max: RunOptions::STALENESS_MAX, every: 1, keep: MISMATCHES_MAX, key: None }
     }
 }
 
 /// What answers should be.
 #[derive(Clone, Debug)]
-pub enum Truth {
+pub enum ReferenceData {
     /// What the published set in this directory holds, also while sets are replaced.
     Snapshot(PathBuf),
     /// The records of a file.
@@ -183,16 +183,16 @@ pub enum Truth {
 impl RunOptions {
     /// The defaults of the command line, for a closed loop.
     #[must_use]
-    pub fn new(target: SocketAddr, names: Names) -> Self {
+    pub fn new(target: SocketAddr, names: NameOptions) -> Self {
         Self {
             target,
             host: None,
-            transport: Transport::Udp { trains: false },
+            transport: StreamTransport::Udp { trains: false },
             names,
             handles_max: Self::HANDLES_MAX,
-            pattern: Pattern::Uniform,
-            forms: vec![Form::default()],
-            load: Load::Closed { window: Self::WINDOW },
+            pattern: AccessOrder::Uniform,
+            forms: vec![QuestionForm::default()],
+            load: LoadPattern::Closed { window: Self::WINDOW },
             poisson: false,
             duration: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
@@ -201,7 +201,7 @@ impl RunOptions {
             threads: 1,
             sources: 0,
             cores: Vec::new(),
-            datapath: Choice::Auto,
+            datapath: DatapathChoice::Auto,
             idle: Idle::Auto,
         }
     }
@@ -239,7 +239,7 @@ impl RunOptions {
             "--timeout must be above 0, up to 60s",
         )?;
         option(self.handles_max == 0, "--handles-max must be above 0")?;
-        let too_many = matches!(self.names, Names::Generated(count) if count > Template::COUNT_MAX);
+        let too_many = matches!(self.names, NameOptions::Generated(count) if count > NameTemplate::COUNT_MAX);
         option(too_many, "--generate must be at most 4294967296")?;
         option(self.target.port() == 0, "the target needs a port other than 0")?;
         // The kernel takes it for this host, whose answers then come from another address.
@@ -247,7 +247,7 @@ impl RunOptions {
         option(is_nobody, "the target is an address to listen on: ask 127.0.0.1 or ::1 instead")?;
         self.check_load()?;
         option(self.forms.is_empty(), "at least one form of request is needed")?;
-        option(self.forms.len() > Form::COUNT_MAX, "--mix may be given at most 64 times")?;
+        option(self.forms.len() > QuestionForm::COUNT_MAX, "--mix may be given at most 64 times")?;
         let has_source = self.sources > 0;
         option(has_source && !self.target.ip().is_loopback(), "--sources is for a target on the loopback")?;
         option(
@@ -255,7 +255,7 @@ impl RunOptions {
             "--sources is for IPv4, whose loopback has many addresses",
         )?;
         option(self.sources > Self::SOURCES_MAX, "--sources must be at most 10000")?;
-        if let Transport::Stream(streams) = &self.transport {
+        if let StreamTransport::Stream(streams) = &self.transport {
             let Streams { connections, pipeline, .. } = *streams;
             let bad = connections == 0 || connections > Streams::CONNECTIONS_MAX;
             option(bad, "--connections must be 1 to 10000")?;
@@ -270,8 +270,8 @@ impl RunOptions {
         if let Some(verify) = &self.verify {
             option(verify.every == 0, "--verify-every must be above 0")?;
             option(verify.keep > 100_000, "--keep-mismatches must be at most 100000")?;
-            let learns = matches!(verify.truth, Truth::FirstPass);
-            let is_recorded = matches!(self.names, Names::Recording { .. });
+            let learns = matches!(verify.truth, ReferenceData::FirstPass);
+            let is_recorded = matches!(self.names, NameOptions::Recording { .. });
             let asks_all = self.forms.iter().any(|form| !form.flags().has(OpFlags::PUBLIC_ONLY));
             option(learns && asks_all, "a first pass learns public values only: leave `all` out of --mix")?;
             option(
@@ -306,8 +306,8 @@ impl RunOptions {
     /// Bytes of the longest request that can be sent.
     pub(crate) const fn request_len_max(&self) -> usize {
         match self.transport {
-            Transport::Udp { .. } => UDP_MESSAGE_LEN_MAX,
-            Transport::Stream(_) => REQUEST_LEN_MAX,
+            StreamTransport::Udp { .. } => UDP_MESSAGE_LEN_MAX,
+            StreamTransport::Stream(_) => REQUEST_LEN_MAX,
         }
     }
 
@@ -315,14 +315,16 @@ impl RunOptions {
         const WINDOW_MAX: usize = 1 << 20;
         const RATE_MAX: u64 = 1_000_000_000;
         let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
-        let is_recording = matches!(self.names, Names::Recording { .. });
+        let is_recording = matches!(self.names, NameOptions::Recording { .. });
         match &self.load {
-            Load::Closed { window } => {
+            LoadPattern::Closed { window } => {
                 option(*window == 0 || *window > WINDOW_MAX, "--window must be 1 to 1048576")
             }
-            Load::Open { rate } => option(rate.get() > RATE_MAX, "--rate must be at most 1000000000"),
-            Load::Recorded(_) => option(!is_recording, "--speed is for a recording: give --replay FILE"),
-            Load::Phases(phases) => {
+            LoadPattern::Open { rate } => option(rate.get() > RATE_MAX, "--rate must be at most 1000000000"),
+            LoadPattern::Recorded(_) => {
+                option(!is_recording, "--speed is for a recording: give --replay FILE")
+            }
+            LoadPattern::Phases(phases) => {
                 let is_rate = |rate: f64| (0.0..=RATE_MAX as f64).contains(&rate);
                 let is_bad = |phase: &Phase| !is_rate(phase.from) || !is_rate(phase.to);
                 option(phases.iter().any(is_bad), "rates must be 0 to 1000000000")?;
@@ -341,7 +343,7 @@ impl RunOptions {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     pub(crate) fn table_capacity(&self, rate_max: Option<f64>) -> usize {
         match (&self.load, rate_max) {
-            (Load::Closed { window }, _) => (4 * window).max(1 << 18),
+            (LoadPattern::Closed { window }, _) => (4 * window).max(1 << 18),
             // A round of the table takes most of a second at the rates that one thread reaches.
             (_, None) => 1 << 18,
             (_, Some(rate)) => {
@@ -357,24 +359,27 @@ mod tests {
     use super::*;
 
     fn good() -> RunOptions {
-        RunOptions::new(([127, 0, 0, 1], 2641).into(), Names::List(vec![b"10.1/a".to_vec()]))
+        RunOptions::new(([127, 0, 0, 1], 2641).into(), NameOptions::List(vec![b"10.1/a".to_vec()]))
     }
 
-    fn forms(list: &[&str]) -> Vec<Form> {
+    fn forms(list: &[&str]) -> Vec<QuestionForm> {
         list.iter().map(|form| form.parse().unwrap()).collect()
     }
 
     fn over(streams: Streams) -> RunOptions {
-        RunOptions { transport: Transport::Stream(streams), ..good() }
+        RunOptions { transport: StreamTransport::Stream(streams), ..good() }
     }
 
     fn phases(durations: &[Duration]) -> RunOptions {
         let phases = durations.iter().map(|duration| Phase::constant(1.0, *duration)).collect();
-        RunOptions { load: Load::Phases(phases), ..good() }
+        RunOptions { load: LoadPattern::Phases(phases), ..good() }
     }
 
     fn phase(rate: f64) -> RunOptions {
-        RunOptions { load: Load::Phases(vec![Phase::constant(rate, Duration::from_secs(1))]), ..good() }
+        RunOptions {
+            load: LoadPattern::Phases(vec![Phase::constant(rate, Duration::from_secs(1))]),
+            ..good()
+        }
     }
 
     fn verified(verify: Verify) -> RunOptions {
@@ -422,8 +427,8 @@ mod tests {
             (RunOptions { forms: forms(&["plain"; 65]), ..good() }, "64 times"),
             (RunOptions { sources: RunOptions::SOURCES_MAX + 1, ..good() }, "--sources"),
             (RunOptions { sources: 1, target: ([10, 0, 0, 1], 1).into(), ..good() }, "loopback"),
-            (RunOptions { load: Load::Recorded(Speed::Unbound), ..good() }, "--speed"),
-            (RunOptions { names: Names::Generated(1 << 33), ..good() }, "--generate"),
+            (RunOptions { load: LoadPattern::Recorded(Speed::Unbound), ..good() }, "--speed"),
+            (RunOptions { names: NameOptions::Generated(1 << 33), ..good() }, "--generate"),
             (phase(0.0), "sends nothing"),
             (phase(-1.0), "rates must be"),
             (phases(&[RunOptions::DURATION_MAX, Duration::from_nanos(1)]), "at most a week"),
@@ -431,13 +436,13 @@ mod tests {
             (phase(2e9), "rates must be"),
             (over(Streams { connections: 10_001, ..streams }), "--connections"),
             (over(Streams { pipeline: 0, ..streams }), "--pipeline"),
-            (verified(Verify { every: 0, ..Verify::with(Truth::FirstPass) }), "--verify-every"),
+            (verified(Verify { every: 0, ..Verify::with(ReferenceData::FirstPass) }), "--verify-every"),
             (
-                RunOptions { forms: forms(&["all"]), ..verified(Verify::with(Truth::FirstPass)) },
+                RunOptions { forms: forms(&["all"]), ..verified(Verify::with(ReferenceData::FirstPass)) },
                 "public values only",
             ),
             (
-                verified(Verify { key: Some(KeySource::Server), ..Verify::with(Truth::FirstPass) }),
+                verified(Verify { key: Some(KeySource::Server), ..Verify::with(ReferenceData::FirstPass) }),
                 "add --mix certify",
             ),
             (

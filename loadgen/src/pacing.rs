@@ -17,7 +17,7 @@ pub struct Pacing {
 
 /// How well the schedule was kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct ScheduleAccuracy {
     /// Length of a window, milliseconds.
     pub window_ms: u64,
     /// Windows of the run, up to one hour of them.
@@ -60,13 +60,13 @@ impl Pacing {
 
     /// What came of it; `None` when nothing was due.
     #[must_use]
-    pub fn kept(&self) -> Option<Kept> {
+    pub fn kept(&self) -> Option<ScheduleAccuracy> {
         let used = self.due.iter().zip(&self.sent).filter(|(due, sent)| **due > 0 || **sent > 0);
         let differences: Vec<u64> = used.map(|(due, sent)| u64::from(due.abs_diff(*sent))).collect();
         let total: u64 = self.due.iter().copied().map(u64::from).sum();
         let difference_max = differences.iter().copied().max()?;
         let mean = total as f64 / differences.len() as f64;
-        Some(Kept {
+        Some(ScheduleAccuracy {
             window_ms: WINDOW_NS / 1_000_000,
             windows: differences.len() as u64,
             exact: differences.iter().filter(|difference| **difference == 0).count() as u64,

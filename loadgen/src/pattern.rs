@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::random::Random;
+use crate::random::RandomGenerator;
 
 /// Which handle is asked for next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Pattern {
+pub enum AccessOrder {
     /// Each as likely as the others.
     #[default]
     Uniform,
@@ -20,7 +20,7 @@ pub enum Pattern {
     Sequential,
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for AccessOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uniform => f.write_str("uniform"),
@@ -30,7 +30,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl FromStr for Pattern {
+impl FromStr for AccessOrder {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -50,11 +50,11 @@ impl FromStr for Pattern {
 #[derive(Clone, Copy, Debug)]
 pub struct Chooser {
     len: u32,
-    how: How,
+    state: PatternState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum PatternState {
     Uniform,
     Zipf(Zipf),
     Sequential { next: u64, step: u64 },
@@ -67,24 +67,24 @@ impl Chooser {
     ///
     /// If there are none.
     #[must_use]
-    pub fn new(pattern: Pattern, len: u32, number: u64, threads: u64) -> Self {
+    pub fn new(pattern: AccessOrder, len: u32, number: u64, threads: u64) -> Self {
         assert!(len > 0, "there must be something to choose from");
         let how = match pattern {
-            Pattern::Uniform => How::Uniform,
-            Pattern::Zipf { exponent } => How::Zipf(Zipf::new(len, exponent)),
-            Pattern::Sequential => How::Sequential { next: number, step: threads },
+            AccessOrder::Uniform => PatternState::Uniform,
+            AccessOrder::Zipf { exponent } => PatternState::Zipf(Zipf::new(len, exponent)),
+            AccessOrder::Sequential => PatternState::Sequential { next: number, step: threads },
         };
-        Self { len, how }
+        Self { len, state: how }
     }
 
     /// The next number.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "below the length, which is a u32")]
-    pub fn choose(&mut self, random: &mut Random) -> u32 {
-        match &mut self.how {
-            How::Uniform => random.below(u64::from(self.len)) as u32,
-            How::Zipf(zipf) => zipf.rank(random) - 1,
-            How::Sequential { next, step } => {
+    pub fn choose(&mut self, random: &mut RandomGenerator) -> u32 {
+        match &mut self.state {
+            PatternState::Uniform => random.below(u64::from(self.len)) as u32,
+            PatternState::Zipf(zipf) => zipf.rank(random) - 1,
+            PatternState::Sequential { next, step } => {
                 let chosen = *next % u64::from(self.len);
                 *next = next.wrapping_add(*step);
                 chosen as u32
@@ -136,7 +136,7 @@ impl Zipf {
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "kept within the ranks")]
-    fn rank(&self, random: &mut Random) -> u32 {
+    fn rank(&self, random: &mut RandomGenerator) -> u32 {
         loop {
             let area = self.area_last + random.unit() * (self.area_first - self.area_last);
             let x = self.inverse(area);
@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn patterns_are_read_as_they_are_shown() {
         for text in ["uniform", "sequential", "zipf:1", "zipf:0.9"] {
-            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AccessOrder>().unwrap().to_string(), text);
         }
-        assert_eq!("zipf".parse(), Ok(Pattern::Zipf { exponent: 1.0 }));
+        assert_eq!("zipf".parse(), Ok(AccessOrder::Zipf { exponent: 1.0 }));
         for text in ["", "zipf:0", "zipf:x", "zipf:11", "uniform:2", "random"] {
-            assert!(text.parse::<Pattern>().is_err(), "{text}");
+            assert!(text.parse::<AccessOrder>().is_err(), "{text}");
         }
     }
 
@@ -186,14 +186,14 @@ mod tests {
             ("zipf:1", 500),
             ("zipf:1.5", 2000),
         ] {
-            let pattern: Pattern = text.parse().unwrap();
+            let pattern: AccessOrder = text.parse().unwrap();
             let weight = |k: u32| match pattern {
-                Pattern::Zipf { exponent } => f64::from(k).powf(-exponent),
+                AccessOrder::Zipf { exponent } => f64::from(k).powf(-exponent),
                 _ => 1.0,
             };
             let norm: f64 = (1..=len).map(weight).sum();
             let expected: Vec<f64> = (1..=len).map(|k| weight(k) / norm * f64::from(draws)).collect();
-            let (mut random, mut counts) = (Random::new(2026, 0), vec![0u32; len as usize]);
+            let (mut random, mut counts) = (RandomGenerator::new(2026, 0), vec![0u32; len as usize]);
             let mut chooser = Chooser::new(pattern, len, 0, 1);
             (0..draws).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
             let (sum, free) = chi_square(&counts, &expected);
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn zipf_has_the_probabilities_of_its_law() {
         for (exponent, len) in [(0.5, 100u32), (1.0, 1000), (1.3, 10), (2.0, 1_000_000), (1.0, 1)] {
-            let (mut random, draws) = (Random::new(11, 0), 200_000);
-            let mut chooser = Chooser::new(Pattern::Zipf { exponent }, len, 0, 1);
+            let (mut random, draws) = (RandomGenerator::new(11, 0), 200_000);
+            let mut chooser = Chooser::new(AccessOrder::Zipf { exponent }, len, 0, 1);
             let mut counts = vec![0u32; len as usize];
             (0..draws).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
             let norm: f64 = (1..=len).map(|k| f64::from(k).powf(-exponent)).sum();
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn threads_deal_out_the_list() {
-        let mut random = Random::new(1, 0);
+        let mut random = RandomGenerator::new(1, 0);
         let mut asked: Vec<_> = (0..3)
             .flat_map(|number| {
-                let mut chooser = Chooser::new(Pattern::Sequential, 9, number, 3);
+                let mut chooser = Chooser::new(AccessOrder::Sequential, 9, number, 3);
                 (0..3).map(|_| chooser.choose(&mut random)).collect::<Vec<_>>()
             })
             .collect();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use handle_proto::ResponseCode;
 
-use crate::report::Second;
+use crate::report::SecondCounts;
 
 /// Answers scrapes on a thread of its own until it is dropped.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Exporter {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let (text, stop) =
-            (Arc::new(Mutex::new(render(&Second::default(), Totals::default()))), Arc::default());
+            (Arc::new(Mutex::new(render(&SecondCounts::default(), Totals::default()))), Arc::default());
         let (shared, stopped): (_, Arc<AtomicBool>) = (Arc::clone(&text), Arc::clone(&stop));
         let address = listener.local_addr()?;
         let thread = thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
@@ -68,7 +68,7 @@ impl Exporter {
     }
 
     /// Takes what the last second saw.
-    pub fn update(&mut self, second: &Second) {
+    pub fn update(&mut self, second: &SecondCounts) {
         self.totals.sent += second.sent;
         self.totals.answered += second.answered;
         self.totals.late += second.late;
@@ -106,7 +106,7 @@ fn answer(mut stream: &std::net::TcpStream, text: &Mutex<String>) -> io::Result<
     stream.write_all(format!("{head}Content-Length: {len}\r\n\r\n{body}").as_bytes())
 }
 
-fn render(second: &Second, totals: Totals) -> String {
+fn render(second: &SecondCounts, totals: Totals) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
         // Writing to a string does not fail.
@@ -164,8 +164,13 @@ mod tests {
         let mut times = histogram(2);
         times.record_n(1_000_000, 9).unwrap();
         let histogram = Some(Arc::new(times));
-        let second =
-            Second { sent: 10, answered: 9, codes: vec![(1, 8), (100, 1)], histogram, ..Second::default() };
+        let second = SecondCounts {
+            sent: 10,
+            answered: 9,
+            codes: vec![(1, 8), (100, 1)],
+            histogram,
+            ..SecondCounts::default()
+        };
         exporter.update(&second);
         exporter.update(&second);
         let text = scrape(exporter.address());

@@ -9,11 +9,11 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpCode, OpFlags, Value};
 
-use crate::random::Random;
+use crate::random::RandomGenerator;
 
 /// A request as whoever judges its answer sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct GeneratedQuestion<'a> {
     /// The handle, as it was spelt.
     pub handle: &'a [u8],
     /// Values asked for by index.
@@ -24,7 +24,7 @@ pub struct Question<'a> {
     pub flags: OpFlags,
 }
 
-impl<'a> Question<'a> {
+impl<'a> GeneratedQuestion<'a> {
     /// All public values of `handle`.
     #[must_use]
     pub const fn plain(handle: &'a [u8]) -> Self {
@@ -63,7 +63,7 @@ impl<'a> Question<'a> {
 ///
 /// Written as `WEIGHT=ATTRIBUTE+ATTRIBUTE`; see [`ATTRIBUTES`](Self::ATTRIBUTES).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct QuestionForm {
     weight: u32,
     text: String,
     flags: OpFlags,
@@ -81,13 +81,13 @@ pub struct Form {
 /// Bytes that make a name into one that nobody has: a dot, a tilde and eight digits.
 const MISS_LEN: usize = 10;
 
-impl Default for Form {
+impl Default for QuestionForm {
     fn default() -> Self {
         "1=plain".parse().expect("it is one of the attributes")
     }
 }
 
-impl Form {
+impl QuestionForm {
     /// What can be said of a form, with what it means.
     pub const ATTRIBUTES: [(&'static str, &'static str); 7] = [
         ("plain", "all public values"),
@@ -138,7 +138,7 @@ impl Form {
     /// Unless there is room for `handle` and [`extra_len`](Self::extra_len).
     pub fn write_name(&self, handle: &[u8], salt: u32, room: &mut [u8]) -> usize {
         room[..handle.len()].copy_from_slice(handle);
-        let mut random = Random::new(u64::from(salt), 0);
+        let mut random = RandomGenerator::new(u64::from(salt), 0);
         if self.varies_case {
             let mut bits = 0;
             for (i, byte) in room[..handle.len()].iter_mut().filter(|b| b.is_ascii_alphabetic()).enumerate() {
@@ -162,19 +162,19 @@ impl Form {
 
     /// The question that is asked with `handle`, as [`write_name`](Self::write_name) wrote it.
     #[must_use]
-    pub fn question<'a>(&'a self, handle: &'a [u8]) -> Question<'a> {
+    pub fn question<'a>(&'a self, handle: &'a [u8]) -> GeneratedQuestion<'a> {
         let types = Strings::from_encoded(self.types_count, &self.types).unwrap_or(Strings::EMPTY);
-        Question { handle, indexes: Indexes::new(&self.indexes), types, flags: self.flags }
+        GeneratedQuestion { handle, indexes: Indexes::new(&self.indexes), types, flags: self.flags }
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for QuestionForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Form {
+impl FromStr for QuestionForm {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -214,7 +214,7 @@ impl FromStr for Form {
     }
 }
 
-impl Form {
+impl QuestionForm {
     /// Most bytes of the lists of a form; the handle has to fit in the same datagram.
     pub const TAIL_LEN_MAX: usize = 256;
     /// Most forms of one run.
@@ -239,7 +239,7 @@ mod tests {
     fn forms_are_read_and_shown() {
         for (text, shown) in [("plain", "1=plain"), ("90=plain", "90=plain"), ("5=miss+case", "5=miss+case")]
         {
-            assert_eq!(text.parse::<Form>().unwrap().to_string(), shown);
+            assert_eq!(text.parse::<QuestionForm>().unwrap().to_string(), shown);
         }
         for (text, says) in [
             ("0=plain", "a weight is"),
@@ -249,16 +249,16 @@ mod tests {
             ("1=index:x", "is no index"),
             ("1=type:", "is none of"),
         ] {
-            let error = text.parse::<Form>().unwrap_err();
+            let error = text.parse::<QuestionForm>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
         }
         let long = format!("1=type:{}", "x".repeat(300));
-        assert!(long.parse::<Form>().is_err());
+        assert!(long.parse::<QuestionForm>().is_err());
     }
 
     #[test]
     fn lists_select_their_union() {
-        let form: Form = "1=index:3+type:URL+type:EMAIL.".parse().unwrap();
+        let form: QuestionForm = "1=index:3+type:URL+type:EMAIL.".parse().unwrap();
         let question = form.question(b"10.1/a");
         for (index, kind, selected) in [
             (3, &b"X"[..], true),
@@ -270,13 +270,13 @@ mod tests {
             assert_eq!(question.selects(&Value::new(index, kind, b"")), selected, "{index}");
         }
         assert!(!question.is_plain());
-        assert!(!Form::from_str("1=all").unwrap().question(b"").is_plain());
-        assert!(Form::from_str("1=certify+case").unwrap().question(b"").is_plain());
+        assert!(!QuestionForm::from_str("1=all").unwrap().question(b"").is_plain());
+        assert!(QuestionForm::from_str("1=certify+case").unwrap().question(b"").is_plain());
     }
 
     #[test]
     fn names_vary_with_the_salt_and_are_the_same_for_it() {
-        let form: Form = "1=miss+case".parse().unwrap();
+        let form: QuestionForm = "1=miss+case".parse().unwrap();
         let name = |salt| {
             let mut room = [0; 64];
             let len = form.write_name(b"10.5072/Some-Name", salt, &mut room);

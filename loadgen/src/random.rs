@@ -5,9 +5,9 @@
 /// By hand, because results are compared across years: general crates reserve the right to change
 /// their fast generators.
 #[derive(Clone, Copy, Debug)]
-pub struct Random(u64);
+pub struct RandomGenerator(u64);
 
-impl Random {
+impl RandomGenerator {
     /// The sequence number `stream` of `seed`.
     #[must_use]
     pub const fn new(seed: u64, stream: u64) -> Self {
@@ -47,16 +47,16 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_sequence() {
-        let mut random = Random(1_234_567);
+        let mut random = RandomGenerator(1_234_567);
         let published = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!(published, [random.next(), random.next(), random.next()], "published values");
-        assert_ne!(Random::new(1, 0).next(), Random::new(1, 1).next());
-        assert_ne!(Random::new(1, 0).next(), Random::new(2, 0).next());
+        assert_ne!(RandomGenerator::new(1, 0).next(), RandomGenerator::new(1, 1).next());
+        assert_ne!(RandomGenerator::new(1, 0).next(), RandomGenerator::new(2, 0).next());
     }
 
     #[test]
     fn below_reaches_all_and_no_more() {
-        let mut random = Random::new(3, 0);
+        let mut random = RandomGenerator::new(3, 0);
         let mut seen = [0; 7];
         for _ in 0..7000 {
             seen[usize::try_from(random.below(7)).unwrap()] += 1;

@@ -44,20 +44,20 @@ pub(crate) fn whole_of(file: impl Read, len_max: u64) -> io::Result<Vec<u8>> {
 
 /// Lines of at most [`LINE_LEN_MAX`] bytes.
 #[derive(Debug)]
-pub(crate) struct Lines<R> {
+pub(crate) struct LineReader<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
 }
 
-impl<'a> Lines<BufReader<Stoppable<'a>>> {
+impl<'a> LineReader<BufReader<StoppableFile<'a>>> {
     pub(crate) fn open(path: &Path, interrupt: &'a mut Interrupt<'_>) -> io::Result<Self> {
-        let file = Stoppable { file: File::open(path)?, go_on: &mut *interrupt.go_on };
+        let file = StoppableFile { file: File::open(path)?, go_on: &mut *interrupt.go_on };
         Ok(Self::new(BufReader::with_capacity(READ_LEN, file)))
     }
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> LineReader<R> {
     pub(crate) const fn new(input: R) -> Self {
         Self { input, line: Vec::new(), number: 0 }
     }
@@ -93,17 +93,17 @@ impl<R: BufRead> Lines<R> {
 
 /// A file that may be a pipe or a terminal, on which nothing comes for long: before each read, and now and then while there is
 /// nothing to read, it asks whether to go on. After a no it ends with [`Error::Stopped`], which [`Error::read`] finds.
-pub(crate) struct Stoppable<'a> {
+pub(crate) struct StoppableFile<'a> {
     pub(crate) file: File,
     pub(crate) go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
 }
 
-impl Stoppable<'_> {
+impl StoppableFile<'_> {
     /// Between two questions while nothing comes.
     const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 }
 
-impl Read for Stoppable<'_> {
+impl Read for StoppableFile<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             if (self.go_on)().is_break() {
@@ -161,7 +161,7 @@ mod tests {
             let mut text = b"\xef\xbb\xbffirst \r\n\n".to_vec();
             let start = text.len();
             text.resize(start + len, b'x');
-            let mut lines = Lines::new(&text[..]);
+            let mut lines = LineReader::new(&text[..]);
             assert_eq!(lines.next_text().unwrap(), Some(&b"first"[..]));
             assert_eq!(lines.next().unwrap(), Some(&b""[..]));
             match lines.next() {
@@ -173,7 +173,7 @@ mod tests {
             }
             assert_eq!(lines.number(), 3);
         }
-        assert_eq!(Lines::new(&b""[..]).next().unwrap(), None);
+        assert_eq!(LineReader::new(&b""[..]).next().unwrap(), None);
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let mut interrupt = Interrupt::new(&mut go_on);
-            let mut lines = Lines::open(path, &mut interrupt).unwrap();
+            let mut lines = LineReader::open(path, &mut interrupt).unwrap();
             let error = Error::read(path, lines.next().unwrap_err());
             assert!(matches!(error, Error::Stopped), "{}: {error}", path.display());
         }

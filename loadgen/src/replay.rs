@@ -16,17 +16,17 @@ use serde::Serialize;
 
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::expect::Expected;
-use crate::fragments::{Fragments, Put};
+use crate::expect::ExpectedAnswer;
+use crate::fragments::{FragmentOutcome, FragmentTable};
 use crate::options::RunOptions;
-use crate::question::Question;
-use crate::read::Lines;
+use crate::question::GeneratedQuestion;
+use crate::read::LineReader;
 use crate::verify::{HEX_LEN_MAX, Mismatch};
 
 /// What became of a mismatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum ReplayOutcome {
     /// Code and values are what they should have been.
     Right,
     /// The answer is wrong as it was before.
@@ -40,7 +40,7 @@ pub enum Outcome {
     NoAnswer,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for ReplayOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Right => "right now",
@@ -67,13 +67,13 @@ pub struct ReplayReport {
     /// `udp` or `tcp`.
     pub transport: &'static str,
     /// The requests that were sent again, in the order in which they were kept.
-    pub requests: Vec<Replayed>,
+    pub requests: Vec<ReplayedRequest>,
 }
 
 impl ReplayReport {
     /// What [`replay`] found at `target`.
     #[must_use]
-    pub fn new(target: SocketAddr, over_tcp: bool, requests: Vec<Replayed>) -> Self {
+    pub fn new(target: SocketAddr, over_tcp: bool, requests: Vec<ReplayedRequest>) -> Self {
         Self {
             schema: REPLAY_SCHEMA,
             environment: Environment::read(),
@@ -86,7 +86,7 @@ impl ReplayReport {
     /// Whether no answer is wrong any more.
     #[must_use]
     pub fn is_right(&self) -> bool {
-        self.requests.iter().all(|again| again.outcome == Outcome::Right)
+        self.requests.iter().all(|again| again.outcome == ReplayOutcome::Right)
     }
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for ReplayReport {
         if self.requests.is_empty() {
             return writeln!(f, "no answer was wrong: there is nothing to send again");
         }
-        self.requests.iter().try_for_each(|Replayed { handle, outcome, difference, .. }| {
+        self.requests.iter().try_for_each(|ReplayedRequest { handle, outcome, difference, .. }| {
             writeln!(f, "{}: {outcome} (it was: {})", Printable(handle), Printable(difference))
         })
     }
@@ -103,13 +103,13 @@ impl fmt::Display for ReplayReport {
 
 /// One request sent again.
 #[derive(Clone, Debug, Serialize)]
-pub struct Replayed {
+pub struct ReplayedRequest {
     /// The handle that was asked for.
     pub handle: String,
     /// What was wrong.
     pub difference: String,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: ReplayOutcome,
     /// The answer, without its envelope.
     pub answer_hex: Option<String>,
 }
@@ -122,7 +122,7 @@ pub struct Replayed {
 pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
     let read_error = |source| Error::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(read_error)?;
-    let (mut lines, mut mismatches) = (Lines::new(BufReader::new(file)), Vec::new());
+    let (mut lines, mut mismatches) = (LineReader::new(BufReader::new(file)), Vec::new());
     while let Some(text) = lines.next_text().map_err(read_error)? {
         if !text.is_empty() {
             let parsed = serde_json::from_slice(text);
@@ -159,7 +159,7 @@ pub fn replay(
     target: SocketAddr,
     over_tcp: bool,
     timeout: Duration,
-) -> Result<Vec<Replayed>, Error> {
+) -> Result<Vec<ReplayedRequest>, Error> {
     if timeout.is_zero() || timeout > RunOptions::TIMEOUT_MAX {
         return Err(Error::Option("--timeout must be above 0, up to 60s".to_owned()));
     }
@@ -171,7 +171,7 @@ fn again(
     target: SocketAddr,
     over_tcp: bool,
     timeout: Duration,
-) -> Result<Replayed, Error> {
+) -> Result<ReplayedRequest, Error> {
     let hex = |text: &str| data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes());
     let bad =
         |what| Error::Option(format!("the mismatch of {} cannot be sent again: {what}", mismatch.handle));
@@ -179,23 +179,23 @@ fn again(
     let exchange = if over_tcp { exchange_tcp } else { exchange_udp };
     let answer = exchange(target, &request, timeout).map_err(Error::Open)?;
     let outcome = match &answer {
-        None => Outcome::NoAnswer,
+        None => ReplayOutcome::NoAnswer,
         Some(answer) => match mismatch.expected_code.map(ResponseCode) {
-            None => Outcome::Undecided,
+            None => ReplayOutcome::Undecided,
             Some(code) => {
                 let values = hex(&mismatch.expected_values_hex).map_err(|error| bad(error.to_string()))?;
-                let expected = Expected { code, count: mismatch.expected_count, values };
+                let expected = ExpectedAnswer { code, count: mismatch.expected_count, values };
                 if is_right(answer, &request, &expected) {
-                    Outcome::Right
+                    ReplayOutcome::Right
                 } else if is_same(answer, &hex(&mismatch.answer_hex).unwrap_or_default()) {
-                    Outcome::SameAgain
+                    ReplayOutcome::SameAgain
                 } else {
-                    Outcome::Other
+                    ReplayOutcome::Other
                 }
             }
         },
     };
-    Ok(Replayed {
+    Ok(ReplayedRequest {
         handle: mismatch.handle.clone(),
         difference: mismatch.difference.clone(),
         outcome,
@@ -203,8 +203,8 @@ fn again(
     })
 }
 
-fn is_right(answer: &[u8], request: &[u8], expected: &Expected) -> bool {
-    let (question, message) = (Question::of_message(request), Message::decode(answer).ok());
+fn is_right(answer: &[u8], request: &[u8], expected: &ExpectedAnswer) -> bool {
+    let (question, message) = (GeneratedQuestion::of_message(request), Message::decode(answer).ok());
     question.zip(message).is_some_and(|(question, message)| expected.is_met(&question, &message))
 }
 
@@ -236,7 +236,7 @@ pub(crate) fn exchange_udp(
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
         result => result?,
     };
-    let (mut fragments, mut room, until) = (Fragments::new(), [0; 2048], Instant::now() + timeout);
+    let (mut fragments, mut room, until) = (FragmentTable::new(), [0; 2048], Instant::now() + timeout);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -259,7 +259,7 @@ pub(crate) fn exchange_udp(
             let len = data.len().min(envelope.message_len as usize);
             return Ok(Some(data[..len].to_vec()));
         }
-        if let Put::Complete(at) = fragments.put(&envelope, data, 0, 0) {
+        if let FragmentOutcome::Complete(at) = fragments.put(&envelope, data, 0, 0) {
             return Ok(Some(fragments.complete(at).to_vec()));
         }
     }
@@ -337,7 +337,7 @@ mod tests {
             received_ns: 1,
             difference: "the values differ".to_owned(),
             generation: 0,
-            request_hex: hex(&request(&Question::plain(b"10.1/a"), 9)),
+            request_hex: hex(&request(&GeneratedQuestion::plain(b"10.1/a"), 9)),
             answer_hex: hex(answer),
             expected_code: Some(1),
             expected_count: 2,
@@ -353,15 +353,15 @@ mod tests {
         let unsigned = Mismatch { expected_code: None, ..before.clone() };
         let right = values(b"10.1/a", 2, b"values");
         for (before, answer, outcome) in [
-            (&before, Some(right.clone()), Outcome::Right),
-            (&before, Some(wrong.clone()), Outcome::SameAgain),
-            (&before, Some(values(b"10.1/a", 2, b"vanish")), Outcome::Other),
-            (&before, Some(values(b"10.1/a", 3, b"values")), Outcome::Other),
-            (&before, Some(values(b"10.1/A", 2, b"values")), Outcome::Other),
-            (&before, None, Outcome::NoAnswer),
-            (&absent, Some(message(ResponseCode::HANDLE_NOT_FOUND, b"")), Outcome::Right),
-            (&absent, Some(right.clone()), Outcome::Other),
-            (&unsigned, Some(right.clone()), Outcome::Undecided),
+            (&before, Some(right.clone()), ReplayOutcome::Right),
+            (&before, Some(wrong.clone()), ReplayOutcome::SameAgain),
+            (&before, Some(values(b"10.1/a", 2, b"vanish")), ReplayOutcome::Other),
+            (&before, Some(values(b"10.1/a", 3, b"values")), ReplayOutcome::Other),
+            (&before, Some(values(b"10.1/A", 2, b"values")), ReplayOutcome::Other),
+            (&before, None, ReplayOutcome::NoAnswer),
+            (&absent, Some(message(ResponseCode::HANDLE_NOT_FOUND, b"")), ReplayOutcome::Right),
+            (&absent, Some(right.clone()), ReplayOutcome::Other),
+            (&unsigned, Some(right.clone()), ReplayOutcome::Undecided),
         ] {
             let server = UdpSocket::bind("127.0.0.1:0").unwrap();
             let target = server.local_addr().unwrap();
@@ -378,7 +378,8 @@ mod tests {
                         server.send_to(&[&envelope.to_bytes()[..], answer].concat(), from).unwrap();
                     }
                 });
-                let timeout = Duration::from_millis(if outcome == Outcome::NoAnswer { 100 } else { 5000 });
+                let timeout =
+                    Duration::from_millis(if outcome == ReplayOutcome::NoAnswer { 100 } else { 5000 });
                 replay(std::slice::from_ref(before), target, false, timeout).unwrap()
             });
             assert_eq!(replayed[0].outcome, outcome, "{outcome}");
@@ -399,7 +400,7 @@ mod tests {
                     thread::sleep(Duration::from_millis(10));
                 }
             });
-            let request = request(&Question::plain(b"10.1/a"), 9);
+            let request = request(&GeneratedQuestion::plain(b"10.1/a"), 9);
             let answer = exchange_tcp(target, &request, Duration::from_millis(200)).unwrap().unwrap();
             // All of it would take three quarters of an hour.
             assert!(answer.len() < 10_000, "{} bytes in the time of 20", answer.len());

@@ -7,22 +7,22 @@ use handle_proto::ResponseCode;
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Serialize};
 
-use crate::assertion::{Assertion, Judged};
+use crate::assertion::{Assertion, AssertionResult};
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::job::Job;
+use crate::followed_set::FollowReport;
+use crate::job::RunJob;
 use crate::limit::LimitReport;
-use crate::options::{Load, Names, RunOptions, Truth};
-use crate::pacing::Kept;
-use crate::published::Followed;
-use crate::run::Total;
-use crate::steps::Step;
-use crate::stream::{ConnectionCounts, Streams, Transport};
-use crate::table::Time;
+use crate::options::{LoadPattern, NameOptions, ReferenceData, RunOptions};
+use crate::pacing::ScheduleAccuracy;
+use crate::run::RunTotal;
+use crate::steps::PhaseStep;
+use crate::stream::{ConnectionCounts, StreamTransport, Streams};
+use crate::table::HumanDuration;
 use crate::verify::Mismatch;
 
-/// Name and version of the form of [`Report`]. The number changes when a member changes its meaning.
+/// Name and version of the form of [`RunReport`]. The number changes when a member changes its meaning.
 pub const RUN_SCHEMA: &str = "handle-loadgen/run/3";
 
 /// More than this share of requests that were not sent makes a run invalid: it was not the load that was
@@ -35,7 +35,7 @@ pub const SCHEDULE_ERROR_P99_NS_MAX: u64 = 10_000_000;
 /// What a run found. Times ending in `_ns` are nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct RunReport {
     /// [`RUN_SCHEMA`].
     pub schema: &'static str,
     /// When the first request was due, Unix milliseconds.
@@ -43,7 +43,7 @@ pub struct Report {
     /// The machine and the program.
     pub environment: Environment,
     /// What was asked for.
-    pub setting: Setting,
+    pub setting: ReportSetting,
     /// Every request and every answer.
     pub accounts: Accounts,
     /// Requests sent a second, over the time in which requests were sent; in a closed loop up to the last answer in time.
@@ -51,40 +51,40 @@ pub struct Report {
     /// Answers in time a second, over the same time.
     pub answered_per_s: f64,
     /// From when a request was due to its answer; for answers in time.
-    pub response_ns: Times,
+    pub response_ns: ResponseTimes,
     /// From when a request was sent to its answer; for answers in time.
-    pub service_ns: Times,
+    pub service_ns: ResponseTimes,
     /// From when a request was due to when it was sent; nothing in a closed loop.
-    pub schedule_error_ns: Times,
+    pub schedule_error_ns: ResponseTimes,
     /// The schedule errors by size.
-    pub schedule_error_histogram: Vec<Bucket>,
+    pub schedule_error_histogram: Vec<HistogramBucket>,
     /// How well the schedule was kept; nothing in a closed loop.
-    pub pacing: Option<Kept>,
+    pub pacing: Option<ScheduleAccuracy>,
     /// Each phase of a schedule that has several.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PhaseStep>,
     /// The response times as a curve: which share of them is below which time.
-    pub response_curve: Vec<Point>,
+    pub response_curve: Vec<PercentilePoint>,
     /// The service times as such a curve.
-    pub service_curve: Vec<Point>,
+    pub service_curve: Vec<PercentilePoint>,
     /// The response times by size.
-    pub response_histogram: Vec<Bucket>,
+    pub response_histogram: Vec<HistogramBucket>,
     /// What became of connections, where there are any.
     pub connections: Option<ConnectionCounts>,
     /// How answers compare with what they should be.
-    pub verification: Option<Verification>,
+    pub verification: Option<VerificationReport>,
     /// What each second saw.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<SecondCounts>,
     /// The share of what the machine can do, when that was given.
-    pub share: Option<Share>,
+    pub share: Option<ScheduleShare>,
     /// What was promised of the run, and what became of it.
-    pub assertions: Vec<Judged>,
+    pub assertions: Vec<AssertionResult>,
     /// Why the run does not count; empty when it does.
     pub invalid: Vec<String>,
 }
 
 /// What was asked for.
 #[derive(Clone, Debug, Serialize)]
-pub struct Setting {
+pub struct ReportSetting {
     /// The server.
     pub target: String,
     /// `udp`, `udp-trains`, `tcp`, `http` or `http-json`.
@@ -146,7 +146,7 @@ pub struct StreamSetting {
 
 /// One point of a curve of percentiles.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Point {
+pub struct PercentilePoint {
     /// The share of answers, from 0 to 1.
     pub share: f64,
     /// None of them took longer.
@@ -155,7 +155,7 @@ pub struct Point {
 
 /// Answers whose times are of one size.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Bucket {
+pub struct HistogramBucket {
     /// From this time on.
     pub from_ns: u64,
     /// Up to this one.
@@ -224,7 +224,7 @@ pub struct CodeCount {
 /// A histogram in some numbers.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names say it")]
-pub struct Times {
+pub struct ResponseTimes {
     pub count: u64,
     pub min: u64,
     pub mean: f64,
@@ -236,7 +236,7 @@ pub struct Times {
     pub max: u64,
 }
 
-impl Times {
+impl ResponseTimes {
     pub(crate) fn of<C: Counter>(histogram: &Histogram<C>) -> Self {
         if histogram.is_empty() {
             return Self::default();
@@ -258,7 +258,7 @@ impl Times {
 
 /// How answers, in time or late, compare with what they should be.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verification {
+pub struct VerificationReport {
     /// What they should be: a snapshot, records, or the first pass.
     pub truth: String,
     /// Whether signatures were checked where they were asked for.
@@ -285,7 +285,7 @@ pub struct Verification {
 
 /// What one second saw.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Second {
+pub struct SecondCounts {
     /// Since the start, at its end.
     pub elapsed_s: f64,
     /// Requests sent in it.
@@ -325,7 +325,7 @@ pub struct Second {
     pub is_rest: bool,
 }
 
-impl Second {
+impl SecondCounts {
     /// A moment in which no request was sent yet.
     pub(crate) fn none() -> Self {
         Self { is_rest: true, ..Self::default() }
@@ -334,7 +334,7 @@ impl Second {
 
 /// A result as a share of what the machine can do.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Share {
+pub struct ScheduleShare {
     /// Answers a second that `handle-loadgen limit` measured.
     pub limit_answers_per_s: f64,
     /// Of the run's answers a second.
@@ -343,16 +343,16 @@ pub struct Share {
 
 /// What a run saw besides its counts.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RunObservations {
     pub(crate) path: String,
     pub(crate) clock: Clock,
-    pub(crate) followed: Option<Followed>,
+    pub(crate) followed: Option<FollowReport>,
     pub(crate) stopped: bool,
-    pub(crate) seconds: Vec<Second>,
+    pub(crate) seconds: Vec<SecondCounts>,
 }
 
-impl Report {
-    pub(crate) fn new(options: &RunOptions, job: &Job, total: &Total, seen: &Seen) -> Self {
+impl RunReport {
+    pub(crate) fn new(options: &RunOptions, job: &RunJob, total: &RunTotal, seen: &RunObservations) -> Self {
         // In a closed loop up to the last answer in time: of a few requests at once it would else be next to nothing.
         let sending_s = match &job.schedule {
             // What was sent in overtime was due before.
@@ -360,11 +360,11 @@ impl Report {
             _ => total.sending_ns as f64 / 1e9,
         }
         .max(1e-9);
-        let verification = options.verify.as_ref().map(|verify| Verification {
+        let verification = options.verify.as_ref().map(|verify| VerificationReport {
             truth: match &verify.truth {
-                Truth::Snapshot(dir) => format!("snapshot {}", dir.display()),
-                Truth::Records(path) => format!("records {}", path.display()),
-                Truth::FirstPass => "first pass".to_owned(),
+                ReferenceData::Snapshot(dir) => format!("snapshot {}", dir.display()),
+                ReferenceData::Records(path) => format!("records {}", path.display()),
+                ReferenceData::FirstPass => "first pass".to_owned(),
             },
             signatures: verify.key.is_some(),
             verified: total.counts.verified,
@@ -381,17 +381,17 @@ impl Report {
             schema: RUN_SCHEMA,
             started_unix_ms: seen.clock.start_unix_ms(),
             environment: Environment::read(),
-            setting: Setting::new(options, job, &seen.path),
+            setting: ReportSetting::new(options, job, &seen.path),
             accounts: Accounts::new(total),
             sent_per_s: total.counts.sent as f64 / sending_s,
             answered_per_s: total.counts.answered as f64 / sending_s,
-            response_ns: Times::of(&total.latency.response),
-            service_ns: Times::of(&total.latency.service),
-            schedule_error_ns: Times::of(&total.latency.schedule_error),
+            response_ns: ResponseTimes::of(&total.latency.response),
+            service_ns: ResponseTimes::of(&total.latency.service),
+            schedule_error_ns: ResponseTimes::of(&total.latency.schedule_error),
             schedule_error_histogram: buckets(&total.latency.schedule_error),
             pacing: total.pacing.kept(),
             steps: match &options.load {
-                Load::Phases(phases) => total.steps.summary(phases),
+                LoadPattern::Phases(phases) => total.steps.summary(phases),
                 _ => Vec::new(),
             },
             response_curve: curve(&total.latency.response),
@@ -427,7 +427,7 @@ impl Report {
     pub fn share_of(&mut self, limit: &LimitReport) {
         let limit_answers_per_s = limit.answers_per_s;
         let share = self.answered_per_s / limit_answers_per_s.max(f64::MIN_POSITIVE);
-        self.share = Some(Share { limit_answers_per_s, share });
+        self.share = Some(ScheduleShare { limit_answers_per_s, share });
     }
 
     /// Judges what was promised of the run; whether all of it holds.
@@ -450,7 +450,7 @@ impl Report {
         }
         let lag_ns = self.schedule_error_ns.p99;
         if lag_ns > SCHEDULE_ERROR_P99_NS_MAX {
-            let lag = Time(lag_ns);
+            let lag = HumanDuration(lag_ns);
             reasons.push(format!("one request in a hundred was sent {lag} or more behind schedule"));
         }
         if accounts.kernel_drops as f64 > UNSENT_SHARE_MAX * accounts.sent as f64 {
@@ -458,7 +458,7 @@ impl Report {
             reasons.push(format!("{} answers were dropped at our own socket; {hint}", accounts.kernel_drops));
         }
         if accounts.sent > 0 && accounts.answered + accounts.late == 0 {
-            let Setting { target, transport, .. } = self.setting.clone();
+            let ReportSetting { target, transport, .. } = self.setting.clone();
             reasons.push(Error::NoAnswer { target, transport }.to_string());
         }
         if let Some(verification) = &self.verification {
@@ -476,51 +476,51 @@ impl Report {
 }
 
 /// Points for a plot whose axis shows more of the slowest: ten for each further nine of the share.
-fn curve(histogram: &Histogram<u64>) -> Vec<Point> {
+fn curve(histogram: &Histogram<u64>) -> Vec<PercentilePoint> {
     if histogram.is_empty() {
         return Vec::new();
     }
     let (mut points, mut above, least) = (Vec::new(), 1.0, 1.0 / histogram.len() as f64);
     while above > least {
         let share = 1.0 - above;
-        points.push(Point { share, ns: histogram.value_at_quantile(share).min(histogram.max()) });
+        points.push(PercentilePoint { share, ns: histogram.value_at_quantile(share).min(histogram.max()) });
         above *= 10f64.powf(-0.1);
     }
-    points.push(Point { share: 1.0, ns: histogram.max() });
+    points.push(PercentilePoint { share: 1.0, ns: histogram.max() });
     points
 }
 
 /// Buckets each of which is a quarter longer than the one before.
-fn buckets(histogram: &Histogram<u64>) -> Vec<Bucket> {
+fn buckets(histogram: &Histogram<u64>) -> Vec<HistogramBucket> {
     let mut buckets = Vec::new();
     let mut from_ns = 0;
     for step in histogram.iter_log(1000, 1.25) {
         let to_ns = step.value_iterated_to();
         let count = step.count_since_last_iteration();
         if count > 0 || !buckets.is_empty() {
-            buckets.push(Bucket { from_ns, to_ns, count });
+            buckets.push(HistogramBucket { from_ns, to_ns, count });
         }
         from_ns = to_ns + 1;
     }
     buckets
 }
 
-impl Setting {
-    fn new(options: &RunOptions, job: &Job, path: &str) -> Self {
+impl ReportSetting {
+    fn new(options: &RunOptions, job: &RunJob, path: &str) -> Self {
         let (rate, window) = match &options.load {
-            Load::Open { rate } => (Some(rate.get()), None),
-            Load::Closed { window } => (None, Some(*window)),
-            Load::Recorded(_) if job.schedule.is_none() => (None, Some(RunOptions::WINDOW)),
-            Load::Recorded(_) | Load::Phases(_) => (None, None),
+            LoadPattern::Open { rate } => (Some(rate.get()), None),
+            LoadPattern::Closed { window } => (None, Some(*window)),
+            LoadPattern::Recorded(_) if job.schedule.is_none() => (None, Some(RunOptions::WINDOW)),
+            LoadPattern::Recorded(_) | LoadPattern::Phases(_) => (None, None),
         };
         let streams = match options.transport {
-            Transport::Udp { .. } => None,
-            Transport::Stream(Streams { connections, pipeline, requests, .. }) => {
+            StreamTransport::Udp { .. } => None,
+            StreamTransport::Stream(Streams { connections, pipeline, requests, .. }) => {
                 Some(StreamSetting { connections, pipeline, requests })
             }
         };
         let workload = &job.workload;
-        let is_recorded = matches!(options.names, Names::Recording { .. });
+        let is_recorded = matches!(options.names, NameOptions::Recording { .. });
         Self {
             target: options.target.to_string(),
             transport: options.transport.to_string(),
@@ -543,12 +543,12 @@ impl Setting {
             idle: job.schedule.as_ref().map(|_| options.idle.to_string()),
             cores: options.cores.clone(),
             names: match &options.names {
-                Names::File(path) => format!("file {}", path.display()),
-                Names::Snapshot(path) => format!("snapshot {}", path.display()),
-                Names::Template(template) => format!("template {template}"),
-                Names::Generated(count) => format!("{count} made up"),
-                Names::Recording { path, .. } => format!("recording {}", path.display()),
-                Names::List(_) => "list".to_owned(),
+                NameOptions::File(path) => format!("file {}", path.display()),
+                NameOptions::Snapshot(path) => format!("snapshot {}", path.display()),
+                NameOptions::Template(template) => format!("template {template}"),
+                NameOptions::Generated(count) => format!("{count} made up"),
+                NameOptions::Recording { path, .. } => format!("recording {}", path.display()),
+                NameOptions::List(_) => "list".to_owned(),
             },
             pattern: if is_recorded { "recorded".to_owned() } else { options.pattern.to_string() },
             forms: match workload.has_forms() {
@@ -564,14 +564,14 @@ impl Setting {
 }
 
 /// Phases for people; nothing for one rate.
-fn describe(load: &Load) -> Option<String> {
+fn describe(load: &LoadPattern) -> Option<String> {
     /// More are not told one by one.
     const TOLD_MAX: usize = 8;
     match load {
-        Load::Open { .. } | Load::Closed { .. } => None,
-        Load::Recorded(speed) => Some(format!("recorded times, speed {speed}")),
-        Load::Phases(phases) if phases.len() > TOLD_MAX => Some(format!("{} phases", phases.len())),
-        Load::Phases(phases) => {
+        LoadPattern::Open { .. } | LoadPattern::Closed { .. } => None,
+        LoadPattern::Recorded(speed) => Some(format!("recorded times, speed {speed}")),
+        LoadPattern::Phases(phases) if phases.len() > TOLD_MAX => Some(format!("{} phases", phases.len())),
+        LoadPattern::Phases(phases) => {
             let told = phases.iter().map(|phase| match phase {
                 phase if phase.from == phase.to => format!("{}/s for {:?}", phase.from, phase.duration),
                 phase => format!("{}/s to {}/s in {:?}", phase.from, phase.to, phase.duration),
@@ -582,7 +582,7 @@ fn describe(load: &Load) -> Option<String> {
 }
 
 impl Accounts {
-    fn new(total: &Total) -> Self {
+    fn new(total: &RunTotal) -> Self {
         let counts = &total.counts;
         let code = |(code, count)| CodeCount { code, name: ResponseCode(code).to_string(), count };
         Self {
@@ -614,14 +614,14 @@ pub(crate) mod tests {
     use super::*;
 
     /// A run of two seconds, with some of everything.
-    pub(crate) fn report() -> Report {
+    pub(crate) fn report() -> RunReport {
         let options = RunOptions {
-            load: Load::Open { rate: std::num::NonZeroU64::new(1000).unwrap() },
+            load: LoadPattern::Open { rate: std::num::NonZeroU64::new(1000).unwrap() },
             duration: Duration::from_secs(2),
-            ..RunOptions::new(([127, 0, 0, 1], 2641).into(), Names::List(vec![b"10.1/a".to_vec()]))
+            ..RunOptions::new(([127, 0, 0, 1], 2641).into(), NameOptions::List(vec![b"10.1/a".to_vec()]))
         };
-        let job = Job::prepare(&options, || std::ops::ControlFlow::Continue(())).unwrap();
-        let mut total = Total::default();
+        let job = RunJob::prepare(&options, || std::ops::ControlFlow::Continue(())).unwrap();
+        let mut total = RunTotal::default();
         let counts = &mut total.counts;
         (counts.scheduled, counts.sent, counts.answered, counts.lost) = (2000, 2000, 1980, 20);
         (0..1960).for_each(|_| counts.codes.count(1));
@@ -632,7 +632,7 @@ pub(crate) mod tests {
             total.latency.service.record(ns - 1000).unwrap();
             total.latency.schedule_error.record(10_000).unwrap();
         }
-        let second = |number: u64| Second {
+        let second = |number: u64| SecondCounts {
             elapsed_s: (number + 1) as f64,
             sent: 1000,
             answered: 990,
@@ -643,13 +643,13 @@ pub(crate) mod tests {
             response_p99_ns: 2_000_000,
             response_max_ns: 2_000_000,
             lag_max_ns: 10_000,
-            ..Second::default()
+            ..SecondCounts::default()
         };
         let clock = Clock::new(std::time::Instant::now());
         let seconds = vec![second(0), second(1)];
         let path = "portable".to_owned();
-        let seen = Seen { path, clock, followed: None, stopped: false, seconds };
-        let mut report = Report::new(&options, &job, &total, &seen);
+        let seen = RunObservations { path, clock, followed: None, stopped: false, seconds };
+        let mut report = RunReport::new(&options, &job, &total, &seen);
         // Exactly: a histogram has three digits.
         (report.response_ns.p99, report.schedule_error_ns.max) = (2_000_000, 10_000);
         report

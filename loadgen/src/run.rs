@@ -9,26 +9,26 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handle_net::{Choice, Datapath, Options, Peer, open, pin_to_core};
+use handle_net::{Datapath, DatapathChoice, Peer, SocketOptions, open, pin_to_core};
 
 use crate::clock::Clock;
-use crate::counts::{Codes, Counts};
+use crate::counts::{AnswerCounts, Codes};
 use crate::drive::{TICK_NS, drive, wake_on_time};
 use crate::error::Error;
-use crate::job::Job;
-use crate::known::{Learned, Records};
+use crate::expected_records::{ExpectedRecords, LearnedAnswers};
+use crate::followed_set::{self, FollowReport, Follower};
+use crate::job::RunJob;
 use crate::latency::{self, Latency};
-use crate::options::{Load, Names, RunOptions, Truth, Verify};
+use crate::options::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use crate::pacing::Pacing;
-use crate::pattern::{Chooser, Pattern};
-use crate::published::{self, Followed, Follower};
-use crate::random::Random;
-use crate::report::{Report, Second, Seen};
+use crate::pattern::{AccessOrder, Chooser};
+use crate::random::RandomGenerator;
+use crate::report::{RunObservations, RunReport, SecondCounts};
 use crate::server_key;
 use crate::steps::Steps;
-use crate::stream::{self, ConnectionCounts, Pool, Transport};
-use crate::verify::{Mismatch, Rules, Source, Verifier, Watch};
-use crate::worker::{BURST_MAX, Interval, Outcome, Plan, Worker};
+use crate::stream::{self, ConnectionCounts, Pool, StreamTransport};
+use crate::verify::{AnswerVerifier, ContentSource, Mismatch, SharedTimeline, VerifyRules};
+use crate::worker::{BURST_MAX, Interval, LoadWorker, WorkerOutcome, WorkerPlan};
 
 /// What is due at the end of a run, but not sent so much later, is not sent at all.
 const OVERTIME_MAX: Duration = Duration::from_millis(10);
@@ -58,10 +58,10 @@ const RECEIVE_LEN: usize = 2048;
 /// When the accounts do not add up, which would be a bug of this crate.
 pub fn run(
     options: &RunOptions,
-    mut progress: impl FnMut(&Second) -> ControlFlow<()>,
-) -> Result<Report, Error> {
+    mut progress: impl FnMut(&SecondCounts) -> ControlFlow<()>,
+) -> Result<RunReport, Error> {
     options.check()?;
-    let job = Job::prepare(options, || progress(&Second::none()))?;
+    let job = RunJob::prepare(options, || progress(&SecondCounts::none()))?;
     let judge = match &options.verify {
         Some(verify) => Some(Judge::prepare(options, &job, verify, &mut progress)?),
         None => None,
@@ -69,39 +69,39 @@ pub fn run(
     let mut done = pass(options, &job, judge.as_ref(), None, &mut progress)?;
     let is_verified = judge.is_some();
     let total = sum(std::mem::take(&mut done.outcomes), is_verified, options);
-    Ok(Report::new(options, &job, &total, &done.seen))
+    Ok(RunReport::new(options, &job, &total, &done.seen))
 }
 
 /// What answers are judged by.
 struct Judge {
-    truth: Known,
-    rules: Rules,
+    truth: AnswerSource,
+    rules: VerifyRules,
 }
 
-enum Known {
+enum AnswerSource {
     /// A set that may be replaced meanwhile.
     Published(handle_snapshot::PublishedSet),
     /// Something that stays.
-    Fixed(Arc<dyn Source>),
+    Fixed(Arc<dyn ContentSource>),
 }
 
 impl Judge {
     fn prepare(
         options: &RunOptions,
-        job: &Job,
+        job: &RunJob,
         verify: &Verify,
-        progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SecondCounts) -> ControlFlow<()>,
     ) -> Result<Self, Error> {
         let truth = match &verify.truth {
-            Truth::Snapshot(dir) => Known::Published(published::open(dir)?),
-            Truth::Records(path) => {
-                let records = Records::read(path, || progress(&Second::none()))?;
-                Known::Fixed(Arc::new(records))
+            ReferenceData::Snapshot(dir) => AnswerSource::Published(followed_set::open(dir)?),
+            ReferenceData::Records(path) => {
+                let records = ExpectedRecords::read(path, || progress(&SecondCounts::none()))?;
+                AnswerSource::Fixed(Arc::new(records))
             }
-            Truth::FirstPass => Known::Fixed(Arc::new(first_pass(options, job, progress)?)),
+            ReferenceData::FirstPass => AnswerSource::Fixed(Arc::new(first_pass(options, job, progress)?)),
         };
         let key = verify.key.as_ref().map(|source| server_key::read(source, options));
-        let rules = Rules {
+        let rules = VerifyRules {
             staleness_ns: i64::try_from(verify.staleness_max.as_nanos()).unwrap_or(i64::MAX),
             every: verify.every,
             keep: verify.keep,
@@ -119,14 +119,14 @@ impl Judge {
 /// Those of a pass; and when somebody stops it, or nothing is answered at all, which for many handles would take hours.
 fn first_pass(
     options: &RunOptions,
-    job: &Job,
-    progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
-) -> Result<Learned, Error> {
+    job: &RunJob,
+    progress: &mut dyn FnMut(&SecondCounts) -> ControlFlow<()>,
+) -> Result<LearnedAnswers, Error> {
     /// Requests that wait at a time: few, as what matters is that none is lost.
     const WINDOW: usize = 32;
     const ROUNDS: usize = 3;
     let workload = job.plain(options)?;
-    let mut learned = Learned::default();
+    let mut learned = LearnedAnswers::default();
     (0..).zip(0..workload.len()).for_each(|(number, _)| learned.expect(workload.handle(number)));
     let (mut is_stopped, mut answers) = (false, 0);
     for _ in 0..ROUNDS {
@@ -134,16 +134,16 @@ fn first_pass(
             break;
         }
         let options = RunOptions {
-            load: Load::Closed { window: WINDOW },
-            pattern: Pattern::Sequential,
+            load: LoadPattern::Closed { window: WINDOW },
+            pattern: AccessOrder::Sequential,
             verify: None,
             ..options.clone()
         };
         let requests = workload.len() as u64;
-        let job = Job { workload: workload.clone(), schedule: None, requests, skipped: None };
+        let job = RunJob { workload: workload.clone(), schedule: None, requests, skipped: None };
         let done = pass(&options, &job, None, Some(&learned), &mut |second| {
             answers += second.answered + second.late;
-            is_stopped |= progress(&Second::none()).is_break();
+            is_stopped |= progress(&SecondCounts::none()).is_break();
             let is_silent = answers == 0 && second.lost_so_far > 0;
             if is_stopped || is_silent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -162,19 +162,19 @@ fn first_pass(
 }
 
 /// What one pass left.
-struct Done {
+struct PassOutcome {
     outcomes: Vec<ThreadOutcome>,
-    seen: Seen,
+    seen: RunObservations,
 }
 
 /// Does one pass: threads in, what they have to report out.
 fn pass(
     options: &RunOptions,
-    job: &Job,
+    job: &RunJob,
     judge: Option<&Judge>,
-    learn: Option<&Learned>,
-    progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
-) -> Result<Done, Error> {
+    learn: Option<&LearnedAnswers>,
+    progress: &mut dyn FnMut(&SecondCounts) -> ControlFlow<()>,
+) -> Result<PassOutcome, Error> {
     let local = local_address(options.target).map_err(Error::Open)?;
     let (messages_in, messages) = channel();
     let (stop, verified) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -193,7 +193,7 @@ fn pass(
                 thread.run(&start, &messages).inspect_err(|_| {
                     // What the others would measure alone is not what was asked for.
                     thread.stop.store(true, Ordering::Relaxed);
-                    let _ = messages.send(Message::Failed);
+                    let _ = messages.send(ThreadMessage::Failed);
                 })
             }));
         }
@@ -209,17 +209,17 @@ fn pass(
         };
         let clock = Clock::new(Instant::now() + HEAD_START);
         let follower = judge.and_then(|judge| match &judge.truth {
-            Known::Published(set) => Some(Follower::new(set.clone(), clock, keep_ns(options))),
-            Known::Fixed(_) => None,
+            AnswerSource::Published(set) => Some(Follower::new(set.clone(), clock, keep_ns(options))),
+            AnswerSource::Fixed(_) => None,
         });
         let watch = match judge.map(|judge| &judge.truth) {
-            Some(Known::Fixed(source)) => Some(Arc::new(Watch::fixed(Arc::clone(source)))),
+            Some(AnswerSource::Fixed(source)) => Some(Arc::new(SharedTimeline::fixed(Arc::clone(source)))),
             _ => follower.as_ref().map(Follower::watch),
         };
         let following = follower.map(|follower| scope.spawn(|| follower.follow(&verified)));
         for start in starts {
             // A thread that is gone says why when it is joined.
-            let _ = start.send(Start { clock, watch: watch.clone() });
+            let _ = start.send(RunStart { clock, shared_timeline: watch.clone() });
         }
         let seconds = collect(&messages, options.threads, |second| {
             if progress(second).is_break() {
@@ -232,7 +232,7 @@ fn pass(
         let followed = following.map(|thread| thread.join().unwrap_or_else(resume));
         let outcomes = results.into_iter().flat_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
         let stopped = stop.load(Ordering::Relaxed);
-        Ok(Done { outcomes, seen: Seen { path, clock, followed, stopped, seconds } })
+        Ok(PassOutcome { outcomes, seen: RunObservations { path, clock, followed, stopped, seconds } })
     })
 }
 
@@ -269,7 +269,7 @@ fn local_address(target: SocketAddr) -> std::io::Result<IpAddr> {
 }
 
 /// What a thread tells while it runs.
-enum Message {
+enum ThreadMessage {
     Ready(String),
     /// It has ended, and says why when it is joined.
     Failed,
@@ -286,28 +286,28 @@ enum Message {
 }
 
 /// What a thread needs to begin.
-struct Start {
+struct RunStart {
     clock: Clock,
-    watch: Option<Arc<Watch>>,
+    shared_timeline: Option<Arc<SharedTimeline>>,
 }
 
 struct Thread<'a> {
     number: usize,
     options: &'a RunOptions,
-    job: &'a Job,
+    job: &'a RunJob,
     local: IpAddr,
-    rules: Option<&'a Rules>,
-    learn: Option<&'a Learned>,
+    rules: Option<&'a VerifyRules>,
+    learn: Option<&'a LearnedAnswers>,
     stop: &'a AtomicBool,
 }
 
 /// What one thread has to report.
 struct ThreadOutcome {
-    worker: Outcome,
+    worker: WorkerOutcome,
     connections: Option<ConnectionCounts>,
 }
 
-enum Path {
+enum SendPath {
     Datagrams(Box<dyn Datapath>),
     Streams(Box<Pool>),
 }
@@ -316,8 +316,8 @@ impl Thread<'_> {
     /// `None` when nobody started it.
     fn run(
         &self,
-        start: &Receiver<Start>,
-        messages: &Sender<Message>,
+        start: &Receiver<RunStart>,
+        messages: &Sender<ThreadMessage>,
     ) -> Result<Option<ThreadOutcome>, Error> {
         let options = self.options;
         if !options.cores.is_empty() {
@@ -329,31 +329,31 @@ impl Thread<'_> {
         let mut path = self.open().map_err(Error::Open)?;
         let mut worker = self.worker();
         let sources = options.sources_of(self.number);
-        if matches!(path, Path::Datagrams(_)) && sources.len() > 1 {
+        if matches!(path, SendPath::Datagrams(_)) && sources.len() > 1 {
             worker.leave_from(&sources);
         }
         let name = match &path {
-            Path::Datagrams(path) => path.kind().to_string(),
-            Path::Streams(_) => "epoll".to_owned(),
+            SendPath::Datagrams(path) => path.kind().to_string(),
+            SendPath::Streams(_) => "epoll".to_owned(),
         };
-        let _ = messages.send(Message::Ready(name));
-        let Ok(Start { clock, watch }) = start.recv() else { return Ok(None) };
+        let _ = messages.send(ThreadMessage::Ready(name));
+        let Ok(RunStart { clock, shared_timeline: watch }) = start.recv() else { return Ok(None) };
         if let (Some(watch), Some(rules)) = (watch, self.rules) {
-            worker.verify(Verifier::new(watch, rules.clone()));
+            worker.verify(AnswerVerifier::new(watch, rules.clone()));
         }
         if let Some(learned) = self.learn {
             worker.learn(learned.expected());
         }
         let tick = |second, now_ns, interval| {
             let interval = Box::new(interval);
-            let _ = messages.send(Message::Tick { thread: self.number, second, now_ns, interval });
+            let _ = messages.send(ThreadMessage::Tick { thread: self.number, second, now_ns, interval });
         };
         let (driven, kernel_drops, connections) = match &mut path {
-            Path::Datagrams(path) => {
+            SendPath::Datagrams(path) => {
                 let driven = drive(&mut worker, &mut **path, (clock, options.idle), self.stop, tick);
                 (driven, path.kernel_drops(), None)
             }
-            Path::Streams(pool) => {
+            SendPath::Streams(pool) => {
                 let timeout_ns = duration_ns(options.timeout);
                 let driven =
                     stream::drive(&mut worker, pool, timeout_ns, (clock, options.idle), self.stop, tick);
@@ -361,18 +361,18 @@ impl Thread<'_> {
             }
         };
         driven.map_err(Error::Datapath)?;
-        let _ = messages.send(Message::Done { thread: self.number });
+        let _ = messages.send(ThreadMessage::Done { thread: self.number });
         Ok(Some(ThreadOutcome { worker: worker.finish(kernel_drops), connections }))
     }
 
-    fn open(&self) -> std::io::Result<Path> {
+    fn open(&self) -> std::io::Result<SendPath> {
         let options = self.options;
         let sources = options.sources_of(self.number);
         let request_len_max = self.job.workload.request_len_max();
         let trains = match options.transport {
-            Transport::Stream(streams) => {
+            StreamTransport::Stream(streams) => {
                 let with_values = self.rules.is_some() || self.learn.is_some();
-                return Ok(Path::Streams(Box::new(Pool::open(
+                return Ok(SendPath::Streams(Box::new(Pool::open(
                     options.target,
                     options.host.as_deref(),
                     sources,
@@ -381,7 +381,7 @@ impl Thread<'_> {
                     with_values,
                 )?)));
             }
-            Transport::Udp { trains } => trains,
+            StreamTransport::Udp { trains } => trains,
         };
         let bound = match sources[..] {
             [] => self.local,
@@ -389,7 +389,7 @@ impl Thread<'_> {
             // Each datagram says from which it leaves.
             [..] => Ipv4Addr::UNSPECIFIED.into(),
         };
-        let socket = Options {
+        let socket = SocketOptions {
             batch_len: if self.job.schedule.is_some() {
                 RECEIVE_BATCH_LEN_ON_TIME
             } else {
@@ -397,55 +397,59 @@ impl Thread<'_> {
             },
             outbox_datagrams: BURST_MAX,
             outbox_len: BURST_MAX * request_len_max,
-            ..Options::new(SocketAddr::new(bound, 0))
+            ..SocketOptions::new(SocketAddr::new(bound, 0))
         };
-        let socket =
-            if trains { socket } else { Options { receive_len: RECEIVE_LEN, ..socket.one_at_a_time() } };
+        let socket = if trains {
+            socket
+        } else {
+            SocketOptions { receive_len: RECEIVE_LEN, ..socket.one_at_a_time() }
+        };
         let choice = match options.datapath {
             // A look at io_uring without patience enters the scheduler, which was measured to quadruple the median of the
             // schedule error on a machine that does other things as well.
-            Choice::Auto if self.job.schedule.is_some() => Choice::Portable,
+            DatapathChoice::Auto if self.job.schedule.is_some() => DatapathChoice::Portable,
             choice => choice,
         };
-        Ok(Path::Datagrams(open(choice, &socket)?.path))
+        Ok(SendPath::Datagrams(open(choice, &socket)?.path))
     }
 
-    fn worker(&self) -> Worker<'_> {
+    fn worker(&self) -> LoadWorker<'_> {
         let (options, job) = (self.options, self.job);
         let (number, threads) = (self.number as u64, options.threads as u64);
         let len = u32::try_from(job.workload.len()).unwrap_or(u32::MAX);
         // The requests of a recording are as many as its times.
-        let is_recorded = matches!(options.names, Names::Recording { .. });
-        let pattern = if is_recorded { Pattern::Sequential } else { options.pattern };
+        let is_recorded = matches!(options.names, NameOptions::Recording { .. });
+        let pattern = if is_recorded { AccessOrder::Sequential } else { options.pattern };
         let rate_max = job.schedule.as_ref().map(|schedule| schedule.rate_max());
-        Worker::new(
+        LoadWorker::new(
             self.plan(),
             &job.workload,
             Chooser::new(pattern, len, number, threads),
             Peer::to(options.target),
             duration_ns(options.timeout),
-            Random::new(options.seed, number),
+            RandomGenerator::new(options.seed, number),
             options.table_capacity(rate_max),
         )
     }
 
-    fn plan(&self) -> Plan<'_> {
+    fn plan(&self) -> WorkerPlan<'_> {
         let (number, threads) = (self.number as u64, self.options.threads as u64);
         let until_ns = duration_ns(self.options.duration);
         match (&self.job.schedule, &self.options.load) {
-            (Some(schedule), _) => Plan::Open {
+            (Some(schedule), _) => WorkerPlan::Open {
                 share: schedule.share(number, threads),
                 until_ns: schedule.end_ns().saturating_add(duration_ns(OVERTIME_MAX)),
             },
             (None, load) => {
                 // A recording as fast as answers come has no window of its own.
-                let window = if let Load::Closed { window } = load { *window } else { RunOptions::WINDOW };
+                let window =
+                    if let LoadPattern::Closed { window } = load { *window } else { RunOptions::WINDOW };
                 // Each thread has its share of the requests, if they are counted; then they are the end.
                 match self.job.requests {
-                    u64::MAX => Plan::Closed { window, left: u64::MAX, until_ns },
+                    u64::MAX => WorkerPlan::Closed { window, left: u64::MAX, until_ns },
                     requests => {
                         let left = requests.saturating_sub(number).div_ceil(threads);
-                        Plan::Closed { window, left, until_ns: u64::MAX }
+                        WorkerPlan::Closed { window, left, until_ns: u64::MAX }
                     }
                 }
             }
@@ -458,13 +462,13 @@ fn duration_ns(duration: Duration) -> u64 {
 }
 
 /// Waits until all threads are ready; `None` when one has ended instead.
-fn all_ready(messages: &Receiver<Message>, threads: usize) -> Option<String> {
+fn all_ready(messages: &Receiver<ThreadMessage>, threads: usize) -> Option<String> {
     let mut paths = Vec::new();
     while paths.len() < threads {
         match messages.recv() {
-            Ok(Message::Ready(path)) => paths.push(path),
-            Ok(Message::Tick { .. } | Message::Done { .. }) => {}
-            Ok(Message::Failed) | Err(_) => return None,
+            Ok(ThreadMessage::Ready(path)) => paths.push(path),
+            Ok(ThreadMessage::Tick { .. } | ThreadMessage::Done { .. }) => {}
+            Ok(ThreadMessage::Failed) | Err(_) => return None,
         }
     }
     // The same options open the same path in all threads, or else the slower kind is the one to name, which
@@ -473,32 +477,36 @@ fn all_ready(messages: &Receiver<Message>, threads: usize) -> Option<String> {
 }
 
 /// Adds up the ticks of all threads, and passes each second on once all have told of it.
-fn collect(messages: &Receiver<Message>, threads: usize, mut each: impl FnMut(&Second)) -> Vec<Second> {
+fn collect(
+    messages: &Receiver<ThreadMessage>,
+    threads: usize,
+    mut each: impl FnMut(&SecondCounts),
+) -> Vec<SecondCounts> {
     let mut open = BTreeMap::<u64, (u64, Interval)>::new();
     let mut told = vec![0; threads];
     let mut codes = vec![Codes::default(); threads];
     let mut seconds = Vec::new();
-    let mut totals = Second::default();
+    let mut totals = SecondCounts::default();
     let mut close = |open: &mut BTreeMap<u64, (u64, Interval)>, codes: &[Codes], before: u64| {
         while let Some(first) = open.first_entry().filter(|first| *first.key() < before) {
             let (number, (end_ns, interval)) = first.remove_entry();
-            totals = Second::after(&totals, number * TICK_NS, end_ns, interval, codes);
+            totals = SecondCounts::after(&totals, number * TICK_NS, end_ns, interval, codes);
             each(&totals);
             // The histogram is for those who watch; all of them together may be large.
-            seconds.push(Second { histogram: None, codes: Vec::new(), ..totals.clone() });
+            seconds.push(SecondCounts { histogram: None, codes: Vec::new(), ..totals.clone() });
         }
     };
     while let Ok(message) = messages.recv() {
         match message {
-            Message::Tick { thread, second, now_ns, interval } => {
+            ThreadMessage::Tick { thread, second, now_ns, interval } => {
                 let (end_ns, sum) = open.entry(second).or_default();
                 *end_ns = now_ns.max(*end_ns);
                 sum.add(&interval);
                 told[thread] = now_ns / TICK_NS;
                 codes[thread] = interval.codes;
             }
-            Message::Done { thread } => told[thread] = u64::MAX,
-            Message::Ready(_) | Message::Failed => {}
+            ThreadMessage::Done { thread } => told[thread] = u64::MAX,
+            ThreadMessage::Ready(_) | ThreadMessage::Failed => {}
         }
         close(&mut open, &codes, told.iter().copied().min().unwrap_or(0));
     }
@@ -508,8 +516,8 @@ fn collect(messages: &Receiver<Message>, threads: usize, mut each: impl FnMut(&S
 
 /// What all threads have to report together.
 #[derive(Debug, Default)]
-pub(crate) struct Total {
-    pub(crate) counts: Counts,
+pub(crate) struct RunTotal {
+    pub(crate) counts: AnswerCounts,
     pub(crate) latency: Latency,
     pub(crate) pacing: Pacing,
     pub(crate) steps: Steps,
@@ -519,8 +527,8 @@ pub(crate) struct Total {
     pub(crate) connections: Option<ConnectionCounts>,
 }
 
-fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> Total {
-    let mut total = Total::default();
+fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> RunTotal {
+    let mut total = RunTotal::default();
     for ThreadOutcome { worker: outcome, connections } in outcomes {
         total.counts.add(&outcome.counts);
         total.latency.add(&outcome.latency);
@@ -553,7 +561,7 @@ impl Interval {
     }
 }
 
-impl Second {
+impl SecondCounts {
     /// The second that began at `start_ns`, after `previous`.
     fn after(previous: &Self, start_ns: u64, end_ns: u64, interval: Interval, codes: &[Codes]) -> Self {
         let len_ns = end_ns.saturating_sub(start_ns).max(1);
@@ -584,7 +592,7 @@ impl Second {
 }
 
 /// What was seen of the directory, for the report.
-impl Followed {
+impl FollowReport {
     /// Whether judging was hampered.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
@@ -602,7 +610,7 @@ mod tests {
         let ticks = [(0, TICK_NS, 10, 7), (1, TICK_NS + 5_000_000, 0, 3), (3, 4 * TICK_NS, 0, 1)];
         for (second, now_ns, sent, answered) in ticks {
             let interval = Box::new(Interval { sent, answered, ..Interval::default() });
-            sender.send(Message::Tick { thread: 0, second, now_ns, interval }).unwrap();
+            sender.send(ThreadMessage::Tick { thread: 0, second, now_ns, interval }).unwrap();
         }
         drop(sender);
         let mut told = Vec::new();
@@ -619,10 +627,10 @@ mod tests {
         let tick = |thread, second| {
             let interval = Box::new(Interval { sent: 1, ..Interval::default() });
             let now_ns = (second + 1) * TICK_NS;
-            sender.send(Message::Tick { thread, second, now_ns, interval }).unwrap();
+            sender.send(ThreadMessage::Tick { thread, second, now_ns, interval }).unwrap();
         };
         tick(0, 0);
-        sender.send(Message::Done { thread: 0 }).unwrap();
+        sender.send(ThreadMessage::Done { thread: 0 }).unwrap();
         tick(1, 0);
         tick(1, 1);
         thread::scope(|scope| {

@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::random::Random;
+use crate::random::RandomGenerator;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -52,23 +52,23 @@ pub enum Arrivals {
 /// The intended send times of a whole run, in nanoseconds from its start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    times: Times,
+    times: SendTimes,
     arrivals: Arrivals,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Times {
-    Phases(Vec<Placed>),
+enum SendTimes {
+    Phases(Vec<PlacedPhase>),
     /// In ascending order.
     Recorded(Arc<[u64]>),
 }
 
 /// A phase in its place.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Placed {
+struct PlacedPhase {
     start_ns: u64,
     len_ns: u64,
-    pace: Pace,
+    pace: PhasePace,
     /// Requests before it, and in it, when they come evenly.
     first: u64,
     count: u64,
@@ -78,7 +78,7 @@ struct Placed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Pace {
+enum PhasePace {
     /// Exact in whole numbers.
     Constant(NonZeroU64),
     Linear {
@@ -94,8 +94,8 @@ impl Schedule {
     #[must_use]
     pub fn constant(rate: NonZeroU64, duration: Duration) -> Self {
         let mut phases = Vec::new();
-        place(&mut phases, Pace::Constant(rate), duration);
-        Self { times: Times::Phases(phases), arrivals: Arrivals::Even }
+        place(&mut phases, PhasePace::Constant(rate), duration);
+        Self { times: SendTimes::Phases(phases), arrivals: Arrivals::Even }
     }
 
     /// Phases one after the other.
@@ -110,27 +110,29 @@ impl Schedule {
         for phase in list {
             let is_whole = phase.from == phase.to && phase.from.fract() == 0.0;
             let pace = match NonZeroU64::new(phase.from as u64) {
-                Some(rate) if is_whole => Pace::Constant(rate),
-                _ => Pace::Linear { from: phase.from.max(0.0), to: phase.to.max(0.0) },
+                Some(rate) if is_whole => PhasePace::Constant(rate),
+                _ => PhasePace::Linear { from: phase.from.max(0.0), to: phase.to.max(0.0) },
             };
             place(&mut phases, pace, phase.duration);
         }
-        Self { times: Times::Phases(phases), arrivals }
+        Self { times: SendTimes::Phases(phases), arrivals }
     }
 
     /// Requests at recorded times, in whatever order they are given.
     #[must_use]
     pub fn recorded(mut due_ns: Vec<u64>) -> Self {
         due_ns.sort_unstable();
-        Self { times: Times::Recorded(due_ns.into()), arrivals: Arrivals::Even }
+        Self { times: SendTimes::Recorded(due_ns.into()), arrivals: Arrivals::Even }
     }
 
     /// How many requests there are, or with a Poisson process how many are to be expected.
     #[must_use]
     pub fn count(&self) -> u64 {
         match &self.times {
-            Times::Phases(phases) => phases.last().map_or(0, |last| last.first.saturating_add(last.count)),
-            Times::Recorded(times) => times.len() as u64,
+            SendTimes::Phases(phases) => {
+                phases.last().map_or(0, |last| last.first.saturating_add(last.count))
+            }
+            SendTimes::Recorded(times) => times.len() as u64,
         }
     }
 
@@ -138,10 +140,10 @@ impl Schedule {
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         match &self.times {
-            Times::Phases(phases) => {
+            SendTimes::Phases(phases) => {
                 phases.last().map_or(0, |last| last.start_ns.saturating_add(last.len_ns))
             }
-            Times::Recorded(times) => times.last().map_or(0, |last| last.saturating_add(1)),
+            SendTimes::Recorded(times) => times.last().map_or(0, |last| last.saturating_add(1)),
         }
     }
 
@@ -149,8 +151,8 @@ impl Schedule {
     #[must_use]
     pub fn starts_ns(&self) -> Vec<u64> {
         match &self.times {
-            Times::Phases(phases) => phases.iter().map(|phase| phase.start_ns).collect(),
-            Times::Recorded(_) => Vec::new(),
+            SendTimes::Phases(phases) => phases.iter().map(|phase| phase.start_ns).collect(),
+            SendTimes::Recorded(_) => Vec::new(),
         }
     }
 
@@ -158,8 +160,8 @@ impl Schedule {
     #[must_use]
     pub fn rate_max(&self) -> f64 {
         match &self.times {
-            Times::Phases(phases) => phases.iter().fold(0.0, |max, phase| max.max(phase.pace.max())),
-            Times::Recorded(times) => {
+            SendTimes::Phases(phases) => phases.iter().fold(0.0, |max, phase| max.max(phase.pace.max())),
+            SendTimes::Recorded(times) => {
                 let mut first = 0;
                 let mut max = 0;
                 for (i, due_ns) in times.iter().enumerate() {
@@ -179,21 +181,21 @@ impl Schedule {
     ///
     /// If `threads` is 0.
     #[must_use]
-    pub fn share(&self, thread: u64, threads: u64) -> Share<'_> {
+    pub fn share(&self, thread: u64, threads: u64) -> ThreadShare<'_> {
         assert!(threads > 0, "a schedule is shared by at least one thread");
         let random = match self.arrivals {
             Arrivals::Even => None,
             // A stream that is not the one that chooses handles.
-            Arrivals::Poisson { seed } => Some(Random::new(seed, (1 << 32) | thread)),
+            Arrivals::Poisson { seed } => Some(RandomGenerator::new(seed, (1 << 32) | thread)),
         };
-        let mut share = Share {
+        let mut share = ThreadShare {
             schedule: self,
             phase: 0,
             next: thread,
             step: threads,
             random,
             position: 0.0,
-            due_ns: Share::NEVER,
+            due_ns: ThreadShare::NEVER,
         };
         match share.random {
             None => share.find(),
@@ -203,11 +205,11 @@ impl Schedule {
     }
 }
 
-fn place(phases: &mut Vec<Placed>, pace: Pace, duration: Duration) {
+fn place(phases: &mut Vec<PlacedPhase>, pace: PhasePace, duration: Duration) {
     let last = phases.last().copied();
     let len_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let volume = pace.volume(duration);
-    phases.push(Placed {
+    phases.push(PlacedPhase {
         start_ns: last.map_or(0, |last| last.start_ns.saturating_add(last.len_ns)),
         len_ns,
         pace,
@@ -218,7 +220,7 @@ fn place(phases: &mut Vec<Placed>, pace: Pace, duration: Duration) {
     });
 }
 
-impl Pace {
+impl PhasePace {
     fn max(self) -> f64 {
         match self {
             Self::Constant(rate) => rate.get() as f64,
@@ -275,18 +277,18 @@ impl Pace {
 
 /// One thread's part of a [`Schedule`], and how far it has come.
 #[derive(Clone, Copy, Debug)]
-pub struct Share<'a> {
+pub struct ThreadShare<'a> {
     schedule: &'a Schedule,
     phase: usize,
     next: u64,
     step: u64,
     /// Of a Poisson process, which has come to `position` requests of all threads.
-    random: Option<Random>,
+    random: Option<RandomGenerator>,
     position: f64,
     due_ns: u64,
 }
 
-impl Share<'_> {
+impl ThreadShare<'_> {
     const NEVER: u64 = u64::MAX;
 
     /// When the next request is due; `None` after the last.
@@ -313,10 +315,10 @@ impl Share<'_> {
 
     fn find(&mut self) {
         self.due_ns = match &self.schedule.times {
-            Times::Recorded(times) => {
+            SendTimes::Recorded(times) => {
                 usize::try_from(self.next).ok().and_then(|at| times.get(at).copied()).unwrap_or(Self::NEVER)
             }
-            Times::Phases(phases) => loop {
+            SendTimes::Phases(phases) => loop {
                 let Some(phase) = phases.get(self.phase) else { break Self::NEVER };
                 if self.random.is_some() {
                     let n = self.position - phase.before;
@@ -350,7 +352,7 @@ impl Share<'_> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     fn expected_left(&self) -> u64 {
         match &self.schedule.times {
-            Times::Phases(phases) if self.due_ns().is_some() => {
+            SendTimes::Phases(phases) if self.due_ns().is_some() => {
                 let volume = phases.last().map_or(0.0, |last| last.before + last.volume);
                 ((volume - self.position) / self.step as f64).max(0.0).round() as u64
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
-use crate::report::{Report, Second};
+use crate::report::{RunReport, SecondCounts};
 
 /// The columns of [`write_csv`].
 const COLUMNS: [&str; 12] = [
@@ -29,13 +29,19 @@ const COLUMNS: [&str; 12] = [
 /// # Errors
 ///
 /// Those of `out`.
-pub fn write_csv(report: &Report, mut out: impl Write) -> io::Result<()> {
+pub fn write_csv(report: &RunReport, mut out: impl Write) -> io::Result<()> {
     writeln!(out, "{}", COLUMNS.join(","))?;
     for second in &report.seconds {
-        let Second { elapsed_s, sent, answered, sent_per_s, answered_per_s, lost_so_far, .. } = second;
+        let SecondCounts { elapsed_s, sent, answered, sent_per_s, answered_per_s, lost_so_far, .. } = second;
         write!(out, "{elapsed_s:.3},{sent},{answered},{sent_per_s:.1},{answered_per_s:.1},{lost_so_far},")?;
-        let Second {
-            late, mismatched, response_p50_ns, response_p99_ns, response_max_ns, lag_max_ns, ..
+        let SecondCounts {
+            late,
+            mismatched,
+            response_p50_ns,
+            response_p99_ns,
+            response_max_ns,
+            lag_max_ns,
+            ..
         } = second;
         writeln!(
             out,
@@ -63,7 +69,7 @@ impl<W: Write> HistogramLog<W> {
     /// # Errors
     ///
     /// Those of the writer.
-    pub fn add(&mut self, second: &Second) -> io::Result<()> {
+    pub fn add(&mut self, second: &SecondCounts) -> io::Result<()> {
         let Some(histogram) = &second.histogram else { return Ok(()) };
         // As if the run had begun when the first second was shown, less that second.
         let begun = SystemTime::now() - Duration::from_secs_f64(second.elapsed_s);
@@ -113,7 +119,7 @@ mod tests {
             times.record_n(1_000_000 * number, 50).unwrap();
             let elapsed_s = number as f64;
             let histogram = Some(Arc::new(times));
-            log.add(&Second { elapsed_s, len_s: 1.0, histogram, ..Second::default() }).unwrap();
+            log.add(&SecondCounts { elapsed_s, len_s: 1.0, histogram, ..SecondCounts::default() }).unwrap();
         }
         let text = std::fs::read(file.path()).unwrap();
         let mut found = Vec::new();

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::options::{KeySource, RunOptions};
 use crate::read::whole_of;
 use crate::replay::{exchange_tcp, exchange_udp};
-use crate::stream::{Protocol, Streams, Transport};
+use crate::stream::{Protocol, StreamTransport, Streams};
 
 /// Id of the request for the site record, which is alone on its way.
 const REQUEST_ID: i32 = 1;
@@ -47,9 +47,9 @@ pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey
 /// Asks for the site record; the whole answer without its envelope.
 fn ask(options: &RunOptions) -> Result<Option<Vec<u8>>, Error> {
     let exchange = match options.transport {
-        Transport::Udp { .. } => exchange_udp,
-        Transport::Stream(Streams { protocol: Protocol::Tcp, .. }) => exchange_tcp,
-        Transport::Stream(_) => {
+        StreamTransport::Udp { .. } => exchange_udp,
+        StreamTransport::Stream(Streams { protocol: Protocol::Tcp, .. }) => exchange_tcp,
+        StreamTransport::Stream(_) => {
             let what = "a server is asked for its key over udp and tcp only: give --server-key FILE";
             return Err(Error::Option(what.to_owned()));
         }
@@ -99,7 +99,7 @@ fn key_in(answer: &[u8], target: SocketAddr) -> Result<Vec<u8>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Names;
+    use crate::options::NameOptions;
     use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol};
     use handle_proto::data::{ServerBuilder, SiteBuilder};
     use handle_proto::wire::Request;
@@ -161,11 +161,11 @@ mod tests {
         let silent = UdpSocket::bind(target(0)).unwrap();
         let options = RunOptions {
             timeout: std::time::Duration::from_millis(20),
-            ..RunOptions::new(silent.local_addr().unwrap(), Names::List(Vec::new()))
+            ..RunOptions::new(silent.local_addr().unwrap(), NameOptions::List(Vec::new()))
         };
         let error = read(&KeySource::Server, &options).unwrap_err().to_string();
         assert!(error.contains("there was no answer"), "{error}");
-        let http = Transport::Stream(Streams::pooled(Protocol::Http));
+        let http = StreamTransport::Stream(Streams::pooled(Protocol::Http));
         let error = read(&KeySource::Server, &RunOptions { transport: http, ..options }).unwrap_err();
         assert!(matches!(error, Error::Option(_)), "{error}");
     }

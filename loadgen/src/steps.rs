@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::latency::{add, histogram};
-use crate::report::Times;
+use crate::report::ResponseTimes;
 use crate::schedule::{Phase, Schedule};
 
 /// Most phases that are told apart. A schedule of more is only summed up as a whole.
@@ -36,7 +36,7 @@ impl Tally {
 
 /// One phase, and what became of the requests that were due in it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Step {
+pub struct PhaseStep {
     /// Requests a second at its beginning.
     pub rate_from: f64,
     /// Requests a second at its end.
@@ -57,9 +57,9 @@ pub struct Step {
     /// Answers in time a second.
     pub answered_per_s: f64,
     /// Response times of answers in time, to two digits.
-    pub response_ns: Times,
+    pub response_ns: ResponseTimes,
     /// How late its requests were sent, to two digits.
-    pub schedule_error_ns: Times,
+    pub schedule_error_ns: ResponseTimes,
 }
 
 impl Steps {
@@ -127,11 +127,11 @@ impl Steps {
 
     /// What came of each of `phases`, which are those of the schedule.
     #[must_use]
-    pub fn summary(&self, phases: &[Phase]) -> Vec<Step> {
+    pub fn summary(&self, phases: &[Phase]) -> Vec<PhaseStep> {
         let each = phases.iter().zip(&self.starts_ns).zip(&self.tallies);
         each.map(|((phase, start_ns), tally)| {
             let duration_s = phase.duration.as_secs_f64();
-            Step {
+            PhaseStep {
                 rate_from: phase.from,
                 rate_to: phase.to,
                 start_s: *start_ns as f64 / 1e9,
@@ -141,15 +141,15 @@ impl Steps {
                 late: tally.late,
                 unanswered: tally.sent.saturating_sub(tally.answered + tally.late),
                 answered_per_s: tally.answered as f64 / duration_s.max(1e-9),
-                response_ns: Times::of(&tally.response),
-                schedule_error_ns: Times::of(&tally.schedule_error),
+                response_ns: ResponseTimes::of(&tally.response),
+                schedule_error_ns: ResponseTimes::of(&tally.schedule_error),
             }
         })
         .collect()
     }
 }
 
-impl Step {
+impl PhaseStep {
     /// Requests without a whole answer, as a share of those sent.
     #[must_use]
     pub fn loss(&self) -> f64 {

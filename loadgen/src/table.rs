@@ -4,14 +4,14 @@ use std::fmt;
 
 use handle_proto::printable::Printable;
 
-use crate::report::{Accounts, Report, Second, Setting, Times, Verification};
-use crate::steps::Step;
+use crate::report::{Accounts, ReportSetting, ResponseTimes, RunReport, SecondCounts, VerificationReport};
+use crate::steps::PhaseStep;
 use crate::stream::ConnectionCounts;
 
 /// Nanoseconds for people: three digits and a unit.
-pub(crate) struct Time(pub(crate) u64);
+pub(crate) struct HumanDuration(pub(crate) u64);
 
-impl fmt::Display for Time {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scale, unit) = match self.0 {
             0..1_000 => (1.0, "ns"),
@@ -27,10 +27,10 @@ impl fmt::Display for Time {
 
 /// A time of so many; a dash where there is none.
 fn measured(ns: u64, count: u64) -> String {
-    if count == 0 { "-".to_owned() } else { Time(ns).to_string() }
+    if count == 0 { "-".to_owned() } else { HumanDuration(ns).to_string() }
 }
 
-impl fmt::Display for Second {
+impl fmt::Display for SecondCounts {
     /// One line while the run goes on.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -55,7 +55,7 @@ impl fmt::Display for Second {
     }
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for ReportSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.threads == 1 { "" } else { "s" };
         let (threads, path) = (self.threads, &self.datapath);
@@ -142,7 +142,7 @@ impl fmt::Display for Accounts {
     }
 }
 
-impl fmt::Display for Verification {
+impl fmt::Display for VerificationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { truth, verified, mismatched, undecided, generations, generations_missed, .. } = self;
         writeln!(
@@ -188,7 +188,7 @@ impl fmt::Display for ConnectionCounts {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for RunReport {
     /// The final table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n{}", self.setting, self.accounts)?;
@@ -237,7 +237,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl RunReport {
     /// What became of connections, where there are any.
     fn write_connections(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(counts) = &self.connections else { return Ok(()) };
@@ -255,7 +255,13 @@ impl Report {
     /// A line for each phase of a schedule that has several.
     fn write_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
-            let Step { rate_from, rate_to, sent, response_ns: Times { count, p50, p99, .. }, .. } = step;
+            let PhaseStep {
+                rate_from,
+                rate_to,
+                sent,
+                response_ns: ResponseTimes { count, p50, p99, .. },
+                ..
+            } = step;
             let rate = if rate_from == rate_to {
                 format!("{rate_from}/s")
             } else {
@@ -282,10 +288,10 @@ mod tests {
 
     #[test]
     fn a_second_without_an_answer_was_not_a_fast_one() {
-        let silent = Second { sent: 5, sent_per_s: 5.0, lag_max_ns: 1000, ..Second::default() };
+        let silent = SecondCounts { sent: 5, sent_per_s: 5.0, lag_max_ns: 1000, ..SecondCounts::default() };
         assert!(silent.to_string().ends_with("lost 0  p50 -  p99 -  max -  lag 1.00 us"), "{silent}");
         let mut report = crate::report::tests::report();
-        (report.response_ns, report.service_ns) = (Times::default(), Times::default());
+        (report.response_ns, report.service_ns) = (ResponseTimes::default(), ResponseTimes::default());
         let text = report.to_string();
         assert!(text.contains(" of answers in time; 20 of 2000 requests had none\n"), "{text}");
         let row = text.lines().find(|line| line.starts_with("response time")).unwrap();
@@ -305,7 +311,7 @@ mod tests {
             (2_000_000_000, "2.00 s"),
             (90_000_000_000, "90.0 s"),
         ] {
-            assert_eq!(Time(ns).to_string(), text);
+            assert_eq!(HumanDuration(ns).to_string(), text);
         }
     }
 }

@@ -19,14 +19,14 @@ use handle_proto::wire::{Envelope, Message};
 use handle_proto::{Handle, OpFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::counts::Counts;
-pub use crate::expect::{Answered, Difference, Held, Source};
-use crate::expect::{Expected, check_signature, compare};
-use crate::question::{Question, request_head};
+use crate::counts::AnswerCounts;
+pub use crate::expect::{AnswerDifference, AnsweredQuestion, ContentSource, SetContent};
+use crate::expect::{ExpectedAnswer, check_signature, compare};
+use crate::question::{GeneratedQuestion, request_head};
 
 /// A set, and when it was current. Times are nanoseconds from the start of the run.
 #[derive(Clone, Debug)]
-pub struct Generation {
+pub struct SetGeneration {
     /// Its number in the manifest.
     pub number: u64,
     /// When it was made: it cannot have been answered from before.
@@ -34,31 +34,31 @@ pub struct Generation {
     /// When its successor was in place; [`i64::MAX`] while it is current.
     pub until_ns: i64,
     /// `None` when it came and went before we could open it.
-    pub source: Option<Arc<dyn Source>>,
+    pub source: Option<Arc<dyn ContentSource>>,
 }
 
 /// The sets of the recent past, newest first.
 #[derive(Clone, Debug, Default)]
-pub struct Timeline(Vec<Generation>);
+pub struct Timeline(Vec<SetGeneration>);
 
 /// Most sets that are remembered, however fast they follow each other.
 pub const GENERATIONS_MAX: usize = 1024;
 
 impl Timeline {
     /// A single set that was always there.
-    pub fn fixed(source: Arc<dyn Source>) -> Self {
-        Self(vec![Generation { number: 0, from_ns: i64::MIN, until_ns: i64::MAX, source: Some(source) }])
+    pub fn fixed(source: Arc<dyn ContentSource>) -> Self {
+        Self(vec![SetGeneration { number: 0, from_ns: i64::MIN, until_ns: i64::MAX, source: Some(source) }])
     }
 
     /// The newest set.
     #[must_use]
-    pub fn newest(&self) -> Option<&Generation> {
+    pub fn newest(&self) -> Option<&SetGeneration> {
         self.0.first()
     }
 
     /// Adds a newer set, which took the place of the newest at `published_ns`, and forgets those that
     /// were replaced before `forget_ns`.
-    pub fn publish(&mut self, generation: Generation, published_ns: i64, forget_ns: i64) {
+    pub fn publish(&mut self, generation: SetGeneration, published_ns: i64, forget_ns: i64) {
         if let Some(newest) = self.0.first_mut() {
             newest.until_ns = published_ns;
         }
@@ -68,15 +68,15 @@ impl Timeline {
     }
 
     /// Judges an answer.
-    fn judge(&self, asked: &Asked<'_>, rules: &Rules) -> Verdict {
+    fn judge(&self, asked: &TimedAnswer<'_>, rules: &VerifyRules) -> AnswerVerdict {
         let Ok(message) = Message::decode(asked.answered.message) else {
-            return Verdict::Mismatch(Difference::Unreadable, 0);
+            return AnswerVerdict::Mismatch(AnswerDifference::Unreadable, 0);
         };
         let number = self.newest().map_or(0, |newest| newest.number);
         if let Some(Err(difference)) =
             rules.key.as_ref().map(|key| check_signature(&asked.answered, &message, key))
         {
-            return Verdict::Mismatch(difference, number);
+            return AnswerVerdict::Mismatch(difference, number);
         }
         let oldest_ns = asked.sent_ns.saturating_sub(rules.staleness_ns);
         let (mut missed, mut first) = (false, None);
@@ -89,14 +89,14 @@ impl Timeline {
             match compare(&asked.answered, &message, &**source) {
                 Ok(()) if in_time => {
                     let stale_ns = asked.sent_ns.saturating_sub(generation.until_ns).max(0);
-                    return Verdict::Match { stale_ns };
+                    return AnswerVerdict::Match { stale_ns };
                 }
                 Ok(()) => {
                     let stale_ms = asked.sent_ns.saturating_sub(generation.until_ns) / 1_000_000;
-                    first = Some((Difference::Stale { stale_ms }, generation.number));
+                    first = Some((AnswerDifference::Stale { stale_ms }, generation.number));
                     break;
                 }
-                Err(Difference::Unknown) => missed |= in_time,
+                Err(AnswerDifference::Unknown) => missed |= in_time,
                 Err(difference) if in_time && first.is_none() => {
                     first = Some((difference, generation.number))
                 }
@@ -104,20 +104,20 @@ impl Timeline {
             }
         }
         match first {
-            Some((difference, number)) if !missed => Verdict::Mismatch(difference, number),
-            _ => Verdict::Undecided,
+            Some((difference, number)) if !missed => AnswerVerdict::Mismatch(difference, number),
+            _ => AnswerVerdict::Undecided,
         }
     }
 
-    fn expected_by(&self, number: u64, question: &Question<'_>) -> Option<Expected> {
+    fn expected_by(&self, number: u64, question: &GeneratedQuestion<'_>) -> Option<ExpectedAnswer> {
         let generation = self.0.iter().find(|generation| generation.number == number)?;
-        Expected::of(question, &**generation.source.as_ref()?)
+        ExpectedAnswer::of(question, &**generation.source.as_ref()?)
     }
 }
 
 /// What answers are judged by besides the sets.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct VerifyRules {
     /// How long ago a set may have been replaced.
     pub staleness_ns: i64,
     /// One answer of so many is judged.
@@ -128,7 +128,7 @@ pub struct Rules {
     pub key: Option<Arc<PublicKey>>,
 }
 
-impl Rules {
+impl VerifyRules {
     /// Judges all answers, and allows sets that were replaced `staleness_ns` ago.
     #[must_use]
     pub const fn new(staleness_ns: i64) -> Self {
@@ -137,33 +137,33 @@ impl Rules {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked<'a> {
-    answered: Answered<'a>,
+struct TimedAnswer<'a> {
+    answered: AnsweredQuestion<'a>,
     sent_ns: i64,
     received_ns: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum AnswerVerdict {
     /// It equals a set that was replaced so long before the request was sent.
     Match {
         stale_ns: i64,
     },
     /// How it differs from the newest set that it could be from, and which that is.
-    Mismatch(Difference, u64),
+    Mismatch(AnswerDifference, u64),
     Undecided,
 }
 
 /// The timeline that is shared by the thread that watches a directory and those that verify.
 #[derive(Debug)]
-pub struct Watch {
+pub struct SharedTimeline {
     timeline: Mutex<Arc<Timeline>>,
     version: AtomicU64,
     /// Everything that was published before is in the timeline.
     complete_ns: AtomicI64,
 }
 
-impl Watch {
+impl SharedTimeline {
     /// Starts with `timeline`, complete up to `complete_ns`; with [`i64::MAX`], for ever.
     pub fn new(timeline: Timeline, complete_ns: i64) -> Self {
         let timeline = Mutex::new(Arc::new(timeline));
@@ -171,7 +171,7 @@ impl Watch {
     }
 
     /// A single set that was always there and stays.
-    pub fn fixed(source: Arc<dyn Source>) -> Self {
+    pub fn fixed(source: Arc<dyn ContentSource>) -> Self {
         Self::new(Timeline::fixed(source), i64::MAX)
     }
 
@@ -238,7 +238,7 @@ const PENDING_MAX: usize = 4096;
 const PENDING_LEN_MAX: usize = 16 << 20;
 
 #[derive(Debug)]
-struct Pending {
+struct DeferredAnswer {
     handle: Box<[u8]>,
     indexes: Box<[[u8; 4]]>,
     types_count: usize,
@@ -250,9 +250,9 @@ struct Pending {
     received_ns: i64,
 }
 
-impl Pending {
-    fn new(asked: &Asked<'_>) -> Self {
-        let Answered { question, envelope, message } = asked.answered;
+impl DeferredAnswer {
+    fn new(asked: &TimedAnswer<'_>) -> Self {
+        let AnsweredQuestion { question, envelope, message } = asked.answered;
         Self {
             handle: question.handle.into(),
             indexes: question.indexes.iter().map(i32::to_be_bytes).collect(),
@@ -266,8 +266,8 @@ impl Pending {
         }
     }
 
-    fn question(&self) -> Question<'_> {
-        Question {
+    fn question(&self) -> GeneratedQuestion<'_> {
+        GeneratedQuestion {
             handle: &self.handle,
             indexes: Indexes::new(&self.indexes),
             types: Strings::from_encoded(self.types_count, &self.types).unwrap_or(Strings::EMPTY),
@@ -278,26 +278,26 @@ impl Pending {
 
 /// Judges the answers of one thread.
 #[derive(Debug)]
-pub struct Verifier {
-    watch: Arc<Watch>,
+pub struct AnswerVerifier {
+    shared_timeline: Arc<SharedTimeline>,
     version: u64,
     timeline: Arc<Timeline>,
-    rules: Rules,
+    rules: VerifyRules,
     /// Answers until the next one is judged.
     skip: u32,
     staleness_max_ns: i64,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<DeferredAnswer>,
     pending_len: usize,
     mismatches: Vec<Mismatch>,
 }
 
-impl Verifier {
+impl AnswerVerifier {
     /// Judges by what `watch` knows.
-    pub fn new(watch: Arc<Watch>, rules: Rules) -> Self {
+    pub fn new(watch: Arc<SharedTimeline>, rules: VerifyRules) -> Self {
         let version = watch.version.load(Ordering::Acquire);
         let timeline = watch.timeline();
         Self {
-            watch,
+            shared_timeline: watch,
             version,
             timeline,
             rules,
@@ -310,27 +310,28 @@ impl Verifier {
     }
 
     /// Takes what is new about the sets, and judges what waited for it. Cheap when nothing is new.
-    pub fn refresh(&mut self, counts: &mut Counts) {
+    pub fn refresh(&mut self, counts: &mut AnswerCounts) {
         // Read before the timeline: what it promises must be in what we then judge by.
-        let complete_ns = self.watch.complete_ns();
-        let version = self.watch.version.load(Ordering::Acquire);
+        let complete_ns = self.shared_timeline.complete_ns();
+        let version = self.shared_timeline.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
-            self.timeline = self.watch.timeline();
+            self.timeline = self.shared_timeline.timeline();
         }
         while self.pending.front().is_some_and(|pending| pending.received_ns < complete_ns) {
             let Some(pending) = self.pending.pop_front() else { break };
             self.pending_len -= pending.message.len();
             let (question, envelope) = (pending.question(), pending.envelope);
-            let answered = Answered { question: &question, envelope: &envelope, message: &pending.message };
-            let asked = Asked { answered, sent_ns: pending.sent_ns, received_ns: pending.received_ns };
+            let answered =
+                AnsweredQuestion { question: &question, envelope: &envelope, message: &pending.message };
+            let asked = TimedAnswer { answered, sent_ns: pending.sent_ns, received_ns: pending.received_ns };
             let verdict = self.timeline.judge(&asked, &self.rules);
             self.count(&asked, verdict, counts);
         }
     }
 
     /// Whether the next answer is to be judged; those that are not are counted.
-    pub fn is_next(&mut self, counts: &mut Counts) -> bool {
+    pub fn is_next(&mut self, counts: &mut AnswerCounts) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
             counts.unjudged += 1;
@@ -341,17 +342,18 @@ impl Verifier {
     }
 
     /// Judges an answer, now or when it can be. The times are those of its request and of itself.
-    pub fn judge(&mut self, answered: Answered<'_>, times_ns: (i64, i64), counts: &mut Counts) {
+    pub fn judge(&mut self, answered: AnsweredQuestion<'_>, times_ns: (i64, i64), counts: &mut AnswerCounts) {
         let (sent_ns, received_ns) = times_ns;
-        let asked = Asked { answered, sent_ns, received_ns };
+        let asked = TimedAnswer { answered, sent_ns, received_ns };
         let verdict = self.timeline.judge(&asked, &self.rules);
-        let final_ = matches!(verdict, Verdict::Match { .. }) || received_ns < self.watch.complete_ns();
+        let final_ = matches!(verdict, AnswerVerdict::Match { .. })
+            || received_ns < self.shared_timeline.complete_ns();
         let len = answered.message.len();
-        if final_ && self.version == self.watch.version.load(Ordering::Acquire) {
+        if final_ && self.version == self.shared_timeline.version.load(Ordering::Acquire) {
             self.count(&asked, verdict, counts);
         } else if self.pending.len() < PENDING_MAX && self.pending_len + len <= PENDING_LEN_MAX {
             self.pending_len += len;
-            self.pending.push_back(Pending::new(&asked));
+            self.pending.push_back(DeferredAnswer::new(&asked));
         } else {
             counts.undecided += 1;
         }
@@ -364,20 +366,20 @@ impl Verifier {
     }
 
     /// Gives up on what still waits; returns the kept mismatches and the longest accepted staleness.
-    pub fn finish(mut self, counts: &mut Counts) -> (Vec<Mismatch>, i64) {
+    pub fn finish(mut self, counts: &mut AnswerCounts) -> (Vec<Mismatch>, i64) {
         self.refresh(counts);
         counts.undecided += self.pending.len() as u64;
         (self.mismatches, self.staleness_max_ns)
     }
 
-    fn count(&mut self, asked: &Asked<'_>, verdict: Verdict, counts: &mut Counts) {
+    fn count(&mut self, asked: &TimedAnswer<'_>, verdict: AnswerVerdict, counts: &mut AnswerCounts) {
         match verdict {
-            Verdict::Match { stale_ns } => {
+            AnswerVerdict::Match { stale_ns } => {
                 counts.verified += 1;
                 self.staleness_max_ns = self.staleness_max_ns.max(stale_ns);
             }
-            Verdict::Undecided => counts.undecided += 1,
-            Verdict::Mismatch(difference, generation) => {
+            AnswerVerdict::Undecided => counts.undecided += 1,
+            AnswerVerdict::Mismatch(difference, generation) => {
                 counts.mismatched += 1;
                 if self.mismatches.len() < self.rules.keep {
                     self.mismatches.push(self.mismatch(asked, difference, generation));
@@ -386,10 +388,10 @@ impl Verifier {
         }
     }
 
-    fn mismatch(&self, asked: &Asked<'_>, difference: Difference, generation: u64) -> Mismatch {
-        let Answered { question, envelope, message } = asked.answered;
+    fn mismatch(&self, asked: &TimedAnswer<'_>, difference: AnswerDifference, generation: u64) -> Mismatch {
+        let AnsweredQuestion { question, envelope, message } = asked.answered;
         let expected = match difference {
-            Difference::Signature | Difference::Stale { .. } => None,
+            AnswerDifference::Signature | AnswerDifference::Stale { .. } => None,
             _ => self.timeline.expected_by(generation, question),
         };
         Mismatch {
@@ -410,9 +412,9 @@ impl Verifier {
 }
 
 /// A request that asks `question`.
-pub(crate) fn request(question: &Question<'_>, request_id: i32) -> Vec<u8> {
+pub(crate) fn request(question: &GeneratedQuestion<'_>, request_id: i32) -> Vec<u8> {
     let mut body = Vec::new();
-    let Question { handle, indexes, types, flags } = *question;
+    let GeneratedQuestion { handle, indexes, types, flags } = *question;
     Query { handle, indexes, types }.encode(&mut body);
     let mut bytes = request_head(flags, 0).to_vec();
     let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();

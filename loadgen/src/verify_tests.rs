@@ -1,6 +1,6 @@
 use super::*;
 use crate::expect::EachValue;
-use crate::question::Form;
+use crate::question::QuestionForm;
 use handle_auth::{Algorithm, PrivateKey};
 use handle_proto::value::Permissions;
 use handle_proto::wire::Header;
@@ -14,18 +14,18 @@ const STALENESS_NS: i64 = 100 * MS;
 #[derive(Debug, Default)]
 struct Fake(HashMap<&'static [u8], (u32, &'static [u8])>);
 
-impl Source for Fake {
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+impl ContentSource for Fake {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(handle) {
-            Some((0, _)) => Held::NothingPublic,
-            Some(&(count, bytes)) => Held::Values { count, bytes },
-            None if handle.starts_with(b"10.9/") => Held::Elsewhere,
-            None => Held::Absent,
+            Some((0, _)) => SetContent::NothingPublic,
+            Some(&(count, bytes)) => SetContent::Values { count, bytes },
+            None if handle.starts_with(b"10.9/") => SetContent::Remote,
+            None => SetContent::Absent,
         })
     }
 }
 
-fn set(values: &'static [u8]) -> Arc<dyn Source> {
+fn set(values: &'static [u8]) -> Arc<dyn ContentSource> {
     Arc::new(Fake(HashMap::from([(&b"10.1/a"[..], (2, values)), (&b"10.1/private"[..], (0, &b""[..]))])))
 }
 
@@ -48,15 +48,19 @@ pub(crate) fn values(handle: &[u8], count: u8, values: &[u8]) -> Vec<u8> {
     message(ResponseCode::SUCCESS, &[&[0, 0, 0, len], handle, &[0, 0, 0, count], values].concat())
 }
 
-fn judge(verifier: &mut Verifier, handle: &[u8], times_ms: (i64, i64), message: &[u8]) -> Counts {
-    let mut counts = Counts::default();
+fn judge(verifier: &mut AnswerVerifier, handle: &[u8], times_ms: (i64, i64), message: &[u8]) -> AnswerCounts {
+    let mut counts = AnswerCounts::default();
     let times_ns = (times_ms.0 * MS, times_ms.1 * MS);
-    let answered = Answered { question: &Question::plain(handle), envelope: &Envelope::request(5), message };
+    let answered = AnsweredQuestion {
+        question: &GeneratedQuestion::plain(handle),
+        envelope: &Envelope::request(5),
+        message,
+    };
     verifier.judge(answered, times_ns, &mut counts);
     counts
 }
 
-fn verdict(counts: &Counts) -> (u64, u64, u64) {
+fn verdict(counts: &AnswerCounts) -> (u64, u64, u64) {
     (counts.verified, counts.mismatched, counts.undecided)
 }
 
@@ -67,7 +71,8 @@ const WAITS: (u64, u64, u64) = (0, 0, 0);
 
 #[test]
 fn only_what_the_set_holds_is_right() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
+    let mut verifier =
+        AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), VerifyRules::new(STALENESS_NS));
     let error = |code| message(code, &[0; 4]);
     for (handle, answer, difference) in [
         (&b"10.1/a"[..], values(b"10.1/a", 2, b"values"), None),
@@ -102,7 +107,8 @@ fn only_what_the_set_holds_is_right() {
 
 #[test]
 fn the_digest_of_the_request_is_no_part_of_the_answer() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
+    let mut verifier =
+        AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), VerifyRules::new(STALENESS_NS));
     let plain = values(b"10.1/a", 2, b"values");
     let body = &plain[Header::LEN..plain.len() - 4];
     let with = |digest: &[u8]| {
@@ -125,12 +131,13 @@ fn the_digest_of_the_request_is_no_part_of_the_answer() {
 
 #[test]
 fn the_first_mismatches_are_kept_with_their_bytes() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
+    let mut verifier =
+        AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), VerifyRules::new(STALENESS_NS));
     let answer = values(b"10.1/a", 2, b"valves");
-    let mut counts = Counts::default();
+    let mut counts = AnswerCounts::default();
     for _ in 0..20 {
-        let (question, envelope) = (Question::plain(b"10.1/a"), Envelope::request(77));
-        let answered = Answered { question: &question, envelope: &envelope, message: &answer };
+        let (question, envelope) = (GeneratedQuestion::plain(b"10.1/a"), Envelope::request(77));
+        let answered = AnsweredQuestion { question: &question, envelope: &envelope, message: &answer };
         verifier.judge(answered, (MS, 2 * MS), &mut counts);
     }
     let (mismatches, _) = verifier.finish(&mut counts);
@@ -139,15 +146,15 @@ fn the_first_mismatches_are_kept_with_their_bytes() {
     assert_eq!((&*first.handle, first.request_id, first.sent_ns), ("10.1/a", 77, MS));
     assert_eq!(first.answer_hex, hex(&answer));
     let request = data_encoding::HEXLOWER.decode(first.request_hex.as_bytes()).unwrap();
-    let asked = Question::of_message(&request).unwrap();
+    let asked = GeneratedQuestion::of_message(&request).unwrap();
     assert_eq!((asked.handle, asked.is_plain()), (&b"10.1/a"[..], true));
     assert_eq!(Envelope::split(&request).unwrap().0.request_id, 77);
     assert_eq!((first.expected_code, first.expected_count), (Some(1), 2));
     assert_eq!(first.expected_values_hex, hex(b"values"));
 }
 
-fn generation(number: u64, from_ms: i64, values: Option<&'static [u8]>) -> Generation {
-    Generation { number, from_ns: from_ms * MS, until_ns: i64::MAX, source: values.map(set) }
+fn generation(number: u64, from_ms: i64, values: Option<&'static [u8]>) -> SetGeneration {
+    SetGeneration { number, from_ns: from_ms * MS, until_ns: i64::MAX, source: values.map(set) }
 }
 
 /// Set 1 from the start; set 2 was made at 1000 and was in place at 1010.
@@ -159,8 +166,8 @@ fn two_sets() -> Timeline {
 
 #[test]
 fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
-    let watch = Arc::new(Watch::new(two_sets(), i64::MAX));
-    let mut verifier = Verifier::new(watch, Rules::new(STALENESS_NS));
+    let watch = Arc::new(SharedTimeline::new(two_sets(), i64::MAX));
+    let mut verifier = AnswerVerifier::new(watch, VerifyRules::new(STALENESS_NS));
     let (old, new) = (values(b"10.1/a", 2, b"old"), values(b"10.1/a", 2, b"new"));
     for (sent, received, old_is, new_is) in [
         (900, 999, RIGHT, WRONG),
@@ -180,8 +187,8 @@ fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
 
 #[test]
 fn an_answer_from_a_set_not_yet_seen_waits_for_the_next_look() {
-    let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 900 * MS));
-    let mut verifier = Verifier::new(Arc::clone(&watch), Rules::new(STALENESS_NS));
+    let watch = Arc::new(SharedTimeline::new(Timeline::fixed(set(b"old")), 900 * MS));
+    let mut verifier = AnswerVerifier::new(Arc::clone(&watch), VerifyRules::new(STALENESS_NS));
     let new = values(b"10.1/a", 2, b"new");
     let lie = values(b"10.1/a", 2, b"lie");
     let mut counts = judge(&mut verifier, b"10.1/a", (1000, 1020), &new);
@@ -206,7 +213,10 @@ fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
     let mut timeline = Timeline::fixed(set(b"old"));
     timeline.publish(generation(2, 1000, None), 1000 * MS, i64::MIN);
     timeline.publish(generation(3, 1050, Some(b"new")), 1060 * MS, i64::MIN);
-    let mut verifier = Verifier::new(Arc::new(Watch::new(timeline, i64::MAX)), Rules::new(STALENESS_NS));
+    let mut verifier = AnswerVerifier::new(
+        Arc::new(SharedTimeline::new(timeline, i64::MAX)),
+        VerifyRules::new(STALENESS_NS),
+    );
     let other = values(b"10.1/a", 2, b"???");
     for (sent, expected) in [(900, WRONG), (1020, UNDECIDED), (1160, UNDECIDED), (1161, WRONG)] {
         let counts = judge(&mut verifier, b"10.1/a", (sent, sent + 1), &other);
@@ -216,8 +226,8 @@ fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
 
 #[test]
 fn what_nobody_looked_at_in_the_end_is_undecided() {
-    let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 0));
-    let mut verifier = Verifier::new(watch, Rules::new(STALENESS_NS));
+    let watch = Arc::new(SharedTimeline::new(Timeline::fixed(set(b"old")), 0));
+    let mut verifier = AnswerVerifier::new(watch, VerifyRules::new(STALENESS_NS));
     let mut counts = judge(&mut verifier, b"10.1/a", (10, 20), &values(b"10.1/a", 2, b"new"));
     verifier.finish(&mut counts);
     assert_eq!(verdict(&counts), UNDECIDED);
@@ -237,7 +247,7 @@ fn the_past_is_forgotten_in_time_and_in_number() {
 
 /// One record with values of all kinds.
 #[derive(Debug)]
-struct Mixed(Vec<u8>);
+struct MixedRecord(Vec<u8>);
 
 fn mixed() -> Vec<Value<'static>> {
     let with = |index, kind, permissions| Value { permissions, ..Value::new(index, kind, b"x") };
@@ -256,9 +266,9 @@ fn encoded(values: &[Value<'_>]) -> Vec<u8> {
     bytes
 }
 
-impl Source for Mixed {
-    fn held(&self, _: &[u8]) -> Result<Held<'_>, String> {
-        Ok(Held::Values { count: 2, bytes: &self.0 })
+impl ContentSource for MixedRecord {
+    fn held(&self, _: &[u8]) -> Result<SetContent<'_>, String> {
+        Ok(SetContent::Values { count: 2, bytes: &self.0 })
     }
 
     fn each_value(&self, _: &[u8], each: EachValue<'_>) -> Result<(), String> {
@@ -271,7 +281,7 @@ impl Source for Mixed {
 fn lists_and_rights_decide_what_should_have_come() {
     let mixed = mixed();
     let public = encoded(&[mixed[0], mixed[2]]);
-    let watch = Arc::new(Watch::fixed(Arc::new(Mixed(public.clone()))));
+    let watch = Arc::new(SharedTimeline::fixed(Arc::new(MixedRecord(public.clone()))));
     let url_and_3 = values(b"10.1/a", 2, &public);
     let only_3 = values(b"10.1/a", 1, &encoded(&mixed[2..3]));
     let error = |code| message(code, &[0; 4]);
@@ -290,11 +300,12 @@ fn lists_and_rights_decide_what_should_have_come() {
         ("all+index:4", &error(ResponseCode::INSUFFICIENT_PERMISSIONS), RIGHT),
         ("all+index:4", &error(ResponseCode::AUTHENTICATION_NEEDED), WRONG),
     ] {
-        let form: Form = form.parse().unwrap();
-        let mut verifier = Verifier::new(Arc::clone(&watch), Rules::new(0));
-        let mut counts = Counts::default();
+        let form: QuestionForm = form.parse().unwrap();
+        let mut verifier = AnswerVerifier::new(Arc::clone(&watch), VerifyRules::new(0));
+        let mut counts = AnswerCounts::default();
         let question = form.question(b"10.1/a");
-        let answered = Answered { question: &question, envelope: &Envelope::request(5), message: answer };
+        let answered =
+            AnsweredQuestion { question: &question, envelope: &Envelope::request(5), message: answer };
         verifier.judge(answered, (0, 1), &mut counts);
         assert_eq!(verdict(&counts), expected, "{form}: {:?}", verifier.mismatches);
         for wrong in &verifier.mismatches {
@@ -336,18 +347,23 @@ fn signatures_are_checked_with(key: &PrivateKey) {
     let signed = [covered, &len, &credential].concat();
     let mut forged = signed.clone();
     *forged.last_mut().unwrap() ^= 1;
-    let rules = Rules { key: Some(Arc::new(key.public().clone())), ..Rules::new(0) };
+    let rules = VerifyRules { key: Some(Arc::new(key.public().clone())), ..VerifyRules::new(0) };
     for (form, message, expected) in [
         ("certify", &signed, RIGHT),
         ("certify", &plain, WRONG),
         ("certify", &forged, WRONG),
         ("plain", &plain, RIGHT),
     ] {
-        let form: Form = form.parse().unwrap();
-        let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), rules.clone());
-        let mut counts = Counts::default();
+        let form: QuestionForm = form.parse().unwrap();
+        let mut verifier =
+            AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), rules.clone());
+        let mut counts = AnswerCounts::default();
         let question = form.question(b"10.1/a");
-        verifier.judge(Answered { question: &question, envelope: &envelope, message }, (0, 1), &mut counts);
+        verifier.judge(
+            AnsweredQuestion { question: &question, envelope: &envelope, message },
+            (0, 1),
+            &mut counts,
+        );
         assert_eq!(verdict(&counts), expected, "{form}");
         assert!(verifier.mismatches.iter().all(|wrong| wrong.expected_code.is_none()), "values do not sign");
     }
@@ -355,9 +371,9 @@ fn signatures_are_checked_with(key: &PrivateKey) {
 
 #[test]
 fn of_a_sample_the_rest_is_counted() {
-    let rules = Rules { every: 10, ..Rules::new(0) };
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), rules);
-    let mut counts = Counts::default();
+    let rules = VerifyRules { every: 10, ..VerifyRules::new(0) };
+    let mut verifier = AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), rules);
+    let mut counts = AnswerCounts::default();
     let judged = (0..95).filter(|_| verifier.is_next(&mut counts)).count();
     assert_eq!((judged, counts.unjudged), (10, 85));
 }

@@ -6,24 +6,24 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use handle_net::{Flushed, Outbox, Peer};
+use handle_net::{FlushReport, Outbox, Peer};
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
 use hdrhistogram::Histogram;
 
-use crate::counts::{Codes, Counts};
-use crate::fragments::{Fragments, Put};
-use crate::inflight::{Found, InFlight, Request, SlotAt};
-use crate::known::Learned;
+use crate::counts::{AnswerCounts, Codes};
+use crate::expected_records::LearnedAnswers;
+use crate::fragments::{FragmentOutcome, FragmentTable};
+use crate::inflight::{InFlight, RequestInFlight, RequestState, SlotAt};
 use crate::latency::{Latency, histogram};
 use crate::pacing::Pacing;
 use crate::pattern::Chooser;
-use crate::random::Random;
-use crate::schedule::{COUNTED_MAX, Share};
+use crate::random::RandomGenerator;
+use crate::schedule::{COUNTED_MAX, ThreadShare};
 use crate::steps::Steps;
-use crate::verify::{Answered, Mismatch, Verifier};
+use crate::verify::{AnswerVerifier, AnsweredQuestion, Mismatch};
 use crate::workload::Workload;
 
 /// Most requests that are sent together. More would save little and make the last ones later.
@@ -31,11 +31,11 @@ pub const BURST_MAX: usize = 64;
 
 /// When this thread sends.
 #[derive(Clone, Copy, Debug)]
-pub enum Plan<'a> {
+pub enum WorkerPlan<'a> {
     /// At intended times, whatever becomes of earlier requests.
     Open {
         /// The times.
-        share: Share<'a>,
+        share: ThreadShare<'a>,
         /// What is not sent by then is not sent at all.
         until_ns: u64,
     },
@@ -88,8 +88,8 @@ impl Default for Interval {
 
 /// One thread's requests and answers.
 #[derive(Debug)]
-pub struct Worker<'a> {
-    plan: Plan<'a>,
+pub struct LoadWorker<'a> {
+    plan: WorkerPlan<'a>,
     workload: &'a Workload,
     chooser: Chooser,
     target: Peer,
@@ -97,17 +97,17 @@ pub struct Worker<'a> {
     peers: Vec<Peer>,
     next_peer: usize,
     timeout_ns: u64,
-    random: Random,
+    random: RandomGenerator,
     table: InFlight,
-    fragments: Fragments,
-    counts: Counts,
+    fragments: FragmentTable,
+    counts: AnswerCounts,
     latency: Latency,
     interval: Interval,
     /// Counts at the last tick: sent, answered, lost, late, mismatched.
     at_tick: [u64; 5],
-    verifier: Option<Verifier>,
+    verifier: Option<AnswerVerifier>,
     /// Takes what the answers say for what is right.
-    learned: Option<Learned>,
+    learned: Option<LearnedAnswers>,
     pacing: Pacing,
     steps: Steps,
     /// Where the name of a question is written that is judged.
@@ -129,9 +129,9 @@ pub struct Worker<'a> {
 
 /// What one thread has to report.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct WorkerOutcome {
     /// All of its counts.
-    pub counts: Counts,
+    pub counts: AnswerCounts,
     /// All of its times.
     pub latency: Latency,
     /// The first answers that were wrong.
@@ -145,27 +145,27 @@ pub struct Outcome {
     /// What became of the requests of each phase.
     pub steps: Steps,
     /// What the answers said, where that was to be learned.
-    pub learned: Option<Learned>,
+    pub learned: Option<LearnedAnswers>,
 }
 
-impl<'a> Worker<'a> {
+impl<'a> LoadWorker<'a> {
     /// A worker that follows `plan` and asks `target` for handles of `workload`, chosen by `chooser` and
     /// `random`.
     ///
     /// All memory is taken here; `capacity` is that of its [`InFlight`].
     #[must_use]
     pub fn new(
-        plan: Plan<'a>,
+        plan: WorkerPlan<'a>,
         workload: &'a Workload,
         chooser: Chooser,
         target: Peer,
         timeout_ns: u64,
-        random: Random,
+        random: RandomGenerator,
         capacity: usize,
     ) -> Self {
-        let mut counts = Counts::default();
+        let mut counts = AnswerCounts::default();
         let (mut pacing, mut steps) = (Pacing::default(), Steps::default());
-        if let Plan::Open { share, until_ns } = &plan {
+        if let WorkerPlan::Open { share, until_ns } = &plan {
             counts.scheduled = if share.is_counted() { share.left() } else { 0 };
             (pacing, steps) = (Pacing::new(*until_ns), Steps::of(share.schedule()));
         }
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
             timeout_ns,
             random,
             table: InFlight::new(capacity),
-            fragments: Fragments::new(),
+            fragments: FragmentTable::new(),
             counts,
             latency: Latency::default(),
             interval: Interval::default(),
@@ -207,12 +207,12 @@ impl<'a> Worker<'a> {
     }
 
     /// Judges every answer with `verifier`.
-    pub fn verify(&mut self, verifier: Verifier) {
+    pub fn verify(&mut self, verifier: AnswerVerifier) {
         self.verifier = Some(verifier);
     }
 
     /// Takes what the answers say for what is right; `learned` expects what will be asked.
-    pub fn learn(&mut self, learned: Learned) {
+    pub fn learn(&mut self, learned: LearnedAnswers) {
         self.learned = Some(learned);
     }
 
@@ -236,7 +236,7 @@ impl<'a> Worker<'a> {
             }
             let number = self.chooser.choose(&mut self.random);
             let ask = self.workload.ask(number, &mut self.random);
-            let request = Request { ask, intended_ns, sent_ns: now_ns };
+            let request = RequestInFlight { ask, intended_ns, sent_ns: now_ns };
             let Some(id) = self.table.begin(request) else { break };
             let write = |room: &mut [u8]| self.workload.write_request(ask, id, room);
             let peer = self.peers[self.next_peer];
@@ -244,11 +244,11 @@ impl<'a> Worker<'a> {
             outbox.push(peer, self.workload.request_len_max(), write).expect("the outbox takes a burst");
             self.outbox_intended_ns.push(intended_ns);
             match &mut self.plan {
-                Plan::Open { share, .. } => {
+                WorkerPlan::Open { share, .. } => {
                     self.counts.scheduled += u64::from(!share.is_counted());
                     share.advance();
                 }
-                Plan::Closed { left, .. } => {
+                WorkerPlan::Closed { left, .. } => {
                     self.counts.scheduled += 1;
                     *left -= 1;
                 }
@@ -260,23 +260,27 @@ impl<'a> Worker<'a> {
     fn due_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.plan {
             _ if self.stopped => None,
-            Plan::Open { until_ns, .. } | Plan::Closed { until_ns, .. } if now_ns >= *until_ns => None,
-            Plan::Open { share, .. } => share.due_ns().filter(|&due_ns| due_ns <= now_ns),
-            Plan::Closed { window, left, .. } => {
+            WorkerPlan::Open { until_ns, .. } | WorkerPlan::Closed { until_ns, .. }
+                if now_ns >= *until_ns =>
+            {
+                None
+            }
+            WorkerPlan::Open { share, .. } => share.due_ns().filter(|&due_ns| due_ns <= now_ns),
+            WorkerPlan::Closed { window, left, .. } => {
                 (*left > 0 && self.table.waiting() < *window).then_some(now_ns)
             }
         }
     }
 
     /// Notes what became of the outbox, at `now_ns`, when the kernel had taken all of it.
-    pub fn flushed(&mut self, now_ns: u64, flushed: Flushed) {
+    pub fn flushed(&mut self, now_ns: u64, flushed: FlushReport) {
         self.counts.sent += u64::from(flushed.sent);
         self.counts.refused += u64::from(flushed.failed);
         self.counts.blocked += u64::from(flushed.would_block);
         if flushed.failed + flushed.would_block > 0 {
             self.untaken.push_back((self.pushed_ns, flushed.failed + flushed.would_block));
         }
-        let is_open = matches!(self.plan, Plan::Open { .. });
+        let is_open = matches!(self.plan, WorkerPlan::Open { .. });
         let mut untaken = flushed.failed + flushed.would_block;
         for intended_ns in self.outbox_intended_ns.drain(..) {
             // To the end of the flush, while service time counts from its start: where a batch takes
@@ -306,24 +310,24 @@ impl<'a> Worker<'a> {
         let found = if from.remote() == self.target.remote() {
             self.table.find(envelope.request_id)
         } else {
-            Found::Unknown
+            RequestState::Unknown
         };
         let len = envelope.message_len as usize;
         let is_fragment = envelope.flags.has(EnvelopeFlags::TRUNCATED) && len > UDP_DATA_LEN_MAX;
         match found {
-            Found::Unknown => self.counts.unmatched += 1,
+            RequestState::Unknown => self.counts.unmatched += 1,
             // Of an answer in pieces the first stands for all.
-            Found::Answered(..) if is_fragment && envelope.sequence > 0 => {
+            RequestState::Answered(..) if is_fragment && envelope.sequence > 0 => {
                 self.counts.fragment_duplicates += 1
             }
-            Found::Answered(..) => self.counts.duplicates += 1,
-            Found::Waiting(at, request) | Found::Expired(at, request) if is_fragment => {
+            RequestState::Answered(..) => self.counts.duplicates += 1,
+            RequestState::Waiting(at, request) | RequestState::Expired(at, request) if is_fragment => {
                 self.receive_fragment(now_ns, at, request, &envelope, data);
             }
-            Found::Waiting(at, request) | Found::Expired(at, request) => {
+            RequestState::Waiting(at, request) | RequestState::Expired(at, request) => {
                 let message = match data.get(..len) {
                     Some(message) if is_whole => Ok(message),
-                    _ => Err(Unread::Truncated),
+                    _ => Err(UnreadableAnswer::Truncated),
                 };
                 self.answer(now_ns, at, request, &envelope, message);
             }
@@ -334,19 +338,19 @@ impl<'a> Worker<'a> {
         &mut self,
         now_ns: u64,
         at: SlotAt,
-        request: Request,
+        request: RequestInFlight,
         envelope: &Envelope,
         data: &[u8],
     ) {
         let given_up_ns = now_ns.saturating_sub(self.timeout_ns);
         match self.fragments.put(envelope, data, request.sent_ns, given_up_ns) {
-            Put::Incomplete => {}
-            Put::Repeated => self.table.repeat(at),
-            Put::Malformed => {
+            FragmentOutcome::Incomplete => {}
+            FragmentOutcome::Repeated => self.table.repeat(at),
+            FragmentOutcome::Malformed => {
                 self.fragments.forget(envelope.request_id);
-                self.answer(now_ns, at, request, envelope, Err(Unread::Malformed));
+                self.answer(now_ns, at, request, envelope, Err(UnreadableAnswer::Malformed));
             }
-            Put::Complete(assembly) => {
+            FragmentOutcome::Complete(assembly) => {
                 // Taken out for the time of the call: the message borrows it. Nothing is allocated.
                 let mut fragments = std::mem::take(&mut self.fragments);
                 let message = fragments.complete(assembly);
@@ -361,9 +365,9 @@ impl<'a> Worker<'a> {
         &mut self,
         now_ns: u64,
         at: SlotAt,
-        request: Request,
+        request: RequestInFlight,
         envelope: &Envelope,
-        message: Result<&[u8], Unread>,
+        message: Result<&[u8], UnreadableAnswer>,
     ) {
         self.table.answer(at);
         let service_ns = now_ns.saturating_sub(request.sent_ns);
@@ -375,12 +379,12 @@ impl<'a> Worker<'a> {
             self.last_answered_ns = now_ns;
             match message.and_then(response_code) {
                 Ok(code) => self.counts.codes.count(code.0),
-                Err(Unread::Malformed) => self.counts.malformed += 1,
-                Err(Unread::Truncated) => self.counts.truncated += 1,
+                Err(UnreadableAnswer::Malformed) => self.counts.malformed += 1,
+                Err(UnreadableAnswer::Truncated) => self.counts.truncated += 1,
             }
             let response_ns = now_ns.saturating_sub(request.intended_ns);
             // In a closed loop both are one, and recorded once.
-            if matches!(self.plan, Plan::Open { .. }) {
+            if matches!(self.plan, WorkerPlan::Open { .. }) {
                 self.latency.service.saturating_record(service_ns);
             }
             self.latency.response.saturating_record(response_ns);
@@ -391,7 +395,7 @@ impl<'a> Worker<'a> {
             && verifier.is_next(&mut self.counts)
         {
             let question = &self.workload.question(request.ask, &mut self.name[..]);
-            let answered = Answered { question, envelope, message: message.unwrap_or_default() };
+            let answered = AnsweredQuestion { question, envelope, message: message.unwrap_or_default() };
             let times_ns = (request.sent_ns.cast_signed(), now_ns.cast_signed());
             verifier.judge(answered, times_ns, &mut self.counts);
         }
@@ -418,7 +422,7 @@ impl<'a> Worker<'a> {
     #[must_use]
     pub fn next_due_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.plan {
-            Plan::Open { share, until_ns } if !self.stopped && now_ns < *until_ns => share.due_ns(),
+            WorkerPlan::Open { share, until_ns } if !self.stopped && now_ns < *until_ns => share.due_ns(),
             _ => self.due_ns(now_ns),
         }
     }
@@ -435,14 +439,14 @@ impl<'a> Worker<'a> {
     #[must_use]
     pub fn is_done(&self, now_ns: u64) -> bool {
         let is_sending = self.next_due_ns(now_ns).is_some()
-            || matches!(self.plan, Plan::Closed { until_ns, left, .. }
+            || matches!(self.plan, WorkerPlan::Closed { until_ns, left, .. }
                 if !self.stopped && left > 0 && now_ns < until_ns);
         if is_sending {
             return false;
         }
         let refused = self.counts.refused + self.counts.blocked;
         let missing = self.table.waiting() as u64 + self.table.unanswered();
-        let is_settled = self.verifier.as_ref().is_none_or(Verifier::is_settled);
+        let is_settled = self.verifier.as_ref().is_none_or(AnswerVerifier::is_settled);
         if missing <= refused && is_settled {
             return true;
         }
@@ -474,16 +478,16 @@ impl<'a> Worker<'a> {
     ///
     /// If they do not add up.
     #[must_use]
-    pub fn finish(mut self, kernel_drops: u64) -> Outcome {
+    pub fn finish(mut self, kernel_drops: u64) -> WorkerOutcome {
         self.table.expire(u64::MAX);
         let verify = self.verifier.is_some();
         let (mismatches, staleness_max_ns) =
             self.verifier.map_or((Vec::new(), 0), |verifier| verifier.finish(&mut self.counts));
         let mut counts = self.counts;
-        if matches!(self.plan, Plan::Closed { .. }) {
+        if matches!(self.plan, WorkerPlan::Closed { .. }) {
             self.latency.service = self.latency.response.clone();
         }
-        if let Plan::Open { share, .. } = &self.plan {
+        if let WorkerPlan::Open { share, .. } = &self.plan {
             counts.behind = share.left();
             counts.scheduled += if share.is_counted() { 0 } else { counts.behind };
             // Of a run that was stopped the rest was never due. Of more than can be counted it is enough to know that.
@@ -496,8 +500,8 @@ impl<'a> Worker<'a> {
         }
         // In a closed loop the last answers belong to the time that it took: nothing else is sent meanwhile.
         let end_ns = match self.plan {
-            Plan::Open { .. } => self.last_sent_ns,
-            Plan::Closed { .. } => self.last_sent_ns.max(self.last_answered_ns),
+            WorkerPlan::Open { .. } => self.last_sent_ns,
+            WorkerPlan::Closed { .. } => self.last_sent_ns.max(self.last_answered_ns),
         };
         // What the kernel did not take has a place in the table, and no answer.
         counts.duplicate_only = self.table.repeated();
@@ -509,7 +513,7 @@ impl<'a> Worker<'a> {
         if let Err(sum) = counts.check(verify) {
             panic!("{sum}: {counts:?}");
         }
-        Outcome {
+        WorkerOutcome {
             counts,
             latency: self.latency,
             mismatches,
@@ -524,7 +528,7 @@ impl<'a> Worker<'a> {
 
 /// Why an answer cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unread {
+enum UnreadableAnswer {
     /// Its lengths make no sense.
     Malformed,
     /// Its end is missing.
@@ -532,9 +536,13 @@ enum Unread {
 }
 
 /// The response code of a message, if it has a header and the body that the header speaks of.
-fn response_code(message: &[u8]) -> Result<ResponseCode, Unread> {
-    let (header, rest) = Header::split(message).map_err(|_| Unread::Malformed)?;
-    if header.body_len as usize <= rest.len() { Ok(header.response_code) } else { Err(Unread::Malformed) }
+fn response_code(message: &[u8]) -> Result<ResponseCode, UnreadableAnswer> {
+    let (header, rest) = Header::split(message).map_err(|_| UnreadableAnswer::Malformed)?;
+    if header.body_len as usize <= rest.len() {
+        Ok(header.response_code)
+    } else {
+        Err(UnreadableAnswer::Malformed)
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use super::*;
-use crate::pattern::Pattern;
-use crate::question::Question;
+use crate::pattern::AccessOrder;
+use crate::question::GeneratedQuestion;
 use crate::schedule::{Arrivals, Phase, Schedule};
-use crate::workload::Sampler;
+use crate::workload::RequestSampler;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ fn target() -> Peer {
 }
 
 fn workload() -> Workload {
-    let mut sampler = Sampler::new(100, 1);
+    let mut sampler = RequestSampler::new(100, 1);
     (0..100).for_each(|i| sampler.offer(format!("10.5072/{i}").as_bytes()));
     sampler.finish(0).unwrap()
 }
@@ -30,13 +30,18 @@ fn schedule(rate: u64, ms: u64) -> Schedule {
     Schedule::constant(NonZeroU64::new(rate).unwrap(), Duration::from_millis(ms))
 }
 
-fn open_plan(schedule: &Schedule) -> Plan<'_> {
-    Plan::Open { share: schedule.share(0, 1), until_ns: schedule.end_ns() + 10 * MS }
+fn open_plan(schedule: &Schedule) -> WorkerPlan<'_> {
+    WorkerPlan::Open { share: schedule.share(0, 1), until_ns: schedule.end_ns() + 10 * MS }
 }
 
-fn worker<'a>(plan: Plan<'a>, workload: &'a Workload, timeout_ns: u64, capacity: usize) -> Worker<'a> {
-    let chooser = Chooser::new(Pattern::Uniform, 100, 0, 1);
-    Worker::new(plan, workload, chooser, target(), timeout_ns, Random::new(1, 0), capacity)
+fn worker<'a>(
+    plan: WorkerPlan<'a>,
+    workload: &'a Workload,
+    timeout_ns: u64,
+    capacity: usize,
+) -> LoadWorker<'a> {
+    let chooser = Chooser::new(AccessOrder::Uniform, 100, 0, 1);
+    LoadWorker::new(plan, workload, chooser, target(), timeout_ns, RandomGenerator::new(1, 0), capacity)
 }
 
 /// An answer to `request` with `code` and a body of so many bytes, in as many datagrams as it takes.
@@ -58,16 +63,16 @@ fn answer(request: &[u8], code: i32, body_len: usize) -> Vec<Vec<u8>> {
 
 /// A network and a server that do to each request what a random number says, and keep books of it.
 struct Simulation {
-    random: Random,
+    random: RandomGenerator,
     under_way: BTreeMap<(u64, u64), Vec<u8>>,
     number: u64,
-    expected: Counts,
+    expected: AnswerCounts,
 }
 
 impl Simulation {
     fn new(seed: u64) -> Self {
-        let (under_way, expected) = (BTreeMap::new(), Counts::default());
-        Self { random: Random::new(seed, 7), under_way, number: 0, expected }
+        let (under_way, expected) = (BTreeMap::new(), AnswerCounts::default());
+        Self { random: RandomGenerator::new(seed, 7), under_way, number: 0, expected }
     }
 
     fn deliver(&mut self, at_ns: u64, bytes: Vec<u8>) {
@@ -157,18 +162,18 @@ impl Simulation {
         true
     }
 
-    fn run(self, plan: Plan<'_>) -> (Counts, Counts) {
+    fn run(self, plan: WorkerPlan<'_>) -> (AnswerCounts, AnswerCounts) {
         let (outcome, expected) = self.run_all(plan);
         (outcome.counts, expected)
     }
 
-    fn run_all(mut self, plan: Plan<'_>) -> (Outcome, Counts) {
+    fn run_all(mut self, plan: WorkerPlan<'_>) -> (WorkerOutcome, AnswerCounts) {
         let workload = workload();
         let mut worker = worker(plan, &workload, TIMEOUT_NS, 1 << 16);
         let (mut outbox, mut now_ns) = (outbox(), 0);
         while !worker.is_done(now_ns) {
             worker.push_due(now_ns, &mut outbox);
-            let mut flushed = Flushed::default();
+            let mut flushed = FlushReport::default();
             for i in 0..outbox.len() {
                 let is_sent = self.send(now_ns, outbox.get(i).1);
                 flushed.sent += u32::from(is_sent);
@@ -204,7 +209,7 @@ fn open_loop_accounts_are_exact_whatever_the_network_does() {
 #[test]
 fn closed_loop_accounts_are_exact_whatever_the_network_does() {
     for seed in 0..20 {
-        let plan = Plan::Closed { window: 50, left: u64::MAX, until_ns: 200 * MS };
+        let plan = WorkerPlan::Closed { window: 50, left: u64::MAX, until_ns: 200 * MS };
         let (counts, expected) = Simulation::new(seed).run(plan);
         assert_eq!(counts, expected, "seed {seed}");
         assert!(counts.sent > 500, "{counts:?}");
@@ -222,7 +227,7 @@ fn the_steps_of_a_schedule_add_up_to_its_accounts() {
             let (outcome, expected) = Simulation::new(seed).run_all(open_plan(&schedule));
             let (counts, steps) = (&outcome.counts, outcome.steps.summary(&phases));
             assert_eq!(counts, &expected, "seed {seed}");
-            let sum = |of: fn(&crate::steps::Step) -> u64| steps.iter().map(of).sum::<u64>();
+            let sum = |of: fn(&crate::steps::PhaseStep) -> u64| steps.iter().map(of).sum::<u64>();
             assert_eq!(sum(|step| step.sent), counts.sent, "seed {seed}");
             assert_eq!(sum(|step| step.answered), counts.answered, "seed {seed}");
             assert_eq!(sum(|step| step.late), counts.late, "seed {seed}");
@@ -252,7 +257,10 @@ fn what_the_kernel_does_not_take_hides_no_loss() {
             outbox.clear();
             let sent = count - failed - would_block;
             // It takes a while.
-            worker.flushed(now_ns + MS / 2, Flushed { sent, failed, would_block, ..Flushed::default() });
+            worker.flushed(
+                now_ns + MS / 2,
+                FlushReport { sent, failed, would_block, ..FlushReport::default() },
+            );
             ticks.push((now_ns, u64::from(sent)));
         }
         worker.advance(now_ns);
@@ -276,7 +284,7 @@ fn requests_leave_from_all_addresses_in_turn() {
     worker.push_due(6 * MS, &mut outbox);
     let left: Vec<_> = (0..6).map(|i| outbox.get(i).0.local().unwrap()).collect();
     assert_eq!(left, [&sources[..], &sources[..]].concat());
-    worker.flushed(6 * MS, Flushed { sent: 6, ..Flushed::default() });
+    worker.flushed(6 * MS, FlushReport { sent: 6, ..FlushReport::default() });
     for (i, source) in left.into_iter().enumerate() {
         // Answers come back to the address that asked.
         let from = target().leaving_from(source);
@@ -294,7 +302,7 @@ fn response_time_counts_from_when_it_was_due() {
     // The generator sleeps until all ten are due.
     worker.push_due(9 * MS, &mut outbox);
     assert_eq!(outbox.len(), 10);
-    worker.flushed(9 * MS, Flushed { sent: 10, ..Flushed::default() });
+    worker.flushed(9 * MS, FlushReport { sent: 10, ..FlushReport::default() });
     for i in 0..10 {
         worker.receive(10 * MS, target(), &answer(outbox.get(i).1, 1, 9)[0], true);
     }
@@ -322,7 +330,7 @@ fn a_full_table_leaves_requests_unsent_and_says_so() {
         worker.push_due(ms * MS, &mut outbox);
         let sent = u32::try_from(outbox.len()).unwrap();
         outbox.clear();
-        worker.flushed(ms * MS, Flushed { sent, ..Flushed::default() });
+        worker.flushed(ms * MS, FlushReport { sent, ..FlushReport::default() });
         worker.advance(ms * MS);
     }
     assert!(!worker.is_done(120 * MS));
@@ -334,18 +342,22 @@ fn a_full_table_leaves_requests_unsent_and_says_so() {
 #[test]
 fn no_name_is_left_out_when_the_table_was_full() {
     let (workload, schedule) = (workload(), schedule(1000, 20));
-    let chooser = Chooser::new(Pattern::Sequential, 100, 0, 1);
+    let chooser = Chooser::new(AccessOrder::Sequential, 100, 0, 1);
     let plan = open_plan(&schedule);
-    let mut worker = Worker::new(plan, &workload, chooser, target(), 1000 * MS, Random::new(1, 0), 16);
+    let mut worker =
+        LoadWorker::new(plan, &workload, chooser, target(), 1000 * MS, RandomGenerator::new(1, 0), 16);
     let (mut outbox, mut asked) = (outbox(), Vec::new());
     for _ in 0..3 {
         worker.push_due(20 * MS, &mut outbox);
         for i in 0..outbox.len() {
             let request = outbox.get(i).1;
-            asked.push(Question::of_message(request).unwrap().handle.to_vec());
+            asked.push(GeneratedQuestion::of_message(request).unwrap().handle.to_vec());
             worker.receive(20 * MS, target(), &answer(request, 1, 9)[0], true);
         }
-        worker.flushed(20 * MS, Flushed { sent: u32::try_from(outbox.len()).unwrap(), ..Flushed::default() });
+        worker.flushed(
+            20 * MS,
+            FlushReport { sent: u32::try_from(outbox.len()).unwrap(), ..FlushReport::default() },
+        );
         outbox.clear();
     }
     let expected: Vec<_> = (0..20).map(|number| workload.handle(number).to_vec()).collect();
@@ -359,7 +371,7 @@ fn answers_from_elsewhere_are_unmatched() {
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
     let mut outbox = outbox();
     worker.push_due(0, &mut outbox);
-    worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
+    worker.flushed(0, FlushReport { sent: 1, ..FlushReport::default() });
     let elsewhere = Peer::to(SocketAddr::from(([127, 0, 0, 1], 2642)));
     worker.receive(1, elsewhere, &answer(outbox.get(0).1, 1, 9)[0], true);
     let counts = worker.finish(0).counts;
@@ -373,7 +385,7 @@ fn a_fragment_that_lies_makes_the_answer_malformed() {
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
     let mut outbox = outbox();
     worker.push_due(0, &mut outbox);
-    worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
+    worker.flushed(0, FlushReport { sent: 1, ..FlushReport::default() });
     let pieces = answer(outbox.get(0).1, 1, 1000);
     worker.receive(1, target(), &pieces[0], true);
     worker.receive(2, target(), &pieces[1][..400], true);
@@ -389,7 +401,7 @@ fn stopping_leaves_the_rest_unsent() {
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 64);
     let mut outbox = outbox();
     worker.push_due(4 * MS, &mut outbox);
-    worker.flushed(4 * MS, Flushed { sent: 5, ..Flushed::default() });
+    worker.flushed(4 * MS, FlushReport { sent: 5, ..FlushReport::default() });
     worker.stop();
     worker.push_due(50 * MS, &mut outbox);
     assert_eq!(outbox.len(), 5, "nothing was added");
@@ -411,7 +423,7 @@ fn a_poisson_process_is_accounted_for_as_exactly() {
 
 #[test]
 fn a_closed_loop_of_so_many_requests_ends_after_them() {
-    let plan = Plan::Closed { window: 7, left: 123, until_ns: u64::MAX };
+    let plan = WorkerPlan::Closed { window: 7, left: 123, until_ns: u64::MAX };
     let (counts, expected) = Simulation::new(3).run(plan);
     assert_eq!((counts.scheduled, &counts), (123, &expected));
 }
@@ -419,10 +431,11 @@ fn a_closed_loop_of_so_many_requests_ends_after_them() {
 #[test]
 fn what_answers_said_is_learned() {
     let workload = workload();
-    let plan = Plan::Closed { window: 10, left: 10, until_ns: u64::MAX };
-    let chooser = Chooser::new(Pattern::Sequential, 100, 0, 1);
-    let mut worker = Worker::new(plan, &workload, chooser, target(), TIMEOUT_NS, Random::new(1, 0), 64);
-    let mut learned = Learned::default();
+    let plan = WorkerPlan::Closed { window: 10, left: 10, until_ns: u64::MAX };
+    let chooser = Chooser::new(AccessOrder::Sequential, 100, 0, 1);
+    let mut worker =
+        LoadWorker::new(plan, &workload, chooser, target(), TIMEOUT_NS, RandomGenerator::new(1, 0), 64);
+    let mut learned = LearnedAnswers::default();
     (0..11).for_each(|number| learned.expect(workload.handle(number)));
     worker.learn(learned);
     let mut outbox = outbox();
@@ -430,6 +443,6 @@ fn what_answers_said_is_learned() {
     for i in 0..9 {
         worker.receive(1, target(), &answer(outbox.get(i).1, 100, 4)[0], true);
     }
-    worker.flushed(0, Flushed { sent: 10, ..Flushed::default() });
+    worker.flushed(0, FlushReport { sent: 10, ..FlushReport::default() });
     assert_eq!(worker.finish(0).learned.unwrap().counts(), (9, 2));
 }

@@ -7,10 +7,10 @@ use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
 
 use crate::error::Error;
-use crate::known::homed_prefix;
-use crate::question::{Form, Question, request_head};
-use crate::random::Random;
-use crate::read::{Interrupt, Lines};
+use crate::expected_records::homed_prefix;
+use crate::question::{GeneratedQuestion, QuestionForm, request_head};
+use crate::random::RandomGenerator;
+use crate::read::{Interrupt, LineReader};
 
 /// Bytes of a request in front of its handle: envelope, header, and the length of the handle.
 const HEAD_LEN: usize = Envelope::LEN + Header::LEN + 4;
@@ -20,21 +20,21 @@ const TAIL_LEN: usize = 12;
 /// Bytes of a plain request that are not its handle.
 pub const REQUEST_OVERHEAD_LEN: usize = HEAD_LEN + TAIL_LEN;
 /// Longest request, which travels over a connection: the longest handle, and the longest lists.
-pub const REQUEST_LEN_MAX: usize = HEAD_LEN + HANDLE_LEN_MAX + Form::TAIL_LEN_MAX;
+pub const REQUEST_LEN_MAX: usize = HEAD_LEN + HANDLE_LEN_MAX + QuestionForm::TAIL_LEN_MAX;
 /// Longest handle for which a plain request fits in one datagram.
 pub const REQUEST_HANDLE_LEN_MAX: usize = UDP_MESSAGE_LEN_MAX - REQUEST_OVERHEAD_LEN;
 
 /// Which request was sent: the number of its handle or recorded message, its form, and what its name was
 /// varied by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
+pub struct RequestChoice {
     /// Number of the handle or of the recorded message.
     pub number: u32,
     /// Form in the upper 8 bits, salt below.
     how: u32,
 }
 
-impl Ask {
+impl RequestChoice {
     const SALT_BITS: u32 = 24;
 
     const fn form(self) -> usize {
@@ -53,7 +53,7 @@ pub struct Workload {
     /// Where each handle or message ends.
     ends: Vec<u32>,
     /// None for recorded requests.
-    forms: Vec<Prepared>,
+    forms: Vec<PreparedForm>,
     /// The sum of all weights.
     weight: u64,
     /// Handles of the source, also those that were not taken.
@@ -64,8 +64,8 @@ pub struct Workload {
 
 /// A form, with what its requests begin with.
 #[derive(Clone, Debug)]
-struct Prepared {
-    form: Form,
+struct PreparedForm {
+    form: QuestionForm,
     head: [u8; Envelope::LEN + Header::LEN],
 }
 
@@ -133,14 +133,14 @@ impl Workload {
     /// Asks for the handle `number` in one of the forms, chosen by their weights.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the number of forms is bounded, salts are cut")]
-    pub fn ask(&self, number: u32, random: &mut Random) -> Ask {
+    pub fn ask(&self, number: u32, random: &mut RandomGenerator) -> RequestChoice {
         let form = if self.forms.len() > 1 { self.choose_form(random) } else { 0 };
         let keeps_name = self.forms.get(form).is_none_or(|prepared| prepared.form.keeps_name());
-        let salt = if keeps_name { 0 } else { random.next() as u32 & ((1 << Ask::SALT_BITS) - 1) };
-        Ask { number, how: (form as u32) << Ask::SALT_BITS | salt }
+        let salt = if keeps_name { 0 } else { random.next() as u32 & ((1 << RequestChoice::SALT_BITS) - 1) };
+        RequestChoice { number, how: (form as u32) << RequestChoice::SALT_BITS | salt }
     }
 
-    fn choose_form(&self, random: &mut Random) -> usize {
+    fn choose_form(&self, random: &mut RandomGenerator) -> usize {
         let mut at = random.below(self.weight);
         let chosen = self.forms.iter().position(|prepared| {
             let weight = u64::from(prepared.form.weight());
@@ -157,9 +157,9 @@ impl Workload {
     ///
     /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[inline]
-    pub fn write_request(&self, ask: Ask, request_id: i32, room: &mut [u8]) -> usize {
+    pub fn write_request(&self, ask: RequestChoice, request_id: i32, room: &mut [u8]) -> usize {
         let handle = self.handle(ask.number);
-        let Some(Prepared { form, head }) = self.forms.get(ask.form()) else {
+        let Some(PreparedForm { form, head }) = self.forms.get(ask.form()) else {
             room[..handle.len()].copy_from_slice(handle);
             room[8..12].copy_from_slice(&request_id.to_be_bytes());
             return handle.len();
@@ -188,10 +188,10 @@ impl Workload {
     ///
     /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[must_use]
-    pub fn question<'a>(&'a self, ask: Ask, room: &'a mut [u8]) -> Question<'a> {
+    pub fn question<'a>(&'a self, ask: RequestChoice, room: &'a mut [u8]) -> GeneratedQuestion<'a> {
         let handle = self.handle(ask.number);
-        let Some(Prepared { form, .. }) = self.forms.get(ask.form()) else {
-            return Question::of_message(handle).unwrap_or(Question::plain(handle));
+        let Some(PreparedForm { form, .. }) = self.forms.get(ask.form()) else {
+            return GeneratedQuestion::of_message(handle).unwrap_or(GeneratedQuestion::plain(handle));
         };
         if form.keeps_name() {
             return form.question(handle);
@@ -213,17 +213,17 @@ fn be_u32(len: usize) -> [u8; 4] {
 
 /// Collects handles; when there are more than wanted, a fair sample of them.
 #[derive(Debug)]
-pub struct Sampler {
+pub struct RequestSampler {
     handles: Vec<Box<[u8]>>,
     handles_max: usize,
     /// Longest handle that is taken.
     len_max: usize,
-    random: Random,
+    random: RandomGenerator,
     seen: u64,
     too_long: u64,
 }
 
-impl Sampler {
+impl RequestSampler {
     /// For at most `handles_max` handles, chosen by `seed`.
     #[must_use]
     pub const fn new(handles_max: usize, seed: u64) -> Self {
@@ -232,7 +232,7 @@ impl Sampler {
             handles: Vec::new(),
             handles_max,
             len_max: REQUEST_HANDLE_LEN_MAX,
-            random: Random::new(seed, u64::MAX),
+            random: RandomGenerator::new(seed, u64::MAX),
             seen: 0,
             too_long: 0,
         }
@@ -240,8 +240,8 @@ impl Sampler {
 
     /// Takes only handles for which requests of all `forms` are at most `request_len_max` bytes, of which datagrams
     /// carry [`UDP_MESSAGE_LEN_MAX`] and connections [`REQUEST_LEN_MAX`].
-    pub fn for_forms(&mut self, forms: &[Form], request_len_max: usize) {
-        let extra_len = forms.iter().map(Form::extra_len).max().unwrap_or(TAIL_LEN);
+    pub fn for_forms(&mut self, forms: &[QuestionForm], request_len_max: usize) {
+        let extra_len = forms.iter().map(QuestionForm::extra_len).max().unwrap_or(TAIL_LEN);
         let added_len = forms.iter().map(|form| form.extra_len() - form.tail().len()).max().unwrap_or(0);
         let room = request_len_max.saturating_sub(HEAD_LEN + extra_len);
         self.len_max = room.min(HANDLE_LEN_MAX - added_len);
@@ -277,7 +277,7 @@ impl Sampler {
     ///
     /// When the handles have more than 4 GiB together.
     pub fn finish(self, now_unix_s: u32) -> Result<Workload, Error> {
-        self.finish_as(&[Form::default()], OpFlags(0), now_unix_s)
+        self.finish_as(&[QuestionForm::default()], OpFlags(0), now_unix_s)
     }
 
     /// The same in requests of these forms, all with `flags` as well.
@@ -289,7 +289,12 @@ impl Sampler {
     /// # Panics
     ///
     /// If there is no form.
-    pub fn finish_as(self, forms: &[Form], flags: OpFlags, now_unix_s: u32) -> Result<Workload, Error> {
+    pub fn finish_as(
+        self,
+        forms: &[QuestionForm],
+        flags: OpFlags,
+        now_unix_s: u32,
+    ) -> Result<Workload, Error> {
         assert!(!forms.is_empty(), "requests have a form");
         let len: usize = self.handles.iter().map(|handle| handle.len()).sum();
         let longest = self.handles.iter().map(|handle| handle.len()).max().unwrap_or(0);
@@ -298,12 +303,12 @@ impl Sampler {
             bytes.extend_from_slice(&handle);
             ends.push(end(&bytes)?);
         }
-        let prepare = |form: &Form| Prepared {
+        let prepare = |form: &QuestionForm| PreparedForm {
             form: form.clone(),
             head: request_head(form.flags().with(flags), now_unix_s),
         };
         let weight = forms.iter().map(|form| u64::from(form.weight())).sum();
-        let extra_len = forms.iter().map(Form::extra_len).max().unwrap_or(TAIL_LEN);
+        let extra_len = forms.iter().map(QuestionForm::extra_len).max().unwrap_or(TAIL_LEN);
         let request_len_max = HEAD_LEN + longest + extra_len;
         let forms = forms.iter().map(prepare).collect();
         let Self { seen, too_long, .. } = self;
@@ -326,11 +331,11 @@ struct RecordLine {
 /// When the file cannot be read, or a line is not a handle; and when it is interrupted.
 pub(crate) fn read_handles(
     path: &Path,
-    sampler: &mut Sampler,
+    sampler: &mut RequestSampler,
     interrupt: &mut Interrupt<'_>,
 ) -> Result<(), Error> {
     let read_error = |source| Error::read(path, source);
-    let mut lines = Lines::open(path, interrupt).map_err(read_error)?;
+    let mut lines = LineReader::open(path, interrupt).map_err(read_error)?;
     while let Some(text) = lines.next_text().map_err(read_error)? {
         let offered = match text {
             [] | [b'#', ..] => Ok(()),
@@ -348,7 +353,7 @@ pub(crate) fn read_handles(
     Ok(())
 }
 
-fn offer(handle: &[u8], sampler: &mut Sampler) -> Result<(), String> {
+fn offer(handle: &[u8], sampler: &mut RequestSampler) -> Result<(), String> {
     match handle.len() {
         0 => Err("an empty handle".to_owned()),
         len if len > HANDLE_LEN_MAX => Err(format!("a handle of {len} bytes; {HANDLE_LEN_MAX} are allowed")),
@@ -373,7 +378,7 @@ mod tests {
     }
 
     fn workload(handles: &[&[u8]]) -> Workload {
-        let mut sampler = Sampler::new(usize::MAX, 1);
+        let mut sampler = RequestSampler::new(usize::MAX, 1);
         handles.iter().for_each(|handle| sampler.offer(handle));
         sampler.finish(1000).unwrap()
     }
@@ -385,7 +390,7 @@ mod tests {
         let workload = workload(&handles);
         for (i, handle) in (0..).zip(handles) {
             let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
-            let ask = workload.ask(i, &mut Random::new(1, 0));
+            let ask = workload.ask(i, &mut RandomGenerator::new(1, 0));
             let len = workload.write_request(ask, 0x1234_5678, &mut room);
             let (envelope, message) = Envelope::split(&room[..len]).unwrap();
             assert_eq!((envelope.request_id, envelope.version), (0x1234_5678, Version::CURRENT));
@@ -403,21 +408,21 @@ mod tests {
 
     #[test]
     fn forms_are_mixed_by_weight_and_questions_say_what_was_sent() {
-        let forms: Vec<Form> =
+        let forms: Vec<QuestionForm> =
             ["6=plain", "3=miss", "1=type:URL+index:7+case+certify"].map(|text| text.parse().unwrap()).into();
-        let mut sampler = Sampler::new(10, 1);
+        let mut sampler = RequestSampler::new(10, 1);
         sampler.for_forms(&forms, UDP_MESSAGE_LEN_MAX);
         sampler.offer(b"10.1045/may99-payette");
         sampler.offer(&[b'x'; REQUEST_HANDLE_LEN_MAX]);
         let workload = sampler.finish_as(&forms, OpFlags::KEEP_CONNECTION, 0).unwrap();
         assert_eq!((workload.len(), workload.too_long()), (1, 1), "with more to say it would not fit");
-        let (mut random, mut counts) = (Random::new(5, 0), [0; 3]);
+        let (mut random, mut counts) = (RandomGenerator::new(5, 0), [0; 3]);
         for _ in 0..10_000 {
             let ask = workload.ask(0, &mut random);
             counts[ask.form()] += 1;
             let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
             let len = workload.write_request(ask, 1, &mut room);
-            let sent = Question::of_message(&room[..len]).unwrap();
+            let sent = GeneratedQuestion::of_message(&room[..len]).unwrap();
             let mut name = [0; UDP_MESSAGE_LEN_MAX];
             let asked = workload.question(ask, &mut name);
             assert_eq!((sent.handle, sent.indexes, sent.types), (asked.handle, asked.indexes, asked.types));
@@ -431,10 +436,10 @@ mod tests {
     fn recorded_messages_are_sent_as_they_are_but_for_the_id() {
         let plain = workload(&[b"10.1/a"]);
         let mut room = [0; UDP_MESSAGE_LEN_MAX];
-        let len = plain.write_request(Ask::default(), 7, &mut room);
+        let len = plain.write_request(RequestChoice::default(), 7, &mut room);
         let recorded = Workload::of_messages([&room[..len]]).unwrap();
         let mut again = [0; UDP_MESSAGE_LEN_MAX];
-        let ask = recorded.ask(0, &mut Random::new(1, 0));
+        let ask = recorded.ask(0, &mut RandomGenerator::new(1, 0));
         assert_eq!(recorded.write_request(ask, 9, &mut again), len);
         assert_eq!((&again[..8], &again[8..12], &again[12..]), (&room[..8], &[0, 0, 0, 9][..], &room[12..]));
         assert_eq!(recorded.question(ask, &mut room).handle, b"10.1/a");
@@ -448,7 +453,7 @@ mod tests {
             "\u{feff}# comment\n10.1/a\r\n\n{{\"values\":[],\"handle\":\"10.1/\\u00e9\"}}\n  10.1/b c"
         )
         .unwrap();
-        let mut sampler = Sampler::new(10, 1);
+        let mut sampler = RequestSampler::new(10, 1);
         read_handles(file.path(), &mut sampler, &mut Interrupt::new(&mut go_on)).unwrap();
         let workload = sampler.finish(0).unwrap();
         let handles: Vec<_> = (0..3).map(|i| workload.handle(i)).collect();
@@ -459,7 +464,8 @@ mod tests {
     fn a_bad_line_is_named() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         write!(file, "10.1/a\n{{\"handel\":\"10.1/b\"}}\n").unwrap();
-        let read = read_handles(file.path(), &mut Sampler::new(10, 1), &mut Interrupt::new(&mut go_on));
+        let read =
+            read_handles(file.path(), &mut RequestSampler::new(10, 1), &mut Interrupt::new(&mut go_on));
         let error = read.unwrap_err().to_string();
         assert!(error.contains(":2: not a record with a handle: missing field `handle`"), "{error}");
     }
@@ -468,7 +474,7 @@ mod tests {
     fn a_sample_is_bounded_and_fair() {
         let mut taken = [0; 100];
         for seed in 0..500 {
-            let mut sampler = Sampler::new(10, seed);
+            let mut sampler = RequestSampler::new(10, seed);
             (0..100u8).for_each(|n| sampler.offer(&[n]));
             let workload = sampler.finish(0).unwrap();
             assert_eq!((workload.len(), workload.seen()), (10, 100));

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::workload::{Ask, Sampler};
+use handle_loadgen::workload::{RequestChoice, RequestSampler};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
@@ -62,16 +62,16 @@ fn server() -> String {
     address
 }
 
-struct Place(tempfile::TempDir);
+struct FilesDirectory(tempfile::TempDir);
 
-impl Place {
+impl FilesDirectory {
     fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 }
 
-fn place() -> Place {
-    Place(tempfile::tempdir().unwrap())
+fn place() -> FilesDirectory {
+    FilesDirectory(tempfile::tempdir().unwrap())
 }
 
 #[test]
@@ -265,10 +265,10 @@ fn who_never_answers_is_not_asked_for_hours() {
 
 /// A capture from a raw device: a request to port 2641, and a packet that is something else.
 fn capture() -> Vec<u8> {
-    let mut sampler = Sampler::new(1, 1);
+    let mut sampler = RequestSampler::new(1, 1);
     sampler.offer(b"10.1/a");
     let mut room = [0; 512];
-    let len = sampler.finish(0).unwrap().write_request(Ask::default(), 77, &mut room);
+    let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut room);
     let half = |number: usize| u16::try_from(number).unwrap().to_be_bytes();
     let udp = [&half(12345)[..], &half(2641), &half(len + 8), &[0, 0], &room[..len]].concat();
     let head = [

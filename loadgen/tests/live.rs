@@ -28,7 +28,7 @@ fn server() -> String {
 }
 
 /// The generator on a terminal, as somebody sees it.
-struct Seen {
+struct TerminalSession {
     child: Child,
     terminal: File,
     parser: vt100::Parser,
@@ -42,7 +42,7 @@ fn size(rows: u16, columns: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-impl Seen {
+impl TerminalSession {
     fn start((rows, columns): (u16, u16), duration: &str, variable: (&str, &str)) -> Self {
         let terminal: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&terminal).unwrap();
@@ -103,7 +103,7 @@ fn contains_all(shown: &str, parts: &[&str]) {
 
 #[test]
 fn a_person_sees_the_run_and_then_its_report() {
-    let mut seen = Seen::start((36, 100), "2500ms", ("LANG", "C.UTF-8"));
+    let mut seen = TerminalSession::start((36, 100), "2500ms", ("LANG", "C.UTF-8"));
     seen.look(|_| false);
     contains_all(
         &seen.live,
@@ -128,7 +128,7 @@ fn a_person_sees_the_run_and_then_its_report() {
 
 #[test]
 fn a_terminal_may_be_small_and_become_large_and_small_again() {
-    let mut seen = Seen::start((12, 40), "1h", ("LANG", "C.UTF-8"));
+    let mut seen = TerminalSession::start((12, 40), "1h", ("LANG", "C.UTF-8"));
     assert!(seen.look(|live| live.contains("x success")), "{}", seen.live);
     contains_all(&seen.live, &["lost 0", "p50", "lag"]);
     assert!(!seen.live.contains("second by second"), "no frames: {}", seen.live);
@@ -147,7 +147,7 @@ fn a_terminal_may_be_small_and_become_large_and_small_again() {
 
 #[test]
 fn an_interrupt_gives_the_terminal_back_and_the_results() {
-    let mut seen = Seen::start((24, 80), "1h", ("NO_COLOR", "1"));
+    let mut seen = TerminalSession::start((24, 80), "1h", ("NO_COLOR", "1"));
     assert!(seen.look(|live| live.contains("1 success")), "{}", seen.live);
     kill_process(Pid::from_child(&seen.child), Signal::INT).unwrap();
     let (status, report, bytes) = seen.finish();
@@ -160,7 +160,7 @@ fn an_interrupt_gives_the_terminal_back_and_the_results() {
 
 #[test]
 fn a_terminal_that_can_do_nothing_gets_lines() {
-    let (_, report, bytes) = Seen::start((24, 120), "1500ms", ("TERM", "dumb")).finish();
+    let (_, report, bytes) = TerminalSession::start((24, 120), "1500ms", ("TERM", "dumb")).finish();
     assert!(!bytes.contains(&0x1b), "{report}");
     contains_all(&report, &["/s answered  lost 0  p50", "answered                     300"]);
 }

@@ -13,17 +13,18 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use handle_loadgen::find_max::{Bound, Search, find_max};
+use handle_loadgen::find_max::{RateBound, Search, find_max};
 use handle_loadgen::{
-    Error, LimitOptions, LimitReport, Load, Names, Report, RunOptions, Truth, Verify, limit, run,
+    Error, LimitOptions, LimitReport, LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, Verify,
+    limit, run,
 };
-use handle_net::{Choice, Options};
+use handle_net::{DatapathChoice, SocketOptions};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{ResponseCode, Value};
 use handle_snapshot::{
-    Builder, HomedPrefixes, How, LayerOptions, PublishedSet, Publisher, fold_key, hash_key,
+    Builder, HomedPrefixes, LayerOptions, LoadMode, PublishedSet, SetPublisher, fold_key, hash_key,
 };
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -35,12 +36,12 @@ const LATE: Duration = Duration::from_millis(550);
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
-            $(#[test] fn $promise() { super::$promise(handle_net::Choice::Portable) })*
+            $(#[test] fn $promise() { super::$promise(handle_net::DatapathChoice::Portable) })*
         }
         mod uring {
             $(#[test] fn $promise() {
-                match handle_net::open(handle_net::Choice::Uring, &super::Options::new(super::LOOPBACK)) {
-                    Ok(_) => super::$promise(handle_net::Choice::Uring),
+                match handle_net::open(handle_net::DatapathChoice::Uring, &super::SocketOptions::new(super::LOOPBACK)) {
+                    Ok(_) => super::$promise(handle_net::DatapathChoice::Uring),
                     Err(error) => eprintln!("not tested: {error}"),
                 }
             })*
@@ -60,13 +61,13 @@ on_both_paths!(
 );
 
 /// Answers on a socket until it is dropped.
-struct Server {
+struct RunServer {
     stop: &'static AtomicBool,
     thread: Option<thread::JoinHandle<()>>,
     address: SocketAddr,
 }
 
-impl Server {
+impl RunServer {
     /// `answer` gets the number of the request and the request, and returns datagrams with their delays.
     fn start(mut answer: impl FnMut(u64, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send + 'static) -> Self {
         Self::start_seeing(move |number, _, request| answer(number, request))
@@ -108,7 +109,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RunServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -133,19 +134,19 @@ fn answer(request: &[u8], code: ResponseCode, body: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn options(choice: Choice, target: SocketAddr) -> RunOptions {
+fn options(choice: DatapathChoice, target: SocketAddr) -> RunOptions {
     let handles = (0..50).map(|i| format!("10.5072/{i}").into_bytes()).collect();
     RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(1000).unwrap() },
         duration: Duration::from_millis(500),
         timeout: TIMEOUT,
         threads: 2,
         datapath: choice,
-        ..RunOptions::new(target, Names::List(handles))
+        ..RunOptions::new(target, NameOptions::List(handles))
     }
 }
 
-fn go(options: &RunOptions) -> Report {
+fn go(options: &RunOptions) -> RunReport {
     run(options, |second| {
         eprintln!("{second}");
         ControlFlow::Continue(())
@@ -183,8 +184,8 @@ fn misbehave(number: u64, request: &[u8]) -> Vec<(Duration, Vec<u8>)> {
     }
 }
 
-fn counts_what_happened_exactly(choice: Choice) {
-    let server = Server::start(misbehave);
+fn counts_what_happened_exactly(choice: DatapathChoice) {
+    let server = RunServer::start(misbehave);
     let report = go(&options(choice, server.address));
     let accounts = &report.accounts;
     let codes: Vec<_> = accounts.codes.iter().map(|code| (code.code, code.count)).collect();
@@ -202,9 +203,9 @@ fn counts_what_happened_exactly(choice: Choice) {
     assert_eq!(report.seconds.last().unwrap().lost_so_far, 25);
 }
 
-fn a_closed_loop_counts_as_exactly(choice: Choice) {
-    let server = Server::start(misbehave);
-    let options = RunOptions { load: Load::Closed { window: 3 }, ..options(choice, server.address) };
+fn a_closed_loop_counts_as_exactly(choice: DatapathChoice) {
+    let server = RunServer::start(misbehave);
+    let options = RunOptions { load: LoadPattern::Closed { window: 3 }, ..options(choice, server.address) };
     let report = go(&options);
     let accounts = &report.accounts;
     assert_eq!(accounts.scheduled, accounts.sent);
@@ -216,7 +217,7 @@ fn a_closed_loop_counts_as_exactly(choice: Choice) {
     assert!(report.to_string().contains("closed loop"), "{report}");
 }
 
-fn nobody_there_is_said(choice: Choice) {
+fn nobody_there_is_said(choice: DatapathChoice) {
     // Bound, so that nobody else gets the port, and silent.
     let silent = UdpSocket::bind(LOOPBACK).unwrap();
     let options = RunOptions {
@@ -229,8 +230,8 @@ fn nobody_there_is_said(choice: Choice) {
     assert!(report.invalid.iter().any(|reason| reason.contains("no answer at all")), "{report}");
 }
 
-fn stops_when_told_and_counts_the_rest(choice: Choice) {
-    let server = Server::start(|_, request| {
+fn stops_when_told_and_counts_the_rest(choice: DatapathChoice) {
+    let server = RunServer::start(|_, request| {
         vec![(Duration::ZERO, answer(request, ResponseCode::SUCCESS, &[]).remove(0))]
     });
     let options = RunOptions { duration: Duration::from_secs(60), ..options(choice, server.address) };
@@ -246,7 +247,7 @@ fn stops_when_told_and_counts_the_rest(choice: Choice) {
     );
 }
 
-fn measures_a_limit(choice: Choice) {
+fn measures_a_limit(choice: DatapathChoice) {
     let options = LimitOptions {
         request_len: 64,
         answer_len: 180,
@@ -266,11 +267,11 @@ fn measures_a_limit(choice: Choice) {
 }
 
 /// More addresses than threads and fewer: the server sees all of them, and each thread has a port.
-fn leaves_from_as_many_addresses_as_was_asked_for(choice: Choice) {
+fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
     for (sources, threads) in [(40, 3), (2, 3)] {
         let peers = Arc::<Mutex<BTreeMap<SocketAddr, u64>>>::default();
         let noted = Arc::clone(&peers);
-        let server = Server::start_seeing(move |_, from, request| {
+        let server = RunServer::start_seeing(move |_, from, request| {
             *noted.lock().unwrap().entry(from).or_default() += 1;
             at_once(answer(request, ResponseCode::SUCCESS, &[0; 60]))
         });
@@ -300,7 +301,7 @@ fn leaves_from_as_many_addresses_as_was_asked_for(choice: Choice) {
 fn the_highest_rate_is_that_of_the_server() {
     const LIMIT: f64 = 300.0;
     let (started, mut taken) = (Instant::now(), 0.0);
-    let server = Server::start(move |_, request| {
+    let server = RunServer::start(move |_, request| {
         // What was not used is not kept for later.
         let earned = started.elapsed().as_secs_f64() * LIMIT;
         taken = f64::max(taken, earned - 10.0);
@@ -320,12 +321,12 @@ fn the_highest_rate_is_that_of_the_server() {
         confirm: Duration::from_millis(600),
         repeat: 3,
     };
-    let options = options(Choice::Auto, server.address);
+    let options = options(DatapathChoice::Auto, server.address);
     let mut trials = 0;
     let found = find_max(
         &search,
         |rate, duration| {
-            let load = Load::Open { rate: NonZeroU64::new(rate).unwrap() };
+            let load = LoadPattern::Open { rate: NonZeroU64::new(rate).unwrap() };
             run(&RunOptions { load, duration, threads: 1, ..options.clone() }, |_| ControlFlow::Continue(()))
         },
         |trial, is_good| {
@@ -343,7 +344,7 @@ fn the_highest_rate_is_that_of_the_server() {
     assert!(low <= high && high <= 400.0, "{found}");
     // Unless the generator was held up before the server lost anything.
     let was_too_high = found.trials.iter().any(|trial| trial.loss > 0.1);
-    assert!(was_too_high || found.bound == Bound::Generator, "{found}");
+    assert!(was_too_high || found.bound == RateBound::Generator, "{found}");
     assert!(found.to_string().contains("3 runs: "), "{found}");
 }
 
@@ -354,7 +355,7 @@ fn unix_ms() -> u64 {
 /// Publishes a set of sixty handles, the first time, and later changes every third of them.
 ///
 /// Some answers take several datagrams, and one handle comes and goes.
-fn publish(publisher: &mut Publisher, number: usize) {
+fn publish(publisher: &mut SetPublisher, number: usize) {
     let is_base = publisher.manifest().is_none();
     let first = LayerOptions { seed: 9, folds: true, created_unix_ms: unix_ms() };
     let layer_options = publisher.options(unix_ms()).unwrap_or(first);
@@ -405,20 +406,20 @@ fn at_once(datagrams: Vec<Vec<u8>>) -> Vec<(Duration, Vec<u8>)> {
     datagrams.into_iter().map(|bytes| (Duration::ZERO, bytes)).collect()
 }
 
-fn verified(choice: Choice, target: SocketAddr, dir: &Path) -> RunOptions {
+fn verified(choice: DatapathChoice, target: SocketAddr, dir: &Path) -> RunOptions {
     RunOptions {
-        names: Names::Snapshot(dir.to_owned()),
-        verify: Some(Verify::with(Truth::Snapshot(dir.to_owned()))),
+        names: NameOptions::Snapshot(dir.to_owned()),
+        verify: Some(Verify::with(ReferenceData::Snapshot(dir.to_owned()))),
         ..options(choice, target)
     }
 }
 
-fn verifies_while_sets_are_published(choice: Choice) {
+fn verifies_while_sets_are_published(choice: DatapathChoice) {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publish(&mut publisher, 0);
-    let mut set = PublishedSet::open(dir.path(), How::Map).unwrap();
-    let server = Server::start(move |_, request| {
+    let mut set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
+    let server = RunServer::start(move |_, request| {
         set = PublishedSet::reopen(&set).unwrap();
         at_once(answer_from(&set, request))
     });
@@ -448,13 +449,13 @@ fn verifies_while_sets_are_published(choice: Choice) {
     assert!(codes == [1, 100] || codes == [1], "{report}");
 }
 
-fn calls_lies_and_stale_answers_wrong(choice: Choice) {
+fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publish(&mut publisher, 0);
-    let set = PublishedSet::open(dir.path(), How::Map).unwrap();
+    let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
     let of_server = set.clone();
-    let server = Server::start(move |number, request| {
+    let server = RunServer::start(move |number, request| {
         let mut datagrams = answer_from(&of_server, request);
         if number % 10 == 9 {
             // The index of the first value, behind the handle and the count.
@@ -471,7 +472,7 @@ fn calls_lies_and_stale_answers_wrong(choice: Choice) {
     assert!(report.invalid.contains(&"50 of 500 answers are wrong".to_owned()), "{report}");
     drop(server);
 
-    let server = Server::start(move |_, request| at_once(answer_from(&set, request)));
+    let server = RunServer::start(move |_, request| at_once(answer_from(&set, request)));
     let options =
         RunOptions { duration: Duration::from_secs(1), ..verified(choice, server.address, dir.path()) };
     let report = thread::scope(|scope| {

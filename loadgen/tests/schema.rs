@@ -43,16 +43,16 @@ fn names_in(json: &Json, names: &mut BTreeSet<String>) {
 }
 
 /// All names that were written, by schema.
-type Written = BTreeMap<String, BTreeSet<String>>;
+type NamesBySchema = BTreeMap<String, BTreeSet<String>>;
 
-fn note(json: &Json, written: &mut Written) {
+fn note(json: &Json, written: &mut NamesBySchema) {
     let schema = json["schema"].as_str().unwrap().to_owned();
     assert!(DOCUMENT.contains(&format!("| `{schema}` |")), "docs/report-schema.md does not have {schema}");
     names_in(json, written.entry(schema).or_default());
 }
 
 /// What is told of the setting, of times and of the machine is told once, in the part about runs.
-fn compare(written: &Written) {
+fn compare(written: &NamesBySchema) {
     let of_run = documented("A run");
     for (schema, title) in PARTS {
         let (written, documented) = (&written[schema], documented(title));
@@ -82,7 +82,7 @@ fn every_member_of_every_report_is_documented_and_no_other() {
     let records = path("records.jsonl");
     let record = r#"{"handle":"10.1/a","values":[{"index":1,"type":"URL","data":{"format":"string","value":"x"},"ttl":1}]}"#;
     std::fs::write(&records, record).unwrap();
-    let mut written = Written::new();
+    let mut written = NamesBySchema::new();
     let mut report = |name: &str, args: &[&str]| {
         let file = path(name);
         let mut command = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"));

@@ -13,12 +13,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::question::Question;
+use handle_loadgen::question::GeneratedQuestion;
 use handle_loadgen::stream::Protocol;
-use handle_loadgen::{Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_loadgen::{
+    LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
+};
 use handle_proto::json::{record_to_json, text};
 use handle_proto::wire::list::Values;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpFlags, ResponseCode, Value};
 
@@ -26,7 +28,7 @@ const HANDLES: usize = 30;
 
 /// What a server does with its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum ConnectionManner {
     /// It keeps them if it is asked to.
     Keeps,
     /// It closes them after each answer, as deployed servers do.
@@ -41,7 +43,7 @@ enum Manner {
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers connections, each on a thread of its own, until it is dropped.
-struct Server {
+struct StreamServer {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     accepted: Arc<AtomicUsize>,
@@ -52,8 +54,8 @@ struct Server {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Server {
-    fn start(manner: Manner) -> Self {
+impl StreamServer {
+    fn start(manner: ConnectionManner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -79,7 +81,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for StreamServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
@@ -89,7 +91,7 @@ impl Drop for Server {
 
 fn serve(
     stream: &TcpStream,
-    manner: Manner,
+    manner: ConnectionManner,
     number: usize,
     hosts: &Mutex<BTreeSet<String>>,
 ) -> std::io::Result<()> {
@@ -103,14 +105,14 @@ fn serve(
             b'G' | b'P' => answer_http(&mut reader, hosts)?,
             _ => answer_native(&mut reader)?,
         };
-        if manner == Manner::IsLate && number % 10 == 9 {
+        if manner == ConnectionManner::IsLate && number % 10 == 9 {
             thread::sleep(TIMEOUT * 3 / 2);
         }
-        if manner == Manner::BreaksOff && number % 10 == 9 {
+        if manner == ConnectionManner::BreaksOff && number % 10 == 9 {
             return writer.write_all(&bytes[..bytes.len() / 2]);
         }
         writer.write_all(&bytes)?;
-        if !keeps || manner == Manner::ClosesAlways {
+        if !keeps || manner == ConnectionManner::ClosesAlways {
             return Ok(());
         }
     }
@@ -122,7 +124,7 @@ fn answer_native(reader: &mut impl std::io::Read) -> std::io::Result<(Vec<u8>, b
     let mut message = vec![0; Envelope::from_bytes(&head).message_len as usize];
     reader.read_exact(&mut message)?;
     let request = [&head[..], &message].concat();
-    let keeps = Question::of_message(&request).unwrap().flags.has(OpFlags::KEEP_CONNECTION);
+    let keeps = GeneratedQuestion::of_message(&request).unwrap().flags.has(OpFlags::KEEP_CONNECTION);
     Ok((answer(&request), keeps))
 }
 
@@ -199,14 +201,14 @@ fn url(handle: &[u8]) -> Option<Vec<u8>> {
 fn answer(request: &[u8]) -> Vec<u8> {
     let (mut envelope, message) = Envelope::split(request).unwrap();
     let header = Message::decode(message).unwrap().header;
-    let handle = Question::of_message(request).unwrap().handle;
+    let handle = GeneratedQuestion::of_message(request).unwrap().handle;
     let mut body = Vec::new();
     let response_code = match url(handle) {
         None => ResponseCode::HANDLE_NOT_FOUND,
         Some(url) => {
             let mut room = Vec::new();
             let values = Values::build([Value::new(1, b"URL", &url)], &mut room);
-            Answer { handle, values }.encode(&mut body);
+            QueryAnswer { handle, values }.encode(&mut body);
             ResponseCode::SUCCESS
         }
     };
@@ -228,22 +230,26 @@ fn records() -> tempfile::NamedTempFile {
     file
 }
 
-fn go(server: &Server, streams: Streams) -> Report {
+fn go(server: &StreamServer, streams: Streams) -> RunReport {
     go_with(server, streams, |options| options)
 }
 
-fn go_with(server: &Server, streams: Streams, change: impl FnOnce(RunOptions) -> RunOptions) -> Report {
+fn go_with(
+    server: &StreamServer,
+    streams: Streams,
+    change: impl FnOnce(RunOptions) -> RunOptions,
+) -> RunReport {
     let records = records();
     let names = (0..HANDLES).map(name).collect();
     let options = RunOptions {
-        transport: Transport::Stream(streams),
-        load: Load::Open { rate: NonZeroU64::new(500).unwrap() },
+        transport: StreamTransport::Stream(streams),
+        load: LoadPattern::Open { rate: NonZeroU64::new(500).unwrap() },
         duration: Duration::from_millis(600),
         timeout: Duration::from_secs(2),
         forms: vec!["9=plain".parse().unwrap(), "1=miss".parse().unwrap()],
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
+        verify: Some(Verify::with(ReferenceData::Records(records.path().to_owned()))),
         threads: 2,
-        ..RunOptions::new(server.address, Names::List(names))
+        ..RunOptions::new(server.address, NameOptions::List(names))
     };
     let report = run(&change(options), |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(report.setting.handles, HANDLES, "none is too long for a connection");
@@ -255,7 +261,7 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Http, Protocol::Json]
 #[test]
 fn pooled_connections_are_few_and_all_is_verified() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::Keeps);
+        let server = StreamServer::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 4, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         let verification = report.verification.as_ref().unwrap();
@@ -271,7 +277,7 @@ fn pooled_connections_are_few_and_all_is_verified() {
 #[test]
 fn pipelined_requests_share_a_connection() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::Keeps);
+        let server = StreamServer::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 1, pipeline: 16, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
@@ -282,7 +288,7 @@ fn pipelined_requests_share_a_connection() {
 #[test]
 fn one_request_a_connection_is_one_connection_a_request() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::Keeps);
+        let server = StreamServer::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
@@ -293,7 +299,7 @@ fn one_request_a_connection_is_one_connection_a_request() {
 #[test]
 fn a_server_that_closes_is_asked_anew() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::ClosesAlways);
+        let server = StreamServer::start(ConnectionManner::ClosesAlways);
         let report = go(&server, Streams { connections: 64, ..Streams::pooled(protocol) });
         let accounts = &report.accounts;
         // A request may meet the end of its connection: that is lost, and said.
@@ -310,7 +316,7 @@ fn a_server_that_closes_is_asked_anew() {
 #[test]
 fn half_an_answer_is_no_answer() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::BreaksOff);
+        let server = StreamServer::start(ConnectionManner::BreaksOff);
         let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         let accounts = &report.accounts;
@@ -326,7 +332,7 @@ fn late_answers_are_late_and_not_lost() {
     thread::scope(|scope| {
         for protocol in PROTOCOLS {
             scope.spawn(move || {
-                let server = Server::start(Manner::IsLate);
+                let server = StreamServer::start(ConnectionManner::IsLate);
                 let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
                 let report = go_with(&server, streams, |options| RunOptions { timeout: TIMEOUT, ..options });
                 let accounts = &report.accounts;
@@ -343,7 +349,7 @@ fn late_answers_are_late_and_not_lost() {
 
 #[test]
 fn connections_begin_from_all_addresses() {
-    let server = Server::start(Manner::Keeps);
+    let server = StreamServer::start(ConnectionManner::Keeps);
     let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(Protocol::Tcp) };
     let report = go_with(&server, streams, |options| RunOptions { sources: 7, ..options });
     assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{report}");
@@ -354,7 +360,7 @@ fn connections_begin_from_all_addresses() {
 #[test]
 fn requests_over_http_are_for_the_host_that_was_named() {
     for protocol in [Protocol::Http, Protocol::Json] {
-        let server = Server::start(Manner::Keeps);
+        let server = StreamServer::start(ConnectionManner::Keeps);
         go(&server, Streams::pooled(protocol));
         let host = Some("handles.example.org:8000".to_owned());
         go_with(&server, Streams::pooled(protocol), |options| RunOptions { host, ..options });
@@ -367,10 +373,10 @@ fn requests_over_http_are_for_the_host_that_was_named() {
 fn a_name_that_no_datagram_carries_is_left_out_of_those() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let options = RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(100).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(100).unwrap() },
         duration: Duration::from_millis(20),
         timeout: Duration::from_millis(20),
-        ..RunOptions::new(silent.local_addr().unwrap(), Names::List((0..HANDLES).map(name).collect()))
+        ..RunOptions::new(silent.local_addr().unwrap(), NameOptions::List((0..HANDLES).map(name).collect()))
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!((report.setting.handles, report.setting.handles_too_long), (27, 3), "{report}");
@@ -380,11 +386,11 @@ fn a_name_that_no_datagram_carries_is_left_out_of_those() {
 fn nobody_there_is_counted_as_failed_connections() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = RunOptions {
-        transport: Transport::Stream(Streams::pooled(Protocol::Tcp)),
-        load: Load::Open { rate: NonZeroU64::new(100).unwrap() },
+        transport: StreamTransport::Stream(Streams::pooled(Protocol::Tcp)),
+        load: LoadPattern::Open { rate: NonZeroU64::new(100).unwrap() },
         duration: Duration::from_millis(100),
         timeout: Duration::from_millis(100),
-        ..RunOptions::new(address, Names::List(vec![b"10.1/a".to_vec()]))
+        ..RunOptions::new(address, NameOptions::List(vec![b"10.1/a".to_vec()]))
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!((report.accounts.scheduled, report.accounts.answered), (10, 0), "{report}");

@@ -3,7 +3,7 @@
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use std::io::{Read as _, Write as _};
@@ -15,14 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A socket that asks one server.
 #[derive(Debug)]
-pub struct Client {
+pub struct TestClient {
     socket: UdpSocket,
     request_id: i32,
 }
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReceivedReply {
     /// The response code.
     pub code: ResponseCode,
     /// The handle, as echoed.
@@ -42,7 +42,7 @@ pub fn request(handle: &[u8], request_id: i32) -> Vec<u8> {
     MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().expect("a short request")
 }
 
-impl Client {
+impl TestClient {
     /// A client of `server`.
     ///
     /// # Panics
@@ -60,10 +60,10 @@ impl Client {
     ///
     /// # Panics
     /// When the answer does not decode.
-    pub fn resolve(&mut self, handle: &[u8]) -> Option<Answer> {
+    pub fn resolve(&mut self, handle: &[u8]) -> Option<ReceivedReply> {
         self.request_id += 1;
         self.socket.send(&request(handle, self.request_id)).ok()?;
-        receive(&self.socket, self.request_id).map(|message| Answer::read(&message))
+        receive(&self.socket, self.request_id).map(|message| ReceivedReply::read(&message))
     }
 }
 
@@ -74,7 +74,7 @@ impl Client {
 /// When there is no socket to be had, or the answer is not one.
 #[must_use]
 pub fn exchange(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
-    let Client { socket, .. } = Client::new(server);
+    let TestClient { socket, .. } = TestClient::new(server);
     let (envelope, rest) = Envelope::split(message).expect("an envelope");
     for datagram in cut(&envelope) {
         socket.send(&[&datagram.envelope, &rest[datagram.range]].concat()).ok()?;
@@ -115,14 +115,14 @@ fn receive(socket: &UdpSocket, request_id: i32) -> Option<Vec<u8>> {
             continue;
         }
         match fragments.accept((), &room[..len], 0).expect("a fragment that fits") {
-            Reassembled::Incomplete => {}
-            Reassembled::Whole(message) => return Some(message.to_vec()),
-            Reassembled::Complete(message) => return Some(message),
+            ReassemblyOutcome::Incomplete => {}
+            ReassemblyOutcome::Whole(message) => return Some(message.to_vec()),
+            ReassemblyOutcome::Complete(message) => return Some(message),
         }
     }
 }
 
-impl Answer {
+impl ReceivedReply {
     fn read(message: &[u8]) -> Self {
         let (envelope, message) = Envelope::split(message).expect("an envelope");
         let message = Message::decode(message).expect("a message");

@@ -1,6 +1,6 @@
 //! `handled` as a process, and what it says on its control socket.
 
-use crate::process::{Running, program, until};
+use crate::process::{RunningProcess, program, until};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -75,7 +75,7 @@ impl Drop for Successor {
 #[derive(Debug)]
 pub struct Daemon {
     /// The process.
-    pub process: Running,
+    pub process: RunningProcess,
     /// Its control socket.
     pub control: PathBuf,
 }
@@ -87,7 +87,7 @@ impl Daemon {
     /// When it does not.
     #[must_use]
     pub fn start(command: Command, control: &Path) -> Self {
-        let mut daemon = Self { process: Running::start(command), control: control.to_owned() };
+        let mut daemon = Self { process: RunningProcess::start(command), control: control.to_owned() };
         let pid = daemon.process.0.id();
         until("it serves", || {
             if let Some(status) = daemon.process.0.try_wait().expect("a child of ours") {

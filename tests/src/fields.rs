@@ -8,14 +8,14 @@ use crate::vectors::{bytes, hex};
 use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
 use handle_proto::json::message_to_json;
 use handle_proto::value::{Permissions, Ttl};
-use handle_proto::wire::admin::{Created, HandleBody, HandleIndexes, HandleValues, Listing};
-use handle_proto::wire::auth::{Challenge, ChallengeAnswer, Verdict, Verification};
+use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleIndexes, HandleValues, Listing};
+use handle_proto::wire::auth::{Challenge, ChallengeAnswer, VerificationAnswer, VerificationRequest};
 use handle_proto::wire::credential::Credential;
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::{Handles, Indexes, Reference, References, Strings};
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::referral::Referral;
 use handle_proto::wire::replication::{
     DumpHandles, NextTransaction, Progress, Receiver, RetrieveTransactions, StartingPoint, TransactionsFollow,
@@ -31,23 +31,23 @@ use serde_json::Value as Json;
 ///
 /// # Errors
 /// When it does not decode, or has a code that we keep but do not know.
-pub fn of_message(bytes: &[u8]) -> Result<Json, Refused> {
+pub fn of_message(bytes: &[u8]) -> Result<Json, FieldsRefusal> {
     let (envelope, rest) = Envelope::split(bytes)?;
-    let rest = rest.get(..envelope.message_len as usize).ok_or(Refused::Cut)?;
+    let rest = rest.get(..envelope.message_len as usize).ok_or(FieldsRefusal::Cut)?;
     let fields = message_to_json(&envelope, rest);
     if fields.get("ciphertext_hex").is_some() {
-        return Err(Refused::Encrypted);
+        return Err(FieldsRefusal::Encrypted);
     }
     let (message, body) = (fields.get("error"), fields.get("body").unwrap_or(&Json::Null));
     match message.or(body.get("error")).or(body.get("unknown_hex")) {
-        Some(why) => Err(Refused::Undecodable(why.to_string())),
+        Some(why) => Err(FieldsRefusal::Undecodable(why.to_string())),
         None => Ok(fields),
     }
 }
 
 /// Why a message has no fields.
 #[derive(Debug)]
-pub enum Refused {
+pub enum FieldsRefusal {
     /// It ends before its length.
     Cut,
     /// It has to be decrypted first.
@@ -56,7 +56,7 @@ pub enum Refused {
     Undecodable(String),
 }
 
-impl From<DecodeError> for Refused {
+impl From<DecodeError> for FieldsRefusal {
     fn from(error: DecodeError) -> Self {
         Self::Undecodable(error.to_string())
     }
@@ -187,7 +187,7 @@ fn to_request(header: &Header, version: Version, body: &Json) -> Request<'static
             },
             signed_response: raw(&body["answer_hex"]),
         }),
-        OpCode::VERIFY_CHALLENGE => Request::VerifyChallenge(Verification {
+        OpCode::VERIFY_CHALLENGE => Request::VerifyChallenge(VerificationRequest {
             identity: Reference { handle: text(&body["handle"]), index: integer(&body["handle_index"]) },
             nonce: raw(&body["nonce_hex"]),
             digest: RequestDigest {
@@ -269,17 +269,20 @@ fn to_response(code: ResponseCode, op_code: OpCode, body: &Json) -> Response<'st
 
 fn to_success(op_code: OpCode, body: &Json) -> Response<'static> {
     match op_code {
-        OpCode::RESOLUTION => {
-            Response::Answer(Answer { handle: text(&body["handle"]), values: to_values(&body["values"]) })
-        }
+        OpCode::RESOLUTION => Response::Answer(QueryAnswer {
+            handle: text(&body["handle"]),
+            values: to_values(&body["values"]),
+        }),
         OpCode::GET_SITE_INFO => Response::SiteInfo(leak(site::from_json(&body["site"]))),
-        OpCode::CREATE_HANDLE => {
-            Response::Created(Created { handle: (!body["handle"].is_null()).then(|| text(&body["handle"])) })
-        }
+        OpCode::CREATE_HANDLE => Response::Created(CreatedHandle {
+            handle: (!body["handle"].is_null()).then(|| text(&body["handle"])),
+        }),
         OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS => Response::Listing(Listing {
             handles: Handles::build(array(&body["handles"]).iter().map(text), leak(vec![])),
         }),
-        OpCode::VERIFY_CHALLENGE => Response::Verdict(Verdict { is_valid: body["is_valid"] == true }),
+        OpCode::VERIFY_CHALLENGE => {
+            Response::Verdict(VerificationAnswer { is_valid: body["is_valid"] == true })
+        }
         OpCode::SESSION_SETUP => Response::Session(SessionAnswer {
             mode: KeyExchangeMode(integer(&body["key_exchange_mode"])),
             data: raw(&body["data_hex"]),

@@ -1,10 +1,10 @@
-//! Both processes over the records of a [`Plan`], with the sockets between them.
+//! Both processes over the records of a [`ServicesPlan`], with the sockets between them.
 
-use crate::administered::Administered;
+use crate::admin_server::AdminServer;
 use crate::daemon::free_address;
 use crate::process::until;
-use crate::served;
-use crate::services::Plan;
+use crate::services::ServicesPlan;
+use crate::test_server;
 use handle_auth::challenge::answer_with_secret;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::Reference;
@@ -23,7 +23,7 @@ pub struct BothProcesses {
     /// `handled`.
     pub handled: Server,
     /// `handle-admin`.
-    pub admin: Administered,
+    pub admin: AdminServer,
 }
 
 impl BothProcesses {
@@ -33,8 +33,8 @@ impl BothProcesses {
     /// When one does not start.
     #[must_use]
     pub fn start(
-        here: &Plan,
-        there: &Plan,
+        here: &ServicesPlan,
+        there: &ServicesPlan,
         change_handled: impl FnOnce(&mut Config),
         change_admin: impl FnOnce(&mut handle_admin::config::Config),
     ) -> Self {
@@ -78,7 +78,7 @@ impl BothProcesses {
 }
 
 fn configuration(directory: &Path) -> Config {
-    let mut config = served::config(&directory.join("set"), Datapath::Portable);
+    let mut config = test_server::config(&directory.join("set"), Datapath::Portable);
     config.listen = vec![free_address()];
     config.site = Some(directory.join("siteinfo.json"));
     let file = directory.join("privkey.bin");

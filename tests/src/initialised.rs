@@ -1,7 +1,7 @@
 //! A service from nothing: the directory that `hdl init` makes, and both processes in it.
 
 use crate::daemon::{Daemon, ask, free_address, handled};
-use crate::process::{Running, hdl, program, run, succeed, until};
+use crate::process::{RunningProcess, hdl, program, run, succeed, until};
 use serde_json::Value as Json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,19 +10,19 @@ use tempfile::TempDir;
 
 /// A directory made by `hdl init`, for the prefix 10.1045, and what runs in it.
 #[derive(Debug)]
-pub struct Service {
+pub struct InitialisedService {
     directory: TempDir,
     /// Where `handled` answers.
     pub queries: SocketAddr,
     /// Where `handle-admin` does.
     pub administration: SocketAddr,
     /// `handle-admin`, if it runs.
-    pub admin: Option<Running>,
+    pub admin: Option<RunningProcess>,
     /// `handled`, if it runs.
     pub handled: Option<Daemon>,
 }
 
-impl Service {
+impl InitialisedService {
     /// Makes the directory `site`, with keys that are not encrypted.
     ///
     /// # Panics
@@ -108,7 +108,7 @@ impl Service {
     /// # Panics
     /// When it does not serve.
     pub fn start_admin_as(&mut self, command: Command) {
-        let process = Running::start(command);
+        let process = RunningProcess::start(command);
         let control = self.path("site/run/handle-admin.sock");
         until("handle-admin serves", || {
             let status = ask(&control, "status");

@@ -1,7 +1,7 @@
 //! The lab of `hdl lab up` as a process, and its servers.
 
 use crate::daemon::free_address;
-use crate::process::{Running, hdl, until};
+use crate::process::{RunningProcess, hdl, until};
 use crate::records;
 use handle_client::bootstrap::{Root, read_site};
 use handle_client::lookup::Client;
@@ -18,18 +18,18 @@ const SERVERS: usize = 9;
 
 /// A lab that is up; it ends with this.
 #[derive(Debug)]
-pub struct Lab {
+pub struct LabProcess {
     /// The file that clients find the global service by.
     pub root: PathBuf,
     /// What it said when it came up.
     pub said: Json,
     // Its standard input stays open until it is dropped, before its directory.
-    _process: Running,
+    _process: RunningProcess,
     /// Where everything of it is.
     pub directory: TempDir,
 }
 
-impl Lab {
+impl LabProcess {
     /// Brings a lab up.
     ///
     /// # Panics
@@ -55,7 +55,7 @@ impl Lab {
             command.args(["--port", &free_address().port().to_string()]);
         }
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Running::start(command);
+        let mut process = RunningProcess::start(command);
         let mut line = String::new();
         let stdout = process.0.stdout.take().expect("its output");
         BufReader::new(stdout).read_line(&mut line).expect("a line");

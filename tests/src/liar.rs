@@ -45,14 +45,14 @@ pub enum Lie {
 
 /// A server that lies over UDP; it ends when it is dropped.
 #[derive(Debug)]
-pub struct Liar {
+pub struct LiarServer {
     /// Where it answers.
     pub address: SocketAddr,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Liar {
+impl LiarServer {
     /// Starts to lie about what `truth` says; with the key of its site, which is in `key_file`.
     ///
     /// # Panics
@@ -68,7 +68,7 @@ impl Liar {
         let thread = std::thread::spawn({
             let ends = Arc::clone(&ends);
             move || {
-                let mut mouth = Mouth { truth, key, lie, first: None };
+                let mut mouth = AnswerForger { truth, key, lie, first: None };
                 let mut room = [0; 2048];
                 while !ends.load(Ordering::Relaxed) {
                     let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
@@ -82,21 +82,21 @@ impl Liar {
     }
 }
 
-impl Drop for Liar {
+impl Drop for LiarServer {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-struct Mouth {
+struct AnswerForger {
     truth: SocketAddr,
     key: PrivateKey,
     lie: Lie,
     first: Option<Vec<u8>>,
 }
 
-impl Mouth {
+impl AnswerForger {
     /// The datagrams that a request is answered with.
     fn say(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
         let answer = match self.lie {

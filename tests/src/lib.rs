@@ -1,7 +1,7 @@
 //! What the tests of several crates share: golden vectors, and messages as JSON.
 #![forbid(unsafe_code)]
 
-pub mod administered;
+pub mod admin_server;
 pub mod batches;
 pub mod client;
 pub mod daemon;
@@ -9,16 +9,16 @@ pub mod fields;
 pub mod forged;
 pub mod forwarding;
 pub mod initialised;
+pub mod interceptor;
 pub mod killed;
 pub mod lab;
 pub mod liar;
-pub mod middle;
 pub mod process;
 pub mod records;
 pub mod records_server;
-pub mod served;
 pub mod services;
 pub mod session;
 pub mod site;
+pub mod test_server;
 pub mod transcripts;
 pub mod vectors;

@@ -77,9 +77,9 @@ pub fn fail(command: Command) -> (i32, String) {
 
 /// A running program, killed when it is dropped.
 #[derive(Debug)]
-pub struct Running(pub Child);
+pub struct RunningProcess(pub Child);
 
-impl Running {
+impl RunningProcess {
     /// Starts it.
     ///
     /// # Panics
@@ -114,7 +114,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.0.kill();

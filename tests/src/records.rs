@@ -3,7 +3,7 @@
 use handle_proto::json::RecordLine;
 use handle_proto::{Handle, Values};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ pub fn load() -> Vec<Record> {
 ///
 /// # Panics
 /// When that does not succeed.
-pub fn publish(publisher: &mut Publisher, records: &[Record], now_unix_ms: u64) {
+pub fn publish(publisher: &mut SetPublisher, records: &[Record], now_unix_ms: u64) {
     let mut homed = HomedPrefixes::default();
     for record in records {
         homed.add(Handle(record.handle.as_bytes()).naming_authority());

@@ -3,7 +3,7 @@
 
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::message::Body;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Values, limit};
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
             return Ok(());
         }
         bytes.extend_from_slice(&room[..len]);
-        while let Ok(Front::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
+        while let Ok(StreamFront::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
             let after = after.to_vec();
             let answer = answer(message, state);
             if state.until_accident.fetch_sub(1, Ordering::SeqCst) == 0 {

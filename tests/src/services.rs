@@ -1,11 +1,11 @@
 //! Two services, each an administration process in this one, which know each other's prefixes and keys.
 
-use crate::administered::Administered;
+use crate::admin_server::AdminServer;
 use crate::daemon::free_address;
-use crate::served::write_key_file;
+use crate::test_server::write_key_file;
 use crate::vectors;
 use handle_admin::config::Config;
-use handle_admin::elsewhere::ElsewhereConfig;
+use handle_admin::remote::RemoteConfig;
 use handle_admin::store::{Store, StoreConfig};
 use handle_process::server_key::ServerKeyConfig;
 use handle_proto::data::admin::{Admin, AdminPermissions};
@@ -19,7 +19,7 @@ use serde_json::json;
 use std::net::SocketAddr;
 
 /// A service that is to be started.
-pub struct Plan {
+pub struct ServicesPlan {
     /// The prefixes that are homed there.
     pub prefixes: Vec<&'static str>,
     /// Its records.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub address: SocketAddr,
 }
 
-impl Plan {
+impl ServicesPlan {
     /// A service of these prefixes and records, which signs with the key `key_id`.
     #[must_use]
     pub fn new(
@@ -66,7 +66,7 @@ impl Plan {
     /// # Panics
     /// When it does not start.
     #[must_use]
-    pub fn start(&self, other: &Self, change: impl FnOnce(&mut Config)) -> Administered {
+    pub fn start(&self, other: &Self, change: impl FnOnce(&mut Config)) -> AdminServer {
         let directory = tempfile::tempdir().expect("a directory for the service");
         let path = directory.path();
         let store = StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&path.join("store.redb")) };
@@ -86,15 +86,15 @@ impl Plan {
             audit: Some(path.join("audit.jsonl")),
             store,
             server_key: Some(ServerKeyConfig { file, ..ServerKeyConfig::default() }),
-            elsewhere: ElsewhereConfig {
+            elsewhere: RemoteConfig {
                 enabled: true,
                 local_info: Some(local_info),
-                ..ElsewhereConfig::default()
+                ..RemoteConfig::default()
             },
             ..Config::default()
         };
         change(&mut config);
-        Administered::start(config, directory)
+        AdminServer::start(config, directory)
     }
 
     fn fill(&self, config: &StoreConfig) {

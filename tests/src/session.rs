@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 use std::net::SocketAddr;
 
 /// Sends a message and waits for the answer: over UDP or TCP.
-pub type Exchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
+pub type SessionExchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
 
 /// Who is nobody.
 pub const NOBODY: Reference<'_> = Reference { handle: b"", index: session::ANONYMOUS_INDEX };
@@ -101,7 +101,7 @@ impl ClientSession {
     /// When there is no session.
     #[must_use]
     pub fn open(
-        exchange: Exchange,
+        exchange: SessionExchange,
         address: SocketAddr,
         identity: Reference<'_>,
         server_key: &PublicKey,

@@ -6,19 +6,19 @@ use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Header};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
-use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::{Client, exchange_over_tcp, request};
-use handle_tests::{records, served};
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::client::{TestClient, exchange_over_tcp, request};
+use handle_tests::{records, test_server};
 use std::net::{IpAddr, SocketAddr};
 
 /// The client's socket is connected, so an answer from any other address would not arrive.
 fn answer_from_where_asked(datapath: Datapath) {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
     let listen: Vec<SocketAddr> =
         ["[::]:0", "127.0.0.1:0", "[::1]:0"].map(|address| address.parse().unwrap()).into();
-    let config = Config { listen, ..served::config(directory.path(), datapath) };
+    let config = Config { listen, ..test_server::config(directory.path(), datapath) };
     let server = Server::start(&config).unwrap();
     let addresses = server.addresses();
     assert_eq!(addresses.len(), 3);
@@ -31,7 +31,7 @@ fn answer_from_where_asked(datapath: Datapath) {
         addresses[1],
         addresses[2],
     ] {
-        let answer = Client::new(address).resolve(records[0].handle.as_bytes());
+        let answer = TestClient::new(address).resolve(records[0].handle.as_bytes());
         assert_eq!(answer.map(|answer| answer.code), Some(ResponseCode::SUCCESS), "{address}");
         let answer =
             exchange_over_tcp(address, &request(records[0].handle.as_bytes(), 7)).expect("an answer");

@@ -13,10 +13,10 @@ use handle_proto::wire::list::{Indexes, Reference, References, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode as Code, Value, Values, Version};
-use handle_tests::administered::{Administered, administer_with};
+use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::exchange_over_tcp;
 use handle_tests::daemon::{ask as ask_control, free_address};
-use handle_tests::process::{Running, fail, program, succeed, until};
+use handle_tests::process::{RunningProcess, fail, program, succeed, until};
 use handle_tests::vectors::{document, hex};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -28,7 +28,7 @@ const ADMIN: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 const SECRET: &[u8] = b"open sesame open";
 const CHANGE: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 & !OpFlags::PUBLIC_ONLY.0);
 
-fn root(change: impl FnOnce(&mut Config)) -> Administered {
+fn root(change: impl FnOnce(&mut Config)) -> AdminServer {
     administer_with("root", |config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
         change(config);
@@ -52,7 +52,7 @@ struct Challenge {
 
 /// What came back.
 #[derive(Clone, Debug)]
-struct Told {
+struct AdminReply {
     code: Code,
     text: String,
     indexes: Vec<i32>,
@@ -60,13 +60,18 @@ struct Told {
     challenge: Option<Challenge>,
 }
 
-fn read(bytes: &[u8]) -> Told {
+fn read(bytes: &[u8]) -> AdminReply {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
         panic!("a reply");
     };
-    let mut told =
-        Told { code: reply.code, text: String::new(), indexes: vec![], created: vec![], challenge: None };
+    let mut told = AdminReply {
+        code: reply.code,
+        text: String::new(),
+        indexes: vec![],
+        created: vec![],
+        challenge: None,
+    };
     match reply.response {
         Response::Challenge(challenge) => {
             let digest = reply.digest.unwrap().digest.to_vec();
@@ -82,7 +87,7 @@ fn read(bytes: &[u8]) -> Told {
     told
 }
 
-fn ask(address: SocketAddr, flags: OpFlags, request: &Request<'_>) -> Told {
+fn ask(address: SocketAddr, flags: OpFlags, request: &Request<'_>) -> AdminReply {
     let bytes = message(Envelope::request(1), flags, request);
     read(&exchange_over_tcp(address, &bytes).expect("an answer"))
 }
@@ -105,14 +110,14 @@ fn ask_as(
     secret: &[u8],
     flags: OpFlags,
     request: &Request<'_>,
-) -> Told {
+) -> AdminReply {
     let told = ask(address, flags, request);
     let Some(challenge) = &told.challenge else { return told };
     let bytes = answer_bytes(challenge.id, identity, auth::SECRET_KEY, &respond(challenge, secret));
     read(&exchange_over_tcp(address, &bytes).expect("an answer"))
 }
 
-fn as_admin(administered: &Administered, request: &Request<'_>) -> Told {
+fn as_admin(administered: &AdminServer, request: &Request<'_>) -> AdminReply {
     ask_as(administered.address(), ADMIN, SECRET, CHANGE, request)
 }
 
@@ -122,17 +127,17 @@ fn with_values<T>(values: &[Value<'_>], act: impl FnOnce(Values<'_>) -> T) -> T 
     act(Values::build(values.iter().copied(), &mut storage))
 }
 
-fn create(administered: &Administered, handle: &[u8], values: &[Value<'_>]) -> Told {
+fn create(administered: &AdminServer, handle: &[u8], values: &[Value<'_>]) -> AdminReply {
     with_values(values, |values| {
         as_admin(administered, &Request::CreateHandle(HandleValues { handle, values }))
     })
 }
 
-fn add(administered: &Administered, handle: &[u8], values: &[Value<'_>]) -> Told {
+fn add(administered: &AdminServer, handle: &[u8], values: &[Value<'_>]) -> AdminReply {
     with_values(values, |values| as_admin(administered, &Request::AddValue(HandleValues { handle, values })))
 }
 
-fn resolve(administered: &Administered, handle: &[u8]) -> Told {
+fn resolve(administered: &AdminServer, handle: &[u8]) -> AdminReply {
     let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
     ask(administered.address(), OpFlags::PLAIN_REQUEST, &Request::Resolution(query))
 }
@@ -590,7 +595,7 @@ fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
     }
     let (code, text) = fail(command(&["--check-config", "--user", "nobody-of-that-name"]));
     assert!(code == 2 && text.contains("has no \"nobody-of-that-name\""), "{text}");
-    let mut running = Running::start(command(&[]));
+    let mut running = RunningProcess::start(command(&[]));
     until("it answers", || control.exists() && TcpStream::connect(address).is_ok());
     assert_eq!(ask_control(&control, "status")["health"]["ok"], true);
     let query = Query { handle: b"TST/ITEM-001", indexes: Indexes::EMPTY, types: Strings::EMPTY };

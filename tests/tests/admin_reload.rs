@@ -4,14 +4,14 @@
 
 use handle_admin::config::Config;
 use handle_admin::server::Server;
-use handle_admin::settings::{Hooks, reload};
-use handle_client::administration::{Administrator, Identity, Key};
+use handle_admin::settings::{AdminHooks, reload};
+use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
-use handle_tests::administered::administer_with;
+use handle_tests::admin_server::administer_with;
 use handle_tests::daemon::{ask, free_address};
-use handle_tests::process::{Running, program, until};
+use handle_tests::process::{RunningProcess, program, until};
 use serde_json::{Value as Json, json};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// A process, its configuration, and where that is written.
-struct Place {
-    process: Running,
+struct AdminReloadSetup {
+    process: RunningProcess,
     config: Config,
     file: PathBuf,
     control: PathBuf,
@@ -31,7 +31,7 @@ struct Place {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl AdminReloadSetup {
     fn start() -> Self {
         let mut made = administer_with("root", |config| config.administrators.server.clear());
         made.stop();
@@ -46,7 +46,7 @@ impl Place {
         std::fs::write(&file, toml::to_string(&config).unwrap()).unwrap();
         let mut command = Command::new(program("handle-admin", "handle-admin"));
         command.arg("--config").arg(&file);
-        let process = Running::start(command);
+        let process = RunningProcess::start(command);
         until("it answers", || control.exists() && TcpStream::connect(address).is_ok());
         Self { process, config, file, control, address, directory }
     }
@@ -58,8 +58,8 @@ impl Place {
 
     fn client(&self) -> Administrator {
         let mut client = Administrator::new(self.address, Duration::from_secs(60));
-        let key = Key::Secret(Zeroizing::new(b"open sesame open".to_vec()));
-        client.identify(Some(Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
+        let key = IdentityKey::Secret(Zeroizing::new(b"open sesame open".to_vec()));
+        client.identify(Some(Arc::new(ClientIdentity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
         client
     }
 
@@ -78,7 +78,7 @@ impl Place {
 
 #[test]
 fn what_can_change_does_and_the_rest_is_named() {
-    let mut place = Place::start();
+    let mut place = AdminReloadSetup::start();
     assert_eq!(place.home("0.NA/10.1"), Code::INVALID_ADMIN);
     let audit = place.directory.path().join("other.jsonl");
     place.write(|config| {
@@ -123,7 +123,7 @@ fn what_can_change_does_and_the_rest_is_named() {
 
 #[test]
 fn what_is_wrong_changes_nothing_and_a_signal_does_as_the_command() {
-    let mut place = Place::start();
+    let mut place = AdminReloadSetup::start();
     place.write(|config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
         config.limits.record_values = 4096;
@@ -155,8 +155,10 @@ fn with_hooks(
     let mut made = administer_with("root", change);
     made.stop();
     let started = made.config.clone();
-    let hooks =
-        Hooks { read_config: Some(Box::new(move || Ok(read(&started)))), set_log: Some(Box::new(set_log)) };
+    let hooks = AdminHooks {
+        read_config: Some(Box::new(move || Ok(read(&started)))),
+        set_log: Some(Box::new(set_log)),
+    };
     let server = Server::start_with(&made.config, hooks).unwrap();
     (server, std::mem::replace(&mut made.directory, tempfile::tempdir().unwrap()))
 }
@@ -230,8 +232,8 @@ fn one_bad_part_keeps_all_others_back() {
     let held = TcpStream::connect(address).unwrap();
     let ask = |handle: &str| {
         let mut client = Administrator::new(address, Duration::from_secs(60));
-        let key = Key::Secret(Zeroizing::new(b"open sesame open".to_vec()));
-        client.identify(Some(Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
+        let key = IdentityKey::Secret(Zeroizing::new(b"open sesame open".to_vec()));
+        client.identify(Some(Arc::new(ClientIdentity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
         let body = HandleBody { handle: handle.as_bytes() };
         client.ask(&Request::HomeNa(body), OpFlags::PLAIN_REQUEST).unwrap().code()
     };

@@ -14,12 +14,12 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values, Version};
 use handle_server::config::Datapath;
 use handle_sessions::config::CipherName;
-use handle_sessions::holder::{Asked, Holder};
-use handle_sessions::{Sessions, SessionsConfig};
-use handle_tests::administered::{Administered, administer_with};
+use handle_sessions::holder::{Holder, SharedTable};
+use handle_sessions::{SessionTable, SessionsConfig};
+use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::session::{ClientSession, Protection, pair, set_up_request_as};
+use handle_tests::test_server::{TestServer, serve_with, server_key};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,9 +33,9 @@ const MAC: Protection = Protection { mac: true, hidden: false };
 const ALL: Protection = Protection { mac: true, hidden: true };
 
 /// Both processes, and the directory with their socket.
-struct Both {
-    served: Option<Served>,
-    administered: Administered,
+struct ProcessPair {
+    served: Option<TestServer>,
+    administered: AdminServer,
     directory: TempDir,
 }
 
@@ -43,11 +43,11 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("sessions")
 }
 
-fn serve(directory: &Path) -> Served {
+fn serve(directory: &Path) -> TestServer {
     serve_with("root", Datapath::Portable, |config| config.sessions.socket = Some(socket(directory)))
 }
 
-impl Both {
+impl ProcessPair {
     fn start() -> Self {
         Self::start_with(&SessionsConfig::default())
     }
@@ -138,7 +138,7 @@ fn answer(session: &ClientSession, plain: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
-    let both = Both::start();
+    let both = ProcessPair::start();
     let mut session = both.session();
     assert!(both.create(&mut session, "TST/SESSION-1"), "nobody has proven anything yet");
     assert!(!both.create(&mut session, "TST/SESSION-2"), "known from now on");
@@ -186,7 +186,8 @@ fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
 fn peers_of_every_version_administer_in_a_session_with_both() {
     let ciphers = vec![CipherName::Aes, CipherName::Des];
     let old_versions = true;
-    let both = Both::start_with(&SessionsConfig { ciphers, old_versions, ..SessionsConfig::default() });
+    let both =
+        ProcessPair::start_with(&SessionsConfig { ciphers, old_versions, ..SessionsConfig::default() });
     let handled = both.served.as_ref().unwrap().address();
     for minor in 1..=11 {
         for hides in [false, true] {
@@ -240,7 +241,7 @@ fn peers_of_every_version_administer_in_a_session_with_both() {
 
 #[test]
 fn a_forged_answer_in_a_session_is_refused_and_the_right_one_still_counts() {
-    let both = Both::start();
+    let both = ProcessPair::start();
     let mut session = both.session();
     let message = create(&session, "TST/SESSION-1");
     let message = session.sealed(message);
@@ -254,7 +255,7 @@ fn a_forged_answer_in_a_session_is_refused_and_the_right_one_still_counts() {
 
 #[test]
 fn what_sets_a_session_up_is_answered_outside_the_old_one() {
-    let both = Both::start();
+    let both = ProcessPair::start();
     let mut session = both.session();
     let refused = SessionSetup { exchange: KeyExchange::ServerKey, timeout_s: 0, identity: ADMINISTRATOR };
     let flags = CERTIFIED.with(OpFlags::ENCRYPT);
@@ -274,14 +275,14 @@ fn what_sets_a_session_up_is_answered_outside_the_old_one() {
 }
 
 /// Holds the sessions of another process, and numbers them as it is told.
-struct Numbering {
-    sessions: Sessions,
+struct NumberingHolder {
+    sessions: SessionTable,
     number: AtomicU32,
     stopped: AtomicBool,
 }
 
-impl Asked for Numbering {
-    fn sessions(&self) -> Option<&Sessions> {
+impl SharedTable for NumberingHolder {
+    fn sessions(&self) -> Option<&SessionTable> {
         Some(&self.sessions)
     }
 
@@ -307,8 +308,8 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
     let directory = tempfile::tempdir().unwrap();
     let path = socket(directory.path());
     let holder = Holder::bind(&path, false).unwrap().take_place().unwrap();
-    let numbering = Arc::new(Numbering {
-        sessions: Sessions::new(SessionsConfig::default().limits()),
+    let numbering = Arc::new(NumberingHolder {
+        sessions: SessionTable::new(SessionsConfig::default().limits()),
         number: AtomicU32::new(0),
         stopped: AtomicBool::new(false),
     });
@@ -340,7 +341,7 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
 
 #[test]
 fn each_goes_on_alone_while_the_other_is_down() {
-    let mut both = Both::start();
+    let mut both = ProcessPair::start();
     let mut session = both.session();
     assert!(both.create(&mut session, "TST/SESSION-1"));
     // handle-admin is restarted: handled goes on, and what was proven stays proven.

@@ -12,14 +12,14 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_tests::batches::{batch, operations};
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::initialised::{Service, sorted};
-use handle_tests::process::{Running, fail, succeed, until};
-use handle_tests::session::{ClientSession, Exchange};
+use handle_tests::initialised::{InitialisedService, sorted};
+use handle_tests::process::{RunningProcess, fail, succeed, until};
+use handle_tests::session::{ClientSession, SessionExchange};
 use serde_json::Value as Json;
 
 #[test]
 fn records_are_administered_over_the_network_and_answered_by_handled() {
-    let service = Service::start();
+    let service = InitialisedService::start();
     let create =
         ["handle", "create", "10.1045/first", "1:URL=https://a.example/", "100:HS_ADMIN=300:10.1045/ADMIN"];
     succeed(service.asks(create));
@@ -69,7 +69,7 @@ fn code_of(session: &mut ClientSession, answer: &[u8]) -> (ResponseCode, Vec<u8>
 
 #[test]
 fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
-    let mut service = Service::start();
+    let mut service = InitialisedService::start();
     let read = |name: &str| std::fs::read(service.path("site").join(name)).unwrap();
     let server_key = PublicKey::from_record(&read("server-public.bin")).unwrap();
     let key = handle_auth::keyfile::decode(&read("admin-private.bin"), None).unwrap();
@@ -77,7 +77,7 @@ fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
     let administrator = Reference { handle: b"10.1045/ADMIN", index: 300 };
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
     // They take the first interface for queries, over UDP or TCP, whatever is asked in the session later.
-    for (nth, set_up) in [exchange as Exchange, exchange_over_tcp].into_iter().enumerate() {
+    for (nth, set_up) in [exchange as SessionExchange, exchange_over_tcp].into_iter().enumerate() {
         let mut session = ClientSession::open(set_up, service.queries, administrator, &server_key);
         for round in 0..2 {
             let mut storage = Vec::new();
@@ -118,7 +118,7 @@ fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
 
 #[test]
 fn a_batch_backup_and_another_server_give_the_same_records() {
-    let mut service = Service::start();
+    let mut service = InitialisedService::start();
     let mut batch = String::from("AUTHENTICATE PUBKEY:300:10.1045/ADMIN\nsite/admin-private.bin\n\n");
     for at in 0..60 {
         let data =
@@ -167,7 +167,7 @@ fn a_batch_backup_and_another_server_give_the_same_records() {
 
 #[test]
 fn keys_are_rotated_as_it_is_written() {
-    let mut service = Service::start();
+    let mut service = InitialisedService::start();
     let create = |name: &'static str| ["handle", "create", name, "1:URL=x"];
     succeed(service.hdl(["key", "generate", "new-private.bin", "new-public.bin", "--plain"]));
     let replace = ["handle", "update", "10.1045/ADMIN", "300:HS_PUBKEY=@new-public.bin"];
@@ -196,7 +196,7 @@ fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
     // A tenth of what a server in memory gets: here every operation is on disk before it is acknowledged.
     let text = batch(5, operations() / 10);
     let stores = [false, true].map(|is_killed| {
-        let mut service = Service::start();
+        let mut service = InitialisedService::start();
         let port = service.administration.port().to_string();
         std::fs::write(service.path("batch.txt"), text.replace("PORT", &port)).unwrap();
         let command = |more: &[&'static str]| {
@@ -208,7 +208,7 @@ fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
         };
         let mut resume: &[&str] = &[];
         if is_killed {
-            let mut running = Running::start(command(&["--rate", "200"]));
+            let mut running = RunningProcess::start(command(&["--rate", "200"]));
             let log = service.path("batch.txt.log");
             until("some of it is done", || {
                 std::fs::read_to_string(&log).is_ok_and(|log| log.lines().count() > 40)

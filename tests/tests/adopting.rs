@@ -1,7 +1,7 @@
 //! A service moves from the directory of a reference server to one of ours, and its records back.
 
 use handle_auth::keyfile;
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{fail, succeed, until};
 use serde_json::{Value as Json, json};
 use std::fs;
@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 /// A directory with the files of a reference server, beside a service that has none yet: what `hdl init` has made under the
 /// names of the reference, with the records in an export.
-fn reference_directory() -> Service {
-    let service = Service::make();
+fn reference_directory() -> InitialisedService {
+    let service = InitialisedService::make();
     succeed(service.hdl(["export", "site/store.redb", "export.json", "--format", "reference"]));
     let old = service.path("svr");
     fs::rename(service.path("site"), &old).expect("as hdl init makes it");
@@ -51,21 +51,21 @@ fn reference_directory() -> Service {
     service
 }
 
-fn site_of(service: &Service, directory: &str) -> Json {
+fn site_of(service: &InitialisedService, directory: &str) -> Json {
     serde_json::from_slice(
         &fs::read(service.path(directory).join("siteinfo.json")).expect("as hdl init makes it"),
     )
     .expect("as hdl init makes it")
 }
 
-fn adopt(service: &Service, port: u16) -> Json {
+fn adopt(service: &InitialisedService, port: u16) -> Json {
     let port = port.to_string();
     let made = succeed(service.hdl(["init", "site", "--adopt", "svr", "--admin-port", &port, "--json"]));
     serde_json::from_str(&made).expect("as hdl init makes it")
 }
 
 /// Both processes serve the imported records, and the administrator of before administers.
-fn serves(mut service: Service) {
+fn serves(mut service: InitialisedService) {
     succeed(service.hdl(["import", "site/store.redb", "export.json"]));
     service.start_admin();
     // Published by handle-admin: nothing was before, so that nobody is told that handles do not exist.

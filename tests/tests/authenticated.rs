@@ -16,11 +16,11 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, R
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::Builder;
-use handle_snapshot::set::manifest::Source;
-use handle_snapshot::set::publisher::Publisher;
-use handle_snapshot::set::stager::Place;
+use handle_snapshot::set::manifest::SetOrigin;
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_snapshot::set::stager::LayerPlace;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve_with};
+use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors::{document, hex};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -30,7 +30,7 @@ const SECRET: &[u8] = b"open sesame open";
 const SALT: [u8; PBKDF2_SALT_LEN] = [7; PBKDF2_SALT_LEN];
 const CHALLENGED: ResponseCode = ResponseCode::AUTHENTICATION_NEEDED;
 
-fn root(change: impl FnOnce(&mut Config)) -> Served {
+fn root(change: impl FnOnce(&mut Config)) -> TestServer {
     serve_with("root", Datapath::Portable, change)
 }
 
@@ -86,7 +86,7 @@ fn read(bytes: &[u8]) -> (ResponseCode, Vec<i32>, Option<Challenge>) {
     }
 }
 
-fn challenge(served: &Served, handle: &str, indexes: &[i32]) -> Challenge {
+fn challenge(served: &TestServer, handle: &str, indexes: &[i32]) -> Challenge {
     let answer = exchange(served.address(), &question(handle, indexes, READ, 1)).unwrap();
     let (code, _, challenge) = read(&answer);
     assert_eq!(code, CHALLENGED, "{handle}");
@@ -94,7 +94,7 @@ fn challenge(served: &Served, handle: &str, indexes: &[i32]) -> Challenge {
 }
 
 fn answer(
-    served: &Served,
+    served: &TestServer,
     id: i32,
     auth_type: &[u8],
     identity: Reference<'_>,
@@ -337,7 +337,7 @@ fn a_full_slow_path_says_so_at_once_and_everything_is_accounted_for() {
     for at in 0..3 {
         assert_eq!(codes[&at], ResponseCode::SERVER_BUSY, "{at}");
     }
-    let Served { server, .. } = served;
+    let TestServer { server, .. } = served;
     let shards = server.shared().shards.clone();
     server.stop().unwrap();
     assert_eq!(shards.sum(|counters| &counters.requests_deferred), 2);
@@ -419,13 +419,13 @@ fn the_state_of_the_server_is_for_its_administrators() {
     };
     let shown = |indexes: &[i32]| (ResponseCode::SUCCESS, indexes.to_vec());
     assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1]), "the set is of no store");
-    let mut publisher = Publisher::open(&served.directory.path().join("set")).unwrap();
+    let mut publisher = SetPublisher::open(&served.directory.path().join("set")).unwrap();
     let options = publisher.options(2).unwrap();
     let nothing = publisher
         .stager()
-        .stage(Place::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
+        .stage(LayerPlace::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
         .unwrap();
-    publisher.publish(nothing.showing(Source { store: 1, transaction: 77 }), 2).unwrap();
+    publisher.publish(nothing.showing(SetOrigin { store: 1, transaction: 77 }), 2).unwrap();
     served.server.shared().live.reload().unwrap();
     assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1, 3]), "its last change is told");
     assert_eq!(read_as(who(301, "0.NA/TST"), b"wrong").0, ResponseCode::AUTHENTICATION_FAILED);
@@ -481,7 +481,7 @@ fn a_server_key_that_clients_would_not_know_is_refused() {
     let error = |change: fn(&mut Config)| {
         let served = root(|_| ());
         let mut config =
-            handle_tests::served::config(&served.directory.path().join("set"), Datapath::Portable);
+            handle_tests::test_server::config(&served.directory.path().join("set"), Datapath::Portable);
         config.site = Some(served.directory.path().join("siteinfo.json"));
         config.server_key = Some(handle_server::slow::config::ServerKeyConfig {
             file: served.directory.path().join("privkey.bin"),
@@ -502,7 +502,7 @@ fn a_server_key_that_clients_would_not_know_is_refused() {
     let said = error(|config| {
         let file = config.server_key.clone().unwrap().file;
         std::fs::remove_file(&file).unwrap();
-        handle_tests::served::write_key_file(&file, &document("servers.json")["keys"]["mirror"]);
+        handle_tests::test_server::write_key_file(&file, &document("servers.json")["keys"]["mirror"]);
     });
     assert!(said.contains("is not the one of this server in the site record"), "{said}");
     let said =

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::batches::{batch, operations};
-use handle_tests::process::{Running, fail, hdl, until};
+use handle_tests::process::{RunningProcess, fail, hdl, until};
 use handle_tests::records_server::{Records, RecordsServer};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-struct Place {
+struct BatchSetup {
     directory: TempDir,
     server: RecordsServer,
 }
 
-impl Place {
+impl BatchSetup {
     fn new(text: &str) -> Self {
         let place = Self { directory: tempfile::tempdir().unwrap(), server: RecordsServer::start() };
         let port = place.server.address.port().to_string();
@@ -49,7 +49,7 @@ impl Place {
 
 /// What a batch makes of an empty store when nothing happens.
 fn undisturbed(text: &str, more: &[&str]) -> Records {
-    let place = Place::new(text);
+    let place = BatchSetup::new(text);
     let error = place.run(more);
     assert!(!error.contains("stopped"), "{error}");
     place.server.records()
@@ -66,10 +66,10 @@ fn a_batch_that_is_killed_goes_on_and_ends_in_the_same_store() {
         let text = batch(seed, count);
         let expected = undisturbed(&text, more);
         assert!(expected.len() > count / 50, "{} records", expected.len());
-        let place = Place::new(&text);
+        let place = BatchSetup::new(&text);
         // So that it cannot be through before it is killed.
         let slow = [more[0], more[1], "--rate", &(count * 2).to_string()];
-        let mut running = Running::start(place.command(&slow));
+        let mut running = RunningProcess::start(place.command(&slow));
         until("some of it is done", || lines(&place.log()) > count / 2);
         running.0.kill().unwrap();
         running.0.wait().unwrap();
@@ -85,7 +85,7 @@ fn answers_that_are_lost_are_asked_for_again() {
     let count = operations() / 10;
     let text = batch(3, count);
     let expected = undisturbed(&text, &[]);
-    let place = Place::new(&text);
+    let place = BatchSetup::new(&text);
     let mut random = StdRng::seed_from_u64(4);
     let mut args: &[&str] = &[];
     for round in 0.. {
@@ -111,7 +111,7 @@ fn answers_that_are_lost_are_asked_for_again() {
 fn what_the_server_could_not_do_then_is_asked_plainly_later() {
     let create = "CREATE 10.1045/a\n1 URL 86400 1110 UTF8 x\n\n";
     // The handle is there, with other values: it is not this batch that made it, whatever was tried before.
-    let place = Place::new(&format!("{create}{create}"));
+    let place = BatchSetup::new(&format!("{create}{create}"));
     assert!(place.run(&[]).contains("line 4"));
     std::fs::remove_file(place.log()).unwrap();
     place.server.refuse_next(2);
@@ -122,14 +122,14 @@ fn what_the_server_could_not_do_then_is_asked_plainly_later() {
     let error = place.run(&["--resume"]);
     assert!(error.contains("line 1: create 10.1045/a") && error.contains("line 4"), "{error}");
     // What may have been done before the server could do nothing is not taken for a refusal.
-    let place = Place::new(create);
+    let place = BatchSetup::new(create);
     place.server.lose_answer_after(0);
     assert!(place.run(&[]).contains("was lost"));
     place.server.refuse_next(1);
     assert!(place.run(&["--resume"]).contains("stopped: line 1"));
     assert_eq!(fail(place.command(&["--resume"])).0, 0);
     // Nobody is there.
-    let place = Place::new(create);
+    let place = BatchSetup::new(create);
     let nobody = std::net::TcpListener::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
     let mut command = hdl(["batch", "--server", &nobody.to_string()]);
     command.arg(place.batch()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -159,11 +159,11 @@ fn every_operation_goes_on_as_far_as_it_came() {
     ];
     for operation in operations {
         let text = format!("{create}{operation}");
-        let place = Place::new(&text);
+        let place = BatchSetup::new(&text);
         assert_eq!(fail(place.command(&[])).0, 0, "{operation}");
         let expected = place.server.records();
         for is_lost in [false, true] {
-            let place = Place::new(&text);
+            let place = BatchSetup::new(&text);
             let stopped = |more: &[&str]| {
                 let output = place.command(more).output().unwrap();
                 let counts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -191,12 +191,12 @@ fn every_operation_goes_on_as_far_as_it_came() {
         }
     }
     // One prefix was answered before; nobody says of the block that nothing came of it.
-    let place = Place::new(operations[5]);
+    let place = BatchSetup::new(operations[5]);
     place.server.refuse_after(1, 1);
     assert!(place.run(&[]).contains("stopped: line 1"));
     assert_eq!(last(&place.log()), (1, None));
     // All prefixes are asked for, and those that are refused are named.
-    let place = Place::new("HOME 127.0.0.1:PORT:TCP\n0.NA/11.1\n0.NA/10.2\n0.NA/11.3\n");
+    let place = BatchSetup::new("HOME 127.0.0.1:PORT:TCP\n0.NA/11.1\n0.NA/10.2\n0.NA/11.3\n");
     let error = place.run(&[]);
     let named = ["0.NA/11.1: ", "0.NA/11.3: "].iter().all(|prefix| error.contains(prefix));
     assert!(named && !error.contains("10.2"), "{error}");
@@ -206,7 +206,7 @@ fn every_operation_goes_on_as_far_as_it_came() {
 #[test]
 fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     let create = "CREATE 10.1045/a\n1 URL 86400 1110 UTF8 x\n\n";
-    let place = Place::new(&format!("{create}{create}DELETE 10.1045/b\n"));
+    let place = BatchSetup::new(&format!("{create}{create}DELETE 10.1045/b\n"));
     let compat = place.directory.path().join("compat.log");
     let error = place.run(&["--compat-log", compat.to_str().unwrap()]);
     for says in ["line 4: create 10.1045/a", "line 7: delete 10.1045/b"] {
@@ -232,14 +232,14 @@ fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     assert_eq!(result(7), ("refused".to_owned(), Some(100)));
 
     // A file that is gone meanwhile fails its operation, and no other.
-    let place = Place::new(&format!("{create}CREATE 10.1045/c\n1 URL 60 1110 FILE nowhere\n\n"));
+    let place = BatchSetup::new(&format!("{create}CREATE 10.1045/c\n1 URL 60 1110 FILE nowhere\n\n"));
     let (code, error) = fail(place.command(&["--keep-going"]));
     assert!(code == 2 && error.contains("line 4") && error.contains("nowhere"), "{code} {error}");
     assert_eq!(last(&place.log()), (4, Some("failed".to_owned())));
     assert_eq!(place.server.records().len(), 1);
 
     // What was begun and is refused again was not done.
-    let place = Place::new(&format!("{create}MODIFY 10.1045/a\n7 URL 86400 1110 UTF8 x\n"));
+    let place = BatchSetup::new(&format!("{create}MODIFY 10.1045/a\n7 URL 86400 1110 UTF8 x\n"));
     place.run(&[]);
     let log = std::fs::read_to_string(place.log()).unwrap();
     let (begun, last) = log.trim_end().rsplit_once('\n').unwrap();
@@ -249,17 +249,17 @@ fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     assert!(error.contains("line 4: modify 10.1045/a"), "{error}");
 
     // What is wrong with the command begins no log, so that the same batch can be begun afterwards.
-    let place = Place::new(create);
+    let place = BatchSetup::new(create);
     let error = place.run(&["--auth", "300:10.1045/ADMIN", "--key", "nowhere.bin"]);
     assert!(error.contains("nowhere.bin") && !place.log().exists(), "{error}");
     assert_eq!(fail(place.command(&[])).0, 0);
 
-    let place = Place::new(&format!("{create}{create}DELETE 10.1045/a\n"));
+    let place = BatchSetup::new(&format!("{create}{create}DELETE 10.1045/a\n"));
     let error = place.run(&["--stop-on-error"]);
     assert!(error.contains("stopped"), "{error}");
     assert_eq!(place.server.records().len(), 1, "the deletion is not reached");
-    let place = Place::new(create);
+    let place = BatchSetup::new(create);
     assert_eq!(fail(place.command(&[])).0, 0);
-    let place = Place::new(&format!("{create}nonsense\n"));
+    let place = BatchSetup::new(&format!("{create}nonsense\n"));
     assert_eq!((fail(place.command(&["--keep-going"])).0, place.server.records().len()), (2, 1));
 }

@@ -5,10 +5,10 @@
 
 use handle_proto::{ResponseCode, Value};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, request};
-use handle_tests::process::{Running, program, until};
+use handle_tests::client::{TestClient, request};
+use handle_tests::process::{RunningProcess, program, until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -27,19 +27,19 @@ const FILES_BESIDES: u64 = 100;
 /// One crowd at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-struct Handled {
-    _process: Running,
+struct CrowdServer {
+    _process: RunningProcess,
     control: PathBuf,
     address: SocketAddr,
 }
 
-impl Handled {
+impl CrowdServer {
     fn start(directory: &Path, datapath: &str) -> Self {
         let mut homed = HomedPrefixes::default();
         homed.add(b"10.1");
         let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
         std::fs::create_dir(directory.join("set")).unwrap();
-        let mut publisher = Publisher::open(&directory.join("set")).unwrap();
+        let mut publisher = SetPublisher::open(&directory.join("set")).unwrap();
         let published = publisher.publish_base(1, |file, temp_dir| {
             let mut builder = Builder::new(temp_dir, options).homed(homed);
             builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
@@ -56,7 +56,7 @@ impl Handled {
         let mut command = Command::new(program("handle-server", "handled"));
         command.env("HANDLED_ALLOW_ROOT", "true");
         command.args(["--log", "warn", "--config"]).arg(config);
-        let process = Running::start(command);
+        let process = RunningProcess::start(command);
         until("handled serves", || UnixStream::connect(&control).is_ok());
         let mut handled = Self { _process: process, control, address: ([0; 4], 0).into() };
         until("its workers run", || handled.ask("status")["state"] == "serving");
@@ -86,7 +86,7 @@ fn a_crowd_does_not_stop_datagrams(datapath: &str) {
     let slow_count = SLOW.min(files / 11);
     let idle_count = IDLE.min(files - slow_count);
     let directory = tempfile::tempdir().unwrap();
-    let handled = Handled::start(directory.path(), datapath);
+    let handled = CrowdServer::start(directory.path(), datapath);
     let connect = |count: usize| -> Vec<_> {
         (0..count).map(|_| TcpStream::connect(handled.address).unwrap()).collect()
     };
@@ -94,7 +94,7 @@ fn a_crowd_does_not_stop_datagrams(datapath: &str) {
     let mut slow = connect(slow_count);
     let all = (idle_count + slow_count) as u64;
     until("all are accepted", || handled.count("tcp_connections") == all);
-    let mut client = Client::new(handled.address);
+    let mut client = TestClient::new(handled.address);
     let bytes = request(b"10.1/a", 1);
     let (started, mut asked) = (Instant::now(), 0);
     // Each slow one sends a byte, and between them datagrams are asked.

@@ -8,8 +8,8 @@ use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
-use handle_tests::initialised::Service;
-use handle_tests::middle::{Fate, Manners, Middle};
+use handle_tests::initialised::InitialisedService;
+use handle_tests::interceptor::{ConnectionManners, Interceptor, MessageFate};
 use handle_tests::process::{fail, run, succeed};
 use serde_json::{Value as Json, json};
 use std::fmt::Write as _;
@@ -22,10 +22,10 @@ use std::time::Duration;
 const LATER: Duration = Duration::from_millis(40);
 
 /// A running service with records that two administrators share.
-fn service() -> &'static Service {
-    static SERVICE: OnceLock<Service> = OnceLock::new();
+fn service() -> &'static InitialisedService {
+    static SERVICE: OnceLock<InitialisedService> = OnceLock::new();
     SERVICE.get_or_init(|| {
-        let mut service = Service::make();
+        let mut service = InitialisedService::make();
         // The second may list, and read some of it.
         let records = succeed(service.hdl(["export", "site/store.redb", "-"]));
         let prefix = records.lines().find(|line| line.starts_with("{\"handle\":\"0.NA/10.1045\"")).unwrap();
@@ -93,14 +93,14 @@ fn changes_come_through_to_servers_that_close_each_connection_after_its_answer()
     let key = ["--server-key", "site/server-public.bin"];
     for (name, manners, options, connections_max) in [
         // As `handle-admin` itself: one connection for each of eight runs, and one for a batch of five operations.
-        ("keeps", Manners::default(), &[][..], Some(9)),
-        ("keeps-in-session", Manners::default(), &key, Some(9)),
-        ("closes", Manners { ends_after: Some(LATER), clears_flag: true }, &[], None),
+        ("keeps", ConnectionManners::default(), &[][..], Some(9)),
+        ("keeps-in-session", ConnectionManners::default(), &key, Some(9)),
+        ("closes", ConnectionManners { ends_after: Some(LATER), clears_flag: true }, &[], None),
         // These say that they keep it.
-        ("lies", Manners { ends_after: Some(LATER), clears_flag: false }, &[], None),
-        ("lies-in-session", Manners { ends_after: Some(LATER), clears_flag: false }, &key, None),
+        ("lies", ConnectionManners { ends_after: Some(LATER), clears_flag: false }, &[], None),
+        ("lies-in-session", ConnectionManners { ends_after: Some(LATER), clears_flag: false }, &key, None),
     ] {
-        let middle = Middle::passive(service().administration, manners);
+        let middle = Interceptor::passive(service().administration, manners);
         for number in 0..8 {
             let handle = format!("10.1045/{name}-{number}");
             let args = ["handle", "create", &handle, "1:URL=x", "100:HS_ADMIN=300:10.1045/ADMIN"];
@@ -123,8 +123,8 @@ fn changes_come_through_to_servers_that_close_each_connection_after_its_answer()
 
 #[test]
 fn records_are_imported_from_a_server_that_closes_each_connection_after_its_answer() {
-    let manners = Manners { ends_after: Some(LATER), clears_flag: true };
-    let middle = Middle::passive(service().administration, manners);
+    let manners = ConnectionManners { ends_after: Some(LATER), clears_flag: true };
+    let middle = Interceptor::passive(service().administration, manners);
     let store = service().path("closes.redb");
     let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045", "--json"];
     let counts: Json = serde_json::from_str(&succeed(ask(middle.address, &args))).unwrap();
@@ -154,8 +154,9 @@ fn an_import_takes_what_may_be_read_and_lists_what_may_not() {
         assert!(records.to_uppercase().contains(&format!("10.1045/{handle}")), "{handle}: {records}");
     }
     // Nobody in particular reads what is public.
-    let middle =
-        Middle::start(service().administration, Manners::default(), |message| Fate::Passed(message.to_vec()));
+    let middle = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
+        MessageFate::Passed(message.to_vec())
+    });
     let store = service().path("nobody.redb");
     let args = ["import", store.to_str().unwrap(), "--create", "--server", &middle.address.to_string()];
     let (exit, error) = fail(service().hdl(args));
@@ -174,40 +175,41 @@ fn reply(request: &[u8], code: ResponseCode, response: Response<'_>, is_unreadab
 }
 
 /// A server whose port for administration, which is given, refuses queries and lists; these have a port of their own.
-fn two_ports() -> (Middle, Middle) {
-    let queries = Middle::passive(service().administration, Manners::default());
+fn two_ports() -> (Interceptor, Interceptor) {
+    let queries = Interceptor::passive(service().administration, ConnectionManners::default());
     let own = Arc::new(OnceLock::new());
     let (address, query_address) = (Arc::clone(&own), queries.address);
-    let administration = Middle::start(service().administration, Manners::default(), move |message| {
-        let own: SocketAddr = *address.get().unwrap();
-        match op_code(message) {
-            OpCode::RESOLUTION | OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS => {
-                let refusal = Response::Failure(Failure { message: b"not at this interface" });
-                Fate::Answered(reply(message, ResponseCode::PROTOCOL_ERROR, refusal, true))
+    let administration =
+        Interceptor::start(service().administration, ConnectionManners::default(), move |message| {
+            let own: SocketAddr = *address.get().unwrap();
+            match op_code(message) {
+                OpCode::RESOLUTION | OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS => {
+                    let refusal = Response::Failure(Failure { message: b"not at this interface" });
+                    MessageFate::Answered(reply(message, ResponseCode::PROTOCOL_ERROR, refusal, true))
+                }
+                OpCode::GET_SITE_INFO => {
+                    let mut site = SiteBuilder::new();
+                    let interfaces = [(InterfaceKind::ADMIN, own), (InterfaceKind::QUERY, query_address)];
+                    let interface =
+                        |(kind, at): (_, SocketAddr)| Interface::new(kind, InterfaceProtocol::TCP, at.port());
+                    site.server(ServerBuilder {
+                        id: 1,
+                        // As a server has it that is reached by another address.
+                        address: std::net::IpAddr::from([192, 0, 2, 1]).into(),
+                        public_key: vec![],
+                        interfaces: interfaces.map(interface).to_vec(),
+                    });
+                    let response = site.build();
+                    MessageFate::Answered(reply(
+                        message,
+                        ResponseCode::SUCCESS,
+                        Response::SiteInfo(response.as_bytes()),
+                        false,
+                    ))
+                }
+                _ => MessageFate::Passed(message.to_vec()),
             }
-            OpCode::GET_SITE_INFO => {
-                let mut site = SiteBuilder::new();
-                let interfaces = [(InterfaceKind::ADMIN, own), (InterfaceKind::QUERY, query_address)];
-                let interface =
-                    |(kind, at): (_, SocketAddr)| Interface::new(kind, InterfaceProtocol::TCP, at.port());
-                site.server(ServerBuilder {
-                    id: 1,
-                    // As a server has it that is reached by another address.
-                    address: std::net::IpAddr::from([192, 0, 2, 1]).into(),
-                    public_key: vec![],
-                    interfaces: interfaces.map(interface).to_vec(),
-                });
-                let response = site.build();
-                Fate::Answered(reply(
-                    message,
-                    ResponseCode::SUCCESS,
-                    Response::SiteInfo(response.as_bytes()),
-                    false,
-                ))
-            }
-            _ => Fate::Passed(message.to_vec()),
-        }
-    });
+        });
     own.set(administration.address).unwrap();
     (administration, queries)
 }
@@ -228,9 +230,9 @@ fn queries_go_to_the_port_for_queries_and_changes_to_the_other() {
 
 #[test]
 fn what_a_server_says_without_signing_it_is_shown_as_unproven() {
-    let middle = Middle::start(service().administration, Manners::default(), |message| {
+    let middle = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
         let refusal = Response::Failure(Failure { message: b"not at this interface" });
-        Fate::Answered(reply(message, ResponseCode::PROTOCOL_ERROR, refusal, true))
+        MessageFate::Answered(reply(message, ResponseCode::PROTOCOL_ERROR, refusal, true))
     });
     let key = ["--server-key", "site/server-public.bin"];
     let store = service().path("unproven.redb");

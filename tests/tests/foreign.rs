@@ -10,7 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use handle_loadgen::hostile::{HostileOptions, hostile};
-use handle_loadgen::{Form, Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_loadgen::{
+    LoadPattern, NameOptions, QuestionForm, ReferenceData, RunOptions, RunReport, StreamTransport, Streams,
+    Verify, run,
+};
 use serde_json::{Value as Json, json};
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
@@ -49,16 +52,16 @@ impl Responder {
         ([127, 0, 0, 1], u16::try_from(self.ports[name].as_u64().unwrap()).unwrap()).into()
     }
 
-    fn load(&self, name: &str, transport: Transport, forms: &[&str]) -> Report {
-        let forms = forms.iter().map(|form| form.parse::<Form>().unwrap()).collect();
+    fn load(&self, name: &str, transport: StreamTransport, forms: &[&str]) -> RunReport {
+        let forms = forms.iter().map(|form| form.parse::<QuestionForm>().unwrap()).collect();
         let options = RunOptions {
             transport,
-            load: Load::Open { rate: NonZeroU64::new(200).unwrap() },
+            load: LoadPattern::Open { rate: NonZeroU64::new(200).unwrap() },
             duration: Duration::from_secs(1),
             timeout: Duration::from_secs(5),
-            verify: Some(Verify::with(Truth::Records(self.records.path().to_owned()))),
+            verify: Some(Verify::with(ReferenceData::Records(self.records.path().to_owned()))),
             forms,
-            ..RunOptions::new(self.address(name), Names::File(self.records.path().to_owned()))
+            ..RunOptions::new(self.address(name), NameOptions::File(self.records.path().to_owned()))
         };
         run(&options, |_| ControlFlow::Continue(())).unwrap()
     }
@@ -93,7 +96,7 @@ fn record(number: usize) -> Json {
     json!({"handle": handle, "values": [text(1, "URL", "https://example.org/"), text(2, "DESC.en", &long), secret, admin]})
 }
 
-fn all_verified(report: &Report) {
+fn all_verified(report: &RunReport) {
     let verification = report.verification.as_ref().unwrap();
     assert_eq!((verification.verified, verification.mismatched), (200, 0), "{report}");
     assert!(report.accounts.lost == 0 && report.accounts.malformed == 0, "{report}");
@@ -104,9 +107,9 @@ const MIX: [&str; 5] = ["5=plain", "2=case", "1=miss", "1=type:URL+index:3", "1=
 /// Public values and others, which nobody here may read: the answers are challenges and refusals.
 const WITH_REFUSALS: [&str; 4] = ["2=plain", "1=all", "1=all+index:3", "1=all+type:URL"];
 
-fn streams(name: &str, change: impl FnOnce(&mut Streams)) -> Transport {
-    let mut transport: Transport = name.parse().unwrap();
-    if let Transport::Stream(streams) = &mut transport {
+fn streams(name: &str, change: impl FnOnce(&mut Streams)) -> StreamTransport {
+    let mut transport: StreamTransport = name.parse().unwrap();
+    if let StreamTransport::Stream(streams) = &mut transport {
         change(streams);
     }
     transport

@@ -10,12 +10,12 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode as Code, Value, ValueBuf, Values, Version};
 use handle_sessions::numbers::is_of_admin;
-use handle_tests::administered::Administered;
+use handle_tests::admin_server::AdminServer;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::forwarding::{BothProcesses, answer_to, code, exchange_all, listed, message};
-use handle_tests::served::server_key;
-use handle_tests::services::{Plan, admin, group, secret};
-use handle_tests::session::{ClientSession, Exchange};
+use handle_tests::services::{ServicesPlan, admin, group, secret};
+use handle_tests::session::{ClientSession, SessionExchange};
+use handle_tests::test_server::server_key;
 use std::net::SocketAddr;
 
 const SECRET: &[u8] = b"a secret of this service";
@@ -30,8 +30,8 @@ fn hidden(at: i32) -> ValueBuf {
 }
 
 /// Here `10.1`, whose items are administered by identities of both services, directly and through a group there.
-fn plans() -> (Plan, Plan) {
-    let here = Plan::new(
+fn plans() -> (ServicesPlan, ServicesPlan) {
+    let here = ServicesPlan::new(
         "server",
         &["10.1"],
         vec![
@@ -43,7 +43,7 @@ fn plans() -> (Plan, Plan) {
             ("10.1/prefix", vec![hidden(1), admin(100, 302, "0.NA/10.1")]),
         ],
     );
-    let there = Plan::new(
+    let there = ServicesPlan::new(
         "mirror",
         &["20.2"],
         vec![
@@ -54,7 +54,7 @@ fn plans() -> (Plan, Plan) {
     (here, there)
 }
 
-fn start() -> (BothProcesses, Administered) {
+fn start() -> (BothProcesses, AdminServer) {
     let (here, there) = plans();
     (BothProcesses::start(&here, &there, |_| (), |_| ()), there.start(&here, |_| ()))
 }
@@ -78,7 +78,13 @@ fn session_of(challenge: &[u8]) -> i32 {
 }
 
 /// What comes of reading `handle` as `identity`, asked and answered by `ask` at `server`.
-fn read_as(ask: Exchange, server: SocketAddr, handle: &str, identity: Reference<'_>, secret: &[u8]) -> Code {
+fn read_as(
+    ask: SessionExchange,
+    server: SocketAddr,
+    handle: &str,
+    identity: Reference<'_>,
+    secret: &[u8],
+) -> Code {
     let challenge = ask(server, &read(handle)).unwrap();
     assert_eq!(code(&challenge), Code::AUTHENTICATION_NEEDED, "{handle}");
     code(&ask(server, &answer_to(&challenge, identity, secret)).unwrap())
@@ -181,11 +187,11 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
     assert!(!is_of_admin(session_of(&challenge)));
     let answer = answer_to(&challenge, ADMIN, SECRET);
     assert_eq!(code(&exchange_over_tcp(administration, &answer).unwrap()), Code::SUCCESS);
-    for (ask, server) in [(exchange_over_tcp as Exchange, administration), (exchange, queries)] {
+    for (ask, server) in [(exchange_over_tcp as SessionExchange, administration), (exchange, queries)] {
         assert_eq!(code(&ask(server, &answer).unwrap()), Code::AUTHENTICATION_TIMEOUT, "{server}");
     }
     // And the other way round.
-    for ask in [exchange as Exchange, exchange_over_tcp] {
+    for ask in [exchange as SessionExchange, exchange_over_tcp] {
         let challenge = exchange_over_tcp(administration, &read("10.1/mine")).unwrap();
         assert!(is_of_admin(session_of(&challenge)));
         let answer = answer_to(&challenge, ADMIN, SECRET);
@@ -216,7 +222,7 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
     for id in [0x1234_5670, 0x1234_5671] {
         let mut made_up = answer.clone();
         made_up[4..8].copy_from_slice(&i32::to_be_bytes(id));
-        for (ask, server) in [(exchange as Exchange, queries), (exchange_over_tcp, administration)] {
+        for (ask, server) in [(exchange as SessionExchange, queries), (exchange_over_tcp, administration)] {
             assert_eq!(code(&ask(server, &made_up).unwrap()), Code::SESSION_TIMEOUT, "{id} at {server}");
         }
     }
@@ -226,7 +232,7 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
 fn identities_of_other_services_read_over_udp_and_tcp() {
     let (both, _there) = start();
     let server = both.queries();
-    for ask in [exchange as Exchange, exchange_over_tcp] {
+    for ask in [exchange as SessionExchange, exchange_over_tcp] {
         assert_eq!(read_as(ask, server, "10.1/theirs", OTHER, OTHER_SECRET), Code::SUCCESS);
         assert_eq!(read_as(ask, server, "10.1/theirs", OTHER, b"wrong"), Code::AUTHENTICATION_FAILED);
         assert_eq!(
@@ -289,10 +295,10 @@ fn nothing_is_forwarded_that_the_operator_does_not_want() {
 }
 
 /// A registry here, which delegates what is derived from `10.5` to the service there.
-fn delegating(there: &Administered) -> Plan {
+fn delegating(there: &AdminServer) -> ServicesPlan {
     let site = SiteRecord::read(&there.config.site, None).unwrap();
     let delegation = ValueBuf::from(&Value::new(1, b"HS_SITE.PREFIX", site.as_bytes()));
-    Plan::new("server", &["0.NA"], vec![("0.NA/10.5", vec![delegation])])
+    ServicesPlan::new("server", &["0.NA"], vec![("0.NA/10.5", vec![delegation])])
 }
 
 /// The code of an answer, and the data of its first value.
@@ -310,14 +316,14 @@ fn shown(answer: &[u8]) -> (Code, Vec<u8>) {
 #[test]
 fn clients_that_know_no_referrals_are_resolved_for() {
     let url = ValueBuf::from(&Value::new(1, b"URL", b"https://example.org/"));
-    let there = Plan::new("mirror", &["0.NA/0.NA/10.5"], vec![("0.NA/10.5.7", vec![url, hidden(2)])]);
-    let unknown = Plan::new("server", &["10.9"], vec![]);
+    let there = ServicesPlan::new("mirror", &["0.NA/0.NA/10.5"], vec![("0.NA/10.5.7", vec![url, hidden(2)])]);
+    let unknown = ServicesPlan::new("server", &["10.9"], vec![]);
     let mut admin = there.start(&unknown, |_| ());
     let here = delegating(&admin);
     let both = BothProcesses::start(&here, &there, |_| (), |_| ());
     let old = |minor, handle: &str, flags| message(Version::new(2, minor), 21, flags, &query(handle));
     let plain = OpFlags::PLAIN_REQUEST;
-    for ask in [exchange as Exchange, exchange_over_tcp] {
+    for ask in [exchange as SessionExchange, exchange_over_tcp] {
         let asked = |minor, handle, flags| shown(&ask(both.queries(), &old(minor, handle, flags)).unwrap());
         for minor in [1, 4, 5, 9] {
             assert_eq!(
@@ -355,12 +361,12 @@ fn clients_that_know_no_referrals_are_resolved_for() {
 
 #[test]
 fn old_clients_are_referred_where_the_operator_says_so() {
-    let there = Plan::new("mirror", &["0.NA/0.NA/10.5"], vec![]);
-    let unknown = Plan::new("server", &["10.9"], vec![]);
+    let there = ServicesPlan::new("mirror", &["0.NA/0.NA/10.5"], vec![]);
+    let unknown = ServicesPlan::new("server", &["10.9"], vec![]);
     let admin = there.start(&unknown, |_| ());
     let here = delegating(&admin);
     for (in_handled, in_admin) in [(false, true), (true, false)] {
-        let here = Plan { address: handle_tests::daemon::free_address(), ..delegating(&admin) };
+        let here = ServicesPlan { address: handle_tests::daemon::free_address(), ..delegating(&admin) };
         let both = BothProcesses::start(
             &here,
             &there,

@@ -9,11 +9,11 @@ use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::counters::Counters;
-use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::{Client, request};
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::client::{TestClient, request};
 use handle_tests::process::until;
 use handle_tests::records::Record;
-use handle_tests::{records, served, vectors};
+use handle_tests::{records, test_server, vectors};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -67,33 +67,33 @@ fn hostile(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// A server, its records, and requests that are good.
-struct Served {
+struct HostileTarget {
     server: Server,
     records: Vec<Record>,
     good: Vec<Vec<u8>>,
     _directory: TempDir,
 }
 
-fn serve(datapath: Datapath) -> Served {
+fn serve(datapath: Datapath) -> HostileTarget {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
-    let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
+    let server = Server::start(&test_server::config(directory.path(), datapath)).unwrap();
     let mut good: Vec<Vec<u8>> =
         records.iter().take(100).map(|record| request(record.handle.as_bytes(), 7)).collect();
     for line in vectors::load("conversations.jsonl") {
         good.extend(line["request_hex"].as_array().into_iter().flatten().map(vectors::hex));
     }
-    Served { server, records, good, _directory: directory }
+    HostileTarget { server, records, good, _directory: directory }
 }
 
 fn survive_on(datapath: Datapath) {
     let mut random = StdRng::seed_from_u64(seed());
-    let Served { server, records, good, _directory } = serve(datapath);
+    let HostileTarget { server, records, good, _directory } = serve(datapath);
     let address = server.addresses()[0];
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
-    let mut client = Client::new(address);
+    let mut client = TestClient::new(address);
     let mut asked = 0;
     let (count, started) = (count_of("HANDLE_HOSTILE_DATAGRAMS", 100_000), Instant::now());
     let shards = server.shared().shards.clone();
@@ -178,7 +178,7 @@ fn send_hostile_stream(address: SocketAddr, random: &mut StdRng, good: &[Vec<u8>
 
 fn survive_streams_on(datapath: Datapath) {
     let seed = seed();
-    let Served { server, records, good, _directory } = serve(datapath);
+    let HostileTarget { server, records, good, _directory } = serve(datapath);
     let address = server.addresses()[0];
     let (count, started) = (count_of("HANDLE_HOSTILE_STREAMS", 4_000), Instant::now());
     std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn survive_streams_on(datapath: Datapath) {
             let (good, records) = (&good, &records);
             scope.spawn(move || {
                 let mut random = StdRng::seed_from_u64(seed + thread);
-                let mut client = Client::new(address);
+                let mut client = TestClient::new(address);
                 for sent in (thread..count).step_by(usize::try_from(STREAMS_MAX).unwrap()) {
                     send_hostile_stream(address, &mut random, good);
                     if sent % 1_000 == thread {

@@ -11,7 +11,7 @@ use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::{Indexes, Reference};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode as Code, Value, Values};
-use handle_tests::administered::{Administered, administer_with};
+use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::exchange_over_tcp;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -140,14 +140,14 @@ fn ask_as(address: SocketAddr, operation: &Operation, identity: Reference<'_>, s
     read(&exchange_over_tcp(address, &answer).expect("an answer"))
 }
 
-fn done(administered: &Administered, operation: &Operation) -> Reply {
+fn done(administered: &AdminServer, operation: &Operation) -> Reply {
     let reply = ask_as(administered.address(), operation, ADMIN, SECRET);
     assert_eq!(reply.code, Code::SUCCESS, "{}", reply.text);
     reply
 }
 
 /// A server with a record that has hidden values, and the identities of attackers.
-fn server(change: impl FnOnce(&mut Config)) -> Administered {
+fn server(change: impl FnOnce(&mut Config)) -> AdminServer {
     let administered = administer_with("root", |config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
         change(config);
@@ -333,7 +333,7 @@ fn names_with_control_characters_are_created_only_where_the_setting_allows() {
 }
 
 /// The lines of the audit log as JSON.
-fn audit(administered: &Administered) -> Vec<serde_json::Value> {
+fn audit(administered: &AdminServer) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(administered.directory.path().join("audit.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -13,8 +13,8 @@ use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Handles;
 use handle_proto::wire::{Body, Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
-use handle_tests::initialised::Service;
-use handle_tests::middle::{Fate, Manners, Middle};
+use handle_tests::initialised::InitialisedService;
+use handle_tests::interceptor::{ConnectionManners, Interceptor, MessageFate};
 use handle_tests::process::{fail, hdl, succeed};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Command;
@@ -26,10 +26,10 @@ const SECRET: &str = "correct horse battery staple";
 static STORED: Mutex<()> = Mutex::new(());
 
 /// A running service with the handle 10.1045/victim, and files for changes of it: its secret, and a batch that sets it.
-fn service() -> &'static Service {
-    static SERVICE: OnceLock<Service> = OnceLock::new();
+fn service() -> &'static InitialisedService {
+    static SERVICE: OnceLock<InitialisedService> = OnceLock::new();
     SERVICE.get_or_init(|| {
-        let mut service = Service::make();
+        let mut service = InitialisedService::make();
         service.start_admin();
         write_private(&service, "secret", SECRET);
         let batch = format!("ADD 10.1045/victim\n302 HS_SECKEY 86400 1100 UTF8 {SECRET}\n");
@@ -40,14 +40,14 @@ fn service() -> &'static Service {
     })
 }
 
-fn write_private(service: &Service, name: &str, text: &str) {
+fn write_private(service: &InitialisedService, name: &str, text: &str) {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(service.path(name)).unwrap();
     std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
 }
 
 /// `hdl` as the administrator, who asks whoever is in the middle.
-fn through(middle: &Middle, args: &[&str]) -> Command {
+fn through(middle: &Interceptor, args: &[&str]) -> Command {
     let mut command = service().hdl(args.iter().copied());
     command.args(["--server", &middle.address.to_string(), "--auth", "300:10.1045/ADMIN"]);
     command.args(["--key", "site/admin-private.bin"]);
@@ -109,10 +109,10 @@ fn a_refused_session_gives_no_secret_away() {
         (ResponseCode::OPERATION_NOT_SUPPORTED, true),
     ] {
         let middle =
-            Middle::start(service().administration, Manners::default(), move |message| {
+            Interceptor::start(service().administration, ConnectionManners::default(), move |message| {
                 match op_code(message) {
-                    Some(OpCode::SESSION_SETUP) => Fate::Answered(refusal(message, code, is_signed)),
-                    _ => Fate::Passed(message.to_vec()),
+                    Some(OpCode::SESSION_SETUP) => MessageFate::Answered(refusal(message, code, is_signed)),
+                    _ => MessageFate::Passed(message.to_vec()),
                 }
             });
         let log = format!("log-{}-{is_signed}", code.0);
@@ -137,7 +137,7 @@ fn a_refused_session_gives_no_secret_away() {
 #[test]
 fn secrets_are_readable_on_the_way_only_where_that_was_allowed() {
     let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
-    let middle = Middle::passive(service().administration, Manners::default());
+    let middle = Interceptor::passive(service().administration, ConnectionManners::default());
     // Without the key of the server, a session could be with anybody.
     let (exit, error) = fail(through(&middle, &UPDATE));
     assert!(exit == 1 && error.contains("--server-key"), "{error}");
@@ -162,14 +162,15 @@ fn a_session_whose_version_was_changed_on_the_way_is_not_used() {
     let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = stored();
     for minor in [1, 4, 5, 6] {
-        let middle = Middle::start(service().administration, Manners::default(), move |message| {
-            let mut message = message.to_vec();
-            if op_code(&message) == Some(OpCode::SESSION_SETUP) {
-                // The version that is suggested, which nothing protects.
-                message[3] = minor;
-            }
-            Fate::Passed(message)
-        });
+        let middle =
+            Interceptor::start(service().administration, ConnectionManners::default(), move |message| {
+                let mut message = message.to_vec();
+                if op_code(&message) == Some(OpCode::SESSION_SETUP) {
+                    // The version that is suggested, which nothing protects.
+                    message[3] = minor;
+                }
+                MessageFate::Passed(message)
+            });
         let (exit, error) = fail(through(&middle, &[&UPDATE[..], &WITH_KEY].concat()));
         let heard = middle.take_heard();
         assert_eq!(op_codes(&heard), [Some(OpCode::SESSION_SETUP)], "2.{minor}: {error}");
@@ -210,12 +211,12 @@ fn challenges_of_old_versions_get_no_digest_of_the_secret() {
     std::fs::write(&batch, "DELETE 10.1045/victim\n").unwrap();
     for version in [Version::new(2, 6), Version::new(2, 1)] {
         let middle =
-            Middle::start(service().administration, Manners::default(), move |message| {
+            Interceptor::start(service().administration, ConnectionManners::default(), move |message| {
                 match op_code(message) {
                     Some(OpCode::RESPONSE_TO_CHALLENGE) => {
-                        Fate::Answered(refusal(message, ResponseCode::AUTHENTICATION_FAILED, false))
+                        MessageFate::Answered(refusal(message, ResponseCode::AUTHENTICATION_FAILED, false))
                     }
-                    _ => Fate::Answered(old_challenge(message, version)),
+                    _ => MessageFate::Answered(old_challenge(message, version)),
                 }
             });
         let server = ["--server", &middle.address.to_string()];
@@ -256,8 +257,8 @@ fn listing(request: &[u8], names_count: usize) -> Vec<u8> {
 #[test]
 fn a_listing_that_does_not_end_stops_the_import_at_its_bound() {
     // 16 MB of names.
-    let middle = Middle::start(service().administration, Manners::default(), |message| {
-        Fate::Answered(listing(message, 1000).repeat(160))
+    let middle = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
+        MessageFate::Answered(listing(message, 1000).repeat(160))
     });
     let store = service().path("endless.redb");
     let server = middle.address.to_string();

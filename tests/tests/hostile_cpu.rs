@@ -8,18 +8,18 @@
 use handle_auth::agreement::{self, Group, KeyPair};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::key::Number;
-use handle_proto::wire::auth::{SecretAnswer, Verification};
+use handle_proto::wire::auth::{SecretAnswer, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_server::config::Datapath;
-use handle_tests::administered::{administer, administer_with};
-use handle_tests::client::{Client, exchange, exchange_over_tcp};
+use handle_tests::admin_server::{administer, administer_with};
+use handle_tests::client::{TestClient, exchange, exchange_over_tcp};
 use handle_tests::forged::{ask_over, next_answer, tcp_from};
-use handle_tests::served::{serve, serve_with, server_key};
 use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request, set_up_request_as};
+use handle_tests::test_server::{serve, serve_with, server_key};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ fn verification(iterations: u32, key_bits: u32, index: i32) -> Vec<u8> {
     SecretAnswer::Pbkdf2 { salt: b"0123456789abcdef", iterations, key_bits, mac: &[0; 20] }.encode(&mut made);
     let identity = Reference { handle: b"0.NA/TST", index };
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[2; 32] };
-    let asked = Verification { identity, nonce: &[1; 16], digest, signed_response: &made };
+    let asked = VerificationRequest { identity, nonce: &[1; 16], digest, signed_response: &made };
     let header = Header::request(OpCode::RESERVED, KEEPS, 0);
     let request = Request::VerifyChallenge(asked);
     MessageBuf::request(&Envelope::request(9), &header, &request).unsigned().unwrap()
@@ -125,7 +125,7 @@ fn what_a_stranger_asks_of_handled_holds_nobody_up() {
         (config.slow.idle, config.slow.nice) = (false, 0);
     });
     let plain = || {
-        let mut client = Client::new(served.address());
+        let mut client = TestClient::new(served.address());
         client.resolve(b"TST/TARGET").expect("an answer").code
     };
     let (before, done, busy) = others_first(served.address(), || {
@@ -182,10 +182,11 @@ fn sessions_of_versions_without_protection_are_refused_unless_allowed() {
     );
     for minor in 4..=11 {
         let set_up = set_up_request_as(Version::new(2, minor), &pair(), NOBODY, 0);
-        let codes = |servers: &(handle_tests::served::Served, handle_tests::administered::Administered)| {
-            let served = code(&exchange(servers.0.address(), &set_up).unwrap());
-            (served, code(&exchange_over_tcp(servers.1.address(), &set_up).unwrap()))
-        };
+        let codes =
+            |servers: &(handle_tests::test_server::TestServer, handle_tests::admin_server::AdminServer)| {
+                let served = code(&exchange(servers.0.address(), &set_up).unwrap());
+                (served, code(&exchange_over_tcp(servers.1.address(), &set_up).unwrap()))
+            };
         let refused = (ResponseCode::SESSION_FAILED, ResponseCode::SESSION_FAILED);
         let agreed = (ResponseCode::SUCCESS, ResponseCode::SUCCESS);
         assert_eq!(codes(&strict), if minor < 7 { refused } else { agreed }, "2.{minor}");

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{fail, hdl, run, succeed};
 use handle_tests::records_server::RecordsServer;
 use serde_json::Value as Json;
@@ -212,7 +212,7 @@ const FOREIGN: [(&str, &str); 3] = [
 
 #[test]
 fn keys_administer_in_every_form_and_old_ones_with_a_warning() {
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     service.start_admin();
     for (name, text) in FOREIGN {
         std::fs::write(service.path(name), text).unwrap();

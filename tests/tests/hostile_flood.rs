@@ -13,10 +13,10 @@ use handle_server::config::{Config, Datapath};
 use handle_server::counters::{Counter, Counters};
 use handle_server::rate_limit::SLIP_LEN;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, exchange_over_tcp, request};
-use handle_tests::served::{Served, serve_with};
+use handle_tests::client::{TestClient, exchange_over_tcp, request};
+use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors;
 use std::net::UdpSocket;
 use std::path::Path;
@@ -26,7 +26,7 @@ const NAMES_COUNT: usize = 50_000;
 
 /// A server with the key and site record of the vectors, and records that are worth asking for.
 struct Flooded {
-    served: Served,
+    served: TestServer,
 }
 
 impl Flooded {
@@ -113,7 +113,7 @@ fn publish(set: &Path) {
         records.push((format!("10.5072/name-{at:08}").into_bytes(), vec![value(1, "URL", url.as_bytes())]));
     }
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(set).unwrap();
+    let mut publisher = SetPublisher::open(set).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         for (at, (handle, values)) in records.iter().enumerate() {
@@ -308,7 +308,7 @@ fn long_and_limited_answers_are_there_over_tcp() {
     assert!(answer.len() > 60_000);
     flooded.flood([127, 14, 0, 1], &question, 1000);
     // From the same address, which a connection proves.
-    let mut client = Client::new(flooded.served.address());
+    let mut client = TestClient::new(flooded.served.address());
     assert_eq!(client.resolve(b"TST/LONG").unwrap().code, ResponseCode::ERROR, "too long for UDP");
     assert_eq!(SLIP_LEN, 52);
 }

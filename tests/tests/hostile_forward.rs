@@ -10,9 +10,9 @@ use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode as Code, Version};
-use handle_tests::client::{Client, exchange, exchange_over_tcp};
+use handle_tests::client::{TestClient, exchange, exchange_over_tcp};
 use handle_tests::forwarding::{code, exchange_all, listed, message};
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{succeed, until};
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -35,7 +35,7 @@ fn certified(handle: &str) -> Vec<u8> {
 }
 
 /// The administrator's answer to the challenge in a message.
-fn answer(service: &Service, challenge: &[u8]) -> Vec<u8> {
+fn answer(service: &InitialisedService, challenge: &[u8]) -> Vec<u8> {
     let file = std::fs::read(service.path("site/admin-private.bin")).unwrap();
     // Behind a number that says that it is not encrypted.
     let key = PrivateKey::from_record(&file[4..]).unwrap();
@@ -54,8 +54,8 @@ fn answer(service: &Service, challenge: &[u8]) -> Vec<u8> {
 }
 
 /// A service whose `handled` has these settings of forwarding beside those of `hdl init`.
-fn service_with(settings: &str) -> Service {
-    let service = Service::make();
+fn service_with(settings: &str) -> InitialisedService {
+    let service = InitialisedService::make();
     let file = service.path("site/handled.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert_eq!(text.matches(FORWARD).count(), 1, "hdl init says where requests are handed over");
@@ -63,14 +63,14 @@ fn service_with(settings: &str) -> Service {
     service
 }
 
-fn event(service: &Service, name: &str) -> u64 {
+fn event(service: &InitialisedService, name: &str) -> u64 {
     let stats = service.handled.as_ref().unwrap().ask("stats");
     stats["slow"]["forward"][name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
 }
 
 /// Plain and certified requests over UDP, all of which are answered.
-fn resolve_many(service: &Service) {
-    let mut client = Client::new(service.queries);
+fn resolve_many(service: &InitialisedService) {
+    let mut client = TestClient::new(service.queries);
     for _ in 0..200 {
         assert_eq!(client.resolve(b"10.1045/ADMIN").unwrap().code, Code::SUCCESS);
     }
@@ -154,7 +154,7 @@ fn made_up_answers_to_challenges_take_only_their_places() {
 
 #[test]
 fn the_socket_takes_nothing_but_requests_of_its_owner() {
-    let service = Service::start();
+    let service = InitialisedService::start();
     let path = service.path("site/run/forward");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     for frame in [&[0xff; 4][..], &[0, 0, 0, 1, 99], &[0, 0, 0, 0], &[0, 0, 0, 3, 1, 0, 0]] {

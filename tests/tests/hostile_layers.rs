@@ -7,13 +7,13 @@ use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::verification::RecordChecks;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Answer, Client};
+use handle_tests::client::{ReceivedReply, TestClient};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
-use handle_tests::initialised::Service;
-use handle_tests::process::{Running, fail, run, until};
-use handle_tests::served;
+use handle_tests::initialised::InitialisedService;
+use handle_tests::process::{RunningProcess, fail, run, until};
+use handle_tests::test_server;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn handle(n: usize) -> String {
 
 /// A set of two layers with a private value in each record of the older one.
 fn publish(set: &Path) {
-    let mut publisher = Publisher::open(set).unwrap();
+    let mut publisher = SetPublisher::open(set).unwrap();
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 7, folds: true, created_unix_ms: 1 };
@@ -68,14 +68,14 @@ fn names() -> impl Iterator<Item = String> {
 }
 
 /// The answers to requests for them.
-fn answers(address: SocketAddr) -> Vec<Answer> {
-    let mut client = Client::new(address);
+fn answers(address: SocketAddr) -> Vec<ReceivedReply> {
+    let mut client = TestClient::new(address);
     names().map(|name| client.resolve(name.as_bytes()).expect("an answer")).collect()
 }
 
 /// The answer to one of them; none where what comes does not decode.
-fn try_answer(address: SocketAddr, name: &str) -> Option<Answer> {
-    std::panic::catch_unwind(|| Client::new(address).resolve(name.as_bytes())).ok()?
+fn try_answer(address: SocketAddr, name: &str) -> Option<ReceivedReply> {
+    std::panic::catch_unwind(|| TestClient::new(address).resolve(name.as_bytes())).ok()?
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
@@ -83,7 +83,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 fn config(set: &Path, checks: RecordChecks) -> Config {
-    let mut config = served::config(set, Datapath::Portable);
+    let mut config = test_server::config(set, Datapath::Portable);
     // What is answered before the verification has come to it is the point here.
     (config.check_records, config.verify_bytes_per_s) = (checks, 0);
     config.slow.threads = 0;
@@ -188,13 +188,13 @@ fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
 }
 
 /// A directory with a set, and what `handled` needs to serve it.
-struct Place {
+struct LayersSetup {
     directory: TempDir,
     address: SocketAddr,
     http: SocketAddr,
 }
 
-impl Place {
+impl LayersSetup {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let place = Self { directory, address: free_address(), http: free_address() };
@@ -218,11 +218,11 @@ impl Place {
     }
 
     /// Starts it, with its log in a file.
-    fn start(&self) -> Running {
+    fn start(&self) -> RunningProcess {
         let log = std::fs::File::create(self.path("log")).unwrap();
         let mut command = self.command();
         command.stdout(Stdio::from(log.try_clone().unwrap())).stderr(log);
-        Running::start(command)
+        RunningProcess::start(command)
     }
 
     fn log(&self) -> String {
@@ -236,7 +236,7 @@ impl Place {
 
 #[test]
 fn damage_is_found_in_the_background_told_and_mended_by_a_reload() {
-    let place = Place::new();
+    let place = LayersSetup::new();
     std::fs::create_dir(place.path("set")).unwrap();
     publish(&place.path("set"));
     let base = layers(&place.path("set")).remove(0);
@@ -260,7 +260,7 @@ fn damage_is_found_in_the_background_told_and_mended_by_a_reload() {
     let log = place.log();
     assert!(log.contains(&name) && log.contains("a layer of the set is damaged"), "{log}");
     // One record is damaged, the others are answered.
-    let codes = |answers: Vec<Answer>| {
+    let codes = |answers: Vec<ReceivedReply>| {
         let count = |code| answers.iter().filter(|answer| answer.code == code).count();
         (count(ResponseCode::SUCCESS), count(ResponseCode::HANDLE_NOT_FOUND), count(ResponseCode::ERROR))
     };
@@ -282,7 +282,7 @@ fn damage_is_found_in_the_background_told_and_mended_by_a_reload() {
 
 #[test]
 fn handled_waits_for_its_first_set_says_so_and_then_serves() {
-    let place = Place::new();
+    let place = LayersSetup::new();
     let (code, error) = fail({
         let mut command = place.command();
         command.arg("--check-config");
@@ -308,7 +308,7 @@ fn handled_waits_for_its_first_set_says_so_and_then_serves() {
 
 #[test]
 fn waiting_ends_by_a_signal_and_is_off_where_the_configuration_says_so() {
-    let place = Place::new();
+    let place = LayersSetup::new();
     let mut process = place.start();
     until("it waits", || place.log().contains("waiting for the first set"));
     process.signal("TERM");
@@ -321,7 +321,7 @@ fn waiting_ends_by_a_signal_and_is_off_where_the_configuration_says_so() {
 
 #[test]
 fn check_config_names_interfaces_that_nobody_answers_and_ports_that_nobody_is_told() {
-    let service = Service::make();
+    let service = InitialisedService::make();
     let warnings = |mut command: Command| {
         command.arg("--check-config");
         let output = run(command);

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::ask;
-use handle_tests::initialised::Service;
-use handle_tests::process::{Running, hdl, succeed, until};
+use handle_tests::initialised::InitialisedService;
+use handle_tests::process::{RunningProcess, hdl, succeed, until};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -91,7 +91,7 @@ fn another_user_cannot_hold_the_lock_and_keep_a_publisher_from_publishing() {
     }
     let mut holds = Command::new("sh");
     holds.args(["-c", "exec 9<\"$0\" && exec flock 9 sleep 60"]).arg(set.join("LOCK"));
-    let mut holds = Running::start({
+    let mut holds = RunningProcess::start({
         holds.uid(65534).gid(65534);
         holds
     });
@@ -100,13 +100,13 @@ fn another_user_cannot_hold_the_lock_and_keep_a_publisher_from_publishing() {
 }
 
 /// The modes with which sockets were first seen in a directory.
-struct Watched {
+struct SocketModes {
     seen: Arc<Mutex<BTreeMap<PathBuf, u32>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watched {
+impl SocketModes {
     /// Looks into the directory without pause.
     fn start(directory: &Path) -> Self {
         let (seen, stop) = (Arc::new(Mutex::new(BTreeMap::new())), Arc::new(AtomicBool::new(false)));
@@ -133,12 +133,12 @@ impl Watched {
 #[test]
 fn sockets_are_for_their_owner_from_the_moment_they_exist_whatever_the_umask() {
     for umask in UMASKS {
-        let mut service = Service::make();
+        let mut service = InitialisedService::make();
         let run = service.path("site/run");
-        let watched = Watched::start(&run);
+        let watched = SocketModes::start(&run);
         let admin = with_umask(umask, &service.admin_command());
         service.start_admin_as(admin);
-        let handled = Running::start(with_umask(umask, &service.handled_command()));
+        let handled = RunningProcess::start(with_umask(umask, &service.handled_command()));
         let control = service.path("site/run/handled.sock");
         until("handled serves", || ask(&control, "status")["state"] == "serving");
         until("the socket of sessions is there", || run.join("sessions").exists());
@@ -155,7 +155,7 @@ fn sockets_are_for_their_owner_from_the_moment_they_exist_whatever_the_umask() {
 
 #[test]
 fn a_restart_by_take_over_leaves_sockets_for_their_owner() {
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     let command = with_umask("000", &service.handled_command());
     let control = service.path("site/run/handled.sock");
     service.handled = Some(handle_tests::daemon::Daemon::start(command, &control));

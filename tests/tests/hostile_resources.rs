@@ -5,8 +5,8 @@
 use handle_process::listen::raise_file_limit;
 use handle_proto::wire::Envelope;
 use handle_tests::daemon::ask;
-use handle_tests::initialised::Service;
-use handle_tests::process::{Running, succeed, until};
+use handle_tests::initialised::InitialisedService;
+use handle_tests::process::{RunningProcess, succeed, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::Value as Json;
 use std::fs;
@@ -50,7 +50,7 @@ fn half_request(len: usize) -> Vec<u8> {
 }
 
 /// Most memory that a process has had, in MiB.
-fn peak_mib(process: &Running) -> usize {
+fn peak_mib(process: &RunningProcess) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().split(' ').next().unwrap().parse::<usize>().unwrap() >> 10
@@ -59,7 +59,7 @@ fn peak_mib(process: &Running) -> usize {
 #[test]
 fn half_requests_and_idle_connections_take_neither_all_memory_nor_all_places() {
     raise_file_limit().unwrap();
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     service.start_admin();
     let control = service.path("site/run/handle-admin.sock");
     let connections = || ask(&control, "stats")["connections"].clone();
@@ -96,7 +96,7 @@ fn half_requests_and_idle_connections_take_neither_all_memory_nor_all_places() {
 }
 
 /// `handle-admin` with a small disk of its own for the audit log, or nothing where the host does not allow that.
-fn with_small_disk(service: &mut Service, audit: &Path) -> Option<PathBuf> {
+fn with_small_disk(service: &mut InitialisedService, audit: &Path) -> Option<PathBuf> {
     let may_mount = Command::new("unshare")
         .args(["--mount", "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs"])
         .arg(audit)
@@ -118,7 +118,7 @@ fn with_small_disk(service: &mut Service, audit: &Path) -> Option<PathBuf> {
 
 #[test]
 fn a_full_disk_of_the_audit_log_is_seen_before_and_does_not_stop_changes() {
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     let audit = service.path("audit");
     fs::create_dir(&audit).unwrap();
     let config = service.path("site/handle-admin.toml");

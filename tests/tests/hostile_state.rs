@@ -14,11 +14,11 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use handle_server::config::Datapath;
-use handle_tests::administered::administer;
+use handle_tests::admin_server::administer;
 use handle_tests::forged::{ask, ask_over, send, tcp_from, udp_from};
 use handle_tests::process::until;
-use handle_tests::served::{Served, serve, serve_with, server_key};
 use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request};
+use handle_tests::test_server::{TestServer, serve, serve_with, server_key};
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
@@ -52,7 +52,7 @@ fn challenge(answer: &[u8]) -> Option<(i32, Vec<u8>, Vec<u8>)> {
 }
 
 /// Waits until the slow path has answered so many requests.
-fn until_answered(served: &Served, count: u64) {
+fn until_answered(served: &TestServer, count: u64) {
     let stats = || served.server.shared().stats();
     until("the slow path has answered", || {
         let stats = stats();
@@ -69,7 +69,7 @@ fn refused(stats: &serde_json::Value) -> u64 {
 }
 
 /// Sends so many datagrams that the socket of a server takes them all, `message` with another number each.
-fn flood(server: &Served, from: Ipv4Addr, message: &[u8], count: i32) {
+fn flood(server: &TestServer, from: Ipv4Addr, message: &[u8], count: i32) {
     let socket = udp_from(from, server.address());
     for number in 0..count {
         let mut message = message.to_vec();

@@ -12,8 +12,8 @@ use handle_proto::wire::admin::Listing;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Handles;
 use handle_proto::wire::message::Body;
-use handle_proto::wire::query::Answer;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::query::QueryAnswer;
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response, put};
 use handle_proto::{OpFlags, ResponseCode, Values, limit};
 use handle_tests::process::{hdl, program, run};
@@ -61,7 +61,7 @@ fn serve_connection(mut stream: TcpStream) -> std::io::Result<()> {
             return Ok(());
         }
         bytes.extend_from_slice(&room[..len]);
-        while let Ok(Front::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
+        while let Ok(StreamFront::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
             let after = after.to_vec();
             stream.write_all(&answer(message))?;
             bytes = after;
@@ -78,7 +78,7 @@ fn answer(message: &[u8]) -> Vec<u8> {
     let (code, response) = match &request {
         Request::Resolution(query) if !query.handle.ends_with(b"refused") => {
             let values = hostile_values(&mut values);
-            (ResponseCode::SUCCESS, Response::Answer(Answer { handle: query.handle, values }))
+            (ResponseCode::SUCCESS, Response::Answer(QueryAnswer { handle: query.handle, values }))
         }
         Request::ListHandles(_) | Request::ListHomedNas(_) => {
             let hostile = format!("0.NA/10.1{HOSTILE}");
@@ -122,12 +122,12 @@ fn site(address: SocketAddr) -> Vec<u8> {
     site.build().into_bytes()
 }
 
-struct Place {
+struct HostileTextSetup {
     directory: TempDir,
     server: SocketAddr,
 }
 
-impl Place {
+impl HostileTextSetup {
     fn new() -> Self {
         let place = Self { directory: tempfile::tempdir().unwrap(), server: serve() };
         std::fs::write(place.path("site"), site(place.server)).unwrap();
@@ -188,7 +188,7 @@ fn json(what: &str, text: &[u8]) -> serde_json::Value {
 
 #[test]
 fn what_a_hostile_server_says_is_only_text() {
-    let place = Place::new();
+    let place = HostileTextSetup::new();
     let server = place.server.to_string();
     let at = |args: &[&str]| {
         let args = [args, &["--server", &server]].concat();
@@ -238,7 +238,7 @@ fn what_a_hostile_server_says_is_only_text() {
 
 #[test]
 fn what_a_hostile_service_says_is_only_text() {
-    let place = Place::new();
+    let place = HostileTextSetup::new();
     let found = |args: &[&str]| {
         let args = [args, &["--resolver-site", "site", "--patience", "5"]].concat();
         (args.join(" "), place.hdl(&args))
@@ -281,7 +281,7 @@ fn what_a_hostile_service_says_is_only_text() {
 
 #[test]
 fn what_stands_in_files_and_arguments_is_only_text() {
-    let place = Place::new();
+    let place = HostileTextSetup::new();
     check("import", &place.hdl(&["import", "s.redb", "records.jsonl", "--create", "--home"]), "2 records");
     check("publish", &place.hdl(&["snapshot", "publish", "set", "records.jsonl"]), "published");
     let export = place.hdl(&["export", "s.redb", "-"]);
@@ -339,7 +339,7 @@ fn refused_message() -> Vec<u8> {
 
 #[test]
 fn what_the_load_generator_prints_is_only_text() {
-    let place = Place::new();
+    let place = HostileTextSetup::new();
     let server = place.server.to_string();
     let run = ["run", "--target", &server, "--handles", "names", "--records", "records.jsonl"];
     let quick = ["--rate", "50", "--duration", "1s", "--timeout", "300ms"];

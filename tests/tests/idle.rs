@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
-use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::Client;
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::client::TestClient;
 use handle_tests::daemon::{Daemon, free_address, handled};
 use handle_tests::process::until;
 use handle_tests::records::{self, Record};
@@ -15,20 +15,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-struct Place {
+struct IdleSetup {
     daemon: Daemon,
     address: SocketAddr,
     http: SocketAddr,
-    publisher: Publisher,
+    publisher: SetPublisher,
     directory: TempDir,
 }
 
-impl Place {
+impl IdleSetup {
     /// A server with everything that could wake it: workers, control socket, metrics, sessions to share, a query log.
     fn start(datapath: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (address, http) = (free_address(), free_address());
-        let mut publisher = Publisher::open(directory.path()).unwrap();
+        let mut publisher = SetPublisher::open(directory.path()).unwrap();
         records::publish(&mut publisher, &[record("https://example.org/0")], 1);
         let text = format!(
             "snapshot = \".\"\nlisten = [\"{address}\"]\nworkers = 2\nlog = \"warn\"\ndatapath = \"{datapath}\"\n\
@@ -74,8 +74,8 @@ fn field(text: &str, name: &str) -> u64 {
 const WAKE_UPS_MAX: u64 = 10;
 
 fn sleeps_and_wakes(datapath: &str) {
-    let mut place = Place::start(datapath);
-    let mut client = Client::new(place.address);
+    let mut place = IdleSetup::start(datapath);
+    let mut client = TestClient::new(place.address);
     assert_eq!(client.resolve(b"10.1/a").unwrap().code, ResponseCode::SUCCESS);
     // After the last request workers look around once more, and the query log lengthens its intervals.
     std::thread::sleep(Duration::from_millis(700));
@@ -98,7 +98,7 @@ fn sleeps_and_wakes(datapath: &str) {
             records::publish(&mut place.publisher, &[record(&url)], at + 1);
             let since = Instant::now();
             let is_new =
-                |client: &mut Client| client.resolve(b"10.1/a").unwrap().values == record(&url).values;
+                |client: &mut TestClient| client.resolve(b"10.1/a").unwrap().values == record(&url).values;
             until("the new set is served", || is_new(&mut client));
             since.elapsed()
         })
@@ -132,7 +132,7 @@ fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_the_portable_datapath()
 
 #[test]
 fn connections_are_given_up_in_time_by_a_server_that_sleeps() {
-    let place = Place::start("auto");
+    let place = IdleSetup::start("auto");
     let config = place.directory.path().join("handled.toml");
     let text = read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}tcp.idle_ms = 300\n")).unwrap();

@@ -3,12 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::publish::Publishing;
+use handle_admin::publish::StorePublisher;
 use handle_admin::store::{Store, StoreConfig};
 use handle_snapshot::set::manifest::Manifest;
-use handle_snapshot::{How, PublishedSet, Record, hash_key};
+use handle_snapshot::{EncodedRecord, LoadMode, PublishedSet, hash_key};
 use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
-use handle_tests::process::Running;
+use handle_tests::process::RunningProcess;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
@@ -27,7 +27,7 @@ type State = BTreeMap<Vec<u8>, i64>;
 
 /// What one keeper has said before it was killed.
 #[derive(Default)]
-struct Said {
+struct KeeperOutput {
     /// What each writer was doing, if it was not acknowledged.
     open: [Option<(Vec<u8>, i64)>; WRITERS],
     acknowledged: usize,
@@ -35,8 +35,8 @@ struct Said {
 }
 
 /// Plays what was acknowledged back into `state`.
-fn hear(text: &str, state: &mut State) -> Said {
-    let mut said = Said::default();
+fn hear(text: &str, state: &mut State) -> KeeperOutput {
+    let mut said = KeeperOutput::default();
     // What follows the last line feed was cut off.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     for line in whole.lines() {
@@ -72,7 +72,7 @@ fn number<'a>(values: impl Iterator<Item = &'a [u8]>) -> i64 {
     numbers[0]
 }
 
-fn published_number(record: &Record<'_>) -> i64 {
+fn published_number(record: &EncodedRecord<'_>) -> i64 {
     number(record.values_in_order().map(|value| value.unwrap().data))
 }
 
@@ -86,7 +86,7 @@ fn stored(store: &Store) -> State {
 }
 
 fn published(dir: &Path) -> (Manifest, State) {
-    let set = PublishedSet::open(dir, How::Map).unwrap();
+    let set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     set.verify().unwrap();
     let records = set.records();
     let mut state = State::new();
@@ -101,7 +101,7 @@ fn published(dir: &Path) -> (Manifest, State) {
 
 /// Reads as `handled` does, all the time.
 fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
-    let mut set = PublishedSet::open(dir, How::Map).unwrap();
+    let mut set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     let transaction = |set: &PublishedSet| set.manifest().source.unwrap().transaction;
     let (mut sets, mut nth) = (1, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -126,7 +126,7 @@ fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
 fn live(dir: &Path, round: u64) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keeper"));
     command.arg(dir).arg((round + 1).to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut keeper = Running::start(command);
+    let mut keeper = RunningProcess::start(command);
     let mut out = keeper.0.stdout.take().unwrap();
     let hears = std::thread::spawn(move || {
         let mut said = Vec::new();
@@ -152,7 +152,7 @@ fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
     let mut state = State::new();
     let catch_up = |store: Store| {
         let (last, store) = (store.last_id(), Arc::new(store));
-        let publishing = Publishing::start(store, &publish_config(&set)).unwrap();
+        let publishing = StorePublisher::start(store, &publish_config(&set)).unwrap();
         assert!(publishing.wait_for(last, Duration::from_secs(60)), "{:?}", publishing.status());
     };
     catch_up(store);

@@ -2,9 +2,9 @@
 //! servers and sites do.
 
 use handle_client::bootstrap::Root;
-use handle_client::lookup::{Client, Options};
-use handle_client::{Driver, Question};
-use handle_tests::lab::Lab;
+use handle_client::lookup::{Client, LookupOptions};
+use handle_client::{BlockingDriver, Question};
+use handle_tests::lab::LabProcess;
 use handle_tests::process::{fail, hdl, succeed};
 use handle_tests::records;
 use serde_json::Value as Json;
@@ -12,17 +12,17 @@ use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
 /// The lab of the tests that break nothing.
-fn lab() -> &'static Lab {
-    static LAB: OnceLock<Lab> = OnceLock::new();
-    LAB.get_or_init(Lab::up)
+fn lab() -> &'static LabProcess {
+    static LAB: OnceLock<LabProcess> = OnceLock::new();
+    LAB.get_or_init(LabProcess::up)
 }
 
 #[test]
 fn every_handle_resolves_from_the_global_registry() {
     let (lab, records) = (lab(), records::load());
-    let mut driver = Driver::new(Arc::new(lab.client()));
+    let mut driver = BlockingDriver::new(Arc::new(lab.client()));
     for record in &records {
-        let resolved = driver.resolve(&Question::all(record.handle.as_bytes()), &Options::default());
+        let resolved = driver.resolve(&Question::all(record.handle.as_bytes()), &LookupOptions::default());
         record.assert_is(resolved.outcome.unwrap().values());
     }
     // The same from the command line: many at a time, in their order.
@@ -278,7 +278,7 @@ fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
     let mut client = Client::new(root);
     client.renewal.file = Some(path.clone());
     let client = Arc::new(client);
-    let mut driver = Driver::new(Arc::clone(&client));
+    let mut driver = BlockingDriver::new(Arc::clone(&client));
     driver.renew_if_due().expect("it is old").unwrap();
     let written = Root::read(&std::fs::read(&path).unwrap()).unwrap();
     assert!(written.updated_unix_ms > Some(0));
@@ -286,6 +286,6 @@ fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
     assert!(driver.renew_if_due().is_none(), "and then it is new");
     let mut question = Question::all(b"20.500.LAB/hello");
     question.wants.certified = true;
-    let answer = driver.resolve(&question, &Options::default()).outcome.unwrap();
+    let answer = driver.resolve(&question, &LookupOptions::default()).outcome.unwrap();
     assert!(answer.certified);
 }

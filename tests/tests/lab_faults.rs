@@ -5,14 +5,14 @@
 
 use handle_client::driver::now;
 use handle_client::exchange::AttemptError;
-use handle_client::lookup::{Client, Options};
-use handle_client::question::Wants;
-use handle_client::trace::{Event, Step};
-use handle_client::{Driver, LookupError, Question};
+use handle_client::lookup::{Client, LookupOptions};
+use handle_client::question::AnswerWants;
+use handle_client::trace::{LookupEvent, LookupStep};
+use handle_client::{BlockingDriver, LookupError, Question};
 use handle_proto::Handle;
 use handle_proto::data::site::{InterfaceProtocol, SiteBuf};
-use handle_tests::lab::Lab;
-use handle_tests::liar::{Liar, Lie};
+use handle_tests::lab::LabProcess;
+use handle_tests::liar::{LiarServer, Lie};
 use handle_tests::process::fail;
 use handle_tests::records::{self, Record};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -20,19 +20,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The lab of the tests that break nothing in it.
-fn lab() -> &'static Lab {
-    static LAB: OnceLock<Lab> = OnceLock::new();
-    LAB.get_or_init(Lab::up)
+fn lab() -> &'static LabProcess {
+    static LAB: OnceLock<LabProcess> = OnceLock::new();
+    LAB.get_or_init(LabProcess::up)
 }
 
 fn certified(handle: &str) -> Question {
-    let wants = Wants { certified: true, ..Wants::default() };
+    let wants = AnswerWants { certified: true, ..AnswerWants::default() };
     Question { wants, ..Question::all(handle.as_bytes()) }
 }
 
-const TRACED: Options = Options {
+const TRACED: LookupOptions = LookupOptions {
     use_cache: true,
-    whom: handle_client::lookup::Whom::Responsible,
+    target: handle_client::lookup::LookupTarget::Responsible,
     identity: None,
     session_timeout_s: None,
     recursion_count: 0,
@@ -43,23 +43,23 @@ const TRACED: Options = Options {
 };
 
 /// The servers that were asked in vain for the handle itself, and why.
-fn failed(events: &[Event]) -> Vec<(SocketAddr, AttemptError)> {
+fn failed(events: &[LookupEvent]) -> Vec<(SocketAddr, AttemptError)> {
     let of_it = events.iter().filter(|event| event.depth == 0);
     of_it
         .filter_map(|event| match &event.step {
-            Step::Failed { target, error, .. } => Some((target.address, *error)),
+            LookupStep::Failed { target, error, .. } => Some((target.address, *error)),
             _ => None,
         })
         .collect()
 }
 
 /// How often requests for the handle itself went out.
-fn sent_count(events: &[Event]) -> usize {
-    events.iter().filter(|event| event.depth == 0 && matches!(event.step, Step::Asked { .. })).count()
+fn sent_count(events: &[LookupEvent]) -> usize {
+    events.iter().filter(|event| event.depth == 0 && matches!(event.step, LookupStep::Asked { .. })).count()
 }
 
 /// The server of each site of the service that is responsible for a handle.
-fn responsible(lab: &Lab, handle: &str) -> [SocketAddr; 3] {
+fn responsible(lab: &LabProcess, handle: &str) -> [SocketAddr; 3] {
     ["primary", "secondary", "mirror"].map(|site| {
         let at = lab.site(site).view().server_at(Handle(handle.as_bytes())).unwrap();
         lab.addresses(site)[at]
@@ -67,7 +67,7 @@ fn responsible(lab: &Lab, handle: &str) -> [SocketAddr; 3] {
 }
 
 /// Makes `first` the server that is asked before all others.
-fn prefer(client: &Client, lab: &Lab, handle: &str, first: SocketAddr) {
+fn prefer(client: &Client, lab: &LabProcess, handle: &str, first: SocketAddr) {
     for server in responsible(lab, handle).into_iter().filter(|&server| server != first) {
         client.times.note(server, 30_000, now());
     }
@@ -84,7 +84,7 @@ fn moved(site: &SiteBuf, to: SocketAddr, protocols: &[InterfaceProtocol]) -> Sit
 }
 
 /// A client that knows two sites of the service: one at `to`, which is asked first, and one that is as it should be.
-fn client_of(lab: &Lab, to: SocketAddr, protocols: &[InterfaceProtocol]) -> Client {
+fn client_of(lab: &LabProcess, to: SocketAddr, protocols: &[InterfaceProtocol]) -> Client {
     let mut client = lab.client();
     client.preferences.protocols = protocols.to_vec();
     client.overrides.add(b"0.NA/10.1016", moved(&lab.site("mirror"), to, protocols));
@@ -120,13 +120,13 @@ fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
         (Lie::Request, &is_other),
     ];
     for (lie, is_found_out) in lies {
-        let liar = Liar::start(truth, &lab.key_file("mirror"), lie);
+        let liar = LiarServer::start(truth, &lab.key_file("mirror"), lie);
         let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
         // Twice, which is as good as three times, and for the liar alone.
         client.patience.udp_ms =
             if is_found_out(AttemptError::Silence) { vec![200, 800] } else { vec![20_000] };
         let client = Arc::new(client);
-        let mut driver = Driver::new(Arc::clone(&client));
+        let mut driver = BlockingDriver::new(Arc::clone(&client));
         let mut records = of_elsevier();
         if lie == Lie::Replayed {
             // The first is the truth.
@@ -154,12 +154,13 @@ fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
 fn who_lies_and_is_alone_is_not_believed_either() {
     let lab = lab();
     for lie in [Lie::Changed, Lie::Unsigned, Lie::WrongDigest, Lie::Expired, Lie::OtherHandle] {
-        let liar = Liar::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), lie);
+        let liar = LiarServer::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), lie);
         let mut client = lab.client();
         let udp = [InterfaceProtocol::UDP];
         client.overrides.add(b"0.NA/10.1016", moved(&lab.site("mirror"), liar.address, &udp));
         let record = of_elsevier().next().unwrap();
-        let outcome = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED).outcome;
+        let outcome =
+            BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED).outcome;
         let error = outcome.unwrap_err();
         assert!(
             matches!(&error, LookupError::AllFailed { attempts: 1, server, .. } if *server == liar.address),
@@ -172,11 +173,11 @@ fn who_lies_and_is_alone_is_not_believed_either() {
 fn a_slow_server_is_heard_when_it_answers_before_it_is_given_up() {
     let lab = lab();
     let late = Lie::Late(Duration::from_millis(400));
-    let liar = Liar::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), late);
+    let liar = LiarServer::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), late);
     let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
     client.patience.udp_ms = vec![100, 30_000];
     let record = of_elsevier().next().unwrap();
-    let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+    let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     let answer = resolved.outcome.unwrap();
     record.assert_is(answer.values());
     assert_eq!((answer.from, sent_count(&resolved.events)), (Some(liar.address), 2));
@@ -189,7 +190,7 @@ fn who_takes_connections_and_says_nothing_is_passed_over() {
     let mut client = client_of(lab, listener.local_addr().unwrap(), &[InterfaceProtocol::TCP]);
     client.patience.tcp_ms = 2_000;
     let record = of_elsevier().next().unwrap();
-    let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+    let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     record.assert_is(resolved.outcome.unwrap().values());
     assert_eq!(failed(&resolved.events), [(listener.local_addr().unwrap(), AttemptError::Silence)]);
 }
@@ -203,14 +204,14 @@ fn all_sites_are_asked_in_datagrams_before_any_over_a_connection() {
     client.preferences.protocols = vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP];
     client.patience.udp_ms = vec![200, 800];
     let record = of_elsevier().next().unwrap();
-    let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+    let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     let answer = resolved.outcome.unwrap();
     record.assert_is(answer.values());
     let over: Vec<_> = resolved
         .events
         .iter()
         .filter_map(|event| match &event.step {
-            Step::Asked { target, .. } => Some(target.protocol),
+            LookupStep::Asked { target, .. } => Some(target.protocol),
             _ => None,
         })
         .collect();
@@ -218,10 +219,10 @@ fn all_sites_are_asked_in_datagrams_before_any_over_a_connection() {
 }
 
 /// Resolves some handles, and asserts that each is found in so few steps.
-fn resolve_some(lab: &Lab, what: &str, skip: usize, gone: &[SocketAddr]) {
+fn resolve_some(lab: &LabProcess, what: &str, skip: usize, gone: &[SocketAddr]) {
     let mut client = lab.client();
     client.patience.tcp_ms = 5_000;
-    let mut driver = Driver::new(Arc::new(client));
+    let mut driver = BlockingDriver::new(Arc::new(client));
     for record in records::load().iter().skip(skip).step_by(90).take(15) {
         let resolved = driver.resolve(&certified(&record.handle), &TRACED);
         let answer = resolved.outcome.unwrap_or_else(|error| panic!("{what}: {}: {error}", record.handle));
@@ -240,7 +241,7 @@ fn resolve_some(lab: &Lab, what: &str, skip: usize, gone: &[SocketAddr]) {
 
 #[test]
 fn any_server_may_be_silent_or_gone() {
-    let lab = Lab::up();
+    let lab = LabProcess::up();
     for (site, servers_count) in [("primary", 4), ("secondary", 2), ("mirror", 1)] {
         let view = lab.site(site);
         for at in 0..servers_count {
@@ -253,7 +254,7 @@ fn any_server_may_be_silent_or_gone() {
             client.patience.udp_ms = vec![150, 600];
             prefer(&client, &lab, &record.handle, server);
             lab.signal_one(site, at, "STOP");
-            let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+            let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
             lab.signal_one(site, at, "CONT");
             record.assert_is(resolved.outcome.unwrap().values());
             assert_eq!(failed(&resolved.events), [(server, AttemptError::Silence)]);

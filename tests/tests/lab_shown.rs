@@ -5,8 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::lab::Lab;
-use handle_tests::process::{Running, fail, hdl, run, succeed, until};
+use handle_tests::lab::LabProcess;
+use handle_tests::process::{RunningProcess, fail, hdl, run, succeed, until};
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::UdpSocket;
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-fn lab() -> &'static Lab {
-    static LAB: OnceLock<Lab> = OnceLock::new();
-    LAB.get_or_init(Lab::up)
+fn lab() -> &'static LabProcess {
+    static LAB: OnceLock<LabProcess> = OnceLock::new();
+    LAB.get_or_init(LabProcess::up)
 }
 
 /// The first port of the servers in the document.
 const FIRST_PORT: u16 = 29_009;
 
 /// What a command prints, with the ports of the document and its home directory.
-fn as_written(lab: &Lab, home: &Path, command: &str) -> String {
+fn as_written(lab: &LabProcess, home: &Path, command: &str) -> String {
     let words: Vec<String> =
         command.split(' ').skip(1).map(|word| word.replace('~', home.to_str().unwrap())).collect();
     let mut command = lab.hdl(&words.iter().map(String::as_str).collect::<Vec<_>>());
@@ -114,7 +114,7 @@ fn a_step_is_shown_before_the_next_one_is_done() {
     std::fs::write(&root, file.to_string()).unwrap();
     let mut command = hdl(["resolve", "20.500.LAB/hello", "--trace", "--patience", "3600", "--root"]);
     command.arg(&root).stdout(Stdio::piped());
-    let mut process = Running::start(command);
+    let mut process = RunningProcess::start(command);
     let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
     for step in ["asked for", "where is the service", "the global service: 1 site", "ask 127.0.0.1"] {
         let line = lines.next().unwrap().unwrap();
@@ -161,7 +161,7 @@ fn what_records_say_steers_no_terminal() {
         { "index": 3, "type": "HS_ALIAS", "data": { "format": "string", "value": format!("20.500.NONE/{steering}") }, "ttl": 60 },
     ] });
     std::fs::write(&records, format!("{record}\n")).unwrap();
-    let lab = Lab::up_with(&["--records", records.to_str().unwrap()]);
+    let lab = LabProcess::up_with(&["--records", records.to_str().unwrap()]);
     let encoded: String = handle.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let reference = format!("hdl:{}", encoded.replace("%2F", "/"));
     let server = lab.addresses("mirror")[0].to_string();
@@ -207,7 +207,7 @@ fn what_interrupts_the_lab_ends_its_servers_and_clears_up() {
         let directory = tempfile::tempdir().unwrap();
         let mut command = hdl(["lab", "up", "--json"]);
         command.env("TMPDIR", directory.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut lab = Running::start(command);
+        let mut lab = RunningProcess::start(command);
         let mut stdout = BufReader::new(lab.0.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
@@ -237,7 +237,7 @@ fn a_lab_that_nobody_can_be_told_of_ends_and_clears_up() {
     {
         let mut command = hdl(["lab", "up"]);
         command.env("TMPDIR", directory.path()).stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
-        let mut lab = Running::start(command);
+        let mut lab = RunningProcess::start(command);
         assert_eq!(lab.wait(), Some(expected));
         let mut error = String::new();
         lab.0.stderr.take().unwrap().read_to_string(&mut error).unwrap();
@@ -252,7 +252,7 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     let place = directory.path().join("lab");
     let mut command = hdl(["lab", "up", "--dir", place.to_str().unwrap()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut lab = Running::start(command);
+    let mut lab = RunningProcess::start(command);
     let mut stdout = BufReader::new(lab.0.stdout.take().unwrap());
     let mut shown = String::new();
     while !shown.contains("ends the lab") {
@@ -275,10 +275,10 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
 }
 
 /// Starts a lab whose standard input is closed, and waits until it is up.
-fn lab_without_input(dir: &Path, more: &[&str]) -> Running {
+fn lab_without_input(dir: &Path, more: &[&str]) -> RunningProcess {
     let mut command = hdl(["lab", "up", "--json", "--dir", dir.to_str().unwrap()]);
     command.args(more).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut lab = Running::start(command);
+    let mut lab = RunningProcess::start(command);
     let mut line = String::new();
     BufReader::new(lab.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("bootstrap_handles"), "{line}");

@@ -2,15 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_loadgen::{Load, Names, RunOptions, Truth, Verify};
+use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use handle_proto::Value;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::map::mapped_bytes_now;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::records::{self, Record};
-use handle_tests::served;
+use handle_tests::test_server;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime};
@@ -30,7 +30,7 @@ fn now_unix_ms() -> u64 {
 }
 
 /// Publishes a delta: some records changed, one gone, the one that was gone before back again.
-fn publish_changes(publisher: &mut Publisher, records: &[Record], round: usize) {
+fn publish_changes(publisher: &mut SetPublisher, records: &[Record], round: usize) {
     let options = publisher.options(now_unix_ms()).unwrap();
     let published = publisher.publish_delta(now_unix_ms(), |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options);
@@ -68,16 +68,17 @@ fn seconds() -> u64 {
 fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
     records::publish(&mut publisher, &records, now_unix_ms());
-    let config = Config { workers: WORKERS, ..served::config(directory.path(), Datapath::Auto) };
+    let config = Config { workers: WORKERS, ..test_server::config(directory.path(), Datapath::Auto) };
     let server = Server::start(&config).unwrap();
-    let mut options = RunOptions::new(server.addresses()[0], Names::Snapshot(directory.path().to_owned()));
-    options.load = Load::Open { rate: RATE };
+    let mut options =
+        RunOptions::new(server.addresses()[0], NameOptions::Snapshot(directory.path().to_owned()));
+    options.load = LoadPattern::Open { rate: RATE };
     options.duration = Duration::from_secs(seconds());
     // So many sockets that it is not by chance that both workers have work.
     options.threads = 8;
-    options.verify = Some(Verify::with(Truth::Snapshot(directory.path().to_owned())));
+    options.verify = Some(Verify::with(ReferenceData::Snapshot(directory.path().to_owned())));
     let report = std::thread::scope(|scope| {
         let load = scope.spawn(|| handle_loadgen::run(&options, |_| ControlFlow::Continue(())).unwrap());
         let started = Instant::now();

@@ -2,22 +2,22 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_client::administration::{Identity, Key};
+use handle_client::administration::{ClientIdentity, IdentityKey};
 use handle_client::bootstrap::Root;
-use handle_client::lookup::{Client, Options, Whom};
-use handle_client::question::Wants;
-use handle_client::{Driver, Question};
+use handle_client::lookup::{Client, LookupOptions, LookupTarget};
+use handle_client::question::AnswerWants;
+use handle_client::{BlockingDriver, Question};
 use handle_proto::ResponseCode;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_server::config::{Config, Datapath};
 use handle_tests::process::{hdl, run, until};
-use handle_tests::served::{Served, serve_with};
+use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors::{document, hex};
 use std::sync::Arc;
 
 /// The site of a running server, with its key and these ways to it.
-fn site(served: &Served, protocols: &[InterfaceProtocol]) -> SiteBuf {
+fn site(served: &TestServer, protocols: &[InterfaceProtocol]) -> SiteBuf {
     let servers = document("servers.json");
     let key_id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
     let (address, mut site) = (served.address(), SiteBuilder::new());
@@ -31,20 +31,20 @@ fn site(served: &Served, protocols: &[InterfaceProtocol]) -> SiteBuf {
     site.build()
 }
 
-fn options(served: &Served) -> Options {
-    let key = Key::Secret(b"open sesame open".to_vec().into());
-    let identity = Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key });
+fn options(served: &TestServer) -> LookupOptions {
+    let key = IdentityKey::Secret(b"open sesame open".to_vec().into());
+    let identity = Arc::new(ClientIdentity { handle: b"0.NA/TST".to_vec(), index: 301, key });
     let site = site(served, &[InterfaceProtocol::UDP, InterfaceProtocol::TCP]);
-    Options {
+    LookupOptions {
         identity: Some(identity),
         session_timeout_s: Some(600),
-        whom: Whom::Sites(vec![Arc::new(site)]),
-        ..Options::default()
+        target: LookupTarget::Sites(vec![Arc::new(site)]),
+        ..LookupOptions::default()
     }
 }
 
 fn private(handle: &str, certified: bool) -> Question {
-    let wants = Wants { certified, public_only: false, ..Wants::default() };
+    let wants = AnswerWants { certified, public_only: false, ..AnswerWants::default() };
     Question { wants, ..Question::all(handle.as_bytes()) }
 }
 
@@ -57,22 +57,22 @@ fn client(protocols: &[InterfaceProtocol]) -> Arc<Client> {
 }
 
 /// Reads a record of which not everything is public.
-fn reads(driver: &mut Driver, options: &Options, certified: bool) {
+fn reads(driver: &mut BlockingDriver, options: &LookupOptions, certified: bool) {
     let answer = driver.resolve(&private("TST/HALF", certified), options).outcome.unwrap();
     assert_eq!((answer.code, answer.certified), (ResponseCode::SUCCESS, certified), "{}", answer.text);
     assert!(answer.values().iter().any(|value| !value.is_public()));
 }
 
-fn challenges(served: &Served) -> u64 {
+fn challenges(served: &TestServer) -> u64 {
     let challenges = &served.server.shared().slow.as_ref().unwrap().to_json()["challenges"];
     challenges["issued"].as_u64().unwrap_or_else(|| panic!("{challenges}"))
 }
 
-fn open(served: &Served) -> u64 {
+fn open(served: &TestServer) -> u64 {
     served.server.shared().stats()["sessions"]["open"].as_u64().unwrap()
 }
 
-fn serve(change: impl FnOnce(&mut Config)) -> Served {
+fn serve(change: impl FnOnce(&mut Config)) -> TestServer {
     serve_with("root", Datapath::Portable, change)
 }
 
@@ -85,13 +85,13 @@ fn many_threads_read_in_one_session_over_both_transports() {
         (&[InterfaceProtocol::UDP], false),
     ] {
         let (client, options) = (client(protocols), options(&served));
-        reads(&mut Driver::new(Arc::clone(&client)), &options, certified);
+        reads(&mut BlockingDriver::new(Arc::clone(&client)), &options, certified);
         assert_eq!(client.sessions.count(), 1, "{protocols:?}");
         let before = challenges(&served);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let mut driver = Driver::new(Arc::clone(&client));
+                    let mut driver = BlockingDriver::new(Arc::clone(&client));
                     (0..8).for_each(|_| reads(&mut driver, &options, certified));
                 });
             }
@@ -105,7 +105,7 @@ fn many_threads_read_in_one_session_over_both_transports() {
 fn a_server_that_was_started_anew_is_asked_for_another_session() {
     let served = serve(|_| ());
     let (client, options) = (client(&[InterfaceProtocol::TCP]), options(&served));
-    let mut driver = Driver::new(Arc::clone(&client));
+    let mut driver = BlockingDriver::new(Arc::clone(&client));
     reads(&mut driver, &options, true);
     let address = served.address();
     drop(served);
@@ -121,7 +121,7 @@ fn a_server_that_was_started_anew_is_asked_for_another_session() {
 fn a_server_without_sessions_is_read_from_all_the_same() {
     let served = serve(|config| config.sessions.enabled = false);
     let (client, options) = (client(&[InterfaceProtocol::UDP]), options(&served));
-    let mut driver = Driver::new(Arc::clone(&client));
+    let mut driver = BlockingDriver::new(Arc::clone(&client));
     (0..3).for_each(|_| reads(&mut driver, &options, true));
     assert_eq!(client.sessions.count(), 0);
 }
@@ -154,7 +154,7 @@ fn sessions_that_are_ended_are_none_of_the_servers_any_more() {
     let served = serve(|_| ());
     for protocol in [InterfaceProtocol::UDP, InterfaceProtocol::TCP] {
         let (client, options) = (client(&[protocol]), options(&served));
-        let mut driver = Driver::new(Arc::clone(&client));
+        let mut driver = BlockingDriver::new(Arc::clone(&client));
         reads(&mut driver, &options, true);
         assert_eq!((open(&served), client.sessions.count()), (1, 1));
         driver.end_sessions();

@@ -6,7 +6,7 @@
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf, SiteFlags};
 use handle_proto::json::record_to_json;
 use handle_proto::{Value, Version};
-use handle_tests::lab::Lab;
+use handle_tests::lab::LabProcess;
 use handle_tests::process::{fail, hdl, run, succeed, until};
 use serde_json::Value as Json;
 use std::fmt::Write as _;
@@ -123,7 +123,7 @@ fn cases() -> Vec<(String, &'static str, &'static str)> {
     all.map(|(name, plain, signed)| (format!("77.{name}/x"), plain, signed)).collect()
 }
 
-fn publish(lab: &Lab, site: &str, records: &str) {
+fn publish(lab: &LabProcess, site: &str, records: &str) {
     let file = lab.directory.path().join(format!("{site}.jsonl"));
     std::fs::write(&file, records).unwrap();
     let set = lab.directory.path().join("lab").join(format!("{site}-1/set"));
@@ -136,7 +136,7 @@ fn publish(lab: &Lab, site: &str, records: &str) {
 
 #[test]
 fn what_can_be_used_is_and_of_the_rest_it_is_told_what_is_wrong() {
-    let lab = Lab::up_with(&[]);
+    let lab = LabProcess::up_with(&[]);
     let cases = cases();
     let mut handles = String::new();
     let mut records = String::new();
@@ -174,7 +174,7 @@ fn what_can_be_used_is_and_of_the_rest_it_is_told_what_is_wrong() {
     it_is_told_what_a_namespace_says(&lab);
 }
 
-fn it_is_told_who_cannot_be_asked(lab: &Lab) {
+fn it_is_told_who_cannot_be_asked(lab: &LabProcess) {
     for name in ["NO-INTERFACES", "OUT-OF-SERVICE", "FOR-ADMINISTRATORS", "FAR-PORT"] {
         let output = run(lab.hdl(&["check", &format!("77.{name}/x"), "--json"]));
         let json: Json = serde_json::from_slice(&output.stdout).unwrap();
@@ -207,7 +207,7 @@ fn it_is_told_who_cannot_be_asked(lab: &Lab) {
     assert!(exit == Some(1) && of_http.contains("!!") && of_http.contains("nobody listens"), "{shown}");
 }
 
-fn it_is_told_what_a_namespace_says(lab: &Lab) {
+fn it_is_told_what_a_namespace_says(lab: &LabProcess) {
     let shown = succeed(lab.hdl(&["site", "77.INACTIVE"]));
     assert!(shown.contains("\n  inactive: Moved.\n  contact a@b\n"), "{shown}");
     let json: Json = serde_json::from_str(&succeed(lab.hdl(&["site", "77.INACTIVE", "--json"]))).unwrap();

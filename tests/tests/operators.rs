@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{fail, hdl, succeed};
 use serde_json::Value as Json;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// A directory for files of a test.
-struct Place(TempDir);
+struct OperatorsDirectory(TempDir);
 
-impl Place {
+impl OperatorsDirectory {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -56,7 +56,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn keys_are_made_converted_and_shown() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     place.secret("phrase", "one two\n");
     place.secret("other", "three");
     succeed(place.hdl(["key", "generate", "private.bin", "public.bin", "--passphrase-file", "phrase"]));
@@ -117,7 +117,7 @@ const LINES: &str = r#"{"homed":"0.NA/10.1045"}
 
 #[test]
 fn what_goes_into_a_store_comes_out_again() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     place.file("records.jsonl", LINES);
     let counts = place.json(["import", "store.redb", "records.jsonl", "--create", "--json"]);
     assert_eq!((counts["read"].as_u64(), counts["written"].as_u64()), (Some(2), Some(2)));
@@ -146,7 +146,7 @@ fn what_goes_into_a_store_comes_out_again() {
 
 #[test]
 fn records_that_break_a_bound_stop_an_import_before_anything_is_written() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     let value = |index: i32| format!("{{\"index\":{index},\"type\":\"URL\",\"data\":\"x\"}}");
     let line =
         |handle: &str, index: i32| format!("{{\"handle\":\"{handle}\",\"values\":[{}]}}\n", value(index));
@@ -169,7 +169,7 @@ fn records_that_break_a_bound_stop_an_import_before_anything_is_written() {
 
 #[test]
 fn exports_of_other_servers_become_the_same_store() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     let mut lines = LINES.lines();
     let (_, first, second) = (lines.next(), lines.next().unwrap(), lines.next().unwrap());
     let second = second.replace("10.1045/B", "10.1045/b");
@@ -199,7 +199,7 @@ fn exports_of_other_servers_become_the_same_store() {
 
 #[test]
 fn a_batch_is_checked_before_anything_is_done() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     place.file("good.txt", "DELETE 10.1045/a\nDELETE 10.1045/b\n");
     place.file("bad.txt", "DELETE 10.1045/a\n\nCREATE 10.1045/b\n1 HS_ADMIN 86400 011111110011 ADMIN x\n");
     // Nobody listens there.
@@ -226,7 +226,7 @@ fn a_batch_is_checked_before_anything_is_done() {
 
 #[test]
 fn init_makes_a_directory_from_which_handled_serves() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     let address = free_address();
     let (port, admin_port) = (address.port().to_string(), free_address().port().to_string());
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
@@ -279,7 +279,7 @@ fn init_makes_a_directory_from_which_handled_serves() {
 /// Datagrams go to `handled` and connections to `handle-admin`, which answers queries and changes records.
 #[test]
 fn one_port_serves_datagrams_and_connections() {
-    let mut service = Service::make_with_one_port();
+    let mut service = InitialisedService::make_with_one_port();
     service.start_admin();
     service.start_handled();
     let site: Json =
@@ -308,7 +308,7 @@ fn one_port_serves_datagrams_and_connections() {
 
 #[test]
 fn what_both_processes_share_stands_in_one_file() {
-    let service = Service::make();
+    let service = InitialisedService::make();
     let check = |mut command: std::process::Command| {
         command.arg("--check-config");
         command
@@ -337,7 +337,7 @@ fn what_both_processes_share_stands_in_one_file() {
 
 #[test]
 fn records_of_derived_prefixes_are_homed_together() {
-    let service = Service::start();
+    let service = InitialisedService::start();
     let create = |handle| {
         service.asks([
             "handle",

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
-use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::Client;
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::client::TestClient;
 use handle_tests::daemon::{Daemon, Successor, ask, handled};
 use handle_tests::process::{fail, until};
 use handle_tests::records::{self, Record};
@@ -28,13 +28,13 @@ fn is_root() -> bool {
 }
 
 /// A set that everybody may read, and a directory for the control socket of nobody.
-struct Place {
+struct PrivilegesSetup {
     directory: TempDir,
     records: Vec<Record>,
     address: SocketAddr,
 }
 
-impl Place {
+impl PrivilegesSetup {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         allow(directory.path(), 0o755);
@@ -60,7 +60,7 @@ impl Place {
     }
 
     fn publish(&self) {
-        records::publish(&mut Publisher::open(&self.set()).unwrap(), &self.records, 1);
+        records::publish(&mut SetPublisher::open(&self.set()).unwrap(), &self.records, 1);
         for entry in std::fs::read_dir(self.set()).unwrap() {
             allow(&entry.unwrap().path(), 0o644);
         }
@@ -110,7 +110,7 @@ fn root_becomes_nobody_and_serves_on() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
+    let place = PrivilegesSetup::new();
     // What root may have, nobody has as well, unless the system keeps it from users.
     let is_kept =
         std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|it| it.trim() != "0");
@@ -118,7 +118,7 @@ fn root_becomes_nobody_and_serves_on() {
         let mut serving = Daemon::start(place.command(datapath), &place.control());
         assert_is_nobody(&serving.ask("status")["pid"]);
         let handle = place.records[0].handle.as_bytes();
-        let code = || Client::new(place.address).resolve(handle).expect("an answer").code;
+        let code = || TestClient::new(place.address).resolve(handle).expect("an answer").code;
         assert_eq!(code(), ResponseCode::SUCCESS);
         // What is published later is seen and mapped.
         let generation = serving.ask("status")["set"]["generation"].as_u64().unwrap();
@@ -149,7 +149,7 @@ fn what_would_not_work_without_root_is_said_at_the_start() {
     if !is_root() {
         return;
     }
-    let place = Place { address: ([127, 0, 0, 1], 0).into(), ..Place::new() };
+    let place = PrivilegesSetup { address: ([127, 0, 0, 1], 0).into(), ..PrivilegesSetup::new() };
     let mut command = handled();
     command.env_remove("HANDLED_ALLOW_ROOT").arg("--snapshot").arg(place.set());
     let (code, error) = fail(command);

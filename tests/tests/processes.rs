@@ -4,12 +4,12 @@
 
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::digest::RequestDigest;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
-use handle_tests::client::{Client, request};
+use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::free_address;
-use handle_tests::process::{Running, fail, hdl, program, succeed, until};
+use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use md5::Md5;
 use serde_json::Value as Json;
 use sha1::Sha1;
@@ -27,9 +27,9 @@ const RECORD: &str = r#"{"handle":"10.1/a","values":[{"index":1,"type":"URL","da
 const OTHER: &str = r#"{"handle":"10.1/b","values":[{"index":1,"type":"URL","data":"https://b.example/"}]}"#;
 
 /// A directory with a published set.
-struct Place(TempDir);
+struct PublishedDirectory(TempDir);
 
-impl Place {
+impl PublishedDirectory {
     fn new(records: &[&str]) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         place.publish(&[], records);
@@ -58,26 +58,27 @@ impl Place {
         serde_json::from_str(&succeed(command)).unwrap()
     }
 
-    fn serve(&self) -> Serving {
-        Serving::start(&self.set(), &self.path("control.sock"), |_| {})
+    fn serve(&self) -> RunningServer {
+        RunningServer::start(&self.set(), &self.path("control.sock"), |_| {})
     }
 }
 
 /// A running `handled`.
-struct Serving {
-    process: Running,
+struct RunningServer {
+    process: RunningProcess,
     address: SocketAddr,
     control: PathBuf,
 }
 
-impl Serving {
+impl RunningServer {
     fn start(set: &Path, control: &Path, change: impl FnOnce(&mut Command)) -> Self {
         let address = free_address();
         let mut command = handled();
         command.arg("--snapshot").arg(set).arg("--control").arg(control);
         command.args(["--listen", &address.to_string(), "--workers", "1", "--log", "warn"]);
         change(&mut command);
-        let mut serving = Self { process: Running::start(command), address, control: control.to_owned() };
+        let mut serving =
+            Self { process: RunningProcess::start(command), address, control: control.to_owned() };
         until("handled serves", || {
             let ended = serving.process.0.try_wait().unwrap();
             assert_eq!(ended, None, "handled goes on");
@@ -98,7 +99,7 @@ impl Serving {
     }
 
     fn code(&self, handle: &str) -> ResponseCode {
-        Client::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
+        TestClient::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
     }
 }
 
@@ -110,7 +111,7 @@ fn handled() -> Command {
 
 #[test]
 fn serves_reloads_and_stops_as_told() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let mut serving = place.serve();
     assert_eq!(serving.code("10.1/A"), ResponseCode::SUCCESS);
     assert_eq!(serving.code("10.1/b"), ResponseCode::HANDLE_NOT_FOUND);
@@ -136,7 +137,7 @@ fn serves_reloads_and_stops_as_told() {
 
 #[test]
 fn a_delta_brings_its_new_prefixes_and_keeps_the_old_ones() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let serving = place.serve();
     let live = |generation: u64| {
         until("the change is live", || serving.status()["set"]["generation"] == generation);
@@ -180,7 +181,7 @@ fn a_delta_brings_its_new_prefixes_and_keeps_the_old_ones() {
 
 #[test]
 fn records_outside_the_homed_prefixes_are_warned_about() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let mut command = hdl(["snapshot", "publish", "--homed", "10.1"]);
     let outside = r#"{"handle":"10.2/x","values":[{"index":1,"type":"N","data":"1"}]}"#;
     command.arg(place.set()).arg(place.records(&[RECORD, outside]));
@@ -191,7 +192,7 @@ fn records_outside_the_homed_prefixes_are_warned_about() {
 
 #[test]
 fn case_sensitive_services_keep_the_case_of_all_names() {
-    let place = Place(tempfile::tempdir().unwrap());
+    let place = PublishedDirectory(tempfile::tempdir().unwrap());
     let record =
         |handle: &str| format!(r#"{{"handle":"{handle}","values":[{{"index":1,"type":"N","data":"1"}}]}}"#);
     let records = ["0.na/x", "0.TYPE/foo", "10.1/a", "10.1/A"].map(record);
@@ -213,7 +214,7 @@ fn case_sensitive_services_keep_the_case_of_all_names() {
 
 #[test]
 fn drains_on_command_and_can_be_started_again() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let mut serving = place.serve();
     assert_eq!(serving.control("drain")["ok"], true);
     assert_eq!(serving.process.wait(), Some(0));
@@ -228,7 +229,7 @@ fn drains_on_command_and_can_be_started_again() {
 
 #[test]
 fn stops_in_order_also_while_requests_keep_coming() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let mut serving = place.serve();
     let (stop, address) = (AtomicBool::new(false), serving.address);
     std::thread::scope(|scope| {
@@ -251,11 +252,11 @@ fn stops_in_order_also_while_requests_keep_coming() {
 
 #[test]
 fn tells_the_service_manager() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let path = place.path("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let mut serving = Serving::start(&place.set(), &place.path("control.sock"), |command| {
+    let mut serving = RunningServer::start(&place.set(), &place.path("control.sock"), |command| {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     });
     let told = || {
@@ -274,7 +275,7 @@ fn tells_the_service_manager() {
 
 #[test]
 fn a_damaged_set_keeps_the_old_one_serving_and_says_so() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let serving = place.serve();
     let manifest = place.set().join("MANIFEST");
     let good = std::fs::read(&manifest).unwrap();
@@ -311,7 +312,7 @@ fn a_damaged_set_keeps_the_old_one_serving_and_says_so() {
 
 #[test]
 fn verify_finds_a_single_flipped_bit() {
-    let place = Place::new(&[RECORD, OTHER]);
+    let place = PublishedDirectory::new(&[RECORD, OTHER]);
     let set = std::fs::read_dir(place.set()).unwrap().map(|entry| entry.unwrap().path());
     let layer = set.into_iter().find(|path| path.extension().is_some_and(|end| end == "layer")).unwrap();
     let mut bytes = std::fs::read(&layer).unwrap();
@@ -334,7 +335,7 @@ fn verify_finds_a_single_flipped_bit() {
 
 #[test]
 fn start_up_errors_name_the_cause_and_what_to_check() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let with = |name: &str, value: &str| {
         let mut command = handled();
         command.arg("--snapshot").arg(place.set()).arg(name).arg(value);
@@ -376,7 +377,7 @@ fn start_up_errors_name_the_cause_and_what_to_check() {
 
 #[test]
 fn check_config_checks_everything_and_serves_nothing() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let config = place.path("handled.toml");
     std::fs::write(&config, "snapshot = \"set\"\nlisten = [\"127.0.0.1:0\"]\n").unwrap();
     let mut command = handled();
@@ -412,7 +413,7 @@ fn check_config_checks_everything_and_serves_nothing() {
 
 #[test]
 fn what_is_logged_into_a_pipe_has_no_colours() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let mut command = handled();
     command.arg("--snapshot").arg(place.set()).args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -427,7 +428,7 @@ fn what_is_logged_into_a_pipe_has_no_colours() {
 
 #[test]
 fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let bad = [
         (vec![OTHER, "{not json"], ":2", "not JSON"),
         (vec![RECORD, OTHER, RECORD], ":3", ":1"),
@@ -457,7 +458,7 @@ fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
 
 #[test]
 fn arrays_of_records_are_told_by_position_and_may_delete() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let published =
         place.publish(&["--delta"], &[&format!(r#"[{OTHER},{{"handle":"10.1/a","deleted":true}}]"#)]);
     assert_eq!(published["handles"], 1);
@@ -488,7 +489,7 @@ fn options_that_make_no_sense_are_usage_errors() {
 
 #[test]
 fn layers_are_built_published_merged_and_looked_into() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let layer = place.path("new.layer");
     let mut command = hdl(["snapshot", "build"]);
     command.arg(&layer).arg(place.records(&[OTHER])).args(["--homed", "10.1", "--homed", "0.NA/10.2"]);
@@ -525,7 +526,7 @@ fn layers_are_built_published_merged_and_looked_into() {
 /// `kill -9` at any moment of a publication: what is read is the old set or the new one.
 #[test]
 fn a_publisher_killed_at_any_moment_leaves_a_whole_set() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let records: Vec<String> = (0..3_000)
         .map(|number| {
             format!(r#"{{"handle":"10.1/{number}","values":[{{"index":1,"type":"N","data":"{number}"}}]}}"#)
@@ -552,7 +553,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_whole_set() {
     let took = started.elapsed();
     let mut before = generation();
     for step in 0..16 {
-        let mut process = Running::start(publish());
+        let mut process = RunningProcess::start(publish());
         std::thread::sleep(took * step / 12);
         // It may have ended by itself.
         let _ = process.0.kill();
@@ -568,7 +569,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_whole_set() {
 
 #[test]
 fn resolve_tells_outcomes_by_exit_codes() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let serving = place.serve();
     let address = serving.address.to_string();
     let resolve = |handle: &str, more: &[&str]| {
@@ -619,21 +620,21 @@ fn responder(lie: impl Fn(&Message<'_>, Envelope) -> Vec<u8> + Send + 'static) -
 #[test]
 fn resolve_believes_only_answers_to_what_it_asked() {
     const ASKED: &[u8] = b"10.1/a";
-    struct Lie {
+    struct ForgedAnswer {
         digest: Option<(DigestAlgorithm, Vec<u8>)>,
         op_code: OpCode,
         handle: &'static [u8],
     }
-    let ask = |options: &[&str], lie: fn(&Message<'_>) -> Lie| {
+    let ask = |options: &[&str], lie: fn(&Message<'_>) -> ForgedAnswer| {
         let address = responder(move |message, envelope| {
-            let Lie { digest, op_code, handle } = lie(message);
+            let ForgedAnswer { digest, op_code, handle } = lie(message);
             let digest =
                 digest.as_ref().map(|(algorithm, digest)| RequestDigest { algorithm: *algorithm, digest });
             let values = [Value::new(1, b"N", b"1")];
             let mut encoded = Vec::new();
             values.iter().for_each(|value| value.encode(&mut encoded));
             let values = Values::from_encoded(1, &encoded).unwrap();
-            let response = Response::Answer(Answer { handle, values });
+            let response = Response::Answer(QueryAnswer { handle, values });
             let reply = Reply { code: ResponseCode::SUCCESS, digest, response };
             let header = Header { op_code, ..message.header };
             MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
@@ -643,19 +644,27 @@ fn resolve_believes_only_answers_to_what_it_asked() {
         let json: Json = serde_json::from_slice(&output.stdout).unwrap();
         (output.status.code(), json["error"].as_str().unwrap_or_default().to_owned())
     };
-    let honest = |_: &Message<'_>| Lie { digest: None, op_code: OpCode::RESOLUTION, handle: ASKED };
+    let honest = |_: &Message<'_>| ForgedAnswer { digest: None, op_code: OpCode::RESOLUTION, handle: ASKED };
     assert_eq!(ask(&[], honest), (Some(0), String::new()));
-    let refused = |options: &[&str], lie: fn(&Message<'_>) -> Lie, why: &str| {
+    let refused = |options: &[&str], lie: fn(&Message<'_>) -> ForgedAnswer, why: &str| {
         let (code, error) = ask(options, lie);
         assert!(code == Some(1) && error.contains(why), "{code:?} {error}");
     };
     refused(&["--digest"], honest, "none came");
-    refused(&[], |_| Lie { digest: None, op_code: OpCode::RESOLUTION, handle: b"10.1/b" }, "another handle");
-    refused(&[], |_| Lie { digest: None, op_code: OpCode::GET_SITE_INFO, handle: ASKED }, "operation");
-    fn with_digest(algorithm: DigestAlgorithm, digest: Vec<u8>) -> Lie {
-        Lie { digest: Some((algorithm, digest)), op_code: OpCode::RESOLUTION, handle: ASKED }
+    refused(
+        &[],
+        |_| ForgedAnswer { digest: None, op_code: OpCode::RESOLUTION, handle: b"10.1/b" },
+        "another handle",
+    );
+    refused(
+        &[],
+        |_| ForgedAnswer { digest: None, op_code: OpCode::GET_SITE_INFO, handle: ASKED },
+        "operation",
+    );
+    fn with_digest(algorithm: DigestAlgorithm, digest: Vec<u8>) -> ForgedAnswer {
+        ForgedAnswer { digest: Some((algorithm, digest)), op_code: OpCode::RESOLUTION, handle: ASKED }
     }
-    let good: [fn(&Message<'_>) -> Lie; 4] = [
+    let good: [fn(&Message<'_>) -> ForgedAnswer; 4] = [
         |message| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.covered).to_vec()),
         |message| with_digest(DigestAlgorithm::SHA1, Sha1::digest(message.covered).to_vec()),
         |message| with_digest(DigestAlgorithm::MD5, Md5::digest(message.covered).to_vec()),
@@ -719,7 +728,7 @@ fn completions_and_help_are_there() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is() {
-    let place = Place::new(&[RECORD]);
+    let place = PublishedDirectory::new(&[RECORD]);
     let mut command = hdl(["snapshot", "inspect", "--handles", "1"]);
     let mut child = command.arg(place.set()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

@@ -8,10 +8,10 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
 use handle_server::Server;
 use handle_server::config::Datapath;
-use handle_tests::client::{Client, exchange_over_tcp};
+use handle_tests::client::{TestClient, exchange_over_tcp};
 use handle_tests::daemon::{ask, free_address};
-use handle_tests::process::{Running, fail, hdl, program, succeed, until};
-use handle_tests::{served, vectors};
+use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
+use handle_tests::{test_server, vectors};
 use serde_json::Value as Json;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A service of both processes in one directory.
-struct Place {
+struct ServiceSetup {
     dir: tempfile::TempDir,
     admin: SocketAddr,
     http: SocketAddr,
 }
 
-impl Place {
+impl ServiceSetup {
     fn new() -> Self {
         let place = Self { dir: tempfile::tempdir().unwrap(), admin: free_address(), http: free_address() };
         let store = Store::create(&StoreConfig::at(&place.path("store")), true).unwrap();
@@ -55,10 +55,10 @@ impl Place {
     }
 
     /// Starts `handle-admin`, and waits until all it has is published.
-    fn start(&self) -> Running {
+    fn start(&self) -> RunningProcess {
         let mut command = Command::new(program("handle-admin", "handle-admin"));
         command.env("HANDLE_ADMIN_ALLOW_ROOT", "true").arg("--config").arg(self.path("config"));
-        let running = Running::start(command);
+        let running = RunningProcess::start(command);
         until("it publishes", || {
             let status = self.status();
             status["pid"] == running.0.id()
@@ -90,13 +90,13 @@ impl Place {
     }
 }
 
-fn serve(set: &Path) -> (Server, Client) {
-    let server = Server::start(&served::config(set, Datapath::Auto)).unwrap();
-    let client = Client::new(server.addresses()[0]);
+fn serve(set: &Path) -> (Server, TestClient) {
+    let server = Server::start(&test_server::config(set, Datapath::Auto)).unwrap();
+    let client = TestClient::new(server.addresses()[0]);
     (server, client)
 }
 
-fn is_there(client: &mut Client, handle: &str) -> bool {
+fn is_there(client: &mut TestClient, handle: &str) -> bool {
     let code = client.resolve(handle.as_bytes()).unwrap().code;
     assert!([ResponseCode::SUCCESS, ResponseCode::HANDLE_NOT_FOUND].contains(&code), "{handle}: {code}");
     code == ResponseCode::SUCCESS
@@ -110,7 +110,7 @@ fn named(text: &str) -> Vec<&str> {
 
 #[test]
 fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
-    let place = Place::new();
+    let place = ServiceSetup::new();
     let _admin = place.start();
     let mut stream = TcpStream::connect(place.http).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -136,7 +136,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
 
 #[test]
 fn what_is_created_over_the_network_is_answered_by_the_resolver() {
-    let place = Place::new();
+    let place = ServiceSetup::new();
     let admin = place.start();
     let (_server, mut client) = serve(&place.path("set"));
     assert!(!is_there(&mut client, "10.5555/one"));
@@ -186,7 +186,7 @@ fn what_is_created_over_the_network_is_answered_by_the_resolver() {
 
 #[test]
 fn what_was_acknowledged_is_visible_after_a_stop_or_a_kill() {
-    let place = Place::new();
+    let place = ServiceSetup::new();
     let mut admin = place.start();
     let (_server, mut client) = serve(&place.path("set"));
     place.create("10.5555/one");

@@ -8,9 +8,9 @@ use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::counters::{Counter, Counters};
 use handle_server::rate_limit::{RateLimitConfig, SLIP_LEN};
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::request;
-use handle_tests::{records, served};
+use handle_tests::{records, test_server};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -26,8 +26,8 @@ impl Limited {
     fn start(rate_limit: RateLimitConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let records = records::load();
-        records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
-        let mut config = served::config(directory.path(), Datapath::Auto);
+        records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
+        let mut config = test_server::config(directory.path(), Datapath::Auto);
         config.rate_limit = rate_limit;
         let handle = records[0].handle.as_bytes().to_vec();
         Self { server: Server::start(&config).unwrap(), handle, _directory: directory }

@@ -5,18 +5,18 @@
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;
-use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::Client;
-use handle_tests::{records, served};
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::client::TestClient;
+use handle_tests::{records, test_server};
 
 /// Every record resolves to the values that went in, however its handle is spelt.
 fn resolve_all_over(datapath: Datapath) {
     let records = records::load();
     assert!(records.len() > 1000, "a sample that says something");
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
-    let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
-    let mut client = Client::new(server.addresses()[0]);
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
+    let server = Server::start(&test_server::config(directory.path(), datapath)).unwrap();
+    let mut client = TestClient::new(server.addresses()[0]);
     for record in &records {
         for handle in
             [record.handle.clone(), record.handle.to_ascii_uppercase(), record.handle.to_ascii_lowercase()]

@@ -4,9 +4,9 @@
 
 use handle_proto::{ResponseCode, Value};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, request};
+use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
 use handle_tests::process::{hdl, run, until};
 use serde_json::{Value as Json, json};
@@ -22,10 +22,10 @@ use tempfile::TempDir;
 /// Publishes a record whose answer takes several datagrams.
 fn publish(set: &Path) {
     std::fs::create_dir(set).unwrap();
-    publish_with(&mut Publisher::open(set).unwrap(), &[b'x'; 1_500]);
+    publish_with(&mut SetPublisher::open(set).unwrap(), &[b'x'; 1_500]);
 }
 
-fn publish_with(publisher: &mut Publisher, text: &[u8]) {
+fn publish_with(publisher: &mut SetPublisher, text: &[u8]) {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
@@ -38,14 +38,14 @@ fn publish_with(publisher: &mut Publisher, text: &[u8]) {
 }
 
 /// A process with a configuration file.
-struct Place {
+struct ReloadSetup {
     directory: TempDir,
     address: SocketAddr,
     daemon: Daemon,
     manager: UnixDatagram,
 }
 
-impl Place {
+impl ReloadSetup {
     fn new() -> Self {
         Self::with("")
     }
@@ -129,7 +129,7 @@ impl Place {
     }
 
     fn code(&self) -> ResponseCode {
-        Client::new(self.address).resolve(b"10.1/long").expect("an answer").code
+        TestClient::new(self.address).resolve(b"10.1/long").expect("an answer").code
     }
 }
 
@@ -141,7 +141,7 @@ fn text(address: SocketAddr, more: &str) -> String {
 
 #[test]
 fn a_reload_changes_what_it_can_and_names_the_rest() {
-    let place = Place::new();
+    let place = ReloadSetup::new();
     assert_eq!(place.code(), ResponseCode::SUCCESS);
     place.configure("datapath = \"portable\"\nlimits.answer_datagrams = 2\nlimits.batch_datagrams = 8");
     let (code, said) = place.reload();
@@ -167,7 +167,7 @@ fn a_reload_changes_what_it_can_and_names_the_rest() {
 
 #[test]
 fn a_wrong_file_changes_nothing_and_says_why() {
-    let place = Place::new();
+    let place = ReloadSetup::new();
     for (wrong, why) in [
         ("limits.answer_datagrams = 0", "limits.answer_datagrams"),
         ("limits.answer_datagrams = 2\nlissten = []", "lissten"),
@@ -195,7 +195,7 @@ fn a_wrong_file_changes_nothing_and_says_why() {
 
 #[test]
 fn what_is_logged_and_who_this_is_change_while_serving() {
-    let place = Place::new();
+    let place = ReloadSetup::new();
     let log = || std::fs::read_to_string(place.path("log")).unwrap();
     assert!(!log().contains("configuration reloaded"));
     let with_log = |level: &str| {
@@ -224,7 +224,7 @@ fn what_is_logged_and_who_this_is_change_while_serving() {
 
 #[test]
 fn the_rate_limit_comes_changes_and_goes_while_serving() {
-    let place = Place::new();
+    let place = ReloadSetup::new();
     assert_eq!(place.code(), ResponseCode::SUCCESS);
     let strict = "[rate_limit]\nenabled = true\nslip = 0\nburst_ms = 60000\nipv4_32_per_s = 1";
     place.change(strict);
@@ -272,7 +272,7 @@ fn until_end(mut stream: &TcpStream) -> Vec<u8> {
 
 #[test]
 fn limits_of_connections_change_for_who_is_connected_and_who_comes() {
-    let place = Place::new();
+    let place = ReloadSetup::new();
     let idle = TcpStream::connect(place.address).unwrap();
     until("it is accepted", || place.total("tcp_connections") == 1);
     place.change("tcp.idle_ms = 50");
@@ -306,7 +306,7 @@ fn limits_of_connections_change_for_who_is_connected_and_who_comes() {
 fn with_fewer_places_who_is_idle_goes_and_who_is_served_stays() {
     // Half a request and those who ask nothing stay for as long as this takes.
     let patient = "tcp.idle_ms = 86400000\ntcp.read_ms = 86400000";
-    let place = Place::with(patient);
+    let place = ReloadSetup::with(patient);
     let connect = || TcpStream::connect(place.address).unwrap();
     let whole = request(b"10.1/long", 7);
     let mut busy = connect();
@@ -329,7 +329,7 @@ fn with_fewer_places_who_is_idle_goes_and_who_is_served_stays() {
 
 #[test]
 fn the_query_log_changes_its_form_its_share_and_its_privacy() {
-    let place = Place::with("query_log.path = \"query.log\"");
+    let place = ReloadSetup::with("query_log.path = \"query.log\"");
     let lines = || -> Vec<String> {
         std::fs::read_to_string(place.path("query.log")).unwrap().lines().map(str::to_owned).collect()
     };
@@ -361,8 +361,8 @@ fn the_query_log_changes_its_form_its_share_and_its_privacy() {
 
 #[test]
 fn templates_apply_to_the_set_that_is_served() {
-    let place = Place::new();
-    let asked = || Client::new(place.address).resolve(b"10.1/long@x").expect("an answer");
+    let place = ReloadSetup::new();
+    let asked = || TestClient::new(place.address).resolve(b"10.1/long@x").expect("an answer");
     assert_eq!(asked().code, ResponseCode::HANDLE_NOT_FOUND);
     let namespace = |data: &str| {
         format!(
@@ -381,7 +381,7 @@ fn templates_apply_to_the_set_that_is_served() {
 #[test]
 fn what_is_watched_changes_while_serving() {
     let http = free_address();
-    let place = Place::with(&format!("observe.http = \"{http}\"\nobserve.sources_every = 1"));
+    let place = ReloadSetup::with(&format!("observe.http = \"{http}\"\nobserve.sources_every = 1"));
     let top = || place.daemon.ask("stats")["top_sources"][0]["prefix"].as_str().map(str::to_owned);
     until("the network is seen", || {
         place.poke();
@@ -412,7 +412,7 @@ fn what_is_watched_changes_while_serving() {
 fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
     const ROUNDS: usize = 12;
     const ASKERS: usize = 4;
-    let place = Place::new();
+    let place = ReloadSetup::new();
     let (set, control) = (place.path("set"), place.daemon.control.clone());
     // As editors and packages do it, so that nobody reads half of it.
     let configure = |name: &str, more: &str| {
@@ -440,7 +440,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             }
         });
         let asking = scope.spawn(|| {
-            let mut client = Client::new(place.address);
+            let mut client = TestClient::new(place.address);
             let mut answers = 0;
             while !is_over.load(Ordering::Relaxed) {
                 let answer = client.resolve(b"10.1/long").expect("no request is lost");
@@ -450,7 +450,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             answers
         });
         let publishing = scope.spawn(|| {
-            let mut publisher = Publisher::open(&set).unwrap();
+            let mut publisher = SetPublisher::open(&set).unwrap();
             while !is_over.load(Ordering::Relaxed) {
                 publish_with(&mut publisher, &[b'y'; 1_000]);
                 std::thread::sleep(Duration::from_millis(40));

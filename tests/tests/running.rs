@@ -6,11 +6,11 @@ use handle_proto::{ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::Client;
+use handle_tests::client::TestClient;
 use handle_tests::process::until;
-use handle_tests::served::config;
+use handle_tests::test_server::config;
 use handle_tests::vectors;
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -25,7 +25,7 @@ fn publish(directory: &Path, url: &str) {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(directory).unwrap();
+    let mut publisher = SetPublisher::open(directory).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [Value::new(1, b"URL", url.as_bytes())])?;
@@ -44,7 +44,7 @@ fn start(change: impl FnOnce(&mut Config)) -> (Server, TempDir) {
 }
 
 fn has(server: &Server, url: &str) -> bool {
-    let answer = Client::new(server.addresses()[0]).resolve(b"10.1/a").expect("an answer");
+    let answer = TestClient::new(server.addresses()[0]).resolve(b"10.1/a").expect("an answer");
     answer.values.windows(url.len()).any(|window| window == url.as_bytes())
 }
 
@@ -155,7 +155,7 @@ fn the_control_socket_takes_no_file_of_others_and_keeps_nobody_waiting() {
 #[test]
 fn refusals_are_counted_by_reason() {
     let (server, _directory) = start(|_| {});
-    let mut client = Client::new(server.addresses()[0]);
+    let mut client = TestClient::new(server.addresses()[0]);
     for (handle, code) in [
         ("10.1/a", ResponseCode::SUCCESS),
         ("10.1/none", ResponseCode::HANDLE_NOT_FOUND),

@@ -18,10 +18,10 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_sessions::config::CipherName;
-use handle_sessions::{Joint, Sessions, SessionsConfig};
+use handle_sessions::{JointSessions, SessionTable, SessionsConfig};
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve_with, server_key};
-use handle_tests::session::{ClientSession, Exchange, NOBODY, Protection, pair, set_up_request};
+use handle_tests::session::{ClientSession, NOBODY, Protection, SessionExchange, pair, set_up_request};
+use handle_tests::test_server::{TestServer, serve_with, server_key};
 use handle_tests::vectors::{document, hex};
 use std::time::{Duration, Instant};
 
@@ -34,11 +34,11 @@ const MAC: Protection = Protection { mac: true, hidden: false };
 const NONE: Protection = Protection { mac: false, hidden: false };
 const ALL: Protection = Protection { mac: true, hidden: true };
 
-fn root(change: impl FnOnce(&mut Config)) -> Served {
+fn root(change: impl FnOnce(&mut Config)) -> TestServer {
     serve_with("root", Datapath::Portable, change)
 }
 
-fn open(served: &Served, identity: Reference<'_>) -> ClientSession {
+fn open(served: &TestServer, identity: Reference<'_>) -> ClientSession {
     ClientSession::open(exchange, served.address(), identity, &server_key("root"))
 }
 
@@ -48,9 +48,9 @@ fn question(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
 }
 
 /// Code, indexes of the values, and the challenge of an answer in the clear.
-type Seen = (ResponseCode, Vec<i32>, Option<(Vec<u8>, Vec<u8>)>);
+type PlainReply = (ResponseCode, Vec<i32>, Option<(Vec<u8>, Vec<u8>)>);
 
-fn seen(bytes: &[u8]) -> Seen {
+fn seen(bytes: &[u8]) -> PlainReply {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
     let Body::Reply(Reply { code, digest, response }) = body else { panic!("a reply") };
@@ -64,24 +64,24 @@ fn seen(bytes: &[u8]) -> Seen {
 }
 
 /// Asks, and reads the answer in the session.
-fn ask(served: &Served, session: &mut ClientSession, message: &[u8]) -> (Seen, Protection) {
+fn ask(served: &TestServer, session: &mut ClientSession, message: &[u8]) -> (PlainReply, Protection) {
     let answer = exchange(served.address(), message).expect("an answer");
     let (plain, protection) = session.read(&answer);
     (seen(&plain), protection)
 }
 
-fn code(served: &Served, message: &[u8]) -> ResponseCode {
+fn code(served: &TestServer, message: &[u8]) -> ResponseCode {
     let answer = exchange(served.address(), message).expect("an answer");
     Message::decode(&answer[Envelope::LEN..]).unwrap().header.response_code
 }
 
 /// Answers a challenge in the session as `identity`, with the secret or the key that it has.
 fn answer(
-    served: &Served,
+    served: &TestServer,
     session: &mut ClientSession,
     identity: Reference<'_>,
     (nonce, digest): &(Vec<u8>, Vec<u8>),
-) -> (Seen, Protection) {
+) -> (PlainReply, Protection) {
     let covered = [&nonce[..], digest];
     let (auth_type, signed_response) = if identity == OTHER {
         let key = hex(&document("servers.json")["keys"]["admin_rsa"]["handle_private_hex"]);
@@ -96,21 +96,21 @@ fn answer(
 }
 
 /// Asks for what is not public, in the session.
-fn ask_private(served: &Served, session: &mut ClientSession) -> (Seen, Protection) {
+fn ask_private(served: &TestServer, session: &mut ClientSession) -> (PlainReply, Protection) {
     let message = question(session, "TST/HALF", PRIVATE);
     let message = session.sealed(message);
     ask(served, session, &message)
 }
 
-fn counted(served: &Served, name: &str) -> i64 {
+fn counted(served: &TestServer, name: &str) -> i64 {
     served.server.shared().stats()["total"][name].as_i64().unwrap()
 }
 
-fn slow_requests(served: &Served) -> i64 {
+fn slow_requests(served: &TestServer) -> i64 {
     served.server.shared().stats()["slow"]["requests"].as_i64().unwrap()
 }
 
-fn certified_answers(datapath: Datapath, exchange: Exchange) {
+fn certified_answers(datapath: Datapath, exchange: SessionExchange) {
     let served = serve_with("root", datapath, |config| config.limits.answer_datagrams = FRAGMENTS_MAX);
     let mut session = ClientSession::open(exchange, served.address(), NOBODY, &server_key("root"));
     let slow_before = slow_requests(&served);
@@ -326,7 +326,7 @@ fn encrypted_requests_are_answered_and_what_is_made_up_is_not() {
 }
 
 /// Sends a message in one datagram and gives whatever comes back.
-fn exchange_as_is(served: &Served, message: &[u8]) -> Vec<u8> {
+fn exchange_as_is(served: &TestServer, message: &[u8]) -> Vec<u8> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     for datagram in cut(&Envelope::split(message).unwrap().0) {
@@ -407,7 +407,7 @@ fn a_session_is_handed_over_by_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions");
     let served = root(|config| config.sessions.socket = Some(path.clone()));
-    let joint = Joint::new(Sessions::new(SessionsConfig::default().limits()), Some(&path));
+    let joint = JointSessions::new(SessionTable::new(SessionsConfig::default().limits()), Some(&path));
     let mut client = open(&served, ADMINISTRATOR);
     let there = joint.find(client.id, 0).expect("known to the other process");
     assert_eq!(there.keys().mac.key(), &client.key);

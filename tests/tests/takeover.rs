@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_loadgen::{Load, Names, Report, RunOptions, Truth, Verify};
+use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, Verify};
 use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Message};
-use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::{Client, request};
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::{self, Daemon, Successor, free_address, handled};
-use handle_tests::process::{Running, fail, hdl, run, until};
+use handle_tests::process::{RunningProcess, fail, hdl, run, until};
 use handle_tests::records;
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -53,17 +53,17 @@ fn is_answered_over_tcp(address: SocketAddr, datagram: &[u8]) -> bool {
 const RATE: NonZeroU64 = NonZeroU64::new(4_000).unwrap();
 
 /// A published set, and where processes serve it one after the other.
-struct Place {
+struct TakeoverSetup {
     directory: TempDir,
     address: SocketAddr,
 }
 
-impl Place {
+impl TakeoverSetup {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let set = directory.path().join("set");
         std::fs::create_dir(&set).unwrap();
-        records::publish(&mut Publisher::open(&set).unwrap(), &records::load(), 1);
+        records::publish(&mut SetPublisher::open(&set).unwrap(), &records::load(), 1);
         Self { directory, address: free_address() }
     }
 
@@ -90,20 +90,22 @@ impl Place {
 
     fn code(&self) -> ResponseCode {
         let handle = &records::load()[0].handle;
-        Client::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
+        TestClient::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
     }
 
     /// Asks and verifies while `meanwhile` runs, and for a moment before and after.
-    fn load<T>(&self, meanwhile: impl FnOnce() -> T) -> (Report, T) {
-        let mut options = RunOptions::new(self.address, Names::Snapshot(self.set()));
-        options.load = Load::Open { rate: RATE };
+    fn load<T>(&self, meanwhile: impl FnOnce() -> T) -> (RunReport, T) {
+        let mut options = RunOptions::new(self.address, NameOptions::Snapshot(self.set()));
+        options.load = LoadPattern::Open { rate: RATE };
         options.duration = Duration::from_secs(600);
         // No answer takes so long, not on a busy machine either.
         options.timeout = Duration::from_secs(10);
         // So many that each of several sockets of the server has some.
         options.threads = 8;
-        options.verify =
-            Some(Verify { staleness_max: Duration::ZERO, ..Verify::with(Truth::Snapshot(self.set())) });
+        options.verify = Some(Verify {
+            staleness_max: Duration::ZERO,
+            ..Verify::with(ReferenceData::Snapshot(self.set()))
+        });
         let (started, enough) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let load = scope.spawn(|| {
@@ -127,7 +129,7 @@ impl Place {
 
 #[test]
 fn restarts_under_load_lose_no_answer() {
-    let place = Place::new();
+    let place = TakeoverSetup::new();
     let mut serving = place.serve("portable", 2);
     // Both datapaths take over from both; as many sockets, fewer, more, and one alone.
     let successors = [
@@ -176,7 +178,7 @@ fn restarts_under_load_lose_no_answer() {
 
 #[test]
 fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
-    let place = Place::new();
+    let place = TakeoverSetup::new();
     let mut old = place.serve("auto", 2);
     // It gets the sockets, and then does not have one of its addresses.
     let (report, ()) = place.load(|| {
@@ -206,7 +208,7 @@ fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
     // `kill -9`, from before it is there to after it serves.
     let mut survived = 0;
     for step in 0..20 {
-        let mut new = Running::start(place.command("auto", 2));
+        let mut new = RunningProcess::start(place.command("auto", 2));
         std::thread::sleep(Duration::from_millis(2) * step);
         new.0.kill().unwrap();
         assert_eq!(new.wait(), None);
@@ -226,7 +228,7 @@ fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
 
 #[test]
 fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
-    let place = Place::new();
+    let place = TakeoverSetup::new();
     let path = place.directory.path().join("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -293,11 +295,11 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
 
 /// Restarts under load, and then by the process that was started so.
 fn restart_twice(
-    place: &Place,
+    place: &TakeoverSetup,
     old: &mut Daemon,
     restart: &dyn Fn() -> (Option<i32>, Json),
     told: &dyn Fn(&str),
-) -> (Report, Successor) {
+) -> (RunReport, Successor) {
     place.load(|| {
         let (code, said) = restart();
         assert_eq!(code, Some(0), "{said}");

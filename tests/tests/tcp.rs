@@ -5,17 +5,17 @@
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::tcp::settings::TcpSettings;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::process::until;
-use handle_tests::served::config;
+use handle_tests::test_server::config;
 use rustix::net::{self, AddressFamily, SocketType};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -55,17 +55,17 @@ on_both_paths!(
     who_lingers_is_let_go,
 );
 
-struct Served {
+struct TcpServer {
     server: Server,
     _directory: TempDir,
 }
 
-fn serve(datapath: Datapath, change: impl FnOnce(&mut TcpSettings)) -> Served {
+fn serve(datapath: Datapath, change: impl FnOnce(&mut TcpSettings)) -> TcpServer {
     let directory = tempfile::tempdir().unwrap();
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
@@ -76,10 +76,10 @@ fn serve(datapath: Datapath, change: impl FnOnce(&mut TcpSettings)) -> Served {
     let mut config: Config = config(directory.path(), datapath);
     config.listen = vec![(Ipv6Addr::UNSPECIFIED, 0).into()];
     change(&mut config.tcp);
-    Served { server: Server::start(&config).unwrap(), _directory: directory }
+    TcpServer { server: Server::start(&config).unwrap(), _directory: directory }
 }
 
-impl Served {
+impl TcpServer {
     fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.server.addresses()[0].port()).into()
     }
@@ -132,12 +132,12 @@ fn request(handle: &[u8], request_id: i32, keep: bool) -> Vec<u8> {
 }
 
 /// The answers that a connection brings, whole and in order.
-struct Answers {
+struct AnswerReader {
     stream: TcpStream,
     bytes: Vec<u8>,
 }
 
-impl Answers {
+impl AnswerReader {
     fn of(stream: &TcpStream) -> Self {
         Self { stream: stream.try_clone().unwrap(), bytes: Vec::new() }
     }
@@ -146,7 +146,7 @@ impl Answers {
     fn next(&mut self) -> Option<(i32, ResponseCode)> {
         loop {
             let front = split(&self.bytes, MESSAGE_LEN_MAX).unwrap();
-            if let Front::Message(message, rest) = front {
+            if let StreamFront::Message(message, rest) = front {
                 let (envelope, message) = Envelope::split(message).unwrap();
                 let answer = (envelope.request_id, Message::decode(message).unwrap().header.response_code);
                 self.bytes = rest.to_vec();
@@ -168,7 +168,7 @@ impl Answers {
 fn a_kept_connection_answers_again_and_again(datapath: Datapath) {
     let served = serve(datapath, |_| {});
     let mut stream = served.connect();
-    let mut answers = Answers::of(&stream);
+    let mut answers = AnswerReader::of(&stream);
     for id in 1..=20 {
         stream.write_all(&request(b"10.1/a", id, true)).unwrap();
         assert_eq!(answers.next(), Some((id, ResponseCode::SUCCESS)));
@@ -188,7 +188,7 @@ fn a_thousand_pipelined_requests_are_answered_each(datapath: Datapath) {
     let mut stream = served.connect();
     let all: Vec<u8> = (1..=1000).flat_map(|id| request(b"10.1/a", id, id < 1000)).collect();
     stream.write_all(&all).unwrap();
-    let mut answers = Answers::of(&stream);
+    let mut answers = AnswerReader::of(&stream);
     let mut ids: Vec<i32> = std::iter::from_fn(|| {
         let (id, code) = answers.next()?;
         assert_eq!(code, ResponseCode::SUCCESS);
@@ -210,7 +210,7 @@ fn a_request_may_come_byte_by_byte(datapath: Datapath) {
         stream.write_all(&[byte]).unwrap();
         std::thread::sleep(Duration::from_micros(100));
     }
-    let mut answers = Answers::of(&stream);
+    let mut answers = AnswerReader::of(&stream);
     assert_eq!(answers.next(), Some((1, ResponseCode::SUCCESS)));
     assert_eq!(answers.next(), Some((2, ResponseCode::HANDLE_NOT_FOUND)));
     assert_eq!(answers.next(), None);
@@ -231,7 +231,7 @@ fn half_a_request_is_not_waited_for_without_end(datapath: Datapath) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let mut answers = Answers::of(&stream);
+    let mut answers = AnswerReader::of(&stream);
     assert_eq!(answers.next(), Some((-1, ResponseCode::PROTOCOL_ERROR)));
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(200) && took < SOON / 2, "{took:?}");
@@ -246,14 +246,14 @@ fn half_a_request_is_not_waited_for_without_end(datapath: Datapath) {
 fn an_idle_connection_is_told_and_closed(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.idle_ms = 200);
     let (silent, mut asking) = (served.connect(), served.connect());
-    let mut answers = Answers::of(&asking);
+    let mut answers = AnswerReader::of(&asking);
     // A request before the time is up makes it begin anew.
     for id in 1..=3 {
         std::thread::sleep(Duration::from_millis(100));
         asking.write_all(&request(b"10.1/a", id, true)).unwrap();
         assert_eq!(answers.next(), Some((id, ResponseCode::SUCCESS)));
     }
-    for mut answers in [Answers::of(&silent), answers] {
+    for mut answers in [AnswerReader::of(&silent), answers] {
         assert_eq!(answers.next(), Some((-1, ResponseCode::PROTOCOL_ERROR)));
         assert_eq!(answers.next(), None);
     }
@@ -275,7 +275,7 @@ fn a_slow_reader_holds_nobody_up_and_goes(datapath: Datapath) {
     assert!(kept < 1 << 20, "{kept} bytes of 40 MB are kept");
     let mut other = served.connect();
     other.write_all(&request(b"10.1/a", 1, false)).unwrap();
-    assert_eq!(Answers::of(&other).next(), Some((1, ResponseCode::SUCCESS)));
+    assert_eq!(AnswerReader::of(&other).next(), Some((1, ResponseCode::SUCCESS)));
     served.until_count("tcp_closed_slow_reader", 1);
     until("nothing is kept", || served.count("tcp_output_bytes") == 0);
     assert!(served.count("tcp_requests_answered") < 200, "the rest was not even looked at");
@@ -291,7 +291,7 @@ fn what_a_slow_reader_did_not_ask_in_vain_comes(datapath: Datapath) {
     slow.write_all(&request(b"10.1/a", 201, false)).unwrap();
     until("answers are kept", || served.count("tcp_output_bytes") > 0);
     std::thread::sleep(Duration::from_millis(50));
-    let mut answers = Answers::of(&slow);
+    let mut answers = AnswerReader::of(&slow);
     let mut ids: Vec<i32> = std::iter::from_fn(|| answers.next().map(|(id, _)| id)).collect();
     ids.sort_unstable();
     assert_eq!(ids, (1..=201).collect::<Vec<_>>(), "each once");
@@ -308,13 +308,13 @@ fn a_source_has_so_many_connections_and_no_more(datapath: Datapath) {
     assert_eq!(served.count("tcp_refused_source"), 1);
     for stream in &mut kept {
         stream.write_all(&request(b"10.1/a", 1, true)).unwrap();
-        assert_eq!(Answers::of(stream).next(), Some((1, ResponseCode::SUCCESS)));
+        assert_eq!(AnswerReader::of(stream).next(), Some((1, ResponseCode::SUCCESS)));
     }
     kept.pop();
     served.until_count("tcp_connections", 2);
     let mut again = served.connect();
     again.write_all(&request(b"10.1/a", 1, true)).unwrap();
-    assert_eq!(Answers::of(&again).next(), Some((1, ResponseCode::SUCCESS)));
+    assert_eq!(AnswerReader::of(&again).next(), Some((1, ResponseCode::SUCCESS)));
     served.check_accounts();
 }
 
@@ -327,7 +327,7 @@ fn a_network_is_one_source_over_ipv4_and_ipv6(datapath: Datapath) {
         let mut stream = served.connect_from(source.parse().unwrap());
         let _ = stream.write_all(&request(b"10.1/a", 1, true));
         if is_taken {
-            assert_eq!(Answers::of(&stream).next(), Some((1, ResponseCode::SUCCESS)), "{source}");
+            assert_eq!(AnswerReader::of(&stream).next(), Some((1, ResponseCode::SUCCESS)), "{source}");
             kept.push(stream);
         } else {
             assert!(!matches!(stream.read(&mut [0; 99]), Ok(1..)), "{source} is refused");
@@ -354,11 +354,11 @@ fn when_all_places_are_taken_who_is_idle_goes_or_whose_request_does_not_arrive(d
     std::thread::sleep(Duration::from_millis(1100));
     let mut third = served.connect();
     third.write_all(&half).unwrap();
-    assert_eq!(Answers::of(&third).next(), Some((1, ResponseCode::SUCCESS)));
+    assert_eq!(AnswerReader::of(&third).next(), Some((1, ResponseCode::SUCCESS)));
     assert!(!matches!(busy.read(&mut [0; 99]), Ok(1..)));
     assert_eq!(served.count("tcp_closed_evicted"), 2);
     new.write_all(&half[30..]).unwrap();
-    assert_eq!(Answers::of(&new).next(), Some((1, ResponseCode::SUCCESS)));
+    assert_eq!(AnswerReader::of(&new).next(), Some((1, ResponseCode::SUCCESS)));
     served.check_accounts();
 }
 
@@ -373,7 +373,7 @@ fn a_request_may_be_so_long_and_no_longer(datapath: Datapath) {
     };
     let mut stream = served.connect();
     stream.write_all(&with_len(1000)).unwrap();
-    let mut answers = Answers::of(&stream);
+    let mut answers = AnswerReader::of(&stream);
     assert_eq!(answers.next(), Some((5, ResponseCode::SUCCESS)));
     // The envelope is enough to know.
     stream.write_all(&with_len(1001)[..Envelope::LEN]).unwrap();
@@ -413,13 +413,13 @@ fn draining_finishes_what_is_under_way(datapath: Datapath) {
     let shared = std::sync::Arc::clone(served.server.shared());
     let stopping = std::thread::spawn(move || served.server.stop());
     until("it drains", || shared.is_draining());
-    let mut answers = Answers::of(&idle);
+    let mut answers = AnswerReader::of(&idle);
     assert_eq!(answers.next(), None, "who is idle is closed");
     half.write_all(&bytes[40..]).unwrap();
-    let mut answers = Answers::of(&half);
+    let mut answers = AnswerReader::of(&half);
     assert_eq!(answers.next(), Some((3, ResponseCode::SUCCESS)));
     assert_eq!(answers.next(), None);
-    let mut answers = Answers::of(&much);
+    let mut answers = AnswerReader::of(&much);
     for _ in 0..50 {
         assert!(matches!(answers.next(), Some((1..=50, ResponseCode::SUCCESS))));
     }
@@ -432,7 +432,7 @@ fn who_lingers_is_let_go(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.linger_ms = 200);
     let mut stream = served.connect();
     stream.write_all(&request(b"10.1/a", 1, false)).unwrap();
-    let mut answers = Answers::of(&stream);
+    let mut answers = AnswerReader::of(&stream);
     assert_eq!(answers.next(), Some((1, ResponseCode::SUCCESS)));
     assert_eq!(answers.next(), None);
     // It does not close its side.

@@ -7,10 +7,10 @@ use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::templates::TemplatesConfig;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Answer, Client};
-use handle_tests::served;
+use handle_tests::client::{ReceivedReply, TestClient};
+use handle_tests::test_server;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn publish(directory: &Path, generation: u64, records: Records<'_>) {
     homed.add(b"1234");
     homed.add(b"5678");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: generation };
-    let mut publisher = Publisher::open(directory).unwrap();
+    let mut publisher = SetPublisher::open(directory).unwrap();
     let published = publisher.publish_base(generation, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         for (at, (handle, values)) in records.iter().enumerate() {
@@ -33,16 +33,16 @@ fn publish(directory: &Path, generation: u64, records: Records<'_>) {
     published.unwrap();
 }
 
-fn start(directory: &Path, templates: TemplatesConfig) -> (Server, Client) {
-    let mut config = served::config(directory, Datapath::Auto);
+fn start(directory: &Path, templates: TemplatesConfig) -> (Server, TestClient) {
+    let mut config = test_server::config(directory, Datapath::Auto);
     config.templates = templates;
     let server = Server::start(&config).unwrap();
-    let client = Client::new(server.addresses()[0]);
+    let client = TestClient::new(server.addresses()[0]);
     (server, client)
 }
 
 /// The data of all values, with blanks between them, or the code.
-fn told(answer: Option<Answer>) -> Result<String, ResponseCode> {
+fn told(answer: Option<ReceivedReply>) -> Result<String, ResponseCode> {
     let answer = answer.expect("an answer");
     if answer.code != ResponseCode::SUCCESS {
         return Err(answer.code);

@@ -2,17 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_net::{Choice, Options, Peer, open};
+use handle_net::{DatapathChoice, Peer, SocketOptions, open};
 use handle_proto::Value;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::counters::{Counter, Counters};
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::request;
 use handle_tests::records::{self, Record};
-use handle_tests::served;
+use handle_tests::test_server;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -23,11 +23,11 @@ const EXPIRES_AT: Range<usize> = Envelope::LEN + 16..Envelope::LEN + 20;
 const SOON: Duration = Duration::from_secs(10);
 
 /// The datagrams of each answer, in their order, by request id.
-type Answers = BTreeMap<i32, Vec<Vec<u8>>>;
+type AnswerDatagrams = BTreeMap<i32, Vec<Vec<u8>>>;
 
 /// Asks for everything at once, and waits until all is answered.
-fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> Answers {
-    let mut path = open(Choice::Portable, options).unwrap().path;
+fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &SocketOptions) -> AnswerDatagrams {
+    let mut path = open(DatapathChoice::Portable, options).unwrap().path;
     for request in requests {
         let copy = |room: &mut [u8]| {
             room.copy_from_slice(request);
@@ -36,7 +36,7 @@ fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> Answers {
         path.outbox().push(Peer::to(server), request.len(), copy).unwrap();
     }
     assert_eq!(path.flush().unwrap().sent as usize, requests.len());
-    let (mut answers, mut complete, end) = (Answers::new(), 0, Instant::now() + SOON);
+    let (mut answers, mut complete, end) = (AnswerDatagrams::new(), 0, Instant::now() + SOON);
     while complete < requests.len() {
         assert!(Instant::now() < end, "{complete} of {} are answered", requests.len());
         for train in path.wait(Duration::from_millis(100)).unwrap().inbox.iter() {
@@ -63,8 +63,8 @@ fn requests<'a>(handles: impl IntoIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
 
 fn serve(records: &[Record], change: impl FnOnce(&mut Config)) -> (Server, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), records, 1);
-    let mut config = served::config(directory.path(), Datapath::Auto);
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), records, 1);
+    let mut config = test_server::config(directory.path(), Datapath::Auto);
     change(&mut config);
     (Server::start(&config).unwrap(), directory)
 }
@@ -85,10 +85,10 @@ fn trains_are_answered_as_single_datagrams_are(datapath: Datapath) {
     let (server, _directory) = serve(&records, |config| config.datapath = datapath);
     let handles = records.iter().map(|record| record.handle.as_bytes()).chain([&b"10.1016/not there"[..]]);
     let requests = requests(handles.cycle().take(2000));
-    let local = Options::new(([127, 0, 0, 1], 0).into());
+    let local = SocketOptions::new(([127, 0, 0, 1], 0).into());
     let address = server.addresses()[0];
     let in_trains = ask(address, &requests, &local);
-    let mut one_at_a_time = Answers::new();
+    let mut one_at_a_time = AnswerDatagrams::new();
     for some in requests.chunks(200) {
         one_at_a_time.extend(ask(address, some, &local.clone().one_at_a_time()));
     }
@@ -136,7 +136,7 @@ fn long_answers_to_a_train_all_arrive_however_small_the_outbox() {
             config.limits.outbox_datagrams = outbox_datagrams;
             config.limits.answer_datagrams = 16;
         });
-        let options = Options::new(([127, 0, 0, 1], 0).into());
+        let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
         let answers = ask(server.addresses()[0], &requests, &options);
         assert_eq!(answers.len(), 64);
         let first_len: usize = answers[&1].iter().map(Vec::len).sum();
@@ -162,7 +162,7 @@ fn trains_can_be_switched_off() {
     let status = server.shared().status();
     assert_eq!(status["workers"][0]["receives_trains"], false);
     assert_eq!(status["workers"][0]["sends_trains"], false);
-    let answers = ask(server.addresses()[0], &requests, &Options::new(([127, 0, 0, 1], 0).into()));
+    let answers = ask(server.addresses()[0], &requests, &SocketOptions::new(([127, 0, 0, 1], 0).into()));
     assert_eq!(answers.len(), 200);
     let [received, trains_in, trains_out] =
         account(server, [|c| &c.datagrams_received, |c| &c.trains_received, |c| &c.trains_sent]);

@@ -5,8 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::initialised::Service;
-use handle_tests::process::{Running, fail, succeed, until};
+use handle_tests::initialised::InitialisedService;
+use handle_tests::process::{RunningProcess, fail, succeed, until};
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Damage {
 
 /// The exit code of a process that ends by itself, and its standard error.
 fn ended(mut command: Command) -> (Option<i32>, String) {
-    let mut running = Running::start({
+    let mut running = RunningProcess::start({
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
     });
@@ -83,7 +83,7 @@ fn ended(mut command: Command) -> (Option<i32>, String) {
 }
 
 /// The only layer of the set that `hdl init` publishes.
-fn layer(service: &Service) -> PathBuf {
+fn layer(service: &InitialisedService) -> PathBuf {
     let files = std::fs::read_dir(service.path("site/snapshot")).unwrap().map(|entry| entry.unwrap().path());
     files.into_iter().find(|path| path.extension().is_some_and(|end| end == "layer")).unwrap()
 }
@@ -104,7 +104,7 @@ fn with_little_room(command: &Command, kib: u64) -> Command {
 
 #[test]
 fn damaged_files_are_named_and_nothing_is_lost() {
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     let layer = layer(&service);
     let site = |name: &str| service.path("site").join(name);
     let [manifest, record, key] = ["snapshot/MANIFEST", "siteinfo.json", "server-private.bin"].map(site);
@@ -176,7 +176,7 @@ fn damaged_files_are_named_and_nothing_is_lost() {
 #[test]
 fn a_store_with_turned_bits_is_told_of_by_every_program_and_stays_as_it_is() {
     const PLACES: usize = 24;
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     let store = service.path("site/store.redb");
     let lines = (0..400).map(|nth| {
         let value =
@@ -246,7 +246,7 @@ fn a_store_with_turned_bits_is_told_of_by_every_program_and_stays_as_it_is() {
 
 #[test]
 fn a_set_that_is_damaged_is_built_again_from_the_store() {
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     std::fs::write(service.path("site/snapshot/MANIFEST"), "no manifest\n").unwrap();
     let (code, error) = ended(service.admin_command());
     assert!(code == Some(1) && error.contains("MANIFEST") && error.contains("move that away"), "{error}");
@@ -260,7 +260,7 @@ fn a_set_that_is_damaged_is_built_again_from_the_store() {
 #[test]
 fn a_store_without_room_loses_nothing_and_a_batch_goes_on_where_it_stopped() {
     const COUNT: usize = 300;
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     let text = (0..COUNT)
         .map(|at| format!("CREATE 10.1045/{at}\n1 URL 86400 1110 UTF8 {at}-{}\n\n", "x".repeat(8000)));
     std::fs::write(service.path("batch.txt"), text.collect::<String>()).unwrap();
@@ -293,7 +293,7 @@ fn a_store_without_room_loses_nothing_and_a_batch_goes_on_where_it_stopped() {
 
 #[test]
 fn what_finds_no_room_leaves_what_was_there() {
-    let service = Service::make();
+    let service = InitialisedService::make();
     let line = |at: usize| {
         format!(
             "{{\"handle\":\"10.1045/{at}\",\"values\":[{{\"index\":1,\"type\":\"URL\",\"data\":\"{}\"}}]}}\n",
@@ -329,7 +329,7 @@ fn what_finds_no_room_leaves_what_was_there() {
 
 #[test]
 fn handle_admin_names_what_is_taken_or_not_to_be_written() {
-    let service = Service::make();
+    let service = InitialisedService::make();
     let refused = |args: &[&str], says: &[&str]| {
         let mut command = service.admin_command();
         command.args(args);

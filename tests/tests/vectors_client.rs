@@ -4,14 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_auth::PrivateKey;
-use handle_client::administration::{Identity, Key};
+use handle_client::administration::{ClientIdentity, IdentityKey};
 use handle_client::bootstrap::Root;
-use handle_client::exchange::{Answered, AttemptError, Exchange, Head, Patience};
-use handle_client::lookup::{Client, Lookup, Options, Whom};
-use handle_client::plan::{Preferences, Purpose, Target, plan};
-use handle_client::question::Wants;
-use handle_client::times::Times;
-use handle_client::{Allowances, Now, Question};
+use handle_client::exchange::{AnswerTimeouts, AttemptError, Exchange, ReceivedAnswer, RequestHead};
+use handle_client::lookup::{Client, Lookup, LookupOptions, LookupTarget};
+use handle_client::plan::{InterfacePurpose, Preferences, ServerTarget, plan};
+use handle_client::question::AnswerWants;
+use handle_client::times::ServerTimes;
+use handle_client::{Allowances, ClockReading, Question};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, PBKDF2_SALT_LEN};
@@ -43,8 +43,9 @@ fn vectors_hashing_chooses_the_same_server_of_a_site() {
             });
         }
         let handle = bytes(&line["handle"]);
-        let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
-        let (preferences, times, now) = (Preferences::default(), Times::new(1), Now { ms: 0, unix_s: 0 });
+        let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
+        let (preferences, times, now) =
+            (Preferences::default(), ServerTimes::new(1), ClockReading { ms: 0, unix_s: 0 });
         let sites = [Arc::new(site.build())];
         let plan = plan(&sites, Handle(&handle), purpose, &preferences, &times, now, &mut || 0);
         let chosen: Vec<_> = plan.iter().map(|target| target.position.0).collect();
@@ -62,14 +63,14 @@ fn vectors_hashing_chooses_the_same_server_of_a_site() {
 }
 
 /// The request of a step, taken apart.
-struct Sent {
+struct SentRequest {
     envelope: Envelope,
     header: Header,
     covered: Vec<u8>,
     bytes: Vec<u8>,
 }
 
-impl Sent {
+impl SentRequest {
     fn of(step: &Json) -> Self {
         Self::new(hex(&step["send_hex"]))
     }
@@ -88,7 +89,7 @@ impl Sent {
     }
 
     fn question(&self) -> Question {
-        let wants = Wants {
+        let wants = AnswerWants {
             certified: self.header.flags.has(OpFlags::CERTIFY),
             authoritative: self.header.flags.has(OpFlags::AUTHORITATIVE),
             public_only: self.header.flags.has(OpFlags::PUBLIC_ONLY),
@@ -124,14 +125,14 @@ impl Sent {
     }
 }
 
-fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<Identity> {
+fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<ClientIdentity> {
     let identity = &line["identity"];
     let key = match identity["key_id"].as_str() {
-        Some(id) => Key::Private(Box::new(PrivateKey::from_record(&records[id]).unwrap())),
-        None => Key::Secret(hex(&identity["secret_hex"]).into()),
+        Some(id) => IdentityKey::Private(Box::new(PrivateKey::from_record(&records[id]).unwrap())),
+        None => IdentityKey::Secret(hex(&identity["secret_hex"]).into()),
     };
     let index = i32::try_from(identity["index"].as_i64().unwrap()).unwrap();
-    Arc::new(Identity { handle: bytes(&identity["handle"]), index, key })
+    Arc::new(ClientIdentity { handle: bytes(&identity["handle"]), index, key })
 }
 
 /// Asks what the reference asked, hears what it heard, and proves what it proved, all with the numbers of its messages;
@@ -146,14 +147,14 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
         [first, second] => (first, Some(second)),
         _ => return false,
     };
-    let asked = Sent::of(first);
+    let asked = SentRequest::of(first);
     if asked.header.op_code != OpCode::RESOLUTION || asked.question().flags() != asked.header.flags {
         return false;
     }
     // In this order: the number of the request, the salt, the number of the answer to the challenge.
     let mut numbers = vec![asked.random()];
     let proof = second.map(|second| {
-        let proved = Sent::of(second);
+        let proved = SentRequest::of(second);
         let (proof, salt) = proved.proof();
         numbers.extend(salt.chunks(4).map(|part| u32::from_be_bytes(part.try_into().unwrap())));
         numbers.push(proved.random());
@@ -161,26 +162,26 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     });
     let mut numbers = numbers.into_iter();
     let client = Arc::new(Client::new(Root::default()));
-    let target = Target {
+    let target = ServerTarget {
         version: asked.envelope.version,
         site_serial: asked.header.site_serial,
         public_key: server_record("root"),
-        ..Target::at((Ipv4Addr::LOCALHOST, 2641).into(), InterfaceProtocol::TCP)
+        ..ServerTarget::at((Ipv4Addr::LOCALHOST, 2641).into(), InterfaceProtocol::TCP)
     };
-    let options = Options {
+    let options = LookupOptions {
         identity: Some(identity(line, records)),
-        whom: Whom::Servers(vec![target]),
+        target: LookupTarget::Servers(vec![target]),
         // Some were recorded with versions below 2.7.
         allowances: Allowances { old_proofs: true, ..Allowances::NONE },
-        ..Options::default()
+        ..LookupOptions::default()
     };
     // Asked so late, and answered so early, as it was recorded.
-    let late = Now { ms: 0, unix_s: asked.header.expiration - MESSAGE_EXPIRATION_S };
-    let early = Now { ms: 0, unix_s: 1_700_000_000 };
+    let late = ClockReading { ms: 0, unix_s: asked.header.expiration - MESSAGE_EXPIRATION_S };
+    let early = ClockReading { ms: 0, unix_s: 1_700_000_000 };
     let random = Box::new(move || numbers.next().expect("no more than so many"));
     let mut lookup = Lookup::new(client, asked.question(), options, random, late);
     let (number, transmit) = lookup.poll_transmit(late).expect(name);
-    let ours = Sent::new(transmit.datagrams[0].clone());
+    let ours = SentRequest::new(transmit.datagrams[0].clone());
     assert_eq!(
         (&ours.covered, ours.envelope.request_id),
         (&asked.covered, asked.envelope.request_id),
@@ -190,7 +191,7 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     lookup.handle_stream(early, number, &last);
     if let Some((proof, received)) = proof {
         let (number, transmit) = lookup.poll_transmit(early).expect(name);
-        let ours = Sent::new(transmit.datagrams[0].clone());
+        let ours = SentRequest::new(transmit.datagrams[0].clone());
         // DSA needs a number that nobody knows, so that no two signatures are the same.
         if !name.contains("dsa") {
             assert_eq!(ours.proof().0, proof, "{name}");
@@ -236,17 +237,19 @@ fn vectors_transcripts_of_authenticated_reads_are_those_of_our_client() {
 }
 
 /// What an exchange over HTTP that asks `message` makes of an answer that comes in parts of so many bytes.
-fn heard(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<Answered>, AttemptError> {
+fn heard(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<ReceivedAnswer>, AttemptError> {
     let (envelope, rest) = Envelope::split(message).unwrap();
     let message = Message::decode(rest).unwrap();
     let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("a request") };
-    let head = Head {
+    let head = RequestHead {
         answered_as: message.header.op_code,
-        ..Head::resolution(OpFlags::PLAIN_REQUEST, envelope.request_id)
+        ..RequestHead::resolution(OpFlags::PLAIN_REQUEST, envelope.request_id)
     };
-    let (now, target) =
-        (Now { ms: 0, unix_s: 0 }, Target::at(([127, 0, 0, 1], 80).into(), InterfaceProtocol::HTTP));
-    let mut exchange = Exchange::new(target, head, &request, &Patience::default(), now).unwrap();
+    let (now, target) = (
+        ClockReading { ms: 0, unix_s: 0 },
+        ServerTarget::at(([127, 0, 0, 1], 80).into(), InterfaceProtocol::HTTP),
+    );
+    let mut exchange = Exchange::new(target, head, &request, &AnswerTimeouts::default(), now).unwrap();
     for part in answer.chunks(part_len) {
         if let Some(answered) = exchange.handle_stream(now, part)? {
             return Ok(Some(answered));

@@ -17,11 +17,11 @@ use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::session::SessionKey;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
 use handle_server::config::Datapath;
-use handle_tests::administered::{Administered, administer};
-use handle_tests::served::{Served, serve_with, server_key};
+use handle_tests::admin_server::{AdminServer, administer};
+use handle_tests::test_server::{TestServer, serve_with, server_key};
 use handle_tests::vectors;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ const SILENCE: Duration = Duration::from_millis(150);
 
 /// What a row of the table says of the lines it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expected {
+enum RowExpectation {
     /// The same bytes.
     Same,
     /// An answer with this response code.
@@ -53,7 +53,7 @@ enum Expected {
 
 struct Row {
     pattern: String,
-    expected: Expected,
+    expected: RowExpectation,
 }
 
 /// The rows of the table behind `mark` in `docs/conformance.md`.
@@ -68,11 +68,11 @@ fn rows(mark: &str) -> Vec<Row> {
             let mut cells = line.split('|').skip(1).map(str::trim);
             let pattern = cells.next().expect("a pattern").trim_matches('`').to_owned();
             let expected = match cells.next().expect("an expectation") {
-                "silence" => Expected::Silence,
-                "envelope flags" => Expected::EnvelopeFlags,
-                "version" => Expected::Version,
-                "keeps open" => Expected::KeepsOpen,
-                code => Expected::Code(
+                "silence" => RowExpectation::Silence,
+                "envelope flags" => RowExpectation::EnvelopeFlags,
+                "version" => RowExpectation::Version,
+                "keeps open" => RowExpectation::KeepsOpen,
+                code => RowExpectation::Code(
                     code.strip_prefix("code ")
                         .and_then(|code| code.parse().ok())
                         .expect("a known expectation"),
@@ -95,22 +95,22 @@ fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// What came back.
-struct Answers {
+struct ReceivedUnits {
     /// Datagrams, or the messages of a stream; what follows the last whole message is one as well.
     units: Vec<Vec<u8>>,
     /// The connection was closed behind them.
     closed: bool,
 }
 
-fn exchange(address: SocketAddr, line: &Json, expected: Expected) -> Answers {
+fn exchange(address: SocketAddr, line: &Json, expected: RowExpectation) -> ReceivedUnits {
     if line["transport"] == "tcp" {
         exchange_over_tcp(address, line, expected)
     } else {
-        Answers { units: exchange_over_udp(address, line, expected), closed: false }
+        ReceivedUnits { units: exchange_over_udp(address, line, expected), closed: false }
     }
 }
 
-fn exchange_over_tcp(address: SocketAddr, line: &Json, expected: Expected) -> Answers {
+fn exchange_over_tcp(address: SocketAddr, line: &Json, expected: RowExpectation) -> ReceivedUnits {
     let mut stream = TcpStream::connect(address).unwrap();
     for bytes in line["request_hex"].as_array().unwrap() {
         stream.write_all(&vectors::hex(bytes)).unwrap();
@@ -118,7 +118,7 @@ fn exchange_over_tcp(address: SocketAddr, line: &Json, expected: Expected) -> An
     if line["client_closes_sending_side"] == true {
         stream.shutdown(Shutdown::Write).unwrap();
     }
-    let stays = expected == Expected::KeepsOpen || line["connection_after"] == "open";
+    let stays = expected == RowExpectation::KeepsOpen || line["connection_after"] == "open";
     stream.set_read_timeout(Some(if stays { SILENCE } else { PATIENCE })).unwrap();
     let (mut bytes, mut room) = (Vec::new(), [0; 1 << 16]);
     let closed = loop {
@@ -129,23 +129,23 @@ fn exchange_over_tcp(address: SocketAddr, line: &Json, expected: Expected) -> An
         }
     };
     let (mut units, mut rest) = (Vec::new(), &bytes[..]);
-    while let Ok(Front::Message(unit, after)) = split(rest, MESSAGE_LEN_MAX) {
+    while let Ok(StreamFront::Message(unit, after)) = split(rest, MESSAGE_LEN_MAX) {
         units.push(unit.to_vec());
         rest = after;
     }
     units.extend((!rest.is_empty()).then(|| rest.to_vec()));
-    Answers { units, closed }
+    ReceivedUnits { units, closed }
 }
 
-fn exchange_over_udp(address: SocketAddr, line: &Json, expected: Expected) -> Vec<Vec<u8>> {
+fn exchange_over_udp(address: SocketAddr, line: &Json, expected: RowExpectation) -> Vec<Vec<u8>> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
     for datagram in line["request_hex"].as_array().unwrap() {
         socket.send(&vectors::hex(datagram)).unwrap();
     }
     let silent = match expected {
-        Expected::Silence => true,
-        Expected::Same => line["response_hex"].is_null(),
+        RowExpectation::Silence => true,
+        RowExpectation::Same => line["response_hex"].is_null(),
         _ => false,
     };
     socket.set_read_timeout(Some(if silent { SILENCE } else { PATIENCE })).unwrap();
@@ -169,7 +169,7 @@ const KEEP_CONNECTION_AT: usize = Envelope::LEN + 8;
 const KEEP_CONNECTION_BIT: u8 = 0x02;
 
 /// The answers with everything cleared that varies, and the bits that `expected` allows to differ.
-fn masked(answers: &[Vec<u8>], line: &Json, expected: Expected) -> Vec<Vec<u8>> {
+fn masked(answers: &[Vec<u8>], line: &Json, expected: RowExpectation) -> Vec<Vec<u8>> {
     let mut answers = answers.to_vec();
     for range in line["nondeterministic"].as_array().into_iter().flatten() {
         let at = |name: &str| usize::try_from(range[name].as_u64().unwrap()).unwrap();
@@ -180,10 +180,10 @@ fn masked(answers: &[Vec<u8>], line: &Json, expected: Expected) -> Vec<Vec<u8>> 
     }
     for answer in &mut answers {
         match expected {
-            Expected::EnvelopeFlags => answer[2] &= 0x03,
-            Expected::Version => answer[..2].fill(0),
+            RowExpectation::EnvelopeFlags => answer[2] &= 0x03,
+            RowExpectation::Version => answer[..2].fill(0),
             // Who keeps the connection says so.
-            Expected::KeepsOpen => answer[KEEP_CONNECTION_AT] &= !KEEP_CONNECTION_BIT,
+            RowExpectation::KeepsOpen => answer[KEEP_CONNECTION_AT] &= !KEEP_CONNECTION_BIT,
             _ => {}
         }
     }
@@ -235,8 +235,8 @@ fn set_up(answers: &[Vec<u8>]) -> Option<SetUp> {
 /// What is wrong with the answers to a line, if anything is.
 ///
 /// Signatures are among what varies, so they are checked with `key`.
-fn judge(line: &Json, expected: Expected, answers: &Answers, key: &PublicKey) -> Option<String> {
-    let Answers { units: answers, closed } = answers;
+fn judge(line: &Json, expected: RowExpectation, answers: &ReceivedUnits, key: &PublicKey) -> Option<String> {
+    let ReceivedUnits { units: answers, closed } = answers;
     let reference: Vec<Vec<u8>> =
         line["response_hex"].as_array().into_iter().flatten().map(vectors::hex).collect();
     let same = |expected| match (set_up(answers), set_up(&reference)) {
@@ -244,12 +244,12 @@ fn judge(line: &Json, expected: Expected, answers: &Answers, key: &PublicKey) ->
         _ => masked(answers, line, expected) == masked(&reference, line, expected),
     };
     let good = match expected {
-        Expected::Same | Expected::EnvelopeFlags | Expected::Version => {
+        RowExpectation::Same | RowExpectation::EnvelopeFlags | RowExpectation::Version => {
             same(expected) && (!is_signed(&reference) || verifies(answers, key))
         }
-        Expected::Code(code) => response_code(answers) == Some(code),
-        Expected::Silence => answers.is_empty(),
-        Expected::KeepsOpen => {
+        RowExpectation::Code(code) => response_code(answers) == Some(code),
+        RowExpectation::Silence => answers.is_empty(),
+        RowExpectation::KeepsOpen => {
             let first = answers.get(..1).unwrap_or_default();
             let same = masked(first, line, expected) == masked(&reference, line, expected);
             same && (!is_signed(&reference) || verifies(first, key)) && (!closed || answers.len() > 1)
@@ -257,7 +257,7 @@ fn judge(line: &Json, expected: Expected, answers: &Answers, key: &PublicKey) ->
     };
     let good = good
         && match expected {
-            Expected::KeepsOpen => true,
+            RowExpectation::KeepsOpen => true,
             _ => *closed == (line["connection_after"] == "closed"),
         };
     let hex = |answers: &[Vec<u8>]| {
@@ -306,7 +306,7 @@ fn over_tcp(line: &Json) -> Json {
 }
 
 /// The rows, and how often each was needed.
-struct Judged {
+struct ConversationJudge {
     rows: Vec<Row>,
     /// How many lines a row names, and how many of them really differ.
     used: Vec<(usize, usize)>,
@@ -314,17 +314,17 @@ struct Judged {
     lines_count: usize,
 }
 
-impl Judged {
+impl ConversationJudge {
     fn ask(&mut self, line: &Json, address: SocketAddr, key: &PublicKey) {
         let name = line["name"].as_str().expect("a name");
         let row = self.rows.iter().position(|row| fits(&row.pattern, name));
-        let expected = row.map_or(Expected::Same, |row| self.rows[row].expected);
+        let expected = row.map_or(RowExpectation::Same, |row| self.rows[row].expected);
         let answers = exchange(address, line, expected);
         self.wrong.extend(judge(line, expected, &answers, key));
         self.lines_count += 1;
         if let Some(row) = row {
             self.used[row].0 += 1;
-            self.used[row].1 += usize::from(judge(line, Expected::Same, &answers, key).is_some());
+            self.used[row].1 += usize::from(judge(line, RowExpectation::Same, &answers, key).is_some());
         }
     }
 }
@@ -337,7 +337,8 @@ fn conversations<S>(
     prepared: fn(&Json) -> Json,
 ) {
     let rows = rows(mark);
-    let mut judged = Judged { used: vec![(0, 0); rows.len()], rows, wrong: Vec::new(), lines_count: 0 };
+    let mut judged =
+        ConversationJudge { used: vec![(0, 0); rows.len()], rows, wrong: Vec::new(), lines_count: 0 };
     let mut by_server: BTreeMap<String, Vec<Json>> = BTreeMap::new();
     for line in vectors::load("conversations.jsonl").into_iter().filter(is_asked) {
         let server = line["server"].as_str().expect("a server").to_owned();
@@ -348,7 +349,7 @@ fn conversations<S>(
         let key = server_key(&name);
         lines.iter().for_each(|line| judged.ask(line, address, &key));
     }
-    let Judged { rows, used, mut wrong, lines_count } = judged;
+    let ConversationJudge { rows, used, mut wrong, lines_count } = judged;
     assert!(lines_count > 0, "there are conversations");
     // A row whose lines are all answered like the reference explains nothing and must go.
     for (row, (named, differ)) in rows.iter().zip(used) {
@@ -364,7 +365,7 @@ fn conversations<S>(
 }
 
 /// The server called `name`, whose answers over UDP may be as long as those of the reference.
-fn serve(name: &str, datapath: Datapath) -> Served {
+fn serve(name: &str, datapath: Datapath) -> TestServer {
     serve_with(name, datapath, |config| config.limits.answer_datagrams = FRAGMENTS_MAX)
 }
 
@@ -378,7 +379,7 @@ fn conversations_on(datapath: Datapath) {
 }
 
 /// Starts an administration process; gives where it answers, too.
-fn administration(name: &str) -> (Administered, SocketAddr) {
+fn administration(name: &str) -> (AdminServer, SocketAddr) {
     let administered = administer(name);
     let address = administered.address();
     (administered, address)
@@ -412,7 +413,7 @@ fn what_is_administrative_is_refused_by_the_data_process() {
     let served = serve("main", Datapath::Portable);
     for line in vectors::load("conversations.jsonl").iter().filter(|line| is_administrative(line)) {
         if line["server"] == "main" {
-            let answers = exchange(served.address(), line, Expected::Same);
+            let answers = exchange(served.address(), line, RowExpectation::Same);
             let code = response_code(&answers.units);
             assert_eq!((code, answers.closed), (Some(4), true), "{}", line["name"]);
         }
@@ -488,7 +489,7 @@ fn what_is_answered_over_udp_is_answered_over_tcp_and_the_other_way_round() {
             if is_tcp {
                 other["request_hex"] = datagrams(&vectors::hex(&line["request_hex"][0]));
             }
-            let ours = exchange(served.address(), &other, Expected::Same).units;
+            let ours = exchange(served.address(), &other, RowExpectation::Same).units;
             let reference: Vec<_> =
                 line["response_hex"].as_array().unwrap().iter().map(vectors::hex).collect();
             let same = match (set_up(&ours), set_up(&reference)) {

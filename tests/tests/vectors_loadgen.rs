@@ -6,13 +6,13 @@
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
-use handle_loadgen::expect::{Answered, compare};
-use handle_loadgen::fragments::{Fragments, Put};
-use handle_loadgen::known::Records;
-use handle_loadgen::question::Question;
+use handle_loadgen::expect::{AnsweredQuestion, compare};
+use handle_loadgen::expected_records::ExpectedRecords;
+use handle_loadgen::fragments::{FragmentOutcome, FragmentTable};
+use handle_loadgen::question::GeneratedQuestion;
 use handle_loadgen::stream::json::message;
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Message};
 use handle_proto::{Handle, ResponseCode, fold};
 use handle_tests::vectors::{bytes, document, hex, load};
@@ -36,7 +36,7 @@ const ASKED: [&str; 10] = [
 const STATUS: &[u8] = b"0.SITE/STATUS";
 
 /// The records of the prefixes that are homed at a server.
-fn records(server: &Json) -> Records {
+fn records(server: &Json) -> ExpectedRecords {
     let homed: Vec<_> = server["homed_prefixes"].as_array().unwrap().iter().map(bytes).collect();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     for record in document("records.json").as_array().unwrap() {
@@ -46,12 +46,12 @@ fn records(server: &Json) -> Records {
             writeln!(file, "{line}").unwrap();
         }
     }
-    Records::read(file.path(), || ControlFlow::Continue(())).unwrap()
+    ExpectedRecords::read(file.path(), || ControlFlow::Continue(())).unwrap()
 }
 
 /// The envelope and the message of an answer, whatever it came in.
 fn whole(units: &[Vec<u8>]) -> Option<(Envelope, Vec<u8>)> {
-    let mut fragments = Fragments::new();
+    let mut fragments = FragmentTable::new();
     for unit in units {
         let (envelope, data) = Envelope::split(unit).ok()?;
         if !envelope.flags.has(EnvelopeFlags::TRUNCATED) || envelope.message_len <= 492 {
@@ -60,7 +60,7 @@ fn whole(units: &[Vec<u8>]) -> Option<(Envelope, Vec<u8>)> {
         if units.len() == 1 {
             return Some((envelope, data.to_vec()));
         }
-        if let Put::Complete(at) = fragments.put(&envelope, data, 0, 0) {
+        if let FragmentOutcome::Complete(at) = fragments.put(&envelope, data, 0, 0) {
             return Some((envelope, fragments.complete(at).to_vec()));
         }
     }
@@ -81,8 +81,10 @@ fn the_answers_of_the_reference_are_right() {
             _ => continue,
         };
         let is_asked = ASKED.contains(&line["category"].as_str().unwrap());
-        let question =
-            asked.first().filter(|_| asked.len() == 1).and_then(|request| Question::of_message(request));
+        let question = asked
+            .first()
+            .filter(|_| asked.len() == 1)
+            .and_then(|request| GeneratedQuestion::of_message(request));
         let (Some(question), Some((envelope, message)), true) = (question, whole(&answered), is_asked) else {
             continue;
         };
@@ -90,7 +92,7 @@ fn the_answers_of_the_reference_are_right() {
             continue;
         }
         let decoded = Message::decode(&message).unwrap();
-        let answered = Answered { question: &question, envelope: &envelope, message: &message };
+        let answered = AnsweredQuestion { question: &question, envelope: &envelope, message: &message };
         match compare(&answered, &decoded, source) {
             Ok(()) => right += 1,
             Err(difference) => wrong.push(format!("{}: {difference}", line["name"])),
@@ -126,7 +128,7 @@ fn the_json_of_the_reference_stands_for_the_same_answers() {
         let code = message.header.response_code;
         assert_eq!(Some(i64::from(code.0)), told["responseCode"].as_i64(), "{line}");
         if code == ResponseCode::SUCCESS {
-            let answer = Answer::decode(message.body).unwrap();
+            let answer = QueryAnswer::decode(message.body).unwrap();
             assert_eq!(answer.handle, bytes(&told["handle"]), "{line}");
             let expected = wire(&records, answer.handle, told["values"].as_array().unwrap());
             match answer.values.as_bytes() == expected {

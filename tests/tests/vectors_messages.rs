@@ -1,8 +1,8 @@
 //! Every message of the vectors decodes to the stated fields, and is encoded from them to the same bytes.
 
 use handle_proto::wire::fragment;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
-use handle_proto::wire::stream::{Front, Stream, split};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
+use handle_proto::wire::stream::{Stream, StreamFront, split};
 use handle_proto::wire::{Envelope, Message};
 use handle_tests::fields::{of_message, to_message};
 use handle_tests::process::{hdl, run};
@@ -100,8 +100,8 @@ fn vectors_messages_come_together_from_datagrams_in_any_order() {
                 for _ in 0..if nth + 1 == count { 1 } else { 2 } {
                     assert_eq!(whole, None, "{name}");
                     match table.accept("sender", &datagrams[at], 0) {
-                        Ok(Reassembled::Complete(bytes)) => whole = Some(bytes),
-                        Ok(Reassembled::Incomplete) => {}
+                        Ok(ReassemblyOutcome::Complete(bytes)) => whole = Some(bytes),
+                        Ok(ReassemblyOutcome::Incomplete) => {}
                         other => panic!("{name}: {other:?}"),
                     }
                 }
@@ -138,7 +138,7 @@ fn vectors_messages_cut_anywhere_are_refused_or_unsigned() {
             let is_unsigned = (body_end..body_end + 4).contains(&len);
             assert_eq!(cut.is_ok(), is_unsigned, "{name} cut to {len}: {cut:?}");
             let front = split(&bytes[..Envelope::LEN + len], 1 << 18);
-            assert_eq!(front, Ok(Front::Needs(message.len() - len)), "{name} cut to {len}");
+            assert_eq!(front, Ok(StreamFront::Needs(message.len() - len)), "{name} cut to {len}");
         }
     }
 }

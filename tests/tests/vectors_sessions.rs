@@ -13,10 +13,10 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_proto::{OpCode, ResponseCode};
 use handle_server::config::Datapath;
 use handle_sessions::config::CipherName;
-use handle_tests::administered::administer_with;
+use handle_tests::admin_server::administer_with;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{serve_with, server_key};
-use handle_tests::session::{ClientSession, Exchange, recorded_pair};
+use handle_tests::session::{ClientSession, SessionExchange, recorded_pair};
+use handle_tests::test_server::{serve_with, server_key};
 use handle_tests::transcripts::{answer_to, is_hidden, lines, plain, private_keys, raw};
 use handle_tests::vectors::hex;
 use serde_json::Value as Json;
@@ -69,7 +69,7 @@ fn in_session(bytes: &[u8], recorded_key: &[u8], session: &ClientSession) -> Vec
 /// Whom the steps are sent to, and how.
 struct Peer {
     address: SocketAddr,
-    exchange: Exchange,
+    exchange: SessionExchange,
     /// Whether it does what it is asked to administer.
     administers: bool,
 }
@@ -158,7 +158,7 @@ fn replay_all(peer: &Peer) -> usize {
     count
 }
 
-fn sessions_end_as_recorded(datapath: Datapath, exchange: Exchange) {
+fn sessions_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
     // The oldest of the recorded clients know DES alone.
     let served = serve_with("root", datapath, |config| {
         config.sessions.ciphers = vec![CipherName::Aes, CipherName::Des];

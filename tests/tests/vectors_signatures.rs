@@ -2,19 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_client::signature::{Report, Verdict, Verifier};
-use handle_client::{Answer, Question};
+use handle_client::signature::{SignatureReport, ValueVerdict, Verifier};
+use handle_client::{LookupAnswer, Question};
 use handle_proto::{ResponseCode, Value};
 use handle_tests::vectors::{document, hex, load};
 use serde_json::Value as Json;
 
-fn answer(handle: &str, values: &Json) -> Answer {
+fn answer(handle: &str, values: &Json) -> LookupAnswer {
     let values: Vec<Vec<u8>> = values.as_array().unwrap().iter().map(hex).collect();
     let views = values.iter().map(|bytes| Value::split(bytes).unwrap().0);
-    Answer::new(handle, ResponseCode::SUCCESS, views)
+    LookupAnswer::new(handle, ResponseCode::SUCCESS, views)
 }
 
-fn report(line: &Json) -> Report {
+fn report(line: &Json) -> SignatureReport {
     let keys = &document("servers.json")["keys"];
     let trusted: Vec<Vec<u8>> = line["trusted"]
         .as_array()
@@ -43,9 +43,9 @@ fn vectors_verify_as_their_names_say() {
         assert_eq!(report.values.len(), verdicts.len(), "{name}: {report:?}");
         for (index, verdict) in &report.values {
             let expected = match verdicts[&index.to_string()].as_str().unwrap() {
-                "verified" => Verdict::Verified,
-                "bad" => Verdict::BadDigest,
-                "unsigned" => Verdict::Unsigned,
+                "verified" => ValueVerdict::Verified,
+                "bad" => ValueVerdict::BadDigest,
+                "unsigned" => ValueVerdict::Unsigned,
                 other => panic!("{name}: what is {other}?"),
             };
             assert_eq!(*verdict, expected, "{name}, value {index}: {report:?}");

@@ -8,10 +8,10 @@ use handle_auth::{PrivateKey, PublicKey};
 use handle_proto::ResponseCode;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_server::config::Datapath;
-use handle_tests::administered::administer;
+use handle_tests::admin_server::administer;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{serve, server_key};
-use handle_tests::session::Exchange;
+use handle_tests::session::SessionExchange;
+use handle_tests::test_server::{serve, server_key};
 use handle_tests::transcripts::{answer_to, lines, private_keys};
 use handle_tests::vectors::hex;
 use serde_json::Value as Json;
@@ -20,24 +20,24 @@ use std::net::SocketAddr;
 
 /// Where we do the safe thing, and the reference does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Differs {
+enum KnownDifference {
     /// The last answer has this code.
     Code(ResponseCode),
     /// The last answer lacks the value with this index, which nobody may read.
     Lacks(i32),
 }
 
-const DIFFERS: [(&str, Differs); 7] = [
-    ("live/secret/read_half_whole", Differs::Lacks(3)),
-    ("live/public_rsa/read_half_whole", Differs::Lacks(3)),
+const DIFFERS: [(&str, KnownDifference); 7] = [
+    ("live/secret/read_half_whole", KnownDifference::Lacks(3)),
+    ("live/public_rsa/read_half_whole", KnownDifference::Lacks(3)),
     // A challenge is taken by the first answer.
-    ("live/secret/replayed_answer", Differs::Code(ResponseCode::AUTHENTICATION_TIMEOUT)),
-    ("live/public/replayed_answer", Differs::Code(ResponseCode::AUTHENTICATION_TIMEOUT)),
+    ("live/secret/replayed_answer", KnownDifference::Code(ResponseCode::AUTHENTICATION_TIMEOUT)),
+    ("live/public/replayed_answer", KnownDifference::Code(ResponseCode::AUTHENTICATION_TIMEOUT)),
     // The key that fits says which index is meant, without a session too.
-    ("live/public/index_zero", Differs::Code(ResponseCode::SUCCESS)),
+    ("live/public/index_zero", KnownDifference::Code(ResponseCode::SUCCESS)),
     // Transactions and records are not given out over the network.
-    ("live/admin/dump_handles_2.7", Differs::Code(ResponseCode::OPERATION_NOT_SUPPORTED)),
-    ("live/admin/retrieve_txn_2.7", Differs::Code(ResponseCode::OPERATION_NOT_SUPPORTED)),
+    ("live/admin/dump_handles_2.7", KnownDifference::Code(ResponseCode::OPERATION_NOT_SUPPORTED)),
+    ("live/admin/retrieve_txn_2.7", KnownDifference::Code(ResponseCode::OPERATION_NOT_SUPPORTED)),
 ];
 
 /// A message without what varies: session, expiration, nonce, signature, and the lengths they are in.
@@ -82,7 +82,7 @@ fn says_why(reply: &Reply<'_>) -> bool {
 
 fn replay(
     address: SocketAddr,
-    exchange: Exchange,
+    exchange: SessionExchange,
     line: &Json,
     keys: &HashMap<String, PrivateKey>,
     key: &PublicKey,
@@ -114,11 +114,11 @@ fn replay(
             // The reference does not say why.
             None if says_why(&ours) => assert_eq!(ours.code, reply(&reference).code, "{name}, step {at}"),
             None => assert_eq!(fixed(&received, key), fixed(&reference, key), "{name}, step {at}"),
-            Some(Differs::Code(code)) => {
+            Some(KnownDifference::Code(code)) => {
                 assert_eq!(ours.code, code, "{name}");
                 assert_ne!(reply(&reference).code, code, "{name}: it is no difference");
             }
-            Some(Differs::Lacks(index)) => {
+            Some(KnownDifference::Lacks(index)) => {
                 let mut expected = indexes(&reply(&reference));
                 expected.retain(|&other| other != index);
                 assert_eq!(indexes(&ours), expected, "{name}");
@@ -128,7 +128,7 @@ fn replay(
     }
 }
 
-fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: Exchange) {
+fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
     let server_key = server_key("root");
     let keys = private_keys();
     let served = serve("root", datapath);

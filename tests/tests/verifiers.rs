@@ -3,27 +3,27 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::elsewhere::{ElsewhereConfig, ElsewhereCounts};
-use handle_auth::answered::Answered;
+use handle_admin::remote::{RemoteConfig, RemoteCounts};
 use handle_auth::challenge::request_digest;
+use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::message::sign_message;
 use handle_auth::{Pbkdf2Limits, PrivateKey, PublicKey};
 use handle_client::Allowances;
-use handle_client::administration::{Administrator, Identity, Key};
+use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::HandleValues;
-use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, Verdict, Verification};
+use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, VerificationAnswer, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Body, Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values, Version};
 use handle_server::config::Datapath;
-use handle_tests::administered::{Administered, administer};
+use handle_tests::admin_server::{AdminServer, administer};
 use handle_tests::client::exchange_over_tcp;
-use handle_tests::served::serve;
-use handle_tests::services::{Plan, admin, key};
+use handle_tests::services::{ServicesPlan, admin, key};
+use handle_tests::test_server::serve;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ const SECRET: &[u8] = b"a secret that only the other service knows";
 
 /// What a server says that is asked whether an answer is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
+enum VerifierBehavior {
     /// The truth, as far as a server of this version knows the form.
     Truth(Version),
     /// That it cannot tell.
@@ -54,7 +54,7 @@ struct Verifier {
 }
 
 impl Verifier {
-    fn start(address: SocketAddr, says: Says) -> Self {
+    fn start(address: SocketAddr, says: VerifierBehavior) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let (shown, ends) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::new(AtomicBool::new(false)));
@@ -85,7 +85,7 @@ impl Drop for Verifier {
     }
 }
 
-fn say(mut stream: TcpStream, says: Says, shown: &Mutex<Vec<u8>>) {
+fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
     stream.set_nonblocking(false).unwrap();
     let mut envelope = [0; Envelope::LEN];
     stream.read_exact(&mut envelope).unwrap();
@@ -101,12 +101,14 @@ fn say(mut stream: TcpStream, says: Says, shown: &Mutex<Vec<u8>>) {
     assert!(message.header.flags.has(certified));
     shown.lock().unwrap().push(verification.signed_response[0]);
     let (version, code, response) = match says {
-        Says::Truth(version) => {
+        VerifierBehavior::Truth(version) => {
             let is_valid = is_right(&verification, version);
-            (version, Code::SUCCESS, Response::Verdict(Verdict { is_valid }))
+            (version, Code::SUCCESS, Response::Verdict(VerificationAnswer { is_valid }))
         }
-        Says::Error => (Version::CURRENT, Code::ERROR, Response::Failure(Failure { message: b"" })),
-        Says::Nothing => return,
+        VerifierBehavior::Error => {
+            (Version::CURRENT, Code::ERROR, Response::Failure(Failure { message: b"" }))
+        }
+        VerifierBehavior::Nothing => return,
     };
     let digest = request_digest(version, message.covered);
     let digest = RequestDigest { algorithm: DigestAlgorithm::for_response(version), digest: &digest };
@@ -120,28 +122,28 @@ fn say(mut stream: TcpStream, says: Says, shown: &Mutex<Vec<u8>>) {
 }
 
 /// Whether the answer is made with the secret, as far as a server of `version` can tell.
-fn is_right(asked: &Verification<'_>, version: Version) -> bool {
+fn is_right(asked: &VerificationRequest<'_>, version: Version) -> bool {
     let form = SecretAnswer::decode(asked.signed_response).unwrap();
     let covered = [asked.nonce, asked.digest.digest];
     let (signed_response, limits) = (asked.signed_response, Pbkdf2Limits::DEFAULT);
-    let answered = Answered { version, covered, signed_response, limits };
+    let answered = ChallengeProof { version, covered, signed_response, limits };
     !form.is_too_new_for(version) && answered.is_made_with(SECRET_KEY, SECRET)
 }
 
 /// A server here, whose administrator is at the other service, and where that is to answer.
-fn here(change: impl FnOnce(&mut ElsewhereConfig)) -> (Administered, SocketAddr) {
+fn here(change: impl FnOnce(&mut RemoteConfig)) -> (AdminServer, SocketAddr) {
     let records = vec![("0.NA/10.1", vec![admin(100, 301, "20.2/who")])];
-    let here = Plan::new("server", &["10.1"], records);
-    let there = Plan::new("mirror", &["20.2"], vec![]);
+    let here = ServicesPlan::new("server", &["10.1"], records);
+    let there = ServicesPlan::new("mirror", &["20.2"], vec![]);
     (here.start(&there, |config| change(&mut config.elsewhere)), there.address)
 }
 
-fn client(here: &Administered, secret: &[u8]) -> Administrator {
+fn client(here: &AdminServer, secret: &[u8]) -> Administrator {
     let mut client = Administrator::new(here.address(), Duration::from_secs(60));
     // Verifiers of old versions are asked for an answer in their form.
     client.allow(Allowances { old_proofs: true, ..Allowances::NONE });
-    let key = Key::Secret(Zeroizing::new(secret.to_vec()));
-    client.identify(Some(Arc::new(Identity { handle: b"20.2/who".to_vec(), index: 301, key })));
+    let key = IdentityKey::Secret(Zeroizing::new(secret.to_vec()));
+    client.identify(Some(Arc::new(ClientIdentity { handle: b"20.2/who".to_vec(), index: 301, key })));
     client
 }
 
@@ -153,11 +155,11 @@ fn create(client: &mut Administrator, handle: &str) -> (Code, String) {
     (answer.code(), answer.text())
 }
 
-fn counts(here: &Administered) -> ElsewhereCounts {
-    here.server().shared().service.elsewhere().unwrap().counts()
+fn counts(here: &AdminServer) -> RemoteCounts {
+    here.server().shared().service.remote().unwrap().counts()
 }
 
-fn challenges(here: &Administered) -> u64 {
+fn challenges(here: &AdminServer) -> u64 {
     here.server().shared().service.challenges().counts().issued
 }
 
@@ -165,7 +167,7 @@ fn challenges(here: &Administered) -> u64 {
 fn who_an_old_server_knows_is_asked_again_for_a_form_that_it_understands() {
     for minor in [1, 5, 6] {
         let (here, address) = here(|_| ());
-        let verifier = Verifier::start(address, Says::Truth(Version::new(2, minor)));
+        let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::new(2, minor)));
         let (code, text) = create(&mut client(&here, SECRET), "10.1/new");
         assert_eq!((code, challenges(&here)), (Code::SUCCESS, 2), "2.{minor}: {text}");
         assert_eq!(verifier.shown(), [0x22, 2], "2.{minor}");
@@ -178,7 +180,7 @@ fn who_an_old_server_knows_is_asked_again_for_a_form_that_it_understands() {
 #[test]
 fn in_a_session_too_and_then_it_is_known() {
     let (here, address) = here(|_| ());
-    let verifier = Verifier::start(address, Says::Truth(Version::new(2, 6)));
+    let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::new(2, 6)));
     let mut client = client(&here, SECRET);
     client.require_signatures(PublicKey::from_record(&key("server", "handle_public_hex")).unwrap());
     client.use_sessions(Some(600));
@@ -194,7 +196,7 @@ fn in_a_session_too_and_then_it_is_known() {
 fn a_server_that_understands_is_believed_at_once() {
     for minor in [7, 11] {
         let (here, address) = here(|_| ());
-        let verifier = Verifier::start(address, Says::Truth(Version::new(2, minor)));
+        let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::new(2, minor)));
         let (code, _) = create(&mut client(&here, b"another secret"), "10.1/new");
         assert_eq!((code, challenges(&here)), (Code::AUTHENTICATION_FAILED, 1), "2.{minor}");
         assert_eq!(create(&mut client(&here, SECRET), "10.1/new").0, Code::SUCCESS);
@@ -211,22 +213,22 @@ fn a_service_that_is_gone_is_not_asked_for_each_request() {
         assert_eq!(code, Code::AUTHENTICATION_ERROR, "{of}: {text}");
         assert!(text.contains("301:20.2/who could not be checked: its service did not answer"), "{text}");
     };
-    let verifier = Verifier::start(address, Says::Nothing);
+    let verifier = Verifier::start(address, VerifierBehavior::Nothing);
     refused("it is asked");
     assert_eq!(verifier.shown(), [0x22]);
     drop(verifier);
     // Now it is there, but that is not known yet.
-    let verifier = Verifier::start(address, Says::Truth(Version::CURRENT));
+    let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::CURRENT));
     refused("it is not");
     assert_eq!(verifier.shown(), [0; 0]);
-    let expected = ElsewhereCounts { asked: 1, unanswered: 1, rested: 1, ..ElsewhereCounts::default() };
+    let expected = RemoteCounts { asked: 1, unanswered: 1, rested: 1, ..RemoteCounts::default() };
     assert_eq!(counts(&here), expected);
 }
 
 #[test]
 fn who_says_that_it_cannot_tell_is_asked_again() {
     let (here, address) = here(|_| ());
-    let verifier = Verifier::start(address, Says::Error);
+    let verifier = Verifier::start(address, VerifierBehavior::Error);
     for _ in 0..2 {
         let (code, text) = create(&mut client(&here, SECRET), "10.1/new");
         assert_eq!(code, Code::AUTHENTICATION_ERROR, "{text}");
@@ -239,10 +241,10 @@ fn who_says_that_it_cannot_tell_is_asked_again() {
 #[test]
 fn what_is_not_to_be_remembered_is_not() {
     let (here, address) = here(|config| config.rest_ms = 0);
-    for says in [Says::Nothing, Says::Truth(Version::CURRENT)] {
+    for says in [VerifierBehavior::Nothing, VerifierBehavior::Truth(Version::CURRENT)] {
         let verifier = Verifier::start(address, says);
         let (code, _) = create(&mut client(&here, SECRET), "10.1/new");
-        assert_eq!(code == Code::SUCCESS, says != Says::Nothing, "{says:?}");
+        assert_eq!(code == Code::SUCCESS, says != VerifierBehavior::Nothing, "{says:?}");
         assert_eq!(verifier.shown(), [0x22], "{says:?}");
     }
     assert_eq!(counts(&here).rested, 0);
@@ -254,7 +256,7 @@ fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &s
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[7; 20] };
     let signed_response = b"\x02wrong";
     let request =
-        Request::VerifyChallenge(Verification { identity, nonce: &[9; 16], digest, signed_response });
+        Request::VerifyChallenge(VerificationRequest { identity, nonce: &[9; 16], digest, signed_response });
     let envelope = Envelope { version, suggested: version, ..Envelope::request(1) };
     let header = Header::request(request.op_code(), OpFlags::PLAIN_REQUEST.with(flags), 0);
     let message = MessageBuf::request(&envelope, &header, &request).unsigned().unwrap();

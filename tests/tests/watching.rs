@@ -9,13 +9,13 @@ use handle_proto::wire::{Envelope, Header, MessageBuf, Request, fragment};
 use handle_proto::{OpCode, OpFlags};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
-use handle_server::query_log::Format;
-use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::{Client, exchange, exchange_over_tcp, request};
+use handle_server::query_log::QueryLogFormat;
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::client::{TestClient, exchange, exchange_over_tcp, request};
 use handle_tests::daemon::free_address;
-use handle_tests::process::{Running, hdl, program, succeed, until};
-use handle_tests::served::serve_with;
-use handle_tests::{records, served};
+use handle_tests::process::{RunningProcess, hdl, program, succeed, until};
+use handle_tests::test_server::serve_with;
+use handle_tests::{records, test_server};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ fn start(change: impl FnOnce(&mut Config)) -> (Server, String, PathBuf, TempDir)
     let (directory, records) = (tempfile::tempdir().unwrap(), records::load());
     let set = directory.path().join("set");
     std::fs::create_dir(&set).unwrap();
-    records::publish(&mut Publisher::open(&set).unwrap(), &records, 1);
-    let mut config = served::config(&set, Datapath::Auto);
+    records::publish(&mut SetPublisher::open(&set).unwrap(), &records, 1);
+    let mut config = test_server::config(&set, Datapath::Auto);
     let log = directory.path().join("query.log");
     config.query_log.path = Some(log.clone());
     change(&mut config);
@@ -51,7 +51,7 @@ fn total(server: &Server, name: &str) -> u64 {
 #[test]
 fn every_answer_has_the_line_of_deployed_servers() {
     let (server, handle, log, _directory) = start(|_| {});
-    let mut client = Client::new(server.addresses()[0]);
+    let mut client = TestClient::new(server.addresses()[0]);
     client.resolve(handle.as_bytes()).unwrap();
     client.resolve(b"10.1016/no such?thing").unwrap();
     // A request that comes in two pieces.
@@ -91,7 +91,7 @@ fn every_answer_has_the_line_of_deployed_servers() {
 fn connections_and_the_slow_path_are_logged_and_measured_as_well() {
     let served = serve_with("root", Datapath::Auto, |config| {
         config.query_log.path = Some(config.snapshot.with_file_name("query.log"));
-        config.query_log.format = Format::Json;
+        config.query_log.format = QueryLogFormat::Json;
         config.observe.latency_every = 1;
     });
     let log = served.directory.path().join("query.log");
@@ -133,10 +133,10 @@ fn connections_and_the_slow_path_are_logged_and_measured_as_well() {
 #[test]
 fn json_lines_are_json_with_whole_addresses_on_demand() {
     let (server, handle, log, _directory) = start(|config| {
-        config.query_log.format = Format::Json;
+        config.query_log.format = QueryLogFormat::Json;
         config.query_log.whole_addresses = true;
     });
-    Client::new(server.addresses()[0]).resolve(handle.as_bytes()).unwrap();
+    TestClient::new(server.addresses()[0]).resolve(handle.as_bytes()).unwrap();
     server.stop().unwrap();
     let line: serde_json::Value = serde_json::from_str(&lines(&log)[0]).unwrap();
     assert_eq!((&line["ip"], &line["ip_bits"]), (&"127.0.0.1".into(), &32.into()));
@@ -265,10 +265,10 @@ fn a_process_is_watched_and_its_log_rotated() {
     let mut command = Command::new(program("handle-server", "handled"));
     command.env("HANDLED_ALLOW_ROOT", "true");
     command.arg("--config").arg(path("handled.toml")).args(["--log", "warn"]).stdin(Stdio::null());
-    let mut process = Running::start(command);
+    let mut process = RunningProcess::start(command);
     until("handled is ready", || get(http, "/readyz", "200").is_some());
     let log = path("query.log");
-    let ask = || drop(Client::new(udp).resolve(b"10.1/a").expect("an answer"));
+    let ask = || drop(TestClient::new(udp).resolve(b"10.1/a").expect("an answer"));
     ask();
     until("the first line", || lines(&log).len() == 1);
     std::fs::rename(&log, path("query.log.1")).unwrap();

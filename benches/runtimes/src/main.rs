@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use comfy_table::Table;
 use handle_benches::flood::{Flood, Shape, is_success};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::sets;
 use handle_benches::spread::Spread;
@@ -90,7 +90,7 @@ impl Runtime {
 }
 
 /// One turn of one server.
-struct Turn {
+struct RuntimeTurn {
     rate: f64,
     cpu_us: f64,
     /// Processor time of the server for each second.
@@ -102,7 +102,7 @@ struct Turn {
 struct Row {
     runtime: Runtime,
     server: Result<Child, String>,
-    turns: Vec<Turn>,
+    turns: Vec<RuntimeTurn>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -117,7 +117,7 @@ fn main() -> anyhow::Result<()> {
     }
     ensure!(args.rounds > 0, "at least one round");
     drop(sets::open(args.records)?);
-    let requests = Requests::new(args.records, 1 << 20, Ask::Plain, 1)?;
+    let requests = Requests::new(args.records, 1 << 20, RequestKind::Plain, 1)?;
     let mut rows: Vec<Row> = Runtime::ALL.into_iter().map(|runtime| start(runtime, &args)).collect();
     serve::pin(Some(args.client_core));
     let mut flood = Flood::open(&requests, Shape::single(args.window), is_success)?;
@@ -142,13 +142,13 @@ fn start(runtime: Runtime, args: &Args) -> Row {
     Row { runtime, server: child.map_err(|error| format!("{error:#}")), turns: Vec::new() }
 }
 
-fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args) -> anyhow::Result<Turn> {
+fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args) -> anyhow::Result<RuntimeTurn> {
     let used = Usage::of(server.pid())?;
     let got = flood.run(server.address, Duration::from_secs_f64(args.seconds))?;
     let used = (Usage::of(server.pid())? - used).total().as_secs_f64();
     ensure!(got.answers > 0, "no answers");
     ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
-    Ok(Turn {
+    Ok(RuntimeTurn {
         rate: got.rate(),
         cpu_us: used * 1e6 / got.answers as f64,
         busy: used / got.seconds,
@@ -157,10 +157,10 @@ fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args) -> anyhow::Result<Tu
 }
 
 fn show(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
-    let of = |row: &Row, what: fn(&Turn) -> f64| Spread::of(row.turns.iter().map(what));
+    let of = |row: &Row, what: fn(&RuntimeTurn) -> f64| Spread::of(row.turns.iter().map(what));
     let base = rows.iter().find(|row| row.runtime == Runtime::Portable && !row.turns.is_empty());
     let base = base.context("the portable path is what others are compared with, and it does not work")?;
-    let ratio = |row: &Row, of: fn(&Turn, &Turn) -> f64| {
+    let ratio = |row: &Row, of: fn(&RuntimeTurn, &RuntimeTurn) -> f64| {
         Spread::of(row.turns.iter().zip(&base.turns).map(|(turn, base)| of(turn, base)))
     };
     let mut table = Table::new();

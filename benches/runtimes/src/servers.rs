@@ -3,12 +3,12 @@
 
 use crate::Runtime;
 use anyhow::Result;
-use handle_benches::answers::{context, push, push_usual};
+use handle_benches::answers::{context, push, push_fast};
 use handle_benches::serve;
-use handle_net::{Datapath, Kind};
+use handle_net::{Datapath, DatapathKind};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
-use handle_resolver::{InBatch, Outcome, answer, answer_batch};
+use handle_resolver::{AnswerOutcome, InBatch, answer, answer_batch};
 use handle_snapshot::PublishedSet;
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const ANSWER_LEN_MAX: usize = 16 << 10;
 /// Serves until the input of this process ends.
 pub fn serve(runtime: Runtime, set: &PublishedSet, core: usize) -> Result<()> {
     match runtime {
-        Runtime::Uring => ours(Kind::Uring, set, core),
-        Runtime::Portable => ours(Kind::Portable, set, core),
+        Runtime::Uring => ours(DatapathKind::Uring, set, core),
+        Runtime::Portable => ours(DatapathKind::Portable, set, core),
         #[cfg(feature = "tokio-uring")]
         Runtime::TokioUring => tokio_uring(set, core),
         #[cfg(feature = "glommio")]
@@ -36,7 +36,7 @@ pub fn serve(runtime: Runtime, set: &PublishedSet, core: usize) -> Result<()> {
     }
 }
 
-fn ours(kind: Kind, set: &PublishedSet, core: usize) -> Result<()> {
+fn ours(kind: DatapathKind, set: &PublishedSet, core: usize) -> Result<()> {
     let mut scratch = Box::new(Scratch::new());
     serve::on_path(kind, Some(core), |path: &mut dyn Datapath| {
         let batch = path.wait(Duration::from_millis(20))?;
@@ -49,8 +49,8 @@ fn ours(kind: Kind, set: &PublishedSet, core: usize) -> Result<()> {
         answer_batch(&context, &mut scratch, datagrams, |at, outcome| {
             let peer = inbox.get(at).peer;
             match outcome {
-                InBatch::Usual(reply) => push_usual(outbox, peer, reply),
-                InBatch::Other(Outcome::Reply(reply)) => push(outbox, peer, reply),
+                InBatch::Fast(reply) => push_fast(outbox, peer, reply),
+                InBatch::Other(AnswerOutcome::Reply(reply)) => push(outbox, peer, reply),
                 InBatch::Other(_) => 0,
             };
         });
@@ -62,7 +62,7 @@ fn ours(kind: Kind, set: &PublishedSet, core: usize) -> Result<()> {
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
 fn answer_one(set: &PublishedSet, datagram: &[u8], out: &mut [u8]) -> usize {
     match answer(&context(set), datagram) {
-        Outcome::Reply(reply) if reply.datagrams_len() <= out.len() => {
+        AnswerOutcome::Reply(reply) if reply.datagrams_len() <= out.len() => {
             reply.write_datagrams(out);
             reply.datagrams_len()
         }
@@ -88,7 +88,8 @@ fn tokio_uring(set: &PublishedSet, core: usize) -> Result<()> {
     use tokio_uring::net::UdpSocket;
 
     serve::pin(Some(core));
-    let options = handle_net::Options::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0))).one_at_a_time();
+    let options =
+        handle_net::SocketOptions::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0))).one_at_a_time();
     let socket = handle_net::bind(&options)?;
     let address = socket.local_addr()?;
     // As far as the compiler knows, tasks outlive this call. A set is cheap to clone.

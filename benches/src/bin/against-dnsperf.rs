@@ -9,12 +9,12 @@
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, Subcommand};
 use comfy_table::Table;
-use handle_benches::dns::{self, Responder};
-use handle_benches::serve::{self, Child, Echo, Path};
+use handle_benches::dns::{self, DnsResponder};
+use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_loadgen::workload::REQUEST_OVERHEAD_LEN;
-use handle_loadgen::{Choice, Load, Names, RunOptions, run};
+use handle_loadgen::{DatapathChoice, LoadPattern, NameOptions, RunOptions, run};
 use serde_json::json;
 use std::io::Write as _;
 use std::net::{SocketAddr, UdpSocket};
@@ -29,11 +29,11 @@ struct Args {
     #[command(subcommand)]
     role: Option<Role>,
     /// How the servers move datagrams.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// How `handle-loadgen` moves them: auto, uring or portable.
-    #[arg(long, default_value_t = Choice::Auto)]
-    datapath: Choice,
+    #[arg(long, default_value_t = DatapathChoice::Auto)]
+    datapath: DatapathChoice,
     /// Turns of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -65,9 +65,9 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandles { kind: Path, core: usize, answer_len: usize },
+    ServeHandles { kind: ServePath, core: usize, answer_len: usize },
     #[command(hide = true)]
-    ServeDns { kind: Path, core: usize, answer_len: usize },
+    ServeDns { kind: ServePath, core: usize, answer_len: usize },
 }
 
 /// Who asks.
@@ -79,7 +79,7 @@ enum Generator {
 
 /// One turn of one generator.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct GeneratorTurn {
     answers_per_s: f64,
     answers: u64,
     lost: u64,
@@ -89,7 +89,7 @@ struct Turn {
     seconds: u64,
 }
 
-impl Turn {
+impl GeneratorTurn {
     fn cpu_us(&self) -> f64 {
         self.generator.total().as_secs_f64() * 1e6 / self.answers as f64
     }
@@ -105,7 +105,7 @@ impl Turn {
 }
 
 /// What a generator got: answers, and requests without one.
-struct Got {
+struct GeneratorTotals {
     answers_per_s: f64,
     answers: u64,
     lost: u64,
@@ -124,11 +124,11 @@ fn main() -> anyhow::Result<()> {
     match args.role {
         None => measure(&args),
         Some(Role::ServeHandles { kind, core, answer_len }) => {
-            let mut echo = Echo::of_len(answer_len);
+            let mut echo = EchoServer::of_len(answer_len);
             serve::on_path(kind.kind(), Some(core), move |path| echo.turn(path))
         }
         Some(Role::ServeDns { kind, core, answer_len }) => {
-            let mut responder = Responder::of_len(answer_len);
+            let mut responder = DnsResponder::of_len(answer_len);
             serve::on_path(kind.kind(), Some(core), move |path| responder.turn(path))
         }
     }
@@ -182,7 +182,7 @@ struct Field<'a> {
     args: &'a Args,
     handles: Child,
     dns: Child,
-    names: Names,
+    names: NameOptions,
     questions: NamedTempFile,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Field<'a> {
             args,
             handles: start("serve-handles")?,
             dns: start("serve-dns")?,
-            names: Names::List((0..NAMES).map(handle).collect()),
+            names: NameOptions::List((0..NAMES).map(handle).collect()),
             questions,
         };
         field.check(&dns::query(&[&name(0), &pad, ZONE], 1))?;
@@ -227,7 +227,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    fn turn(&self, generator: Generator, window: usize, seconds: u64) -> anyhow::Result<Turn> {
+    fn turn(&self, generator: Generator, window: usize, seconds: u64) -> anyhow::Result<GeneratorTurn> {
         let (server, of_generator): (_, fn() -> anyhow::Result<Usage>) = match generator {
             Generator::Ours => (&self.handles, || Usage::of(std::process::id())),
             Generator::Dnsperf => (&self.dns, Usage::of_ended_children),
@@ -237,14 +237,14 @@ impl<'a> Field<'a> {
             Generator::Ours => self.turn_of_ours(window, seconds)?,
             Generator::Dnsperf => self.turn_of_dnsperf(window, seconds)?,
         };
-        let Got { answers_per_s, answers, lost } = got;
+        let GeneratorTotals { answers_per_s, answers, lost } = got;
         let (generator, server) = (of_generator()? - before.0, Usage::of(server.pid())? - before.1);
-        Ok(Turn { answers_per_s, answers, lost, generator, server, seconds })
+        Ok(GeneratorTurn { answers_per_s, answers, lost, generator, server, seconds })
     }
 
-    fn turn_of_ours(&self, window: usize, seconds: u64) -> anyhow::Result<Got> {
+    fn turn_of_ours(&self, window: usize, seconds: u64) -> anyhow::Result<GeneratorTotals> {
         let options = RunOptions {
-            load: Load::Closed { window },
+            load: LoadPattern::Closed { window },
             duration: Duration::from_secs(seconds),
             cores: vec![self.args.client_core],
             datapath: self.args.datapath,
@@ -253,10 +253,10 @@ impl<'a> Field<'a> {
         let report = run(&options, |_| ControlFlow::Continue(()))?;
         ensure!(report.accounts.answered > 0, "the echo does not answer");
         let (answers_per_s, answers) = (report.answered_per_s, report.accounts.answered);
-        Ok(Got { answers_per_s, answers, lost: report.accounts.sent - answers })
+        Ok(GeneratorTotals { answers_per_s, answers, lost: report.accounts.sent - answers })
     }
 
-    fn turn_of_dnsperf(&self, window: usize, seconds: u64) -> anyhow::Result<Got> {
+    fn turn_of_dnsperf(&self, window: usize, seconds: u64) -> anyhow::Result<GeneratorTotals> {
         let SocketAddr::V4(address) = self.dns.address else { bail!("the responder listens on IPv4") };
         let mut command = Command::new("dnsperf");
         command.args(["-s", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "1"]);
@@ -282,7 +282,7 @@ impl<'a> Field<'a> {
             bail!("dnsperf ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "they are counts")]
-        Ok(Got { answers_per_s, answers: answers as u64, lost: lost as u64 })
+        Ok(GeneratorTotals { answers_per_s, answers: answers as u64, lost: lost as u64 })
     }
 }
 
@@ -290,18 +290,18 @@ fn name(n: usize) -> String {
     format!("{n:0DIGITS$}")
 }
 
-fn report(args: &Args, version: &str, windows: [usize; 2], turns: &[Vec<Turn>; 2]) {
+fn report(args: &Args, version: &str, windows: [usize; 2], turns: &[Vec<GeneratorTurn>; 2]) {
     let [ours, theirs] = turns;
-    let compare = |what: fn(&Turn, &Turn) -> f64| {
+    let compare = |what: fn(&GeneratorTurn, &GeneratorTurn) -> f64| {
         Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| what(ours, theirs)))
     };
     let by_rate = compare(|ours, theirs| ours.answers_per_s / theirs.answers_per_s);
     let by_cpu = compare(|ours, theirs| theirs.cpu_us() / ours.cpu_us());
     let names = ["handle-loadgen".to_owned(), format!("dnsperf {version}")];
     let rows = names.into_iter().zip(windows).zip(turns).map(|((name, window), turns)| {
-        let of = |what: fn(&Turn) -> f64| Spread::of(turns.iter().map(what));
+        let of = |what: fn(&GeneratorTurn) -> f64| Spread::of(turns.iter().map(what));
         let lost: u64 = turns.iter().map(|turn| turn.lost).sum();
-        let times = [of(Turn::cpu_us), of(Turn::user_us), of(Turn::server_busy)];
+        let times = [of(GeneratorTurn::cpu_us), of(GeneratorTurn::user_us), of(GeneratorTurn::server_busy)];
         (name, window, of(|turn| turn.answers_per_s), times, lost)
     });
     let (kind, rounds, seconds) = (args.kind.name(), args.rounds, args.seconds);

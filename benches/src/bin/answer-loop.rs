@@ -5,7 +5,7 @@
 
 use clap::{Parser, ValueEnum};
 use handle_benches::answers::{Answerer, BATCH_LEN};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::sets;
 use handle_snapshot::Trust;
 use std::hint::black_box;
@@ -21,8 +21,8 @@ struct Args {
     #[arg(long, default_value_t = 10_000_000)]
     answers: usize,
     /// What is asked.
-    #[arg(long, value_enum, default_value_t = What::Plain)]
-    ask: What,
+    #[arg(long, value_enum, default_value_t = LoopRequest::Plain)]
+    ask: LoopRequest,
     /// Compare each record with its checksum, as in sets with private values.
     #[arg(long)]
     checked: bool,
@@ -35,7 +35,7 @@ struct Args {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum What {
+enum LoopRequest {
     Plain,
     Selected,
     Missing,
@@ -43,14 +43,14 @@ enum What {
     Long,
 }
 
-impl From<What> for Ask {
-    fn from(what: What) -> Self {
+impl From<LoopRequest> for RequestKind {
+    fn from(what: LoopRequest) -> Self {
         match what {
-            What::Plain => Self::Plain,
-            What::Selected => Self::Selected,
-            What::Missing => Self::Missing,
-            What::Digest => Self::Digest,
-            What::Long => Self::Long,
+            LoopRequest::Plain => Self::Plain,
+            LoopRequest::Selected => Self::Selected,
+            LoopRequest::Missing => Self::Missing,
+            LoopRequest::Digest => Self::Digest,
+            LoopRequest::Long => Self::Long,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
@@ -70,7 +70,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     drop(sets::open(args.records)?);
     let directory = tempfile::tempdir()?;
     let key = certified::key_file(directory.path())?;
-    let requests = Requests::new(args.records, 1 << 14, Ask::Certified, 1)?;
+    let requests = Requests::new(args.records, 1 << 14, RequestKind::Certified, 1)?;
     let arguments = [
         "serve".to_owned(),
         args.records.to_string(),
@@ -82,7 +82,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     serve::pin(Some(args.client_core));
     let duration = Duration::from_secs_f64(args.seconds);
     let used = || Ok(Usage::of(pid)?.total());
-    let plain = Requests::new(args.records, 1 << 14, Ask::Plain, 1)?;
+    let plain = Requests::new(args.records, 1 << 14, RequestKind::Plain, 1)?;
     let (mut rates, mut shares, mut answers, mut compared) = (vec![], vec![], vec![], vec![]);
     for _ in 0..args.rounds {
         let (certified, other) = if args.in_session {

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
-use handle_benches::records::{Generator, Room};
+use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::usage;
 use handle_proto::json::{record_to_json, text};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn write_lines(path: &Path, records: u64) -> anyhow::Result<()> {
-    let (generator, mut room) = (Generator::new()?, Room::default());
+    let (generator, mut room) = (RecordGenerator::new()?, RecordRoom::default());
     let mut out = BufWriter::new(File::create(path)?);
     for n in 0..records {
         let record = generator.record(n, &mut room);

@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use handle_benches::certified;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::paced::{Beside, Paced, Times};
-use handle_benches::requests::{Ask, Requests};
-use handle_benches::serve::{self, Child, Echo, Path};
+use handle_benches::paced::{BackgroundLoad, PacedClient, PacedTimes};
+use handle_benches::requests::{RequestKind, Requests};
+use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::spread::Spread;
 use handle_benches::{sets, usage};
 use serde_json::json;
@@ -29,8 +29,8 @@ struct Args {
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// How datagrams are moved.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// Turns of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -59,9 +59,9 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandled { records: u64, key: PathBuf, kind: Path, core: usize },
+    ServeHandled { records: u64, key: PathBuf, kind: ServePath, core: usize },
     #[command(hide = true)]
-    ServeEcho { kind: Path, core: usize },
+    ServeEcho { kind: ServePath, core: usize },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<()> {
             server.stop()
         }
         Some(Role::ServeEcho { kind, core }) => {
-            let mut echo = Echo::of_len(ANSWER_LEN);
+            let mut echo = EchoServer::of_len(ANSWER_LEN);
             serve::on_path(kind.kind(), Some(*core), move |path| echo.turn(path))
         }
     }
@@ -90,8 +90,8 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let arguments = ["serve-handled".to_owned(), args.records.to_string(), key, kind.clone(), core.clone()];
     let handled = Child::start(&arguments)?;
     let echo = Child::start(&["serve-echo".to_owned(), kind, core])?;
-    let plain = Requests::new(args.records, 1 << 20, Ask::Plain, 1)?;
-    let certified = Requests::new(args.records, 1 << 14, Ask::Certified, 1)?;
+    let plain = Requests::new(args.records, 1 << 20, RequestKind::Plain, 1)?;
+    let certified = Requests::new(args.records, 1 << 14, RequestKind::Certified, 1)?;
     serve::pin(Some(args.client_core));
     let rate = match args.rate {
         Some(rate) => rate,
@@ -102,12 +102,12 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         }
     };
     let duration = Duration::from_secs_f64(args.seconds);
-    let mut paced = Paced::open(&plain)?;
-    let mut turns: [Vec<Times>; 3] = [vec![], vec![], vec![]];
+    let mut paced = PacedClient::open(&plain)?;
+    let mut turns: [Vec<PacedTimes>; 3] = [vec![], vec![], vec![]];
     for _ in 0..args.rounds {
         turns[0].push(paced.run(echo.address, rate, duration, None)?);
         turns[1].push(paced.run(handled.address, rate, duration, None)?);
-        let beside = Beside { requests: &certified, rate: args.certified_rate };
+        let beside = BackgroundLoad { requests: &certified, rate: args.certified_rate };
         let times = paced.run(handled.address, rate, duration, Some(beside))?;
         ensure!(times.beside > 0, "nothing was signed");
         turns[2].push(times);
@@ -118,7 +118,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report(args: &Args, rate: f64, turns: &[Vec<Times>; 3]) {
+fn report(args: &Args, rate: f64, turns: &[Vec<PacedTimes>; 3]) {
     let names = ["echo", "handled", "handled, signing"];
     let at = |server: usize, percentile: f64| -> Vec<f64> {
         turns[server].iter().map(|times| times.percentile_us(percentile)).collect()
@@ -157,7 +157,11 @@ fn report(args: &Args, rate: f64, turns: &[Vec<Times>; 3]) {
     for (server, name) in names.iter().enumerate() {
         let mut row = vec![(*name).to_owned()];
         row.extend(PERCENTILES.map(|percentile| format!("{:.1}", Spread::of(at(server, percentile)))));
-        for what in [|times: &Times| times.lost, |times: &Times| times.sent, |times: &Times| times.beside] {
+        for what in [
+            |times: &PacedTimes| times.lost,
+            |times: &PacedTimes| times.sent,
+            |times: &PacedTimes| times.beside,
+        ] {
             row.push(turns[server].iter().map(what).sum::<u64>().to_string());
         }
         table.add_row(row);

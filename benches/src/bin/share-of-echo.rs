@@ -9,12 +9,12 @@ use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use handle_benches::answers::Answerer;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::requests::{Ask, Requests};
-use handle_benches::serve::{self, Child, Echo, Path};
-use handle_benches::turns::{Turn, share, share_by_cpu, spread, user_us};
+use handle_benches::requests::{RequestKind, Requests};
+use handle_benches::serve::{self, Child, EchoServer, ServePath};
+use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread, user_us};
 use handle_benches::usage;
 use handle_benches::{answers, sets};
-use handle_server::config::Limits;
+use handle_server::config::ServerLimits;
 use serde_json::json;
 
 /// Measures the rate of `handled` as a share of the echo rate of the same datapath, and its user time.
@@ -26,8 +26,8 @@ struct Args {
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// How datagrams are moved.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// Turns of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -56,9 +56,9 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandled { records: u64, kind: Path, core: usize },
+    ServeHandled { records: u64, kind: ServePath, core: usize },
     #[command(hide = true)]
-    ServeEcho { answer_len: usize, kind: Path, core: usize },
+    ServeEcho { answer_len: usize, kind: ServePath, core: usize },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -66,23 +66,23 @@ fn main() -> anyhow::Result<()> {
     match args.role {
         None => measure(&args),
         Some(Role::ServeHandled { records, kind, core }) => {
-            serve::handled(records, kind, core, Limits::default())
+            serve::handled(records, kind, core, ServerLimits::default())
         }
         Some(Role::ServeEcho { answer_len, kind, core }) => {
-            let mut echo = Echo::of_len(answer_len);
+            let mut echo = EchoServer::of_len(answer_len);
             serve::on_path(kind.kind(), Some(core), move |path| echo.turn(path))
         }
     }
 }
 
-fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args, seconds: f64) -> anyhow::Result<Turn> {
-    Turn::measure(flood, (server.pid(), server.address), args.server_core, seconds)
+fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args, seconds: f64) -> anyhow::Result<ServerTurn> {
+    ServerTurn::measure(flood, (server.pid(), server.address), args.server_core, seconds)
 }
 
 fn measure(args: &Args) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round");
     let set = sets::open(args.records)?;
-    let requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
+    let requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let answer_len = usual_answer_len(&set, &requests);
     drop(set);
     let (kind, core) = (args.kind.name().to_owned(), args.server_core.to_string());
@@ -117,13 +117,13 @@ fn usual_answer_len(set: &handle_snapshot::PublishedSet, requests: &Requests) ->
     len / (batches * answers::BATCH_LEN)
 }
 
-fn report(args: &Args, answer_len: usize, handled: &[Turn], echo: &[Turn]) {
+fn report(args: &Args, answer_len: usize, handled: &[ServerTurn], echo: &[ServerTurn]) {
     let (share, cpu_share) = (share(handled, echo), share_by_cpu(handled, echo));
     let rows = [("handled", handled), ("echo", echo)].map(|(name, turns)| {
-        let rate = spread(turns, Turn::rate);
+        let rate = spread(turns, ServerTurn::rate);
         let lost: u64 = turns.iter().map(|turn| turn.got.lost).sum();
-        let (busy, idle) = (spread(turns, Turn::busy), spread(turns, |turn| turn.idle));
-        (name, rate, spread(turns, Turn::cpu_us), user_us(turns), busy, idle, lost)
+        let (busy, idle) = (spread(turns, ServerTurn::busy), spread(turns, |turn| turn.idle));
+        (name, rate, spread(turns, ServerTurn::cpu_us), user_us(turns), busy, idle, lost)
     });
     if args.json {
         let servers = rows.map(|(name, rate, cpu, user, busy, idle, lost)| {

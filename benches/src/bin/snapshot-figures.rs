@@ -4,12 +4,12 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use comfy_table::Table;
-use handle_benches::lookups::{self, BATCH_LEN, Keys};
-use handle_benches::records::{Generator, Room};
+use handle_benches::lookups::{self, BATCH_LEN, LookupKeys};
+use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_benches::{serve, sets};
-use handle_snapshot::{How, PublishedSet};
+use handle_snapshot::{LoadMode, PublishedSet};
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::process::{Command, Stdio};
@@ -130,7 +130,7 @@ fn show(args: &Args, figures: &[Figure]) {
 
 /// In a child: builds once, and says as JSON what that took.
 fn build(records: u64) -> anyhow::Result<Value> {
-    let generator = Generator::new()?;
+    let generator = RecordGenerator::new()?;
     let temp_dir = sets::directory(records).parent().context("a directory")?.to_owned();
     std::fs::create_dir_all(&temp_dir)?;
     let (me, start, used) = (std::process::id(), Instant::now(), Usage::of(std::process::id())?);
@@ -142,7 +142,7 @@ fn build(records: u64) -> anyhow::Result<Value> {
     ensure!(header.handles_count == records, "{} of {records} records", header.handles_count);
     let resident = usage::resident_len_max()?;
     // What was measured includes making the records.
-    let (start, mut room) = (Instant::now(), Room::default());
+    let (start, mut room) = (Instant::now(), RecordRoom::default());
     for n in 0..records {
         black_box(generator.record(n, &mut room));
     }
@@ -177,7 +177,7 @@ fn open_ms(set: &PublishedSet) -> anyhow::Result<Spread> {
     let mut all = Vec::new();
     for _ in 0..OPENS_COUNT {
         let start = Instant::now();
-        let opened = PublishedSet::open(set.dir(), How::Map)?;
+        let opened = PublishedSet::open(set.dir(), LoadMode::Map)?;
         all.push(start.elapsed().as_secs_f64() * 1e3);
         drop(opened);
     }
@@ -186,10 +186,10 @@ fn open_ms(set: &PublishedSet) -> anyhow::Result<Spread> {
 
 /// Nanoseconds of processor time of a lookup: one at a time, and in batches.
 fn lookup_ns(records: u64, args: &Args) -> anyhow::Result<(Spread, Spread)> {
-    let how = if args.copy_to_memory { How::CopyToMemory } else { How::Map };
+    let how = if args.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let set = PublishedSet::open(sets::open(records)?.dir(), how)?;
     sets::warm(&set);
-    let (records, mut keys) = (set.records(), Keys::new(records, KEYS_COUNT, 1)?);
+    let (records, mut keys) = (set.records(), LookupKeys::new(records, KEYS_COUNT, 1)?);
     let each = |used: Duration| used.as_secs_f64() * 1e9 / args.lookups as f64;
     let (mut one, mut batch) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {

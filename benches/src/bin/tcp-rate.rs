@@ -7,7 +7,7 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::sets;
 use handle_benches::spread::Spread;
@@ -128,7 +128,7 @@ fn start(args: &Args) -> anyhow::Result<Child> {
 }
 
 /// One round: answers a second, processor time of the server for each, and how busy it was.
-struct Round {
+struct RateRound {
     rate: f64,
     cpu_us: f64,
     busy: f64,
@@ -136,24 +136,24 @@ struct Round {
 
 fn round(
     server: &Child,
-    run: impl FnOnce() -> anyhow::Result<handle_benches::flood::Got>,
-) -> anyhow::Result<Round> {
+    run: impl FnOnce() -> anyhow::Result<handle_benches::flood::FloodTotals>,
+) -> anyhow::Result<RateRound> {
     let before = Usage::of(server.pid())?;
     let got = run()?;
     let used = (Usage::of(server.pid())? - before).total().as_secs_f64();
     ensure!(got.answers > 0, "{} does not answer", server.address);
     ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
-    Ok(Round { rate: got.rate(), cpu_us: used * 1e6 / got.answers as f64, busy: used / got.seconds })
+    Ok(RateRound { rate: got.rate(), cpu_us: used * 1e6 / got.answers as f64, busy: used / got.seconds })
 }
 
-fn spread(rounds: &[Round], what: fn(&Round) -> f64) -> Spread {
+fn spread(rounds: &[RateRound], what: fn(&RateRound) -> f64) -> Spread {
     Spread::of(rounds.iter().map(what))
 }
 
 fn pipelined(args: &Args) -> anyhow::Result<()> {
     let server = start(args)?;
     serve::pin(Some(args.client_core));
-    let requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
+    let requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let pipeline = Pipeline::of(&requests);
     let code = ResponseCode::SUCCESS.0;
     let mut flood = TcpFlood::connect(&pipeline, server.address, args.connections, args.window, code)?;
@@ -191,7 +191,7 @@ fn pipelined(args: &Args) -> anyhow::Result<()> {
 fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let server = start(args)?;
     serve::pin(Some(args.client_core));
-    let requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
+    let requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let mut flood = Flood::open(&requests, Shape::single(WINDOW), is_success)?;
     let duration = Duration::from_secs_f64(args.seconds);
     flood.run(server.address, duration / 4)?;

@@ -2,12 +2,12 @@
 
 use crate::audit::{AuditBounds, FileBounds};
 use crate::costly::CostlyConfig;
-use crate::elsewhere::ElsewhereConfig;
 use crate::forward::ForwardConfig;
-use crate::operation::Bounds;
+use crate::operation::OperationBounds;
 use crate::permission::Administrators;
 use crate::publish::PublishConfig;
-use crate::service::Effort;
+use crate::remote::RemoteConfig;
+use crate::service::ChallengeEffort;
 use crate::store::StoreConfig;
 use anyhow::ensure;
 use handle_auth::challenges::ChallengeLimits;
@@ -69,11 +69,11 @@ pub struct Config {
     /// Keys agreed on with clients.
     pub sessions: SessionsConfig,
     /// Other services, which may be asked about identities whose handles are not here.
-    pub elsewhere: ElsewhereConfig,
+    pub elsewhere: RemoteConfig,
     /// Requests that `handled` hands over.
     pub forward: ForwardConfig,
     /// Sizes of everything that is bounded.
-    pub limits: Limits,
+    pub limits: AdminLimits,
     /// Work that strangers ask for and that takes long.
     pub costly: CostlyConfig,
     /// Connections.
@@ -85,7 +85,7 @@ pub struct Config {
 /// Sizes of everything that is bounded.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct AdminLimits {
     /// Most bytes of a handle.
     pub handle_bytes: usize,
     /// Most values of a record; clients of others read no more than 2048.
@@ -197,9 +197,9 @@ impl Default for Config {
             server_key: None,
             administrators: AdministratorsConfig::default(),
             sessions: SessionsConfig::default(),
-            elsewhere: ElsewhereConfig::default(),
+            elsewhere: RemoteConfig::default(),
             forward: ForwardConfig::default(),
-            limits: Limits::default(),
+            limits: AdminLimits::default(),
             costly: CostlyConfig::default(),
             tcp: TcpConfig::default(),
             observe: ObserveConfig::default(),
@@ -207,7 +207,7 @@ impl Default for Config {
     }
 }
 
-impl Default for Limits {
+impl Default for AdminLimits {
     fn default() -> Self {
         Self {
             handle_bytes: limit::HANDLE_LEN_MAX,
@@ -404,8 +404,8 @@ impl Config {
 
     /// Bounds of what is stored.
     #[must_use]
-    pub const fn bounds(&self) -> Bounds {
-        Bounds {
+    pub const fn bounds(&self) -> OperationBounds {
+        OperationBounds {
             handle_bytes: self.limits.handle_bytes,
             values: self.limits.record_values,
             references: self.limits.value_references,
@@ -416,8 +416,8 @@ impl Config {
 
     /// What answers to challenges may cost.
     #[must_use]
-    pub const fn effort(&self) -> Effort {
-        Effort {
+    pub const fn effort(&self) -> ChallengeEffort {
+        ChallengeEffort {
             pbkdf2: Pbkdf2Limits {
                 iterations_max: self.limits.pbkdf2_iterations,
                 key_bits_min: self.limits.pbkdf2_key_bits_min,

@@ -7,13 +7,13 @@
 //! RFC 3652 section 2.3: a connection is closed after an answer, unless the request asks to keep it.
 
 use crate::config::TcpConfig;
-use crate::counters::Counters;
-use crate::operation::Refused;
-use crate::server::Shared;
-use crate::service::Replies;
+use crate::counters::AdminCounters;
+use crate::operation::OperationRefusal;
+use crate::server::AdminState;
+use crate::service::ReplyMessages;
 use crate::service::reply::unreadable;
 use crate::store::now_unix_ms;
-use handle_process::connections::{Table, TableLimits, Wait};
+use handle_process::connections::{ConnectionTable, ConnectionWait, TableLimits};
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
 use std::io;
@@ -30,8 +30,8 @@ const INPUT_FREE_LEN: usize = 4096;
 
 /// Who is connected.
 #[derive(Debug)]
-pub struct Connections {
-    open: Mutex<Open>,
+pub struct AdminConnections {
+    open: Mutex<OpenConnections>,
     gone: Notify,
     /// Requests that may be worked on.
     work: Semaphore,
@@ -39,8 +39,8 @@ pub struct Connections {
 }
 
 #[derive(Debug)]
-struct Open {
-    table: Table<Place, Input>,
+struct OpenConnections {
+    table: ConnectionTable<PlaceId, ConnectionInput>,
     connections_max: usize,
     input_max: usize,
     /// Bytes of requests that are not whole or wait to be worked on, without those that are free.
@@ -52,20 +52,20 @@ struct Open {
 
 /// The place of a connection, and which of those that have had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct PlaceId {
     at: usize,
     turn: u64,
 }
 
-impl From<Place> for usize {
-    fn from(place: Place) -> Self {
+impl From<PlaceId> for usize {
+    fn from(place: PlaceId) -> Self {
         place.at
     }
 }
 
 /// A request that has begun, and the way to end its connection.
 #[derive(Debug, Default)]
-struct Input {
+struct ConnectionInput {
     len: usize,
     evicted: Arc<Notify>,
 }
@@ -79,15 +79,15 @@ enum NoRoom {
     Full,
 }
 
-impl Open {
+impl OpenConnections {
     /// Forgets a connection, and tells its task.
-    fn evict(&mut self, place: Place) {
+    fn evict(&mut self, place: PlaceId) {
         if let Some(input) = self.forget(place) {
             input.evicted.notify_one();
         }
     }
 
-    fn forget(&mut self, place: Place) -> Option<Input> {
+    fn forget(&mut self, place: PlaceId) -> Option<ConnectionInput> {
         let input = self.table.remove(place)?;
         self.input_len -= input.len;
         self.free.push(place.at);
@@ -107,12 +107,12 @@ fn table_limits(config: &TcpConfig) -> TableLimits {
     }
 }
 
-impl Connections {
+impl AdminConnections {
     /// Nobody is connected yet.
     #[must_use]
     pub fn new(config: &TcpConfig) -> Self {
-        let open = Open {
-            table: Table::new(table_limits(config)),
+        let open = OpenConnections {
+            table: ConnectionTable::new(table_limits(config)),
             connections_max: config.connections,
             input_max: config.input_bytes,
             input_len: 0,
@@ -168,7 +168,7 @@ impl Connections {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,7 +177,7 @@ impl Connections {
     }
 
     /// Takes a place for `peer`, if need be that of another connection.
-    fn enter(&self, peer: SocketAddr, counters: &Counters) -> Result<(Place, Arc<Notify>), NoRoom> {
+    fn enter(&self, peer: SocketAddr, counters: &AdminCounters) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
         let mut open = self.open();
         if !open.table.has_room_for(peer) {
             return Err(NoRoom::OfSource);
@@ -189,18 +189,18 @@ impl Connections {
         }
         open.turn += 1;
         let at = open.free.pop().unwrap_or(open.table.len());
-        let place = Place { at, turn: open.turn };
-        let input = Input::default();
+        let place = PlaceId { at, turn: open.turn };
+        let input = ConnectionInput::default();
         let evicted = Arc::clone(&input.evicted);
         open.table.insert(place, peer, self.now_ms(), input);
         Ok((place, evicted))
     }
 
     /// Notes what a connection waits for from now on; false when its place was given to another.
-    fn wait(&self, place: Place, wait: Wait) -> bool {
+    fn wait(&self, place: PlaceId, wait: ConnectionWait) -> bool {
         let mut open = self.open();
         open.table.wait_for(place, wait, self.now_ms());
-        if wait != Wait::Reading {
+        if wait != ConnectionWait::Reading {
             let len = open.table.get_mut(place).map_or(0, |connection| std::mem::take(&mut connection.len));
             open.input_len -= len;
         }
@@ -209,14 +209,16 @@ impl Connections {
 
     /// Takes room for a request of which `len` bytes are kept, if need be that of older ones that are not whole; false
     /// when there is none, or the place was given to another.
-    fn hold(&self, place: Place, len: usize, counters: &Counters) -> bool {
+    fn hold(&self, place: PlaceId, len: usize, counters: &AdminCounters) -> bool {
         let len = len.saturating_sub(INPUT_FREE_LEN);
         let mut open = self.open();
         let Some(connection) = open.table.get_mut(place) else { return false };
         let before = std::mem::replace(&mut connection.len, len);
         open.input_len = open.input_len - before + len;
         while open.input_len > open.input_max {
-            let Some(oldest) = open.table.oldest(Wait::Reading, |input| input.len > 0) else { return false };
+            let Some(oldest) = open.table.oldest(ConnectionWait::Reading, |input| input.len > 0) else {
+                return false;
+            };
             open.evict(oldest);
             counters.connections_evicted.inc();
             if oldest == place {
@@ -226,21 +228,21 @@ impl Connections {
         true
     }
 
-    fn leave(&self, place: Place) {
+    fn leave(&self, place: PlaceId) {
         self.open().forget(place);
         self.gone.notify_one();
     }
 }
 
 /// The place of a connection, which is given back.
-struct Held<'s> {
-    shared: &'s Shared,
-    place: Place,
+struct ConnectionPlace<'s> {
+    shared: &'s AdminState,
+    place: PlaceId,
     evicted: Arc<Notify>,
 }
 
-impl Held<'_> {
-    fn wait(&self, wait: Wait) -> bool {
+impl ConnectionPlace<'_> {
+    fn wait(&self, wait: ConnectionWait) -> bool {
         self.shared.connections.wait(self.place, wait)
     }
 
@@ -249,7 +251,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for ConnectionPlace<'_> {
     fn drop(&mut self) {
         self.shared.connections.leave(self.place);
     }
@@ -274,7 +276,7 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<std::net::TcpList
 }
 
 /// Accepts connections until the server stops.
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     loop {
         let accepted = tokio::select! {
@@ -302,7 +304,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         counters.connections.inc();
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            let held = Held { shared: &shared, place, evicted };
+            let held = ConnectionPlace { shared: &shared, place, evicted };
             if let Err(error) = talk(stream, source, &shared, &held).await {
                 tracing::debug!(%error, %source, "a connection went away");
             }
@@ -311,13 +313,13 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// What came of waiting for a message.
-enum Arrived {
+enum ReadOutcome {
     /// A whole one, envelope first.
     Message(Vec<u8>),
     /// The other side has nothing more to say.
     Nothing,
     /// Something that is no message, and why.
-    Bad(Refused),
+    Bad(OperationRefusal),
     /// The server stops.
     Stop,
     /// Another connection has the place.
@@ -327,8 +329,8 @@ enum Arrived {
 async fn talk(
     mut stream: TcpStream,
     source: SocketAddr,
-    shared: &Arc<Shared>,
-    held: &Held<'_>,
+    shared: &Arc<AdminState>,
+    held: &ConnectionPlace<'_>,
 ) -> io::Result<()> {
     let config = shared.config();
     let tcp = &config.tcp;
@@ -338,22 +340,22 @@ async fn talk(
     loop {
         let arrived = tokio::select! {
             arrived = arrive(&mut stream, shared, held, is_first) => arrived?,
-            () = held.evicted.notified() => Arrived::Evicted,
+            () = held.evicted.notified() => ReadOutcome::Evicted,
         };
         let message = match arrived {
-            Arrived::Message(message) => message,
-            Arrived::Nothing | Arrived::Stop | Arrived::Evicted => return Ok(()),
-            Arrived::Bad(refused) => {
+            ReadOutcome::Message(message) => message,
+            ReadOutcome::Nothing | ReadOutcome::Stop | ReadOutcome::Evicted => return Ok(()),
+            ReadOutcome::Bad(refused) => {
                 shared.service.counters.answered(OpCode::RESERVED, refused.code);
                 let bytes = unreadable(OpCode::RESERVED, &refused, unix_s());
-                held.wait(Wait::Sending);
+                held.wait(ConnectionWait::Sending);
                 send(&mut stream, &bytes, shared).await?;
                 return close(stream, tcp, held).await;
             }
         };
         is_first = false;
         let Some(replies) = work(message, source, shared, held).await else { return Ok(()) };
-        held.wait(Wait::Sending);
+        held.wait(ConnectionWait::Sending);
         send(&mut stream, &replies.first, shared).await?;
         let mut rest = replies.rest;
         while let Some(mut pages) = rest {
@@ -365,7 +367,7 @@ async fn talk(
         if !replies.keeps_connection || shared.is_draining() {
             return close(stream, tcp, held).await;
         }
-        if !held.wait(Wait::Idle) {
+        if !held.wait(ConnectionWait::Idle) {
             return Ok(());
         }
     }
@@ -376,16 +378,16 @@ async fn talk(
 async fn work(
     message: Vec<u8>,
     source: SocketAddr,
-    shared: &Arc<Shared>,
-    held: &Held<'_>,
-) -> Option<Replies> {
+    shared: &Arc<AdminState>,
+    held: &ConnectionPlace<'_>,
+) -> Option<ReplyMessages> {
     // Until it is worked on, a request can be given up like one that is not whole.
     let permit = tokio::select! {
         permit = shared.connections.work.acquire() => permit,
         () = held.evicted.notified() => return None,
     };
     let _permit = permit.ok()?;
-    if !held.wait(Wait::Slow) {
+    if !held.wait(ConnectionWait::Slow) {
         return None;
     }
     let service = Arc::clone(&shared.service);
@@ -400,36 +402,37 @@ async fn work(
 /// Waits for a message.
 async fn arrive(
     stream: &mut TcpStream,
-    shared: &Shared,
-    held: &Held<'_>,
+    shared: &AdminState,
+    held: &ConnectionPlace<'_>,
     is_first: bool,
-) -> io::Result<Arrived> {
-    const SHORT: Refused = Refused::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
-    const LATE: Refused =
-        Refused::new(ResponseCode::PROTOCOL_ERROR, "Timed out waiting for the rest of the request");
+) -> io::Result<ReadOutcome> {
+    const SHORT: OperationRefusal =
+        OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
+    const LATE: OperationRefusal =
+        OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "Timed out waiting for the rest of the request");
     let (config, mut stopping) = (shared.config(), shared.stopping());
     let tcp = &config.tcp;
     let mut envelope = [0; Envelope::LEN];
     let idle = timeout(ms(tcp.idle_ms), stream.read(&mut envelope));
     let arrived = tokio::select! {
         arrived = idle => arrived,
-        _ = stopping.wait_for(|&stops| stops) => return Ok(Arrived::Stop),
+        _ = stopping.wait_for(|&stops| stops) => return Ok(ReadOutcome::Stop),
     };
     let Ok(begun) = arrived else {
         shared.service.counters.connections_timed_out.inc();
-        return Ok(Arrived::Nothing);
+        return Ok(ReadOutcome::Nothing);
     };
     let mut len = begun?;
     if len == 0 {
-        return Ok(if is_first { Arrived::Bad(SHORT) } else { Arrived::Nothing });
+        return Ok(if is_first { ReadOutcome::Bad(SHORT) } else { ReadOutcome::Nothing });
     }
-    if !held.wait(Wait::Reading) {
-        return Ok(Arrived::Evicted);
+    if !held.wait(ConnectionWait::Reading) {
+        return Ok(ReadOutcome::Evicted);
     }
     let rest = timeout(ms(tcp.read_ms), async {
         while len < envelope.len() {
             match stream.read(&mut envelope[len..]).await? {
-                0 => return Ok(Arrived::Bad(SHORT)),
+                0 => return Ok(ReadOutcome::Bad(SHORT)),
                 more => len += more,
             }
         }
@@ -437,27 +440,27 @@ async fn arrive(
             Ok((envelope, _)) => envelope.message_len,
             Err(_) => {
                 let text = "Server error processing request, see server logs";
-                return Ok(Arrived::Bad(Refused::new(ResponseCode::ERROR, text)));
+                return Ok(ReadOutcome::Bad(OperationRefusal::new(ResponseCode::ERROR, text)));
             }
         };
         if message_len > tcp.request_bytes {
             let text = "The request is too long.";
-            return Ok(Arrived::Bad(Refused::new(ResponseCode::PROTOCOL_ERROR, text)));
+            return Ok(ReadOutcome::Bad(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text)));
         }
         let Some(message) = body(stream, held, &envelope, message_len as usize).await? else {
-            return Ok(Arrived::Evicted);
+            return Ok(ReadOutcome::Evicted);
         };
         let received = message.len() - envelope.len();
         if received < message_len as usize {
             let text = format!("Expecting {message_len} bytes, only received {received}");
             let code = ResponseCode::PROTOCOL_ERROR;
-            return Ok(Arrived::Bad(Refused { code, text: text.into() }));
+            return Ok(ReadOutcome::Bad(OperationRefusal { code, text: text.into() }));
         }
-        Ok(Arrived::Message(message))
+        Ok(ReadOutcome::Message(message))
     });
     rest.await.unwrap_or_else(|_| {
         shared.service.counters.connections_timed_out.inc();
-        Ok(Arrived::Bad(LATE))
+        Ok(ReadOutcome::Bad(LATE))
     })
 }
 
@@ -465,7 +468,7 @@ async fn arrive(
 /// they come, so that a length that lies costs nothing.
 async fn body(
     stream: &mut TcpStream,
-    held: &Held<'_>,
+    held: &ConnectionPlace<'_>,
     envelope: &[u8],
     len: usize,
 ) -> io::Result<Option<Vec<u8>>> {
@@ -488,7 +491,7 @@ async fn body(
     Ok(Some(message))
 }
 
-async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Result<()> {
+async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &AdminState) -> io::Result<()> {
     let sent = timeout(ms(shared.config().tcp.write_ms), stream.write_all(bytes)).await;
     sent.unwrap_or_else(|_| {
         shared.service.counters.connections_timed_out.inc();
@@ -498,8 +501,8 @@ async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Resu
 
 /// Closes so that the answer arrives: what the other side still sends is thrown away, or the kernel would take the
 /// answer back.
-async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &Held<'_>) -> io::Result<()> {
-    if !held.wait(Wait::Closing) {
+async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &ConnectionPlace<'_>) -> io::Result<()> {
+    if !held.wait(ConnectionWait::Closing) {
         return Ok(());
     }
     stream.shutdown().await?;

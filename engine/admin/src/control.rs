@@ -1,8 +1,8 @@
 //! Status, statistics and commands over a UNIX socket: a line in, a line of JSON out.
 
 use crate::costly::CostlyWork;
-use crate::publish::{Command, NoCommand, Publishing};
-use crate::server::Shared;
+use crate::publish::{Command, NoCommand, StorePublisher};
+use crate::server::AdminState;
 use crate::settings::reload;
 use anyhow::{Context as _, bail};
 use handle_process::socket::bind_for_owner;
@@ -80,7 +80,7 @@ impl Drop for Control {
 }
 
 /// Serves clients until the server stops.
-pub async fn serve((listener, _control): (UnixListener, Control), shared: Arc<Shared>) {
+pub async fn serve((listener, _control): (UnixListener, Control), shared: Arc<AdminState>) {
     let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
     let mut stopping = shared.stopping();
     loop {
@@ -102,7 +102,7 @@ pub async fn serve((listener, _control): (UnixListener, Control), shared: Arc<Sh
     }
 }
 
-async fn talk(client: tokio::net::UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
+async fn talk(client: tokio::net::UnixStream, shared: &Arc<AdminState>) -> std::io::Result<()> {
     let len_max = shared.config().limits.control_line_bytes;
     let (reader, mut writer) = client.into_split();
     let mut reader = BufReader::new(reader);
@@ -130,7 +130,7 @@ async fn talk(client: tokio::net::UnixStream, shared: &Arc<Shared>) -> std::io::
     }
 }
 
-async fn answer(command: &str, shared: &Arc<Shared>) -> Value {
+async fn answer(command: &str, shared: &Arc<AdminState>) -> Value {
     match command {
         "status" | "stats" => {
             let (shared, is_status) = (Arc::clone(shared), command == "status");
@@ -171,9 +171,9 @@ async fn answer(command: &str, shared: &Arc<Shared>) -> Value {
 }
 
 /// Tells publishing what an operator wants.
-async fn publish(command: Command, shared: &Arc<Shared>) -> Value {
+async fn publish(command: Command, shared: &Arc<AdminState>) -> Value {
     let shared = Arc::clone(shared);
-    let obey = move || match &shared.publishing {
+    let obey = move || match &shared.publisher {
         Some(publishing) => publishing.command(command).map_err(|error| error.to_string()),
         None => Err("nothing is published: `publish.directory` is not said".to_owned()),
     };
@@ -185,7 +185,7 @@ async fn publish(command: Command, shared: &Arc<Shared>) -> Value {
 }
 
 /// What is kept, by whom it is served.
-fn status(shared: &Shared) -> Value {
+fn status(shared: &AdminState) -> Value {
     let (service, config) = (&shared.service, shared.config());
     let store = match service.store.stats() {
         Ok(stats) => json!(stats),
@@ -205,7 +205,7 @@ fn status(shared: &Shared) -> Value {
             "failure": service.store.failure(),
         },
         "disks": shared.disks.look(&config),
-        "publish": shared.publishing.as_ref().map(Publishing::status),
+        "publish": shared.publisher.as_ref().map(StorePublisher::status),
         "health": match health {
             Ok(took) => json!({ "ok": true, "probe_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }),
             Err(why) => json!({ "ok": false, "why": why }),
@@ -220,7 +220,7 @@ fn status(shared: &Shared) -> Value {
     })
 }
 
-fn stats(shared: &Shared) -> Value {
+fn stats(shared: &AdminState) -> Value {
     let (service, counters) = (&shared.service, &shared.service.counters);
     let (commits, changes) = service.store.commits();
     let challenges = service.challenges();

@@ -7,7 +7,7 @@
 use anyhow::Context as _;
 use handle_auth::cost::{self, Units};
 use handle_auth::fair::{FairQueue, Shares};
-use handle_auth::source::{Origin, SourceList};
+use handle_auth::source::{RequestOrigin, SourceList};
 use handle_process::priority::stand_back;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -43,7 +43,7 @@ impl Default for CostlyConfig {
 
 /// The threads, and what waits for them.
 pub struct CostlyWork {
-    state: Mutex<State>,
+    state: Mutex<CostlyState>,
     /// There is more to do, or there will be no more.
     more: Condvar,
     started: Instant,
@@ -51,14 +51,14 @@ pub struct CostlyWork {
     refused: AtomicU64,
 }
 
-struct State {
-    jobs: FairQueue<Job>,
+struct CostlyState {
+    jobs: FairQueue<CostlyJob>,
     shares: Shares,
     is_closed: bool,
 }
 
-struct Job {
-    origin: Origin,
+struct CostlyJob {
+    origin: RequestOrigin,
     cost: Units,
     run: Box<dyn FnOnce() + Send>,
 }
@@ -75,7 +75,7 @@ impl CostlyWork {
     /// # Errors
     /// When the kernel refuses a thread.
     pub fn start(config: &CostlyConfig, exempt: SourceList) -> anyhow::Result<Arc<Self>> {
-        let state = State {
+        let state = CostlyState {
             jobs: FairQueue::default(),
             shares: Shares::new(config.requests, exempt),
             is_closed: false,
@@ -103,7 +103,7 @@ impl CostlyWork {
         Ok(work)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CostlyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl CostlyWork {
     /// Does `work`, which costs `cost`, for `origin`, and waits for it. `None` when there is no place for it.
     pub fn run<T: Send + 'static>(
         &self,
-        origin: Origin,
+        origin: RequestOrigin,
         cost: Units,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
@@ -137,7 +137,7 @@ impl CostlyWork {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        state.jobs.push(origin, Job { origin, cost, run });
+        state.jobs.push(origin, CostlyJob { origin, cost, run });
         drop(state);
         self.more.notify_one();
         receiver.recv_timeout(PATIENCE).ok()
@@ -147,7 +147,7 @@ impl CostlyWork {
     fn serve(&self) {
         let mut state = self.state();
         while !state.is_closed {
-            let Some(Job { origin, cost, run }) = state.jobs.pop(self.now_ms()) else {
+            let Some(CostlyJob { origin, cost, run }) = state.jobs.pop(self.now_ms()) else {
                 state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -187,8 +187,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    fn origin(text: &str) -> Origin {
-        Origin::connection(text.parse().unwrap())
+    fn origin(text: &str) -> RequestOrigin {
+        RequestOrigin::connection(text.parse().unwrap())
     }
 
     /// Waits until `count` wait.

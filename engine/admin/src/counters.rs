@@ -8,15 +8,15 @@ use std::fmt::Write as _;
 
 /// What was asked, and what was said.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Labels {
-    operation: Operation,
+pub struct OperationLabels {
+    operation: OperationName,
     code: i32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Operation(OpCode);
+struct OperationName(OpCode);
 
-impl EncodeLabelValue for Operation {
+impl EncodeLabelValue for OperationName {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> std::fmt::Result {
         encoder.write_str(&self.0.name().unwrap_or("unknown").replace(' ', "_"))
     }
@@ -24,9 +24,9 @@ impl EncodeLabelValue for Operation {
 
 /// Counters; all of them grow for as long as the process lives.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct AdminCounters {
     /// Messages that were answered, by what they asked and the code of the answer.
-    pub requests: Family<Labels, Counter>,
+    pub requests: Family<OperationLabels, Counter>,
     /// Answers that the store failed to give.
     pub store_errors: Counter,
     /// Connections that were accepted.
@@ -45,11 +45,11 @@ pub struct Counters {
     pub bugs: Counter,
 }
 
-impl Counters {
+impl AdminCounters {
     /// Counts an answer. Operations that nobody knows count as one.
     pub fn answered(&self, op_code: OpCode, code: ResponseCode) {
         let known = if op_code.is_deployed() { op_code } else { OpCode::RESERVED };
-        self.requests.get_or_create(&Labels { operation: Operation(known), code: code.0 }).inc();
+        self.requests.get_or_create(&OperationLabels { operation: OperationName(known), code: code.0 }).inc();
     }
 
     /// All answers.
@@ -58,7 +58,7 @@ impl Counters {
         let mut count = 0;
         for op_code in OpCode::KNOWN {
             for code in ResponseCode::KNOWN {
-                let labels = Labels { operation: Operation(*op_code), code: code.0 };
+                let labels = OperationLabels { operation: OperationName(*op_code), code: code.0 };
                 count += self.requests.get(&labels).map_or(0, |counter| counter.get());
             }
         }

@@ -3,11 +3,11 @@
 //! Bounded: so many connections, and so many requests that are worked on at a time, beside those of clients that connect
 //! here. Only processes of the same user are listened to.
 
-use crate::server::Shared;
-use crate::service::Pages;
+use crate::server::AdminState;
+use crate::service::ListPages;
 use anyhow::{Context as _, ensure};
 use handle_sessions::Holder;
-use handle_sessions::forward::{Forwarded, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
+use handle_sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -94,14 +94,14 @@ impl ForwardSocket {
     ///
     /// # Errors
     /// When the runtime cannot watch the socket.
-    pub fn serve(self, shared: &Arc<Shared>) -> anyhow::Result<()> {
+    pub fn serve(self, shared: &Arc<AdminState>) -> anyhow::Result<()> {
         let listener = UnixListener::from_std(self.holder.listener()?)?;
         tokio::spawn(accept(self, listener, Arc::clone(shared)));
         Ok(())
     }
 }
 
-async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Shared>) {
+async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     let config = shared.config().forward.clone();
     let connections = Arc::new(Semaphore::new(config.connections));
@@ -135,9 +135,9 @@ async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Share
 }
 
 /// Answers on one connection until the other side goes, or the server stops.
-async fn talk(mut stream: UnixStream, shared: &Arc<Shared>, work: &Semaphore) -> io::Result<()> {
+async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore) -> io::Result<()> {
     let mut stopping = shared.stopping();
-    let mut listing: Option<Pages> = None;
+    let mut listing: Option<ListPages> = None;
     loop {
         let frame = tokio::select! {
             frame = receive(&mut stream) => frame?,
@@ -145,13 +145,13 @@ async fn talk(mut stream: UnixStream, shared: &Arc<Shared>, work: &Semaphore) ->
         };
         let Ok(_permit) = work.acquire().await else { return Ok(()) };
         let (service, begun) = (Arc::clone(&shared.service), listing.take());
-        let answered = tokio::task::spawn_blocking(move || match Forwarded::decode(&frame)? {
-            Forwarded::Request(request) => {
+        let answered = tokio::task::spawn_blocking(move || match ForwardFrame::decode(&frame)? {
+            ForwardFrame::Request(request) => {
                 service.counters.forwarded.inc();
                 let replies = service.answer_forwarded(*request);
                 Some(part(replies.first, replies.rest))
             }
-            Forwarded::Next => Some(part(Vec::new(), begun)),
+            ForwardFrame::Next => Some(part(Vec::new(), begun)),
         });
         let Ok(answered) = answered.await else {
             // Nothing is kept of a decision that was not made; a bug of the writer stops the process.
@@ -169,7 +169,7 @@ async fn talk(mut stream: UnixStream, shared: &Arc<Shared>, work: &Semaphore) ->
 }
 
 /// The frame with `messages` and as many pages as are sent together, and what is left of the listing.
-fn part(mut messages: Vec<u8>, mut rest: Option<Pages>) -> (Zeroizing<Vec<u8>>, Option<Pages>) {
+fn part(mut messages: Vec<u8>, mut rest: Option<ListPages>) -> (Zeroizing<Vec<u8>>, Option<ListPages>) {
     while messages.len() < PART_LEN
         && let Some(pages) = &mut rest
     {

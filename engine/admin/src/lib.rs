@@ -3,7 +3,7 @@
 //! - [`store`]: the records, durable before a change is acknowledged, with a log of what happened.
 //! - [`permission`]: who may do what: the deployed table, and whether an identity has what it takes.
 //! - [`operation`]: what a request comes to, as a function of records, rules, request and who asks.
-//! - [`elsewhere`]: what other services say about identities whose handles are not here.
+//! - [`remote`]: what other services say about identities whose handles are not here.
 //! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients that know no referrals.
 //! - [`service`]: messages in, messages out: opened, decided, authenticated, carried out, sealed.
 //! - [`publish`]: from changes in the store to sets that resolvers serve.
@@ -19,7 +19,6 @@ pub mod control;
 pub mod costly;
 pub mod counters;
 pub mod disk;
-pub mod elsewhere;
 pub mod forward;
 pub mod health;
 pub mod observe;
@@ -27,6 +26,7 @@ pub mod operation;
 pub mod permission;
 pub mod publish;
 pub mod referral;
+pub mod remote;
 pub mod server;
 pub mod service;
 pub mod settings;

@@ -3,9 +3,9 @@
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_admin::config::Config;
-use handle_admin::elsewhere::Elsewhere;
+use handle_admin::remote::RemoteServices;
 use handle_admin::server::{Server, check_set, read_identity, site_differences};
-use handle_admin::settings::{Hooks, ReadConfig, reload};
+use handle_admin::settings::{AdminHooks, ReadConfig, reload};
 use handle_admin::store::{Store, StoreError};
 use handle_process::listen::raise_file_limit;
 use handle_process::log;
@@ -146,7 +146,7 @@ fn check(args: &Args, config: &Config) -> anyhow::Result<()> {
     for difference in site_differences(config, &site) {
         eprintln!("handle-admin: warning: {difference}");
     }
-    Elsewhere::open(&config.elsewhere)?;
+    RemoteServices::open(&config.elsewhere)?;
     let records = match Store::open_to_read(&config.store) {
         Ok(store) => {
             let stats = store.stats()?;
@@ -190,7 +190,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     if let Err(error) = raise_file_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
     }
-    let server = Server::start_with(config, Hooks { read_config, set_log })?;
+    let server = Server::start_with(config, AdminHooks { read_config, set_log })?;
     is_starting.store(false, Ordering::SeqCst);
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);

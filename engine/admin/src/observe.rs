@@ -4,11 +4,11 @@
 
 use crate::costly::CostlyWork;
 use crate::disk::DiskRoom;
-use crate::elsewhere::{Elsewhere, ElsewhereCounts};
 use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
-use crate::server::Shared;
-use handle_process::http::{self, BadRequest, Response, Status};
+use crate::remote::{RemoteCounts, RemoteServices};
+use crate::server::AdminState;
+use handle_process::http::{self, BadRequest, HttpResponse, HttpStatus};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// Serves scrapers until the server stops.
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
     let clients = Arc::new(Semaphore::new(shared.config().observe.http_connections));
     let patience = Duration::from_millis(shared.config().observe.http_patience_ms.into());
     let mut stopping = shared.stopping();
@@ -45,7 +45,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn talk(mut stream: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
+async fn talk(mut stream: TcpStream, shared: &Arc<AdminState>) -> io::Result<()> {
     let len_max = shared.config().observe.http_header_bytes;
     let mut head = Vec::new();
     let mut room = [0; 1024];
@@ -56,7 +56,7 @@ async fn talk(mut stream: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
                 let (shared, path) = (Arc::clone(shared), request.path.to_owned());
                 let answered = tokio::task::spawn_blocking(move || respond(&shared, &path)).await;
                 break (
-                    answered.unwrap_or_else(|_| Response::text(Status::Unavailable, "bug")),
+                    answered.unwrap_or_else(|_| HttpResponse::text(HttpStatus::Unavailable, "bug")),
                     request.is_head,
                 );
             }
@@ -73,41 +73,41 @@ async fn talk(mut stream: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-fn refuse(bad: BadRequest) -> Response {
+fn refuse(bad: BadRequest) -> HttpResponse {
     let text = match bad {
         BadRequest::Malformed => "this is not HTTP/1",
         BadRequest::TooLong => "the head of the request is too long",
         BadRequest::Method => "only GET and HEAD are answered",
     };
-    Response::text(bad.status(), text)
+    HttpResponse::text(bad.status(), text)
 }
 
-fn respond(shared: &Shared, path: &str) -> Response {
+fn respond(shared: &AdminState, path: &str) -> HttpResponse {
     let store = &shared.service.store;
     match path {
         "/metrics" => match metrics(shared) {
-            Ok(body) => Response {
-                status: Status::Ok,
+            Ok(body) => HttpResponse {
+                status: HttpStatus::Ok,
                 content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
                 body,
             },
-            Err(_) => Response::text(Status::Unavailable, "the store cannot be read"),
+            Err(_) => HttpResponse::text(HttpStatus::Unavailable, "the store cannot be read"),
         },
         "/healthz" => match store.failure() {
-            None => Response::text(Status::Ok, "alive"),
-            Some(why) => Response::text(Status::Unavailable, why),
+            None => HttpResponse::text(HttpStatus::Ok, "alive"),
+            Some(why) => HttpResponse::text(HttpStatus::Unavailable, why),
         },
-        "/readyz" if shared.is_draining() => Response::text(Status::Unavailable, "draining"),
+        "/readyz" if shared.is_draining() => HttpResponse::text(HttpStatus::Unavailable, "draining"),
         "/readyz" => match shared.health.look(store) {
             Ok(took) => {
                 let low = shared.disks.look(&shared.config()).into_iter().filter(|room| room.is_low);
                 let low: String =
                     low.map(|room| format!("; the disk of {} is nearly full", room.of)).collect();
-                Response::text(Status::Ok, format!("ready: written and read back in {took:?}{low}"))
+                HttpResponse::text(HttpStatus::Ok, format!("ready: written and read back in {took:?}{low}"))
             }
-            Err(why) => Response::text(Status::Unavailable, why),
+            Err(why) => HttpResponse::text(HttpStatus::Unavailable, why),
         },
-        _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
+        _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
     }
 }
 
@@ -115,7 +115,7 @@ fn respond(shared: &Shared, path: &str) -> Response {
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     let (service, counters) = (&shared.service, &shared.service.counters);
     let mut registry = Registry::with_prefix("handle_admin");
     registry.register("requests", "Requests, by operation and code of the answer", counters.requests.clone());
@@ -166,8 +166,8 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         let events = EventCounts(sessions.counts().by_name().to_vec());
         registry.register("session_messages", "What came of set-ups and of messages in sessions", events);
     }
-    let ElsewhereCounts { asked, unanswered, refused, rested, cached } =
-        service.elsewhere().map(Elsewhere::counts).unwrap_or_default();
+    let RemoteCounts { asked, unanswered, refused, rested, cached } =
+        service.remote().map(RemoteServices::counts).unwrap_or_default();
     let events = vec![
         ("asked", asked),
         ("unanswered", unanswered),
@@ -225,14 +225,14 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         (
             "elsewhere_asking",
             "Requests on whose behalf other services are asked",
-            service.elsewhere().map_or(0, Elsewhere::asking) as u64,
+            service.remote().map_or(0, RemoteServices::asking) as u64,
         ),
         ("start_time_seconds", "When it was started, Unix seconds", shared.started_unix_ms() / 1000),
     ];
     for (name, help, number) in gauges {
         registry.register(name, help, ConstGauge::new(number));
     }
-    if let Some(publishing) = &shared.publishing {
+    if let Some(publishing) = &shared.publisher {
         publish::register(&mut registry, &publishing.status());
     }
     let mut text = String::new();

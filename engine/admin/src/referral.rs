@@ -4,10 +4,10 @@
 //! a time, nobody waits for a place, each takes `elsewhere.patience_ms` at most, and answers are cached as
 //! `elsewhere.cache_bytes` and `elsewhere.cache_s` say. RFC 3652 section 3.4, with what deployed servers do.
 
-use crate::elsewhere::ElsewhereConfig;
+use crate::remote::RemoteConfig;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_client::lookup::{Options, Whom};
-use handle_client::{Driver, Question, SharedAnswer};
+use handle_client::lookup::{LookupOptions, LookupTarget};
+use handle_client::{BlockingDriver, Question, SharedAnswer};
 use handle_proto::wire::query::Query;
 use handle_proto::{ResponseCode, ValueBuf, Version};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ pub const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 pub struct ReferralResolver {
     certified: bool,
     /// One for each resolution that may be under way.
-    places: (Sender<Driver>, Receiver<Driver>),
-    counts: Counts,
+    places: (Sender<BlockingDriver>, Receiver<BlockingDriver>),
+    counts: ReferralCounters,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ReferralCounters {
     resolved: AtomicU64,
     unresolved: AtomicU64,
     refused: AtomicU64,
@@ -59,14 +59,14 @@ impl ReferralResolver {
     ///
     /// # Errors
     /// When a file that `config` names cannot be used.
-    pub fn open(config: &ElsewhereConfig, at_once: usize) -> anyhow::Result<Self> {
+    pub fn open(config: &RemoteConfig, at_once: usize) -> anyhow::Result<Self> {
         let client = Arc::new(config.client()?);
         let places = bounded(at_once);
         for _ in 0..at_once {
             // There is room for each, and both ends are here.
-            let _ = places.0.send(Driver::new(Arc::clone(&client)));
+            let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
         }
-        Ok(Self { certified: config.certified, places, counts: Counts::default() })
+        Ok(Self { certified: config.certified, places, counts: ReferralCounters::default() })
     }
 
     /// Asks the service that the values of `referral` name. The request has come through `recursion_count` servers.
@@ -100,10 +100,10 @@ impl ReferralResolver {
         question.indexes = query.indexes.iter().collect();
         question.types = query.types.iter().map(<[u8]>::to_vec).collect();
         question.wants.certified = self.certified;
-        let options = Options {
-            whom: Whom::Referral(referral),
+        let options = LookupOptions {
+            target: LookupTarget::Referral(referral),
             recursion_count: recursion_count.saturating_add(1),
-            ..Options::default()
+            ..LookupOptions::default()
         };
         let outcome = driver.resolve(&question, &options).outcome;
         // It goes where it came from, so there is room.
@@ -125,7 +125,7 @@ impl ReferralResolver {
     #[must_use]
     pub fn counts(&self) -> ReferralCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { resolved, unresolved, refused } = &self.counts;
+        let ReferralCounters { resolved, unresolved, refused } = &self.counts;
         ReferralCounts { resolved: of(resolved), unresolved: of(unresolved), refused: of(refused) }
     }
 }

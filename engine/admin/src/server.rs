@@ -2,19 +2,19 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::connections::{Connections, serve};
+use crate::connections::{AdminConnections, serve};
 use crate::control::Control;
 use crate::costly::CostlyWork;
 use crate::disk::DiskWatch;
-use crate::elsewhere::Elsewhere;
 use crate::forward::ForwardSocket;
 use crate::health::Health;
-use crate::operation::Rules;
-use crate::publish::{PublishError, Publishing};
+use crate::operation::OperationRules;
+use crate::publish::{PublishError, StorePublisher};
 use crate::referral::ReferralResolver;
-use crate::service::reply::Sealer;
-use crate::service::{InForce, Service};
-use crate::settings::{Hooks, Settings};
+use crate::remote::RemoteServices;
+use crate::service::reply::ReplySealer;
+use crate::service::{ActiveRules, AdminService};
+use crate::settings::{AdminHooks, AdminSettings};
 use crate::store::{Store, now_unix_ms};
 use crate::{control, observe};
 use anyhow::Context as _;
@@ -24,10 +24,10 @@ use handle_auth::source::SourceList;
 use handle_process::listen::explain_refusal;
 use handle_process::privileges::become_user;
 use handle_process::server_key;
-use handle_process::site::{Answers, SiteRecord, differences};
-use handle_sessions::Front;
-use handle_snapshot::How;
-use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_process::site::{ListenerService, SiteRecord, differences};
+use handle_sessions::SessionEndpoint;
+use handle_snapshot::LoadMode;
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -50,7 +50,7 @@ const PRUNE_COUNT: usize = 10_000;
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<AdminState>,
     runtime: Runtime,
     addresses: Vec<SocketAddr>,
     http: Option<SocketAddr>,
@@ -58,24 +58,24 @@ pub struct Server {
 
 /// What all parts share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct AdminState {
     /// Answers requests.
-    pub service: Arc<Service>,
+    pub service: Arc<AdminService>,
     /// Who is connected.
-    pub connections: Connections,
+    pub connections: AdminConnections,
     /// Whether the store does its part.
     pub health: Health,
     /// Room on the disks.
     pub disks: DiskWatch,
     /// What brings changes to resolvers, if a directory for that is configured.
-    pub publishing: Option<Publishing>,
+    pub publisher: Option<StorePublisher>,
     /// What is in force of the configuration.
-    pub settings: Settings,
+    pub settings: AdminSettings,
     stop: watch::Sender<bool>,
     started_unix_ms: u64,
 }
 
-impl Shared {
+impl AdminState {
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
@@ -122,20 +122,20 @@ pub fn read_identity(config: &Config) -> anyhow::Result<(SiteRecord, Option<Priv
 /// How `listen` differs from what the site record tells clients, in one sentence each.
 #[must_use]
 pub fn site_differences(config: &Config, site: &SiteRecord) -> Vec<String> {
-    let differences = |server| differences(&server, &config.listen, Answers::Administration);
+    let differences = |server| differences(&server, &config.listen, ListenerService::Administration);
     site.server().map(differences).unwrap_or_default()
 }
 
 /// What requests are decided by.
-pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<InForce> {
-    let rules = Rules {
+pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<ActiveRules> {
+    let rules = OperationRules {
         site,
         administrators: config.administrators()?,
         anonymous_full_access: config.anonymous_full_access,
         lists_handles: config.list_handles,
         bounds: config.bounds(),
     };
-    Ok(InForce { rules, effort: config.effort() })
+    Ok(ActiveRules { rules, effort: config.effort() })
 }
 
 impl Server {
@@ -144,14 +144,14 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause, and what to check.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
-        Self::start_with(config, Hooks::default())
+        Self::start_with(config, AdminHooks::default())
     }
 
     /// The same, as a program that can read its configuration again.
     ///
     /// # Errors
     /// One sentence with the likely cause, and what to check.
-    pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
+    pub fn start_with(config: &Config, hooks: AdminHooks) -> anyhow::Result<Self> {
         let listeners: Vec<TcpListener> = config
             .listen
             .iter()
@@ -171,11 +171,12 @@ impl Server {
         let publish = &config.publish;
         let publishing = match &publish.directory {
             Some(directory) => Some(
-                Publishing::start(store.clone(), publish).map_err(|error| explain_set(directory, error))?,
+                StorePublisher::start(store.clone(), publish)
+                    .map_err(|error| explain_set(directory, error))?,
             ),
             None => None,
         };
-        let elsewhere = Elsewhere::open(&config.elsewhere)?;
+        let remote = RemoteServices::open(&config.elsewhere)?;
         let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
         let referrals = open_referrals(config)?;
         let in_force = in_force(config, Arc::new(site))?;
@@ -186,18 +187,18 @@ impl Server {
         let challenges = Challenges::new(config.challenge_limits());
         let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
         let costly = CostlyWork::start(&config.costly, exempt)?;
-        let service = Service::new(store, in_force, Sealer { key }, challenges, audit)
+        let service = AdminService::new(store, in_force, ReplySealer { key }, challenges, audit)
             .with_costly(costly)
-            .with_sessions(Front::new(&config.sessions))
-            .with_elsewhere(elsewhere)
+            .with_sessions(SessionEndpoint::new(&config.sessions))
+            .with_remote(remote)
             .with_referrals(referrals);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AdminState {
             service: Arc::new(service),
-            connections: Connections::new(&config.tcp),
+            connections: AdminConnections::new(&config.tcp),
             health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
             disks: DiskWatch::default(),
-            publishing,
-            settings: Settings::new(config.clone(), hooks),
+            publisher: publishing,
+            settings: AdminSettings::new(config.clone(), hooks),
             stop: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
         });
@@ -245,7 +246,7 @@ impl Server {
 
     /// What all parts share.
     #[must_use]
-    pub const fn shared(&self) -> &Arc<Shared> {
+    pub const fn shared(&self) -> &Arc<AdminState> {
         &self.shared
     }
 
@@ -261,7 +262,7 @@ impl Server {
         if let Some(why) = self.shared.service.store.failure() {
             return Some(format!("the store has failed: {why}"));
         }
-        let has_bug = self.shared.publishing.as_ref().is_some_and(Publishing::is_finished);
+        let has_bug = self.shared.publisher.as_ref().is_some_and(StorePublisher::is_finished);
         has_bug.then(|| "publishing has met a bug; it was shown where it happened".to_owned())
     }
 
@@ -272,7 +273,7 @@ impl Server {
         self.runtime.shutdown_timeout(GOODBYE_PATIENCE);
         self.shared.service.audit.summarise();
         self.shared.service.costly().into_iter().for_each(CostlyWork::close);
-        if let Some(publishing) = &self.shared.publishing {
+        if let Some(publishing) = &self.shared.publisher {
             publishing.stop();
         }
     }
@@ -313,8 +314,10 @@ fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<Tcp
 /// # Errors
 /// One sentence with the likely cause, and what to do.
 pub fn check_set(directory: &Path) -> anyhow::Result<()> {
-    match PublishedSet::open(directory, How::Map) {
-        Err(error) if !matches!(error.why, Why::NotPublished) => Err(explain_set(directory, error.into())),
+    match PublishedSet::open(directory, LoadMode::Map) {
+        Err(error) if !matches!(error.kind, SetErrorKind::NotPublished) => {
+            Err(explain_set(directory, error.into()))
+        }
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -323,22 +326,26 @@ pub fn check_set(directory: &Path) -> anyhow::Result<()> {
 fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
     let set = directory.display();
     let hint = match &error {
-        PublishError::Set(SetError { why: Why::Locked, .. }) => {
+        PublishError::Set(SetError { kind: SetErrorKind::Locked, .. }) => {
             " (is handle-admin running already?)".to_owned()
         }
-        PublishError::Set(SetError { why: Why::Io { error, .. }, .. }) | PublishError::Io(error) => {
-            match error.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(" (is there room: df -h {set})"),
-                ErrorKind::PermissionDenied => format!(" (who may write there: ls -ld {set})"),
-                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-                    format!(" (what is there: ls -la {set})")
-                }
-                _ => String::new(),
+        PublishError::Set(SetError { kind: SetErrorKind::Io { error, .. }, .. })
+        | PublishError::Io(error) => match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(" (is there room: df -h {set})"),
+            ErrorKind::PermissionDenied => format!(" (who may write there: ls -ld {set})"),
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                format!(" (what is there: ls -la {set})")
             }
-        }
+            _ => String::new(),
+        },
         // Whatever is published comes from the store. For any other reason, the set may be the good copy.
         PublishError::Set(SetError {
-            why: Why::Manifest(_) | Why::Open(_) | Why::OtherFile { .. } | Why::Mixed | Why::Fault(_),
+            kind:
+                SetErrorKind::Manifest(_)
+                | SetErrorKind::Open(_)
+                | SetErrorKind::OtherFile { .. }
+                | SetErrorKind::Mixed
+                | SetErrorKind::Fault(_),
             ..
         }) => format!(" (without {set}/MANIFEST, it is built again from the store: move that away)"),
         _ => String::new(),
@@ -347,15 +354,15 @@ fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
 }
 
 /// Forgets sessions whose time is over.
-async fn expire_sessions(shared: Arc<Shared>) {
+async fn expire_sessions(shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     while tokio::time::timeout(SESSIONS_EXPIRE, stopping.wait_for(|&stops| stops)).await.is_err() {
-        shared.service.sessions().into_iter().for_each(Front::expire);
+        shared.service.sessions().into_iter().for_each(SessionEndpoint::expire);
     }
 }
 
 /// Looks for room on the disks now and then, and tells what the audit log has left out.
-async fn look_after_disks(shared: Arc<Shared>) {
+async fn look_after_disks(shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     loop {
         let looked = Arc::clone(&shared);
@@ -375,7 +382,7 @@ async fn look_after_disks(shared: Arc<Shared>) {
 }
 
 /// Drops old transactions from the log, now and then.
-async fn prune(shared: Arc<Shared>) {
+async fn prune(shared: Arc<AdminState>) {
     let kept_ms = u64::from(shared.config().store.log_days) * 86_400_000;
     let mut stopping = shared.stopping();
     loop {
@@ -405,13 +412,16 @@ mod tests {
     /// Who moves it away where the store is what has failed would lose the good copy.
     #[test]
     fn a_set_is_given_up_only_where_it_is_damaged() {
-        let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), why });
-        let io = |kind: ErrorKind| set(Why::Io { doing: "write it", error: kind.into() });
+        let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), kind: why });
+        let io = |kind: ErrorKind| set(SetErrorKind::Io { doing: "write it", error: kind.into() });
         let full = || std::io::Error::from(ErrorKind::StorageFull);
         for (error, hint) in [
-            (set(Why::Mixed), "(without /set/MANIFEST, it is built again from the store: move that away)"),
-            (set(Why::OtherFile { what: "length" }), "move that away)"),
-            (set(Why::Locked), "(is handle-admin running already?)"),
+            (
+                set(SetErrorKind::Mixed),
+                "(without /set/MANIFEST, it is built again from the store: move that away)",
+            ),
+            (set(SetErrorKind::OtherFile { what: "length" }), "move that away)"),
+            (set(SetErrorKind::Locked), "(is handle-admin running already?)"),
             (io(ErrorKind::StorageFull), "(is there room: df -h /set)"),
             (PublishError::Io(full()), "(is there room: df -h /set)"),
             (io(ErrorKind::PermissionDenied), "(who may write there: ls -ld /set)"),

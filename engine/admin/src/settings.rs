@@ -3,11 +3,11 @@
 //! A configuration that cannot be read or is wrong changes nothing. What ports, threads, keys and the store were opened
 //! with stays as it is, and is named: it takes a restart.
 
-use crate::audit::Target;
+use crate::audit::AuditTarget;
 use crate::config::Config;
-use crate::server::{Shared, in_force};
+use crate::server::{AdminState, in_force};
 use handle_process::log::SetLog;
-use handle_process::reload::{Changes, merged};
+use handle_process::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -50,14 +50,14 @@ pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 
 /// What a server can do only as the program that it is.
 #[derive(Default)]
-pub struct Hooks {
+pub struct AdminHooks {
     /// For a reload; without it there is none.
     pub read_config: Option<ReadConfig>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }
 
-impl fmt::Debug for Hooks {
+impl fmt::Debug for AdminHooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hooks").finish_non_exhaustive()
     }
@@ -65,17 +65,17 @@ impl fmt::Debug for Hooks {
 
 /// What is in force now.
 #[derive(Debug)]
-pub struct Settings {
+pub struct AdminSettings {
     current: RwLock<Arc<Config>>,
-    hooks: Hooks,
+    hooks: AdminHooks,
     /// Held while a new configuration is read and taken.
     taking: Mutex<()>,
 }
 
-impl Settings {
+impl AdminSettings {
     /// With what the server was started with.
     #[must_use]
-    pub fn new(config: Config, hooks: Hooks) -> Self {
+    pub fn new(config: Config, hooks: AdminHooks) -> Self {
         Self { current: RwLock::new(Arc::new(config)), hooks, taking: Mutex::new(()) }
     }
 
@@ -87,7 +87,7 @@ impl Settings {
 }
 
 /// Reads the configuration again, and says what came of it.
-pub fn reload(shared: &Shared) -> Value {
+pub fn reload(shared: &AdminState) -> Value {
     // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
     // nor may the service manager take the end of the one for that of the other.
     let _taking = shared.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +96,7 @@ pub fn reload(shared: &Shared) -> Value {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
     }
     let said = match taken(shared) {
-        Ok(Changes { changed, need_restart }) => {
+        Ok(SettingChanges { changed, need_restart }) => {
             tracing::info!(?changed, "configuration reloaded");
             let mut said = json!({ "ok": true, "settings_changed": changed });
             if !need_restart.is_empty() {
@@ -119,7 +119,7 @@ pub fn reload(shared: &Shared) -> Value {
 }
 
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
-fn taken(shared: &Shared) -> anyhow::Result<Changes> {
+fn taken(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     let settings = &shared.settings;
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
@@ -130,13 +130,13 @@ fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     config.check()?;
     let service = &shared.service;
     let in_force = in_force(&config, Arc::clone(&service.site))?;
-    let audit_target = Target::open(config.audit.as_deref(), config.audit_files())?;
+    let audit_target = AuditTarget::open(config.audit.as_deref(), config.audit_files())?;
     let set_log = settings.hooks.set_log.as_ref().filter(|_| config.log != old.log);
     if let Some(set_log) = set_log {
         set_log(&config.log)?;
     }
     // Last of what may fail, for it is a command that cannot be taken back.
-    if let Some(publishing) = &shared.publishing
+    if let Some(publishing) = &shared.publisher
         && let Err(error) = publishing.reconfigure(&config.publish)
     {
         set_log.map_or(Ok(()), |set_log| set_log(&old.log))?;

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 /// What an answer covers: the nonce, and the digest of the request without its algorithm. See
 /// [`Challenge::covered`](handle_proto::wire::auth::Challenge::covered).
-pub type Covered<'a> = [&'a [u8]; 2];
+pub type CoveredBytes<'a> = [&'a [u8]; 2];
 
 /// The digest of a request, as a response of `version` repeats it and a challenge covers it.
 ///
@@ -47,7 +47,7 @@ pub fn check_request_digest(stated: &RequestDigest<'_>, covered: &[u8]) -> Resul
 /// When another secret made it, its algorithm is none for this, or it asks for something outside the limits.
 pub fn verify_secret(
     version: Version,
-    covered: &Covered<'_>,
+    covered: &CoveredBytes<'_>,
     answer: &SecretAnswer<'_>,
     secret: &[u8],
     limits: &Pbkdf2Limits,
@@ -75,7 +75,7 @@ pub fn verify_secret(
 /// # Errors
 /// When another key made it, or its digest is neither SHA-1 nor SHA-256.
 pub fn verify_public(
-    covered: &Covered<'_>,
+    covered: &CoveredBytes<'_>,
     answer: &SignedAnswer<'_>,
     key: &PublicKey,
 ) -> Result<(), VerifyError> {
@@ -91,7 +91,7 @@ pub fn verify_public(
 pub fn answer_with_secret(
     version: Version,
     suggested: Version,
-    covered: &Covered<'_>,
+    covered: &CoveredBytes<'_>,
     secret: &[u8],
     salt: &[u8; limit::PBKDF2_SALT_LEN],
 ) -> Vec<u8> {
@@ -118,7 +118,7 @@ pub fn answer_with_secret(
 /// When the computation fails.
 pub fn answer_with_key(
     version: Version,
-    covered: &Covered<'_>,
+    covered: &CoveredBytes<'_>,
     key: &PrivateKey,
 ) -> Result<Vec<u8>, SignError> {
     let algorithm = key.digest_for(version);
@@ -143,7 +143,7 @@ pub fn hashed_secret(password: &[u8]) -> Zeroizing<Vec<u8>> {
     text
 }
 
-fn hmac_sha1(key: &[u8], covered: &Covered<'_>) -> Digest {
+fn hmac_sha1(key: &[u8], covered: &CoveredBytes<'_>) -> Digest {
     digest::mac(DigestAlgorithm::HMAC_SHA1, key, covered).expect("an HMAC")
 }
 
@@ -155,7 +155,7 @@ mod tests {
 
     const NONCE: &[u8] = &[0x11; 16];
     const DIGEST: &[u8] = &[0x22; 32];
-    const COVERED: Covered<'_> = [NONCE, DIGEST];
+    const COVERED: CoveredBytes<'_> = [NONCE, DIGEST];
     const LIMITS: Pbkdf2Limits = Pbkdf2Limits::DEFAULT;
     const CURRENT: Version = Version::CURRENT;
 
@@ -288,7 +288,7 @@ mod tests {
     proptest! {
         #[test]
         fn only_the_secret_verifies(secret: Vec<u8>, other: Vec<u8>, nonce: [u8; 16], digest: [u8; 20]) {
-            let covered: Covered<'_> = [&nonce, &digest];
+            let covered: CoveredBytes<'_> = [&nonce, &digest];
             let version = Version::new(2, 6);
             let bytes = answer_with_secret(version, version, &covered, &secret, &[0; 16]);
             let answer = SecretAnswer::decode(&bytes).unwrap();

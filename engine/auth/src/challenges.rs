@@ -6,9 +6,9 @@
 //! Of datagrams only a part of a source's challenges is kept: beyond it the sender is to come over TCP, where addresses
 //! are not forged, and nothing is kept.
 
-use crate::challenge::Covered;
+use crate::challenge::CoveredBytes;
 use crate::digest::Digest;
-use crate::source::{self, Origin, SourceList};
+use crate::source::{self, RequestOrigin, SourceList};
 use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
 use std::collections::hash_map::Entry;
@@ -36,7 +36,7 @@ pub struct ChallengeLimits {
 
 /// A challenge that was taken from the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Challenge {
+pub struct IssuedChallenge {
     /// The version it was written in.
     pub version: Version,
     /// The version that it suggested: the lower of the two says how a secret answers.
@@ -49,17 +49,17 @@ pub struct Challenge {
     pub request: Zeroizing<Box<[u8]>>,
 }
 
-impl Challenge {
+impl IssuedChallenge {
     /// What an answer to it covers.
     #[must_use]
-    pub fn covered(&self) -> Covered<'_> {
+    pub fn covered(&self) -> CoveredBytes<'_> {
         [&self.nonce, &self.digest]
     }
 }
 
 /// What waits in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct SessionChallenge {
     /// The nonce to send.
     pub nonce: [u8; NONCE_LEN],
     /// The version to suggest.
@@ -68,7 +68,7 @@ pub struct Pending {
 
 /// Why a request gets no challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ChallengeRefusal {
     /// Too many challenges to datagrams wait: the sender is to come over TCP.
     OverTcp,
     /// The request alone is longer than all together may be.
@@ -103,18 +103,18 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct Challenges {
     limits: ChallengeLimits,
-    waiting: HashMap<i32, Waiting>,
+    waiting: HashMap<i32, ChallengeEntry>,
     /// Those outside sessions, in the order they were given.
     outside: IssueOrder,
     /// Those in sessions.
     in_sessions: IssueOrder,
     /// Those outside sessions by source.
-    of_source: HashMap<IpAddr, OfSource>,
+    of_source: HashMap<IpAddr, SourceChallenges>,
     /// Those to datagrams, and their bytes.
     datagrams: (usize, usize),
     bytes: usize,
     counts: ChallengeCounts,
-    gone: Gone,
+    gone: RetiredNumbers,
 }
 
 /// Numbers in the order they were given, with what tells a number from the same one given again later. Those that were
@@ -123,7 +123,7 @@ type IssueOrder = VecDeque<(i32, u64)>;
 
 /// The challenges to one source.
 #[derive(Debug, Default)]
-struct OfSource {
+struct SourceChallenges {
     order: IssueOrder,
     count: usize,
     datagrams_count: usize,
@@ -131,12 +131,12 @@ struct OfSource {
 
 /// Numbers of challenges that wait no more, the oldest first: as many as may wait.
 #[derive(Debug, Default)]
-struct Gone {
+struct RetiredNumbers {
     order: VecDeque<i32>,
     numbers: HashSet<i32>,
 }
 
-impl Gone {
+impl RetiredNumbers {
     fn add(&mut self, id: i32, max: usize) {
         if !self.numbers.insert(id) {
             return;
@@ -151,9 +151,9 @@ impl Gone {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    challenge: Challenge,
-    origin: Origin,
+struct ChallengeEntry {
+    challenge: IssuedChallenge,
+    origin: RequestOrigin,
     /// Whether its number is that of a session.
     is_in_session: bool,
     expires_ms: u64,
@@ -174,7 +174,7 @@ impl Challenges {
             datagrams: (0, 0),
             bytes: 0,
             counts: ChallengeCounts::default(),
-            gone: Gone::default(),
+            gone: RetiredNumbers::default(),
         }
     }
 
@@ -189,20 +189,20 @@ impl Challenges {
     /// When the sender is to come over TCP, or the challenge cannot be kept at all.
     pub fn issue(
         &mut self,
-        origin: Origin,
-        challenge: Challenge,
+        origin: RequestOrigin,
+        challenge: IssuedChallenge,
         mut numbers: impl FnMut() -> u32,
         now_ms: u64,
-    ) -> Result<i32, Refusal> {
+    ) -> Result<i32, ChallengeRefusal> {
         self.expire(now_ms);
         self.admit(challenge.request.len())?;
         if !origin.is_connected && self.wants_tcp(origin.ip) {
             self.counts.sent_to_tcp += 1;
-            return Err(Refusal::OverTcp);
+            return Err(ChallengeRefusal::OverTcp);
         }
         let is_free = |id: &i32| *id > 0 && !self.waiting.contains_key(id);
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
-        let id = id.ok_or(Refusal::NoNumber)?;
+        let id = id.ok_or(ChallengeRefusal::NoNumber)?;
         self.make_room_of_source(origin.ip);
         self.keep(id, origin, challenge, false, now_ms);
         Ok(id)
@@ -217,15 +217,15 @@ impl Challenges {
     pub fn issue_in_session(
         &mut self,
         id: i32,
-        origin: Origin,
-        challenge: Challenge,
+        origin: RequestOrigin,
+        challenge: IssuedChallenge,
         now_ms: u64,
-    ) -> Result<Pending, Refusal> {
+    ) -> Result<SessionChallenge, ChallengeRefusal> {
         self.expire(now_ms);
         if let Some(waiting) = self.waiting.get(&id) {
             let known = &waiting.challenge;
             if request_id(known) == request_id(&challenge) && known.digest == challenge.digest {
-                return Ok(Pending { nonce: known.nonce, suggested: known.suggested });
+                return Ok(SessionChallenge { nonce: known.nonce, suggested: known.suggested });
             }
             self.remove(id);
             self.counts.displaced += 1;
@@ -233,7 +233,7 @@ impl Challenges {
         self.admit(challenge.request.len())?;
         let (nonce, suggested) = (challenge.nonce, challenge.suggested);
         self.keep(id, origin, challenge, true, now_ms);
-        Ok(Pending { nonce, suggested })
+        Ok(SessionChallenge { nonce, suggested })
     }
 
     /// Whether a challenge waits under this number.
@@ -243,9 +243,9 @@ impl Challenges {
     }
 
     /// Whether a request of `len` bytes may be challenged.
-    const fn admit(&self, len: usize) -> Result<(), Refusal> {
+    const fn admit(&self, len: usize) -> Result<(), ChallengeRefusal> {
         match len > self.limits.bytes_max || self.limits.challenges_max == 0 {
-            true => Err(Refusal::TooLong),
+            true => Err(ChallengeRefusal::TooLong),
             false => Ok(()),
         }
     }
@@ -272,14 +272,21 @@ impl Challenges {
     }
 
     /// Keeps a challenge under a number that is free; the oldest make room for it.
-    fn keep(&mut self, id: i32, origin: Origin, challenge: Challenge, is_in_session: bool, now_ms: u64) {
+    fn keep(
+        &mut self,
+        id: i32,
+        origin: RequestOrigin,
+        challenge: IssuedChallenge,
+        is_in_session: bool,
+        now_ms: u64,
+    ) {
         let len = challenge.request.len();
         while self.waiting.len() >= self.limits.challenges_max || self.bytes + len > self.limits.bytes_max {
             self.displace_oldest();
         }
         let serial = self.counts.issued;
         let expires_ms = now_ms.saturating_add(self.limits.age_ms_max);
-        self.waiting.insert(id, Waiting { challenge, origin, is_in_session, expires_ms, serial });
+        self.waiting.insert(id, ChallengeEntry { challenge, origin, is_in_session, expires_ms, serial });
         if is_in_session {
             self.in_sessions.push_back((id, serial));
         } else {
@@ -300,7 +307,7 @@ impl Challenges {
     }
 
     /// Takes the challenge `id`; nobody gets it again. `None` when there is none, or not any more.
-    pub fn take(&mut self, id: i32, now_ms: u64) -> Option<Challenge> {
+    pub fn take(&mut self, id: i32, now_ms: u64) -> Option<IssuedChallenge> {
         self.expire(now_ms);
         let waiting = self.remove(id)?;
         self.counts.taken += 1;
@@ -315,7 +322,7 @@ impl Challenges {
 
     /// Forgets what is too old.
     pub fn expire(&mut self, now_ms: u64) {
-        let is_over = |waiting: &Waiting| waiting.expires_ms <= now_ms;
+        let is_over = |waiting: &ChallengeEntry| waiting.expires_ms <= now_ms;
         for in_sessions in [false, true] {
             loop {
                 let order = if in_sessions { &mut self.in_sessions } else { &mut self.outside };
@@ -352,7 +359,7 @@ impl Challenges {
         is_there
     }
 
-    fn remove(&mut self, id: i32) -> Option<Waiting> {
+    fn remove(&mut self, id: i32) -> Option<ChallengeEntry> {
         let waiting = self.waiting.remove(&id)?;
         self.gone.add(id, self.limits.challenges_max);
         let len = waiting.challenge.request.len();
@@ -400,14 +407,14 @@ impl Challenges {
 }
 
 /// Drops the places of challenges that were taken from `order`, in which `count` wait, when they are more than half.
-fn tidy(order: &mut IssueOrder, count: usize, waiting: &HashMap<i32, Waiting>) {
+fn tidy(order: &mut IssueOrder, count: usize, waiting: &HashMap<i32, ChallengeEntry>) {
     if order.len() > 2 * count + 64 {
         order.retain(|(id, serial)| waiting.get(id).is_some_and(|one| one.serial == *serial));
     }
 }
 
 /// The number that its sender gave the request that was challenged.
-fn request_id(challenge: &Challenge) -> Option<&[u8]> {
+fn request_id(challenge: &IssuedChallenge) -> Option<&[u8]> {
     challenge.request.get(8..12)
 }
 
@@ -431,16 +438,21 @@ mod tests {
     }
 
     /// A table that numbers from 1 on, and tells which.
-    struct Numbered(Challenges, u32);
+    struct NumberedTable(Challenges, u32);
 
-    impl Numbered {
-        fn issue(&mut self, source: IpAddr, len: usize, now_ms: u64) -> Result<i32, Refusal> {
-            self.issue_to(Origin::datagram(source), len, now_ms)
+    impl NumberedTable {
+        fn issue(&mut self, source: IpAddr, len: usize, now_ms: u64) -> Result<i32, ChallengeRefusal> {
+            self.issue_to(RequestOrigin::datagram(source), len, now_ms)
         }
 
-        fn issue_to(&mut self, origin: Origin, len: usize, now_ms: u64) -> Result<i32, Refusal> {
+        fn issue_to(
+            &mut self,
+            origin: RequestOrigin,
+            len: usize,
+            now_ms: u64,
+        ) -> Result<i32, ChallengeRefusal> {
             let digest = digest();
-            let challenge = Challenge {
+            let challenge = IssuedChallenge {
                 version: Version::CURRENT,
                 suggested: Version::CURRENT,
                 nonce: [1; NONCE_LEN],
@@ -462,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_challenge_is_taken_once_and_in_time() {
-        let mut table = Numbered(Challenges::new(limits()), 0);
+        let mut table = NumberedTable(Challenges::new(limits()), 0);
         let id = table.issue(source(1), 10, 0).unwrap();
         assert_eq!(table.0.take(id + 1, 0), None);
         assert_eq!(table.0.take(id, 999).unwrap().request.len(), 10);
@@ -475,9 +487,9 @@ mod tests {
 
     #[test]
     fn numbers_are_remembered_for_a_while_and_no_more_of_them_than_may_wait() {
-        let mut table = Numbered(Challenges::new(limits()), 0);
+        let mut table = NumberedTable(Challenges::new(limits()), 0);
         let ids: Vec<i32> = (0..7).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
-        let had = |table: &Numbered| ids.iter().map(|&id| table.0.had(id)).collect::<Vec<_>>();
+        let had = |table: &NumberedTable| ids.iter().map(|&id| table.0.had(id)).collect::<Vec<_>>();
         assert_eq!(had(&table), [true, true, true, false, false, false, false], "three made room");
         table.0.take(ids[4], 0).unwrap();
         table.0.expire(1000);
@@ -487,10 +499,10 @@ mod tests {
 
     #[test]
     fn a_source_that_has_as_many_as_it_may_loses_its_own_oldest() {
-        let mut table = Numbered(Challenges::new(ChallengeLimits { challenges_max: 8, ..limits() }), 0);
+        let mut table = NumberedTable(Challenges::new(ChallengeLimits { challenges_max: 8, ..limits() }), 0);
         let other = table.issue(source(2), 1, 0).unwrap();
         let ids: Vec<i32> = (0..5).map(|_| table.issue(source(1), 1, 0).unwrap()).collect();
-        let waits = |table: &Numbered| ids.iter().map(|&id| table.0.has(id)).collect::<Vec<_>>();
+        let waits = |table: &NumberedTable| ids.iter().map(|&id| table.0.has(id)).collect::<Vec<_>>();
         assert_eq!(waits(&table), [false, false, false, true, true]);
         assert!(table.0.has(other), "and nobody else does");
         table.0.take(ids[4], 0).unwrap();
@@ -512,7 +524,7 @@ mod tests {
     #[test]
     fn listed_sources_have_no_limit_of_their_own() {
         let exempt = SourceList::parse(&["192.0.2.1".to_owned()]).unwrap();
-        let mut table = Numbered(Challenges::new(ChallengeLimits { exempt, ..limits() }), 0);
+        let mut table = NumberedTable(Challenges::new(ChallengeLimits { exempt, ..limits() }), 0);
         for _ in 0..4 {
             table.issue(source(1), 1, 0).unwrap();
         }
@@ -522,10 +534,10 @@ mod tests {
     #[test]
     fn datagrams_take_a_part_and_their_senders_come_over_tcp_beyond_it() {
         let limits = ChallengeLimits { per_source_max: 3, datagrams_per_source_max: Some(1), ..limits() };
-        let mut table = Numbered(Challenges::new(limits), 0);
+        let mut table = NumberedTable(Challenges::new(limits), 0);
         let first = table.issue(source(1), 1, 0).unwrap();
-        assert_eq!(table.issue(source(1), 1, 0), Err(Refusal::OverTcp));
-        let connected = Origin::connection(source(1));
+        assert_eq!(table.issue(source(1), 1, 0), Err(ChallengeRefusal::OverTcp));
+        let connected = RequestOrigin::connection(source(1));
         for _ in 0..2 {
             table.issue_to(connected, 1, 0).unwrap();
         }
@@ -536,24 +548,28 @@ mod tests {
         table.issue(source(2), 1, 0).unwrap();
         assert_eq!(
             table.issue(source(3), 1, 0),
-            Err(Refusal::OverTcp),
+            Err(ChallengeRefusal::OverTcp),
             "half of the table is for connections"
         );
         assert_eq!(table.0.counts().sent_to_tcp, 2);
         assert!(table.issue(source(3), 1, 1000).is_ok(), "until their time is over");
         assert!(table.issue(source(4), 50, 1000).is_ok());
-        assert_eq!(table.issue(source(5), 1, 1000), Err(Refusal::OverTcp), "and so is half of the bytes");
+        assert_eq!(
+            table.issue(source(5), 1, 1000),
+            Err(ChallengeRefusal::OverTcp),
+            "and so is half of the bytes"
+        );
     }
 
     #[test]
     fn challenges_in_sessions_go_last() {
-        let mut table = Numbered(Challenges::new(limits()), 1000);
-        let in_session = |table: &mut Numbered, id| {
+        let mut table = NumberedTable(Challenges::new(limits()), 1000);
+        let in_session = |table: &mut NumberedTable, id| {
             let (version, suggested) = (Version::CURRENT, Version::CURRENT);
             let request = Zeroizing::new(vec![7; 1].into());
             let challenge =
-                Challenge { version, suggested, nonce: [1; NONCE_LEN], digest: digest(), request };
-            table.0.issue_in_session(id, Origin::connection(source(9)), challenge, 0).unwrap();
+                IssuedChallenge { version, suggested, nonce: [1; NONCE_LEN], digest: digest(), request };
+            table.0.issue_in_session(id, RequestOrigin::connection(source(9)), challenge, 0).unwrap();
         };
         (1..=3).for_each(|id| in_session(&mut table, id));
         for n in 0..9 {
@@ -567,16 +583,19 @@ mod tests {
 
     #[test]
     fn in_a_session_one_challenge_waits_and_copies_get_the_same() {
-        let mut table = Numbered(Challenges::new(limits()), 0);
+        let mut table = NumberedTable(Challenges::new(limits()), 0);
         let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
             let request = [[0; 11].as_slice(), &[request_id]].concat().into_boxed_slice().into();
             let digest = Digest::from_bytes(&[digest; 20]);
             let (version, suggested) = (Version::CURRENT, Version::new(2, nonce));
-            let challenge = Challenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
-            table.0.issue_in_session(7, Origin::datagram(source(from)), challenge, now_ms).map(|pending| {
-                assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
-                pending.nonce[0]
-            })
+            let challenge =
+                IssuedChallenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
+            table.0.issue_in_session(7, RequestOrigin::datagram(source(from)), challenge, now_ms).map(
+                |pending| {
+                    assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
+                    pending.nonce[0]
+                },
+            )
         };
         assert_eq!(ask(1, 1, 10, 1, 0), Ok(10));
         assert_eq!(ask(1, 1, 11, 1, 0), Ok(10), "a copy");
@@ -592,7 +611,7 @@ mod tests {
 
     #[test]
     fn the_oldest_makes_room() {
-        let mut table = Numbered(Challenges::new(limits()), 0);
+        let mut table = NumberedTable(Challenges::new(limits()), 0);
         let ids: Vec<i32> = (0..5).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
         assert_eq!((table.0.len(), table.0.take(ids[0], 0)), (4, None));
         table.issue(source(9), 70, 0).unwrap();
@@ -603,7 +622,7 @@ mod tests {
         );
         table.issue(source(8), 100, 0).unwrap();
         assert_eq!((table.0.len(), table.0.bytes()), (1, 100));
-        assert_eq!(table.issue(source(7), 101, 0), Err(Refusal::TooLong));
+        assert_eq!(table.issue(source(7), 101, 0), Err(ChallengeRefusal::TooLong));
         assert_eq!(table.0.counts().displaced, 6);
     }
 
@@ -611,7 +630,7 @@ mod tests {
     fn numbers_are_positive_and_free() {
         let mut table = Challenges::new(limits());
         let version = Version::CURRENT;
-        let challenge = Challenge {
+        let challenge = IssuedChallenge {
             version,
             suggested: version,
             nonce: [0; NONCE_LEN],
@@ -620,18 +639,21 @@ mod tests {
         };
         let mut from = |numbers: &[u32]| {
             let mut numbers = numbers.iter().copied().chain(std::iter::repeat(0));
-            table.issue(Origin::datagram(source(1)), challenge.clone(), || numbers.next().unwrap(), 0)
+            table.issue(RequestOrigin::datagram(source(1)), challenge.clone(), || numbers.next().unwrap(), 0)
         };
         assert_eq!(from(&[0, 0x8000_0000, 0xffff_fffe]), Ok(0x7fff_fffe));
         assert_eq!(from(&[0x7fff_fffe, 5]), Ok(5));
         let mut table = Challenges::new(limits());
-        assert_eq!(table.issue(Origin::datagram(source(1)), challenge, || 0, 0), Err(Refusal::NoNumber));
+        assert_eq!(
+            table.issue(RequestOrigin::datagram(source(1)), challenge, || 0, 0),
+            Err(ChallengeRefusal::NoNumber)
+        );
     }
 
     #[test]
     fn what_was_taken_leaves_no_trace() {
         let limits = ChallengeLimits { challenges_max: 1000, per_source_max: 1000, ..limits() };
-        let mut table = Numbered(Challenges::new(limits), 0);
+        let mut table = NumberedTable(Challenges::new(limits), 0);
         for _ in 0..10_000 {
             let id = table.issue(source(1), 1, 0).unwrap();
             table.0.take(id, 0).unwrap();

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 /// A block cipher; the length of the key tells one AES from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Block {
+pub(crate) enum CipherBlock {
     Aes,
     DesEde,
     Des,
@@ -29,17 +29,17 @@ pub(crate) enum Mode<'a> {
 macro_rules! with_cipher {
     ($block:expr, $key:expr, $function:ident, $($argument:expr),*) => {
         match ($block, $key.len()) {
-            (Block::Aes, 16) => $function::<Aes128>($key, $($argument),*),
-            (Block::Aes, 24) => $function::<Aes192>($key, $($argument),*),
-            (Block::Aes, 32) => $function::<Aes256>($key, $($argument),*),
-            (Block::DesEde, 24) => $function::<TdesEde3>($key, $($argument),*),
-            (Block::Des, 8) => $function::<Des>($key, $($argument),*),
+            (CipherBlock::Aes, 16) => $function::<Aes128>($key, $($argument),*),
+            (CipherBlock::Aes, 24) => $function::<Aes192>($key, $($argument),*),
+            (CipherBlock::Aes, 32) => $function::<Aes256>($key, $($argument),*),
+            (CipherBlock::DesEde, 24) => $function::<TdesEde3>($key, $($argument),*),
+            (CipherBlock::Des, 8) => $function::<Des>($key, $($argument),*),
             _ => None,
         }
     };
 }
 
-impl Block {
+impl CipherBlock {
     /// Bytes of a block, and of an initial vector.
     pub(crate) const fn len(self) -> usize {
         match self {
@@ -87,13 +87,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KEYS: [(Block, usize); 5] =
-        [(Block::Aes, 16), (Block::Aes, 24), (Block::Aes, 32), (Block::DesEde, 24), (Block::Des, 8)];
+    const KEYS: [(CipherBlock, usize); 5] = [
+        (CipherBlock::Aes, 16),
+        (CipherBlock::Aes, 24),
+        (CipherBlock::Aes, 32),
+        (CipherBlock::DesEde, 24),
+        (CipherBlock::Des, 8),
+    ];
     const BYTES: &[u8; 33] = b"0123456789abcdefghijklmnopqrstuvw";
 
     #[test]
     fn only_the_lengths_of_a_cipher_are_taken() {
-        for block in [Block::Aes, Block::DesEde, Block::Des] {
+        for block in [CipherBlock::Aes, CipherBlock::DesEde, CipherBlock::Des] {
             for len in 0..=BYTES.len() {
                 let (key, iv) = (&BYTES[..len], &BYTES[..block.len()]);
                 let is_key = KEYS.contains(&(block, len));

@@ -6,7 +6,7 @@
 //! networks in them, then the sources. Time comes in as an argument.
 
 use crate::cost::{self, Units};
-use crate::source::{Origin, SourceList, networks_of};
+use crate::source::{RequestOrigin, SourceList, networks_of};
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ const ACCOUNTS_MAX: usize = 8192;
 /// What waits, in the order in which it is to be done.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    flows: HashMap<Flow, VecDeque<(u64, T)>>,
-    ledger: Ledger,
+    flows: HashMap<SourceFlow, VecDeque<(u64, T)>>,
+    ledger: SourceLedger,
     len: usize,
     /// How many were added ever: of those with equal claims the first comes first.
     added: u64,
@@ -28,27 +28,27 @@ pub struct FairQueue<T> {
 
 /// What is shared out to: a source, by connections or by datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Flow {
+struct SourceFlow {
     is_connected: bool,
     networks: [IpAddr; 3],
 }
 
-impl Flow {
-    fn of(origin: Origin) -> Self {
+impl SourceFlow {
+    fn of(origin: RequestOrigin) -> Self {
         Self { is_connected: origin.is_connected, networks: networks_of(origin.ip) }
     }
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { flows: HashMap::new(), ledger: Ledger::default(), len: 0, added: 0 }
+        Self { flows: HashMap::new(), ledger: SourceLedger::default(), len: 0, added: 0 }
     }
 }
 
 impl<T> FairQueue<T> {
     /// Adds what is to be done for `origin`.
-    pub fn push(&mut self, origin: Origin, item: T) {
-        self.flows.entry(Flow::of(origin)).or_default().push_back((self.added, item));
+    pub fn push(&mut self, origin: RequestOrigin, item: T) {
+        self.flows.entry(SourceFlow::of(origin)).or_default().push_back((self.added, item));
         self.added += 1;
         self.len += 1;
     }
@@ -57,7 +57,7 @@ impl<T> FairQueue<T> {
     /// [`charge`](Self::charge).
     pub fn pop(&mut self, now_ms: u64) -> Option<T> {
         let ledger = &self.ledger;
-        let claim = |(flow, items): (&Flow, &VecDeque<(u64, T)>)| {
+        let claim = |(flow, items): (&SourceFlow, &VecDeque<(u64, T)>)| {
             (*flow, ledger.spent_by(flow, now_ms), items.front().map(|(number, _)| *number))
         };
         let (flow, ..) =
@@ -78,8 +78,8 @@ impl<T> FairQueue<T> {
     }
 
     /// Notes that `units` of work were done for `origin`.
-    pub fn charge(&mut self, origin: Origin, units: Units, now_ms: u64) {
-        self.ledger.charge(&Flow::of(origin), units, now_ms);
+    pub fn charge(&mut self, origin: RequestOrigin, units: Units, now_ms: u64) {
+        self.ledger.charge(&SourceFlow::of(origin), units, now_ms);
     }
 
     /// How many wait.
@@ -103,20 +103,20 @@ impl<T> FairQueue<T> {
 
 /// The work that was done for datagrams and connections, and for networks.
 #[derive(Debug, Default)]
-struct Ledger {
-    kinds: [Account; 2],
+struct SourceLedger {
+    kinds: [SourceAccount; 2],
     /// By position in [`networks_of`] and network.
-    networks: HashMap<(u8, IpAddr), Account>,
+    networks: HashMap<(u8, IpAddr), SourceAccount>,
 }
 
 /// Units as they were at a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct SourceAccount {
     units: f64,
     at_ms: u64,
 }
 
-impl Account {
+impl SourceAccount {
     fn units(&self, now_ms: u64) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
         let age_ms = now_ms.saturating_sub(self.at_ms) as f64;
@@ -130,9 +130,9 @@ impl Account {
     }
 }
 
-impl Ledger {
+impl SourceLedger {
     /// What the kind of `flow` and its networks have had, the widest first.
-    fn spent_by(&self, flow: &Flow, now_ms: u64) -> [f64; 4] {
+    fn spent_by(&self, flow: &SourceFlow, now_ms: u64) -> [f64; 4] {
         let [wide, middle, source] = [0, 1, 2].map(|level: u8| {
             let account = self.networks.get(&(level, flow.networks[usize::from(level)]));
             account.map_or(0.0, |account| account.units(now_ms))
@@ -140,7 +140,7 @@ impl Ledger {
         [self.kinds[usize::from(flow.is_connected)].units(now_ms), wide, middle, source]
     }
 
-    fn charge(&mut self, flow: &Flow, units: Units, now_ms: u64) {
+    fn charge(&mut self, flow: &SourceFlow, units: Units, now_ms: u64) {
         self.kinds[usize::from(flow.is_connected)].charge(units, now_ms);
         if self.networks.len() + 3 > ACCOUNTS_MAX {
             let all: f64 = self.networks.values().map(|account| account.units(now_ms)).sum();
@@ -182,13 +182,13 @@ impl Shares {
     }
 
     /// The widest network of `origin` and its source, with how many places each may take.
-    fn networks(&self, origin: Origin) -> [((bool, IpAddr), usize); 2] {
+    fn networks(&self, origin: RequestOrigin) -> [((bool, IpAddr), usize); 2] {
         let [wide, _, source] = networks_of(origin.ip);
         [((true, wide), self.most(2)), ((false, source), self.most(1))]
     }
 
     /// Takes a place for `origin`; false where there is none for it.
-    pub fn enter(&mut self, origin: Origin) -> bool {
+    pub fn enter(&mut self, origin: RequestOrigin) -> bool {
         let networks = self.networks(origin);
         let taken = |network: &(bool, IpAddr)| self.of_network.get(network).copied().unwrap_or(0);
         let has_share = || {
@@ -207,7 +207,7 @@ impl Shares {
     }
 
     /// Gives back the place that `origin` took.
-    pub fn leave(&mut self, origin: Origin) {
+    pub fn leave(&mut self, origin: RequestOrigin) {
         self.taken -= 1;
         self.datagrams -= usize::from(!origin.is_connected);
         for (network, _) in self.networks(origin) {
@@ -225,17 +225,17 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn connection(text: &str) -> Origin {
-        Origin::connection(text.parse().unwrap())
+    fn connection(text: &str) -> RequestOrigin {
+        RequestOrigin::connection(text.parse().unwrap())
     }
 
-    fn datagram(text: &str) -> Origin {
-        Origin::datagram(text.parse().unwrap())
+    fn datagram(text: &str) -> RequestOrigin {
+        RequestOrigin::datagram(text.parse().unwrap())
     }
 
     /// Lets each of `origins` ask for more and more, each request for so many units, and says what each has had after
     /// `count` requests.
-    fn served(origins: &[(Origin, Units)], count: usize) -> Vec<Units> {
+    fn served(origins: &[(RequestOrigin, Units)], count: usize) -> Vec<Units> {
         let (mut queue, mut had) = (FairQueue::default(), vec![0; origins.len()]);
         for (at, (origin, _)) in origins.iter().enumerate() {
             (0..count).for_each(|_| queue.push(*origin, at));
@@ -270,13 +270,13 @@ mod tests {
     #[test]
     fn many_addresses_of_one_network_share_what_one_network_gets() {
         let v6 = |n| (connection(&format!("2001:db8:1:{n:x}::1")), 1000);
-        let mut origins: Vec<(Origin, Units)> = (0..50).map(v6).collect();
+        let mut origins: Vec<(RequestOrigin, Units)> = (0..50).map(v6).collect();
         origins.push((connection("2001:db8:2::1"), 1000));
         let had = served(&origins, 1000);
         assert!((400_000..=600_000).contains(&had[50]), "{}", had[50]);
         assert!(had[..50].iter().all(|had| *had <= 20_000), "{had:?}");
         let v4 = |n| (connection(&format!("192.0.2.{n}")), 1000);
-        let mut origins: Vec<(Origin, Units)> = (0..50).map(v4).collect();
+        let mut origins: Vec<(RequestOrigin, Units)> = (0..50).map(v4).collect();
         origins.push((connection("198.51.100.1"), 1000));
         assert!(served(&origins, 1000)[50] >= 400_000);
     }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn connections_get_their_half_whatever_datagrams_come() {
         let forged = |n| (datagram(&format!("10.{n}.0.1")), 1000);
-        let mut origins: Vec<(Origin, Units)> = (0..100).map(forged).collect();
+        let mut origins: Vec<(RequestOrigin, Units)> = (0..100).map(forged).collect();
         origins.push((connection("10.7.0.1"), 1000));
         let had = served(&origins, 1000);
         assert!(had[100] >= 400_000, "{}", had[100]);
@@ -306,10 +306,10 @@ mod tests {
         let mut queue = FairQueue::<()>::default();
         queue.charge(connection("192.0.2.1"), 1_000_000, 0);
         for n in 0..20_000_u32 {
-            queue.charge(Origin::datagram(std::net::Ipv4Addr::from_bits(n << 8).into()), 10, 0);
+            queue.charge(RequestOrigin::datagram(std::net::Ipv4Addr::from_bits(n << 8).into()), 10, 0);
             assert!(queue.ledger.networks.len() <= ACCOUNTS_MAX);
         }
-        let flow = Flow::of(connection("192.0.2.1"));
+        let flow = SourceFlow::of(connection("192.0.2.1"));
         assert!(queue.ledger.spent_by(&flow, 0)[1] >= 1_000_000.0, "who has had most is not forgotten");
     }
 
@@ -317,7 +317,7 @@ mod tests {
     fn nobody_takes_all_places() {
         let exempt = SourceList::parse(&["203.0.113.0/24".to_owned()]).unwrap();
         let mut shares = Shares::new(16, exempt);
-        let mut entered = |origin: Origin| (0..100).take_while(|_| shares.enter(origin)).count();
+        let mut entered = |origin: RequestOrigin| (0..100).take_while(|_| shares.enter(origin)).count();
         assert_eq!(entered(datagram("192.0.2.1")), 4, "a source");
         assert_eq!([entered(datagram("192.0.2.2")), entered(datagram("192.0.2.3"))], [4, 0], "a network");
         assert_eq!([entered(datagram("10.0.0.1")), entered(datagram("10.1.0.1"))], [4, 0], "datagrams");

@@ -71,7 +71,7 @@ impl PrivateKey {
             data::PrivateKey::Rsa { .. } => Err(KeyError::NoPrimes),
             data::PrivateKey::Dsa { x, p, q, g } => {
                 let (secret, public) = dsa::PrivateKey::new(x, p, q, g)?;
-                let public = PublicKey(Public::Dsa(Box::new(public)));
+                let public = PublicKey(PublicKeyKind::Dsa(Box::new(public)));
                 Ok(Self { secret: Secret::Dsa(Box::new(secret)), public })
             }
         }
@@ -140,10 +140,10 @@ impl fmt::Debug for PrivateKey {
 
 /// A public key, ready to verify.
 #[derive(Clone)]
-pub struct PublicKey(Public);
+pub struct PublicKey(PublicKeyKind);
 
 #[derive(Clone)]
-enum Public {
+enum PublicKeyKind {
     Rsa(rsa::PublicKey),
     Dsa(Box<dsa::PublicKey>),
 }
@@ -164,9 +164,9 @@ impl PublicKey {
     /// As [`from_record`](Self::from_record).
     pub fn new(key: &data::PublicKey<'_>) -> Result<Self, KeyError> {
         match *key {
-            data::PublicKey::Rsa { e, n } => rsa::PublicKey::new(e, n).map(Public::Rsa).map(Self),
+            data::PublicKey::Rsa { e, n } => rsa::PublicKey::new(e, n).map(PublicKeyKind::Rsa).map(Self),
             data::PublicKey::Dsa { q, p, g, y } => {
-                Ok(Self(Public::Dsa(Box::new(dsa::PublicKey::new(y, p, q, g)?))))
+                Ok(Self(PublicKeyKind::Dsa(Box::new(dsa::PublicKey::new(y, p, q, g)?))))
             }
             data::PublicKey::Dh { .. } => Err(KeyError::NotForSigning),
         }
@@ -176,8 +176,8 @@ impl PublicKey {
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         match self.0 {
-            Public::Rsa(_) => Algorithm::Rsa,
-            Public::Dsa(_) => Algorithm::Dsa,
+            PublicKeyKind::Rsa(_) => Algorithm::Rsa,
+            PublicKeyKind::Dsa(_) => Algorithm::Dsa,
         }
     }
 
@@ -185,8 +185,8 @@ impl PublicKey {
     #[must_use]
     pub fn bits(&self) -> usize {
         match &self.0 {
-            Public::Rsa(key) => key.bits(),
-            Public::Dsa(key) => key.bits(),
+            PublicKeyKind::Rsa(key) => key.bits(),
+            PublicKeyKind::Dsa(key) => key.bits(),
         }
     }
 
@@ -201,8 +201,8 @@ impl PublicKey {
         signature: &[u8],
     ) -> Result<(), VerifyError> {
         match &self.0 {
-            Public::Rsa(key) => key.verify(digest, parts, signature),
-            Public::Dsa(key) => key.verify(digest, parts, signature),
+            PublicKeyKind::Rsa(key) => key.verify(digest, parts, signature),
+            PublicKeyKind::Dsa(key) => key.verify(digest, parts, signature),
         }
     }
 
@@ -218,8 +218,8 @@ impl PublicKey {
         signature: &[u8],
     ) -> Result<(), VerifyError> {
         match &self.0 {
-            Public::Rsa(key) => key.verify_value(digest, signed, signature),
-            Public::Dsa(key) => key.verify_value(digest, signed, signature),
+            PublicKeyKind::Rsa(key) => key.verify_value(digest, signed, signature),
+            PublicKeyKind::Dsa(key) => key.verify_value(digest, signed, signature),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Private key files, read and written: the plain form and those encrypted under a passphrase.
 
-use crate::cipher::{Block, Mode};
+use crate::cipher::{CipherBlock, Mode};
 use crate::error::KeyError;
 use crate::kdf::pbkdf2_sha1;
 use crate::{pem, random};
@@ -92,8 +92,8 @@ pub fn decode_within(
 
 fn decrypt(file: &Pbkdf2<'_>, passphrase: &[u8]) -> Result<PrivateKeyBuf, KeyFileError> {
     let (block, key_bits) = match file.scheme {
-        Scheme::PBKDF2_DESEDE => (Block::DesEde, [192].as_slice()),
-        _ => (Block::Aes, [128, 192, 256].as_slice()),
+        Scheme::PBKDF2_DESEDE => (CipherBlock::DesEde, [192].as_slice()),
+        _ => (CipherBlock::Aes, [128, 192, 256].as_slice()),
     };
     if file.iterations == 0 || !key_bits.contains(&file.key_bits) {
         return Err(KeyFileError::Undecryptable);
@@ -134,7 +134,7 @@ pub fn encrypt_with(
     iv: &[u8; 16],
 ) -> Zeroizing<Vec<u8>> {
     let aes_key = pbkdf2_sha1(passphrase, salt, iterations, 16);
-    let ciphertext = Block::Aes.encrypt(Mode::Cbc(iv), &aes_key, &key.to_bytes());
+    let ciphertext = CipherBlock::Aes.encrypt(Mode::Cbc(iv), &aes_key, &key.to_bytes());
     let ciphertext = ciphertext.expect("lengths of AES-128");
     let scheme = Scheme::PBKDF2_AES;
     let file = Pbkdf2 { scheme, salt, iterations, key_bits: 128, iv, ciphertext: &ciphertext };

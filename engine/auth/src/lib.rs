@@ -4,7 +4,7 @@
 //! - [`key`]: private keys that sign and public keys that verify, RSA and DSA.
 //! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
 //! - [`challenge`]: answers to challenges, made and verified.
-//! - [`challenges`], [`answered`]: challenges that wait for an answer, and whether one was made with a key.
+//! - [`challenges`], [`challenge_proof`]: challenges that wait for an answer, and whether one was made with a key.
 //! - [`source`], [`cost`], [`fair`]: where requests come from, what they cost, and whose turn it is.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - [`generate`]: new keys.
@@ -17,9 +17,9 @@
 #![forbid(unsafe_code)]
 
 pub mod agreement;
-pub mod answered;
 mod backend;
 pub mod challenge;
+pub mod challenge_proof;
 pub mod challenges;
 mod cipher;
 pub mod cost;

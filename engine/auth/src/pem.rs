@@ -1,7 +1,7 @@
 //! Keys as PEM, for everything that is not a handle server: SubjectPublicKeyInfo, PKCS #8 plain and encrypted,
 //! and the older PKCS #1 on the way in.
 
-use crate::cipher::{Block, Mode};
+use crate::cipher::{CipherBlock, Mode};
 use crate::keyfile::{ITERATIONS, KeyFileError};
 use crate::pkcs12;
 use crate::random;
@@ -211,7 +211,7 @@ fn integer(der: &[u8]) -> Result<Number<'_>, PemError> {
 /// PKCS #8 out of its encryption.
 fn decrypt(der: &[u8], passphrase: &[u8], iterations_max: u32) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
     let cipher = KeyFileError::Pem(PemError::Cipher);
-    if let Some(encrypted) = pkcs12::Encrypted::decode(der) {
+    if let Some(encrypted) = pkcs12::EncryptedKey::decode(der) {
         return encrypted.decrypt(passphrase, iterations_max);
     }
     let info = EncryptedPrivateKeyInfoRef::from_der(der).map_err(|_| cipher)?;
@@ -242,7 +242,7 @@ fn decrypt(der: &[u8], passphrase: &[u8], iterations_max: u32) -> Result<Zeroizi
         }
         _ => return Err(cipher),
     }
-    let plain = Block::Aes.decrypt(Mode::Cbc(iv), &key, info.encrypted_data.as_bytes());
+    let plain = CipherBlock::Aes.decrypt(Mode::Cbc(iv), &key, info.encrypted_data.as_bytes());
     plain.ok_or(KeyFileError::Undecryptable)
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn encrypted(
 ) -> Result<String, PemError> {
     let mut aes_key = Zeroizing::new([0; 32]);
     pbkdf2_hmac::<Sha256>(passphrase, salt, iterations, &mut *aes_key);
-    let text = Block::Aes.encrypt(Mode::Cbc(&iv), &*aes_key, &pkcs8(key)?).expect("lengths of AES-256");
+    let text = CipherBlock::Aes.encrypt(Mode::Cbc(&iv), &*aes_key, &pkcs8(key)?).expect("lengths of AES-256");
     let kdf = Pbkdf2Params::hmac_sha256(iterations, salt).map_err(|_| PemError::Cipher)?;
     let encryption = pbes2::EncryptionScheme::Aes256Cbc { iv };
     let parameters = pbes2::Parameters { kdf: Kdf::Pbkdf2(kdf), encryption };

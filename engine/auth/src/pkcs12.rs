@@ -1,7 +1,7 @@
 //! The password-based encryption of PKCS #12, SHA-1 and triple DES, which `hdl-convert-key` writes.
 //! RFC 7292 appendices B and C. It is read, and never written.
 
-use crate::cipher::{Block, Mode};
+use crate::cipher::{CipherBlock, Mode};
 use crate::keyfile::KeyFileError;
 use pkcs8::ObjectIdentifier;
 use pkcs8::der::asn1::{AnyRef, OctetStringRef};
@@ -20,13 +20,13 @@ const FOR_KEY: u8 = 1;
 const FOR_IV: u8 = 2;
 
 /// A PKCS #8 key that is encrypted in this way.
-pub(crate) struct Encrypted<'a> {
+pub(crate) struct EncryptedKey<'a> {
     salt: &'a [u8],
     iterations: u32,
     ciphertext: &'a [u8],
 }
 
-impl<'a> Encrypted<'a> {
+impl<'a> EncryptedKey<'a> {
     /// Reads an EncryptedPrivateKeyInfo; `None` when it is encrypted in another way.
     pub(crate) fn decode(der: &'a [u8]) -> Option<Self> {
         let outer = AnyRef::from_der(der).ok()?;
@@ -65,7 +65,7 @@ impl<'a> Encrypted<'a> {
         let (mut key, mut iv) = (Zeroizing::new([0; 24]), [0; 8]);
         self.derive(FOR_KEY, &passphrase, &mut *key);
         self.derive(FOR_IV, &passphrase, &mut iv);
-        let plain = Block::DesEde.decrypt(Mode::Cbc(&iv), &*key, self.ciphertext);
+        let plain = CipherBlock::DesEde.decrypt(Mode::Cbc(&iv), &*key, self.ciphertext);
         plain.ok_or(KeyFileError::Undecryptable)
     }
 

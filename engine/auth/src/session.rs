@@ -3,7 +3,7 @@
 //! The counters against replay are [`SeenCounters`](handle_proto::wire::counter::SeenCounters), MACs are
 //! [`mac_message`](crate::message::mac_message).
 
-use crate::cipher::{Block, Mode};
+use crate::cipher::{CipherBlock, Mode};
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use std::fmt;
@@ -68,11 +68,11 @@ impl SessionKey {
         &self.key
     }
 
-    fn block(&self) -> (Block, &[u8]) {
+    fn block(&self) -> (CipherBlock, &[u8]) {
         match self.cipher {
-            Cipher::DES => (Block::Des, &self.key),
-            Cipher::DESEDE => (Block::DesEde, &self.key),
-            _ => (Block::Aes, &self.key[..AES_KEY_LEN]),
+            Cipher::DES => (CipherBlock::Des, &self.key),
+            Cipher::DESEDE => (CipherBlock::DesEde, &self.key),
+            _ => (CipherBlock::Aes, &self.key[..AES_KEY_LEN]),
         }
     }
 

@@ -23,7 +23,7 @@ pub fn networks_of(address: IpAddr) -> [IpAddr; 3] {
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct RequestOrigin {
     /// The address that the request came from.
     pub ip: IpAddr,
     /// Whether the sender has shown that it receives what is sent to this address: a connection shows it, a datagram
@@ -31,7 +31,7 @@ pub struct Origin {
     pub is_connected: bool,
 }
 
-impl Origin {
+impl RequestOrigin {
     /// The sender of a datagram.
     #[must_use]
     pub const fn datagram(ip: IpAddr) -> Self {

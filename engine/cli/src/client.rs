@@ -5,13 +5,13 @@ mod local;
 use anyhow::{Context as _, ensure};
 use handle_client::bootstrap::{self, FILE_LEN_MAX, Overrides, Root};
 use handle_client::lookup::Client;
-use handle_formats::dct::Settings;
+use handle_formats::dct::DctSettings;
 use handle_proto::data::site::{InterfaceProtocol, SiteBuf};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use local::Directory;
+use local::ClientDirectory;
 
 /// Where the global service is, and how servers are asked.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -44,7 +44,7 @@ pub(crate) struct ClientArgs {
 impl ClientArgs {
     /// A client that knows what the files say.
     pub(crate) fn client(&self) -> anyhow::Result<Arc<Client>> {
-        let directory = Directory::find(self.client_dir.as_deref(), self.root.is_none())?;
+        let directory = ClientDirectory::find(self.client_dir.as_deref(), self.root.is_none())?;
         let settings = directory.settings()?;
         let mut client = Client::new(self.root(&directory, &settings)?);
         // One server that does not answer must not take all the time there is.
@@ -81,7 +81,7 @@ impl ClientArgs {
     }
 
     /// The global service; of no sites where no file is named and none is there.
-    fn root(&self, directory: &Directory, settings: &Settings) -> anyhow::Result<Root> {
+    fn root(&self, directory: &ClientDirectory, settings: &DctSettings) -> anyhow::Result<Root> {
         let found = || directory.file(&["bootstrap_handles", "root_info"]);
         let Some(path) = self.root.clone().or_else(found) else { return Ok(Root::default()) };
         let preferred = settings.text("preferred_global_service_handle").unwrap_or("0.NA/0.NA");
@@ -90,7 +90,7 @@ impl ClientArgs {
     }
 
     /// Services that are known beforehand: those of options, and failing that those of the directory.
-    fn add_overrides(&self, directory: &Directory, overrides: &mut Overrides) -> anyhow::Result<()> {
+    fn add_overrides(&self, directory: &ClientDirectory, overrides: &mut Overrides) -> anyhow::Result<()> {
         let found = |given: &Option<PathBuf>, names| given.clone().or_else(|| directory.file(names));
         if let Some(path) = found(&self.resolver_site, &["resolver_site"]) {
             overrides.read_resolver(&read(&path)?).with_context(|| path.display().to_string())?;

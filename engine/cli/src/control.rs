@@ -1,6 +1,6 @@
 //! `hdl control`: ask a running handled or handle-admin for its state, or tell it something.
 
-use crate::Outcome;
+use crate::ExitOutcome;
 use anyhow::Context as _;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -58,7 +58,7 @@ enum Command {
     Keep,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     // As it is typed.
     let name = clap::ValueEnum::to_possible_value(&args.command).context("each command has a name")?;
     let line = match &args.detail {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         print_indented(&answer, 0);
     }
     let refused = answer.get("error").is_some() || answer.get("ok") == Some(&Value::Bool(false));
-    Ok(if refused { Outcome::Refused } else { Outcome::Good })
+    Ok(if refused { ExitOutcome::Refused } else { ExitOutcome::Good })
 }
 
 /// Sends one command and reads its answer.

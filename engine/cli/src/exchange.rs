@@ -5,8 +5,8 @@ use anyhow::{Context as _, bail, ensure};
 use handle_client::sockets::size_receive_buffer;
 use handle_proto::limit::{self, MESSAGE_LEN_MAX};
 use handle_proto::wire::fragment::cut;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, Version};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// A request, ready to be sent.
-pub(crate) struct Asked {
+pub(crate) struct OutgoingQuery {
     /// What answers refer to.
     pub(crate) request_id: i32,
     /// The message, envelope first.
@@ -26,7 +26,7 @@ pub(crate) struct Asked {
 }
 
 /// An answer, put together.
-pub(crate) struct Answered {
+pub(crate) struct AssembledAnswer {
     /// The message, envelope first.
     pub(crate) message: Vec<u8>,
     /// From the datagram that was answered to the whole answer.
@@ -61,7 +61,7 @@ impl std::fmt::Display for NoAnswer {
 impl std::error::Error for NoAnswer {}
 
 /// Makes a request with an id of its own.
-pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<Asked> {
+pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<OutgoingQuery> {
     // Positive, as deployed clients choose it, and hard to guess for those who would answer falsely.
     let request_id = rand::random_range(1..i32::MAX);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -75,13 +75,17 @@ pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<A
     let (envelope, data) = Envelope::split(&message).context("the request is too long")?;
     let datagrams = cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat());
     let datagrams = datagrams.collect();
-    Ok(Asked { request_id, message, datagrams, covered })
+    Ok(OutgoingQuery { request_id, message, datagrams, covered })
 }
 
 /// Sends the datagrams of a request, again after each of `waits_ms`, and waits for the answer.
 ///
 /// `None` when none came. Answers to other requests are ignored.
-pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow::Result<Option<Answered>> {
+pub(crate) fn ask(
+    server: SocketAddr,
+    asked: &OutgoingQuery,
+    waits_ms: &[u32],
+) -> anyhow::Result<Option<AssembledAnswer>> {
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).context("cannot open a UDP socket")?;
     size_receive_buffer(&socket).context("cannot size the buffer of a UDP socket")?;
@@ -118,13 +122,13 @@ pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow
                 continue;
             }
             let message = match fragments.accept((), datagram, 0) {
-                Ok(Reassembled::Whole(message)) => message.to_vec(),
-                Ok(Reassembled::Complete(message)) => message,
+                Ok(ReassemblyOutcome::Whole(message)) => message.to_vec(),
+                Ok(ReassemblyOutcome::Complete(message)) => message,
                 // What cannot be a fragment is not our answer.
-                Ok(Reassembled::Incomplete) | Err(_) => continue,
+                Ok(ReassemblyOutcome::Incomplete) | Err(_) => continue,
             };
             let datagrams_count = cut(&envelope).len();
-            return Ok(Some(Answered { message, took: sent.elapsed(), datagrams_count }));
+            return Ok(Some(AssembledAnswer { message, took: sent.elapsed(), datagrams_count }));
         }
     }
     if fragments.is_empty() {
@@ -138,9 +142,9 @@ pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow
 /// `None` when none came within `patience`.
 pub(crate) fn ask_over_tcp(
     server: SocketAddr,
-    asked: &Asked,
+    asked: &OutgoingQuery,
     patience: Duration,
-) -> anyhow::Result<Option<Answered>> {
+) -> anyhow::Result<Option<AssembledAnswer>> {
     let is_late =
         |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
     let mut stream = match TcpStream::connect_timeout(&server, patience) {
@@ -157,14 +161,14 @@ pub(crate) fn ask_over_tcp(
     stream.write_all(&asked.message).with_context(|| format!("cannot send to {server}"))?;
     let (mut bytes, mut room) = (Vec::new(), vec![0; 1 << 16]);
     loop {
-        if let Front::Message(message, _) =
+        if let StreamFront::Message(message, _) =
             split(&bytes, MESSAGE_LEN_MAX).context("the answer does not decode")?
         {
             let (envelope, _) = Envelope::split(message).context("the answer does not decode")?;
             let id = envelope.request_id;
             ensure!(id == asked.request_id || id == NO_REQUEST, "{server} answers another request");
             let (message, took) = (message.to_vec(), sent.elapsed());
-            return Ok(Some(Answered { message, took, datagrams_count: 0 }));
+            return Ok(Some(AssembledAnswer { message, took, datagrams_count: 0 }));
         }
         let Some(left) = patience.checked_sub(sent.elapsed()).filter(|left| !left.is_zero()) else {
             return Ok(None);

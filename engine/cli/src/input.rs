@@ -20,7 +20,7 @@ const LINE_LEN_MAX: u64 = 16 << 20;
 const BUFFER_LEN: usize = 1 << 20;
 
 /// What a line says.
-pub(crate) enum Entry<'a> {
+pub(crate) enum InputEntry<'a> {
     /// The record of a handle.
     Record(&'a str, Values<'a>),
     /// The handle is to go.
@@ -30,7 +30,7 @@ pub(crate) enum Entry<'a> {
 }
 
 /// The files that records are read from; `-` is standard input.
-pub(crate) struct Inputs<'a> {
+pub(crate) struct ValueInputs<'a> {
     paths: &'a [PathBuf],
     default_timestamp: u32,
 }
@@ -46,7 +46,7 @@ struct HomedPrefix {
     homed: String,
 }
 
-impl<'a> Inputs<'a> {
+impl<'a> ValueInputs<'a> {
     /// These files, in this order.
     pub(crate) const fn new(paths: &'a [PathBuf]) -> Self {
         Self { paths, default_timestamp: 0 }
@@ -70,7 +70,7 @@ impl<'a> Inputs<'a> {
     pub(crate) fn each(
         &self,
         bar: &ProgressBar,
-        mut take: impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
+        mut take: impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         for (file_at, path) in self.paths.iter().enumerate() {
             let shown = path.display();
@@ -137,7 +137,7 @@ fn each_line(
     path: &Path,
     default_timestamp: u32,
     bar: &ProgressBar,
-    take: &mut impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
+    take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let (mut line, mut values) = (String::new(), Vec::new());
     for number in 1.. {
@@ -159,13 +159,13 @@ fn each_line(
         match RecordLine::parse_dated(text, &mut values, default_timestamp) {
             Ok(record) => {
                 let values = Values::from_encoded(record.values_count, &values).with_context(at)?;
-                take(origin(file_at, number), Entry::Record(&record.handle, values))?;
+                take(origin(file_at, number), InputEntry::Record(&record.handle, values))?;
             }
             Err(error) => {
                 if let Ok(Deletion { handle, deleted: true }) = serde_json::from_str(text) {
-                    take(origin(file_at, number), Entry::Deleted(&handle))?;
+                    take(origin(file_at, number), InputEntry::Deleted(&handle))?;
                 } else if let Ok(HomedPrefix { homed }) = serde_json::from_str(text) {
-                    take(origin(file_at, number), Entry::Homed(&homed))?;
+                    take(origin(file_at, number), InputEntry::Homed(&homed))?;
                 } else {
                     bail!("{}: {}{error}", at(), handle_in(text));
                 }
@@ -190,7 +190,7 @@ fn each_of_array(
     file_at: usize,
     path: &Path,
     default_timestamp: u32,
-    take: &mut impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
+    take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let records: Vec<serde_json::Value> = serde_json::from_reader(reader)
         .with_context(|| format!("{} is no array of records", path.display()))?;
@@ -198,11 +198,11 @@ fn each_of_array(
     for (json, number) in records.iter().zip(1..) {
         let origin = origin(file_at, IN_ARRAY | number);
         if let Ok(Deletion { handle, deleted: true }) = Deletion::deserialize(json) {
-            take(origin, Entry::Deleted(&handle))?;
+            take(origin, InputEntry::Deleted(&handle))?;
             continue;
         }
         if let Ok(HomedPrefix { homed }) = HomedPrefix::deserialize(json) {
-            take(origin, Entry::Homed(&homed))?;
+            take(origin, InputEntry::Homed(&homed))?;
             continue;
         }
         let at = || format!("{}: {}", place(path, origin), json["handle"].as_str().unwrap_or("no handle"));
@@ -211,7 +211,7 @@ fn each_of_array(
         record.values.iter().for_each(|value| encoded.extend_from_slice(value.as_bytes()));
         let handle = std::str::from_utf8(&record.handle).with_context(at)?;
         let values = Values::from_encoded(record.values.len(), &encoded).with_context(at)?;
-        take(origin, Entry::Record(handle, values))?;
+        take(origin, InputEntry::Record(handle, values))?;
     }
     Ok(())
 }

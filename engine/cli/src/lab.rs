@@ -7,14 +7,14 @@
 mod records;
 mod topology;
 
-use crate::Outcome;
+use crate::ExitOutcome;
+use crate::handled_process::{self, HandledProcess};
 use crate::output;
-use crate::served::{self, Process};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, ensure};
 use handle_server::config::Config;
 use handle_snapshot::set::storage::create_directory;
-use records::Records;
+use records::LabRecords;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use topology::{Place, SiteName, Topology};
+use topology::{LabTopology, ServerPlace, SiteName};
 
 /// A small Handle System on loopback: nine servers in five sites, with real records.
 #[derive(clap::Args, Debug)]
@@ -80,14 +80,14 @@ pub(crate) struct ServerArgs {
 }
 
 /// A server process of the lab.
-pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
-    served::serve(&Config::read(&args.config)?)
+pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
+    handled_process::serve(&Config::read(&args.config)?)
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let Command::Up(args) = &args.command;
     // Before anything is written or started, so that all of it is cleared away.
-    let end = End::listen()?;
+    let end = LabEnd::listen()?;
     let temporary = tempfile::tempdir().context("cannot make a temporary directory")?;
     let directory = args.dir.clone().unwrap_or_else(|| temporary.path().to_owned());
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -96,18 +96,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         "{} is not empty: name another directory",
         directory.display()
     );
-    let topology = Topology::new(&args.port)?;
-    let records = Records::new(&topology, args.records.as_deref())?;
+    let topology = LabTopology::new(&args.port)?;
+    let records = LabRecords::new(&topology, args.records.as_deref())?;
     std::fs::write(directory.join("bootstrap_handles"), format!("{:#}", records.bootstrap()))?;
     let mut servers = vec![];
     for place in topology.places() {
         if end.has_come() {
-            return Ok(Outcome::Failed);
+            return Ok(ExitOutcome::Failed);
         }
         let config = make(&directory, &topology, &records, &place)?;
         let control = config.with_file_name("control.sock");
         let process =
-            Process::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
+            HandledProcess::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
         servers.push((place, process));
     }
     show(args, &directory, &servers, end.input_has_ended());
@@ -122,11 +122,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             None => println!("the lab is down, and nothing of it is left"),
         }
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// Writes what a server needs: its share of the records, its site, its key, and its configuration.
-fn make(directory: &Path, topology: &Topology, records: &Records, place: &Place) -> anyhow::Result<PathBuf> {
+fn make(
+    directory: &Path,
+    topology: &LabTopology,
+    records: &LabRecords,
+    place: &ServerPlace,
+) -> anyhow::Result<PathBuf> {
     let own = directory.join(format!("{}-{}", place.site.name(), place.at + 1));
     let set = own.join("set");
     create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
@@ -144,7 +149,7 @@ fn make(directory: &Path, topology: &Topology, records: &Records, place: &Place)
     Ok(config)
 }
 
-fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)], is_input_closed: bool) {
+fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, HandledProcess)], is_input_closed: bool) {
     let root = directory.join("bootstrap_handles");
     if args.json {
         let list: Vec<_> = servers
@@ -197,19 +202,19 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)], is_input_
 }
 
 /// What ends the lab: a signal, the end of standard input, or the end of its time.
-struct End {
+struct LabEnd {
     is_signalled: Arc<AtomicBool>,
     is_input_over: Arc<AtomicBool>,
-    causes: mpsc::Receiver<Cause>,
+    causes: mpsc::Receiver<EndCause>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+enum EndCause {
     Signal,
     Input,
 }
 
-impl End {
+impl LabEnd {
     fn listen() -> anyhow::Result<Self> {
         let (send, causes) = mpsc::channel();
         let is_signalled = Arc::new(AtomicBool::new(false));
@@ -220,7 +225,7 @@ impl End {
             move || {
                 for _ in &mut signals {
                     is_signalled.store(true, Ordering::Relaxed);
-                    let _ = send.send(Cause::Signal);
+                    let _ = send.send(EndCause::Signal);
                 }
             }
         });
@@ -229,7 +234,7 @@ impl End {
             move || {
                 let _ = std::io::stdin().read_to_end(&mut Vec::new());
                 is_input_over.store(true, Ordering::Relaxed);
-                send.send(Cause::Input)
+                send.send(EndCause::Input)
             }
         });
         Ok(Self { is_signalled, is_input_over, causes })
@@ -257,9 +262,9 @@ impl End {
                     cause
                 }
                 // A channel whose senders are gone has nobody to wait for.
-                None => self.causes.recv().unwrap_or(Cause::Signal),
+                None => self.causes.recv().unwrap_or(EndCause::Signal),
             };
-            if cause == Cause::Signal || input_counts {
+            if cause == EndCause::Signal || input_counts {
                 return;
             }
             input_counts = true;

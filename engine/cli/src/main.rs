@@ -15,7 +15,8 @@ mod demo;
 mod dump;
 mod exchange;
 mod handle;
-mod homed;
+mod handled_process;
+mod homed_prefixes;
 mod init;
 mod input;
 mod key;
@@ -27,7 +28,6 @@ mod reference;
 mod resolve;
 mod root;
 mod secret;
-mod served;
 mod server;
 mod service;
 mod share;
@@ -69,7 +69,7 @@ struct Args {
         global = true,
         hide_possible_values = true
     )]
-    color: style::When,
+    color: style::ColorChoice,
 }
 
 #[derive(Subcommand, Debug)]
@@ -124,7 +124,7 @@ enum Command {
 
 /// What a command came to, as an exit code. Usage errors are 2, of clap and [`UsageError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ExitOutcome {
     /// As asked.
     Good = 0,
     /// Something failed that is not listed below.
@@ -163,7 +163,7 @@ fn main() -> ExitCode {
         // A usage error shows arguments, which may come from elsewhere.
         Err(error) => {
             error.render().to_string().lines().for_each(|line| eprintln!("{line}"));
-            return ExitCode::from(Outcome::BadInput as u8);
+            return ExitCode::from(ExitOutcome::BadInput as u8);
         }
     };
     style::choose(args.color);
@@ -191,7 +191,7 @@ fn main() -> ExitCode {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);
             output::lines(String::from_utf8_lossy(&script).trim_end());
-            Ok(Outcome::Good)
+            Ok(ExitOutcome::Good)
         }
     };
     let done = done.and_then(|outcome| match output::check() {
@@ -206,9 +206,9 @@ fn main() -> ExitCode {
             eprintln!("hdl: {error:#}");
             advice::of(&error).iter().for_each(|advice| eprintln!("hdl: {advice}"));
             let outcome = match () {
-                () if error.is::<exchange::NoAnswer>() => Outcome::NoAnswer,
-                () if error.is::<UsageError>() => Outcome::BadInput,
-                () => Outcome::Failed,
+                () if error.is::<exchange::NoAnswer>() => ExitOutcome::NoAnswer,
+                () if error.is::<UsageError>() => ExitOutcome::BadInput,
+                () => ExitOutcome::Failed,
             };
             ExitCode::from(outcome as u8)
         }

@@ -2,13 +2,13 @@
 
 mod body;
 
-use crate::{Outcome, dump, output};
+use crate::{ExitOutcome, dump, output};
 use anyhow::{Context as _, bail, ensure};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::json::message_to_json;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_REASSEMBLY_MS};
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Body, Envelope, Header, Message};
 use handle_proto::{DecodeError, Handle, OpFlags};
 use std::borrow::Cow;
@@ -50,7 +50,7 @@ struct DecodeArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let Command::Decode(args) = &args.command;
     let datagrams = dump::datagrams(&input(args)?)?;
     if datagrams.is_empty() {
@@ -62,27 +62,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         bytes_max: 64 * MESSAGE_LEN_MAX as usize,
         age_ms_max: UDP_REASSEMBLY_MS.into(),
     });
-    let mut outcome = Outcome::Good;
+    let mut outcome = ExitOutcome::Good;
     for datagram in &datagrams {
         let mut rest = datagram.as_slice();
         while !rest.is_empty() {
             let (bytes, after) = unit(rest);
             rest = after;
             let (message, was_cut) = match fragments.accept((), bytes, 0) {
-                Ok(Reassembled::Complete(message)) => (Cow::Owned(message), true),
-                Ok(Reassembled::Incomplete) => continue,
+                Ok(ReassemblyOutcome::Complete(message)) => (Cow::Owned(message), true),
+                Ok(ReassemblyOutcome::Incomplete) => continue,
                 // What is no whole fragment is shown as far as it goes.
-                Ok(Reassembled::Whole(_)) | Err(_) => (Cow::Borrowed(bytes), false),
+                Ok(ReassemblyOutcome::Whole(_)) | Err(_) => (Cow::Borrowed(bytes), false),
             };
             if let Err(error) = show(&message, was_cut, args.json) {
-                outcome = Outcome::Failed;
+                outcome = ExitOutcome::Failed;
                 eprintln!("hdl: {error:#}");
             }
             output::check()?;
         }
     }
     if !fragments.is_empty() {
-        outcome = Outcome::Failed;
+        outcome = ExitOutcome::Failed;
         eprintln!("hdl: of {} messages, fragments are missing", fragments.len());
     }
     Ok(outcome)
@@ -103,7 +103,7 @@ fn input(args: &DecodeArgs) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Prints lines of offset, bytes, name and meaning.
-struct Printer<'a> {
+struct MessagePrinter<'a> {
     bytes: &'a [u8],
     at: usize,
 }
@@ -111,7 +111,7 @@ struct Printer<'a> {
 /// Bytes shown in one line; the rest is said to be more.
 const SHOWN_LEN: usize = 16;
 
-impl Printer<'_> {
+impl MessagePrinter<'_> {
     fn field(&mut self, len: usize, name: &str, meaning: &str) {
         let end = (self.at + len).min(self.bytes.len());
         let bytes = &self.bytes[self.at.min(end)..end];
@@ -167,7 +167,7 @@ fn show(bytes: &[u8], was_cut: bool, as_json: bool) -> anyhow::Result<()> {
 
 fn as_text(envelope: &Envelope, bytes: &[u8], was_cut: bool) -> anyhow::Result<()> {
     let rest = &bytes[Envelope::LEN..];
-    let mut print = Printer { bytes, at: 0 };
+    let mut print = MessagePrinter { bytes, at: 0 };
     println!("envelope{}", if was_cut { " (of the message put together from fragments)" } else { "" });
     print.field(2, "version", &envelope.version.to_string());
     print.field(2, "flags, suggested", &envelope_flags(envelope));

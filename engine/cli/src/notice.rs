@@ -1,16 +1,16 @@
 //! What the namespace of a prefix says to people: whom to write to, and that it is not active.
 
 use handle_client::lookup::Client;
-use handle_client::question::Wants;
-use handle_client::{Answer, driver, namespace};
+use handle_client::question::AnswerWants;
+use handle_client::{LookupAnswer, driver, namespace};
 use handle_proto::Handle;
 use handle_template::Notice;
 
 /// What the namespaces of a handle say, the inner one first to be heard. `ask` gives what they are asked for.
 pub(crate) fn of(
     handle: &[u8],
-    wants: Wants,
-    mut ask: impl FnMut(&handle_client::Question) -> Option<Answer>,
+    wants: AnswerWants,
+    mut ask: impl FnMut(&handle_client::Question) -> Option<LookupAnswer>,
 ) -> Notice {
     let questions = namespace::questions(Handle(handle), wants);
     let notices = questions.iter().filter_map(|question| Notice::of_record(ask(question)?.values().iter()));
@@ -18,7 +18,7 @@ pub(crate) fn of(
 }
 
 /// Tells that the prefix of a handle is not active, as far as that is known by now: nobody is asked for it.
-pub(crate) fn warn(client: &Client, handle: &[u8], wants: Wants) {
+pub(crate) fn warn(client: &Client, handle: &[u8], wants: AnswerWants) {
     let notice = of(handle, wants, |question| {
         client.cache.get(question, driver::now()).map(handle_client::SharedAnswer::into_answer)
     });

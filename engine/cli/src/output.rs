@@ -91,19 +91,19 @@ pub(crate) fn check() -> anyhow::Result<()> {
 const DATA_CHARS_MAX: usize = 2000;
 
 /// A table without frames. Each row is one line, however long: what is copied from it is whole.
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     table: comfy_table::Table,
     paints: Vec<Paint>,
 }
 
 /// A table with these columns.
-pub(crate) fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> TextTable {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
-    Table { table, paints: vec![Paint::Strong] }
+    TextTable { table, paints: vec![Paint::Strong] }
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn add_row(&mut self, row: impl IntoIterator<Item: fmt::Display>) {
         self.add_painted(Paint::Plain, row);
     }
@@ -115,7 +115,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (line, &of)) in self.table.lines().zip(&self.paints).enumerate() {
             let end = if number == 0 { "" } else { "\n" };
@@ -126,7 +126,7 @@ impl fmt::Display for Table {
 }
 
 /// Values as a table.
-pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Table {
+pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> TextTable {
     let mut table = table(&["index", "type", "ttl", "rights", "changed", "data"]);
     for value in values {
         table.add_row([

@@ -1,9 +1,9 @@
 //! `hdl reference`: what handle a reference means, and the forms in which it is best written.
 
-use crate::Outcome;
+use crate::ExitOutcome;
 use crate::output::{self, printable};
 use anyhow::Context as _;
-use handle_client::reference::{PROXY, Reference, Rules, canonical, charset, url};
+use handle_client::reference::{HandleReference, PROXY, ReferenceRules, canonical, charset, url};
 use serde_json::json;
 
 /// Say which handle a reference means, and print its two best forms.
@@ -48,27 +48,27 @@ pub(crate) struct RulesArgs {
 }
 
 impl RulesArgs {
-    pub(crate) fn rules(&self) -> anyhow::Result<Rules> {
+    pub(crate) fn rules(&self) -> anyhow::Result<ReferenceRules> {
         let charset = match &self.charset {
             Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
             None => None,
         };
-        let mut rules = Rules { lenient: self.lenient, charset, ..Rules::typed() };
+        let mut rules = ReferenceRules { lenient: self.lenient, charset, ..ReferenceRules::typed() };
         rules.hosts.extend(self.host.iter().cloned());
         Ok(rules)
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let rules = output::or_as_json(args.rules.rules(), args.json)?;
     let slash = if args.proxy.ends_with('/') { "" } else { "/" };
     let proxy = format!("{}{slash}", args.proxy);
-    let mut outcome = Outcome::Good;
+    let mut outcome = ExitOutcome::Good;
     for written in &args.references {
-        match Reference::parse(written, &rules) {
+        match HandleReference::parse(written, &rules) {
             Ok(reference) => show(args, &reference, &proxy),
             Err(error) => {
-                outcome = Outcome::Failed;
+                outcome = ExitOutcome::Failed;
                 if args.json {
                     println!(
                         "{}",
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn show(args: &Args, reference: &Reference, proxy: &str) {
+fn show(args: &Args, reference: &HandleReference, proxy: &str) {
     let (text, address) = (canonical(&reference.handle), url(&reference.handle, proxy));
     if args.json {
         let options: Vec<_> =

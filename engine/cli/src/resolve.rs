@@ -2,7 +2,7 @@
 
 mod bulk;
 mod direct;
-mod found;
+mod global;
 mod hint;
 
 pub(crate) use hint::of_partial_answer;
@@ -11,13 +11,13 @@ use crate::client::ClientArgs;
 use crate::reference::RulesArgs;
 use crate::secret::IdentityArgs;
 use crate::server::SESSION_IDLE_S;
-use crate::{Outcome, UsageError, exchange, output};
+use crate::{ExitOutcome, UsageError, exchange, output};
 use anyhow::{Context as _, bail};
 use handle_client::Question;
-use handle_client::lookup::{Options, Whom};
-use handle_client::plan::Target;
-use handle_client::question::Wants;
-use handle_client::reference::Reference;
+use handle_client::lookup::{LookupOptions, LookupTarget};
+use handle_client::plan::ServerTarget;
+use handle_client::question::AnswerWants;
+use handle_client::reference::HandleReference;
 use handle_proto::ResponseCode;
 use handle_proto::data::site::InterfaceProtocol;
 use std::path::PathBuf;
@@ -117,7 +117,7 @@ impl Args {
 
     /// What is asked for a reference. Of its options `type`, `index`, `auth` and `cert` say something about that, the last
     /// two by being there; the others are for whoever follows links.
-    fn question(&self, reference: &Reference) -> anyhow::Result<Question> {
+    fn question(&self, reference: &HandleReference) -> anyhow::Result<Question> {
         let mut indexes = self.index.clone();
         for &index in &reference.indexes {
             indexes.push(i32::try_from(index).with_context(|| format!("{index} is no index of a value"))?);
@@ -128,7 +128,7 @@ impl Args {
             types = vec![b"URL".to_vec()];
         }
         let says = |option| reference.options.iter().any(|(name, _)| name == option);
-        let wants = Wants {
+        let wants = AnswerWants {
             certified: self.certify || says("cert"),
             authoritative: self.authoritative || says("auth"),
             public_only: !self.all && self.identity.auth.is_none(),
@@ -137,7 +137,7 @@ impl Args {
     }
 
     /// What was asked for that is not to be had of a server that is named.
-    fn unknown_to_servers(&self, wants: Wants) -> Option<&'static str> {
+    fn unknown_to_servers(&self, wants: AnswerWants) -> Option<&'static str> {
         let options = [
             (self.certify, "--certify"),
             (wants.certified, "?cert"),
@@ -152,14 +152,14 @@ impl Args {
         options.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
     }
 
-    fn options(&self) -> anyhow::Result<Options> {
+    fn options(&self) -> anyhow::Result<LookupOptions> {
         let whom = match &self.site {
-            Some(path) => Whom::Sites(vec![Arc::new(crate::client::read_site(path)?)]),
-            None => Whom::Responsible,
+            Some(path) => LookupTarget::Sites(vec![Arc::new(crate::client::read_site(path)?)]),
+            None => LookupTarget::Responsible,
         };
-        Ok(Options {
+        Ok(LookupOptions {
             use_cache: !self.no_cache,
-            whom,
+            target: whom,
             identity: self.identity.read()?,
             // For one question it would take longer.
             session_timeout_s: (self.file.is_some() || self.handles.len() > 1).then_some(SESSION_IDLE_S),
@@ -167,16 +167,16 @@ impl Args {
             aliases_max: self.aliases,
             trace: self.trace,
             service_only: false,
-            ..Options::default()
+            ..LookupOptions::default()
         })
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     output::or_as_json(resolve(args), args.json)
 }
 
-fn resolve(args: &Args) -> anyhow::Result<Outcome> {
+fn resolve(args: &Args) -> anyhow::Result<ExitOutcome> {
     let rules = args.rules.rules()?;
     if args.file.is_some() || args.handles.len() > 1 {
         if args.server.is_some() || args.trace || args.signatures {
@@ -188,8 +188,8 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
         return bulk::run(args, &rules);
     }
     let written = args.handles.first().context("a handle is missing")?;
-    let reference =
-        Reference::parse(written, &rules).with_context(|| UsageError(format!("{written:?} is no handle")))?;
+    let reference = HandleReference::parse(written, &rules)
+        .with_context(|| UsageError(format!("{written:?} is no handle")))?;
     let question = args.question(&reference)?;
     let server = args.server.as_ref().or(reference.server.as_ref());
     if let (Some(server), Some(option)) = (server, args.unknown_to_servers(question.wants)) {
@@ -213,23 +213,27 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
         // Whoever wants more than is public has to answer what the server asks.
         Some(server) if args.identity.auth.is_some() => {
             let protocol = if args.client.tcp { InterfaceProtocol::TCP } else { InterfaceProtocol::UDP };
-            let target = Target::at(exchange::address(server)?, protocol);
-            found::run(args, &question, Options { whom: Whom::Servers(vec![target]), ..args.options()? })
+            let target = ServerTarget::at(exchange::address(server)?, protocol);
+            global::run(
+                args,
+                &question,
+                LookupOptions { target: LookupTarget::Servers(vec![target]), ..args.options()? },
+            )
         }
         Some(server) => direct::run(args, &question, &reference.handle, server),
-        None => found::run(args, &question, args.options()?),
+        None => global::run(args, &question, args.options()?),
     }
 }
 
 /// What a code of a response means to a shell.
-pub(crate) const fn outcome(code: ResponseCode) -> Outcome {
+pub(crate) const fn outcome(code: ResponseCode) -> ExitOutcome {
     match code {
-        ResponseCode::SUCCESS => Outcome::Good,
-        ResponseCode::HANDLE_NOT_FOUND => Outcome::NotFound,
-        ResponseCode::VALUES_NOT_FOUND => Outcome::NoValues,
+        ResponseCode::SUCCESS => ExitOutcome::Good,
+        ResponseCode::HANDLE_NOT_FOUND => ExitOutcome::NotFound,
+        ResponseCode::VALUES_NOT_FOUND => ExitOutcome::NoValues,
         ResponseCode::SERVER_NOT_RESPONSIBLE
         | ResponseCode::SERVICE_REFERRAL
-        | ResponseCode::PREFIX_REFERRAL => Outcome::NotResponsible,
-        _ => Outcome::Refused,
+        | ResponseCode::PREFIX_REFERRAL => ExitOutcome::NotResponsible,
+        _ => ExitOutcome::Refused,
     }
 }

@@ -1,12 +1,12 @@
 //! `hdl root`: what is known of the global service, and the same asked for anew.
 
 use crate::client::ClientArgs;
-use crate::{Outcome, output, snapshot};
+use crate::{ExitOutcome, output, snapshot};
 use anyhow::Context as _;
 use handle_client::bootstrap;
-use handle_client::lookup::Options;
+use handle_client::lookup::LookupOptions;
 use handle_client::refresh::refresh;
-use handle_client::{Driver, Question};
+use handle_client::{BlockingDriver, Question};
 use handle_proto::json::site_to_json;
 use serde_json::json;
 use std::path::PathBuf;
@@ -37,15 +37,15 @@ pub(crate) struct Args {
     client: ClientArgs,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     output::or_as_json(show_or_refresh(args), args.json)
 }
 
-fn show_or_refresh(args: &Args) -> anyhow::Result<Outcome> {
+fn show_or_refresh(args: &Args) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
     if let Some(path) = &args.output {
-        let mut driver = Driver::new(Arc::clone(&client));
-        let options = Options { use_cache: false, ..Options::default() };
+        let mut driver = BlockingDriver::new(Arc::clone(&client));
+        let options = LookupOptions { use_cache: false, ..LookupOptions::default() };
         let mut fetch = |question: &Question| {
             let outcome = driver.resolve(question, &options).outcome;
             outcome.inspect_err(|error| eprintln!("hdl: {error}")).ok().map(|answer| (*answer).clone())
@@ -58,7 +58,7 @@ fn show_or_refresh(args: &Args) -> anyhow::Result<Outcome> {
             path.display(),
             file["handles"].as_object().map_or(0, serde_json::Map::len)
         );
-        return Ok(Outcome::Good);
+        return Ok(ExitOutcome::Good);
     }
     let root = client.root.get();
     anyhow::ensure!(!root.sites.is_empty(), "the global service is not known: name a file of it (--root)");
@@ -68,12 +68,12 @@ fn show_or_refresh(args: &Args) -> anyhow::Result<Outcome> {
         let sites: Vec<_> = root.sites.iter().map(|site| site_to_json(&site.view())).collect();
         let keys = root.trusted_keys.len();
         output::print_json(&json!({ "written": updated, "trustedKeys": keys, "sites": sites }));
-        return Ok(Outcome::Good);
+        return Ok(ExitOutcome::Good);
     }
     let written = updated.as_deref().unwrap_or("at an unknown time");
     println!("written {written}, {} trusted keys", root.trusted_keys.len());
     for site in &root.sites {
         println!("{}", output::describe(handle_proto::data::kind::HS_SITE, site.as_bytes()));
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }

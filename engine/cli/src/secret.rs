@@ -6,13 +6,13 @@ use anyhow::{Context as _, bail, ensure};
 use handle_auth::file::open_secret_file;
 use handle_auth::{PrivateKey, challenge};
 use handle_client::Allowances;
-use handle_client::administration::{Identity, Key};
+use handle_client::administration::{ClientIdentity, IdentityKey};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Bytes that are cleared when they are no longer needed.
-pub(crate) type Secret = Zeroizing<Vec<u8>>;
+pub(crate) type SecretArgument = Zeroizing<Vec<u8>>;
 
 /// Where the passphrase of a key file is.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -26,13 +26,13 @@ pub(crate) struct PassphraseArgs {
 }
 
 impl PassphraseArgs {
-    pub(crate) fn read(&self) -> anyhow::Result<Option<Secret>> {
+    pub(crate) fn read(&self) -> anyhow::Result<Option<SecretArgument>> {
         read(self.passphrase_file.as_ref(), self.passphrase_env.as_deref())
     }
 }
 
 /// A secret from a file or the environment; `None` when neither is named.
-pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Result<Option<Secret>> {
+pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Result<Option<SecretArgument>> {
     if let Some(path) = file {
         return Ok(Some(without_newline(open_secret_file(path)?)));
     }
@@ -45,7 +45,7 @@ pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Re
     Ok(Some(Zeroizing::new(value.into_bytes())))
 }
 
-fn without_newline(mut secret: Secret) -> Secret {
+fn without_newline(mut secret: SecretArgument) -> SecretArgument {
     let len = secret.strip_suffix(b"\n").unwrap_or(&secret).len();
     let len = secret[..len].strip_suffix(b"\r").map_or(len, <[u8]>::len);
     secret.truncate(len);
@@ -85,24 +85,24 @@ impl IdentityArgs {
     }
 
     /// The identity; `None` when none is named.
-    pub(crate) fn read(&self) -> anyhow::Result<Option<Arc<Identity>>> {
+    pub(crate) fn read(&self) -> anyhow::Result<Option<Arc<ClientIdentity>>> {
         let Some(auth) = &self.auth else { return Ok(None) };
         let (index, handle) = reference(auth)?;
         let key = match (&self.key, read(self.secret_file.as_ref(), self.secret_env.as_deref())?) {
             (Some(path), _) => private_key(path, self.passphrase.read()?.as_deref().map(Vec::as_slice))?,
-            (None, Some(secret)) if self.hashed_secret => Key::Secret(challenge::hashed_secret(&secret)),
-            (None, Some(secret)) => Key::Secret(secret),
+            (None, Some(secret)) if self.hashed_secret => IdentityKey::Secret(challenge::hashed_secret(&secret)),
+            (None, Some(secret)) => IdentityKey::Secret(secret),
             (None, None) => bail!(UsageError(
                 "--auth says who asks, but not how that is proven: add --key FILE, --secret-file FILE or --secret-env NAME"
                     .to_owned()
             )),
         };
-        Ok(Some(Arc::new(Identity { handle: handle.as_bytes().to_vec(), index, key })))
+        Ok(Some(Arc::new(ClientIdentity { handle: handle.as_bytes().to_vec(), index, key })))
     }
 }
 
 /// The private key in a file of any form, ready to sign.
-pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<Key> {
+pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<IdentityKey> {
     let record = key::private_record(path, passphrase)?;
     let key = PrivateKey::new_or_legacy(&record.view()).with_context(|| format!("{}", path.display()))?;
     if key.is_legacy() {
@@ -112,7 +112,7 @@ pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Res
             key.public().bits()
         );
     }
-    Ok(Key::Private(Box::new(key)))
+    Ok(IdentityKey::Private(Box::new(key)))
 }
 
 /// `index:handle`; a handle alone stands for index 0, any key of it.

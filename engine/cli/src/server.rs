@@ -7,11 +7,11 @@ use crate::key;
 use crate::secret::IdentityArgs;
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
-use handle_client::administration::{Administrator, Identity};
+use handle_client::administration::{Administrator, ClientIdentity};
 use handle_client::driver::now;
 use handle_client::lookup::{Client, LookupError};
-use handle_client::plan::{Purpose, Target};
-use handle_client::{Allowances, Driver};
+use handle_client::plan::{InterfacePurpose, ServerTarget};
+use handle_client::{Allowances, BlockingDriver};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceKind;
 use std::collections::HashMap;
@@ -111,52 +111,52 @@ impl ServerArgs {
     }
 
     /// Who asks, as the identity that was named.
-    pub(crate) fn clients(&self) -> anyhow::Result<Clients<'_>> {
-        let mut clients = Clients::new(self, self.finder()?)?;
+    pub(crate) fn clients(&self) -> anyhow::Result<ServerClients<'_>> {
+        let mut clients = ServerClients::new(self, self.finder()?)?;
         clients.identify(self.identity.read()?);
         Ok(clients)
     }
 }
 
 /// Connections to servers, as one identity or none.
-pub(crate) struct Clients<'a> {
+pub(crate) struct ServerClients<'a> {
     args: &'a ServerArgs,
-    to: To,
-    identity: Option<Arc<Identity>>,
+    to: ServerChoice,
+    identity: Option<Arc<ClientIdentity>>,
     /// How sessions are used, once that was said; as [`Administrator::use_sessions`] takes it.
     sessions: Option<Option<i32>>,
 }
 
-enum To {
+enum ServerChoice {
     Named(Box<Administrator>),
-    Found(Box<Found>),
+    Found(Box<FoundServers>),
 }
 
 /// Connections to servers that are found.
-struct Found {
-    driver: Driver,
+struct FoundServers {
+    driver: BlockingDriver,
     finder: Arc<Client>,
-    clients: HashMap<Server, Administrator>,
+    clients: HashMap<ServerAddress, Administrator>,
 }
 
 /// What a connection is known by: the key belongs to it, for whom one service trusts at an address another need not.
-type Server = (SocketAddr, Vec<u8>);
+type ServerAddress = (SocketAddr, Vec<u8>);
 
-impl<'a> Clients<'a> {
+impl<'a> ServerClients<'a> {
     /// Connections to the server that is named, or to those that `finder` leads to.
     pub(crate) fn new(args: &'a ServerArgs, finder: Option<Arc<Client>>) -> anyhow::Result<Self> {
         let to = match finder {
             Some(finder) => {
-                let driver = Driver::new(Arc::clone(&finder));
-                To::Found(Box::new(Found { driver, finder, clients: HashMap::new() }))
+                let driver = BlockingDriver::new(Arc::clone(&finder));
+                ServerChoice::Found(Box::new(FoundServers { driver, finder, clients: HashMap::new() }))
             }
-            None => To::Named(Box::new(args.anonymous(args.named("no server is named")?)?)),
+            None => ServerChoice::Named(Box::new(args.anonymous(args.named("no server is named")?)?)),
         };
         Ok(Self { args, to, identity: None, sessions: None })
     }
 
     /// From now on, `identity` asks.
-    pub(crate) fn identify(&mut self, identity: Option<Arc<Identity>>) {
+    pub(crate) fn identify(&mut self, identity: Option<Arc<ClientIdentity>>) {
         self.end_sessions();
         self.each(|client| client.identify(identity.clone()));
         self.identity = identity;
@@ -175,15 +175,15 @@ impl<'a> Clients<'a> {
     /// Ends all sessions at once: one by one, each server that does not answer would be waited for.
     fn end_sessions(&mut self) {
         match &mut self.to {
-            To::Named(client) => Administrator::end_sessions([&mut **client]),
-            To::Found(found) => Administrator::end_sessions(found.clients.values_mut()),
+            ServerChoice::Named(client) => Administrator::end_sessions([&mut **client]),
+            ServerChoice::Found(found) => Administrator::end_sessions(found.clients.values_mut()),
         }
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut Administrator)) {
         match &mut self.to {
-            To::Named(client) => act(client),
-            To::Found(found) => found.clients.values_mut().for_each(act),
+            ServerChoice::Named(client) => act(client),
+            ServerChoice::Found(found) => found.clients.values_mut().for_each(act),
         }
     }
 
@@ -193,11 +193,11 @@ impl<'a> Clients<'a> {
     /// # Errors
     /// [`LookupError`] where the service is not found; else why there is no connection.
     pub(crate) fn of(&mut self, handle: &[u8]) -> anyhow::Result<&mut Administrator> {
-        let Found { driver, finder, clients } = match &mut self.to {
-            To::Named(client) => return Ok(client),
-            To::Found(found) => &mut **found,
+        let FoundServers { driver, finder, clients } = match &mut self.to {
+            ServerChoice::Named(client) => return Ok(client),
+            ServerChoice::Found(found) => &mut **found,
         };
-        let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
+        let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
         let servers = driver.servers(handle, purpose, self.args.certify)?;
         let mut refused = None;
         for server in &servers {
@@ -242,13 +242,13 @@ impl<'a> Clients<'a> {
     /// As [`of`](Self::of), and when there are several.
     pub(crate) fn of_prefix(&mut self, prefix_record: &str) -> anyhow::Result<&mut Administrator> {
         let mut handle = prefix_record.as_bytes().to_vec();
-        if let To::Found(found) = &mut self.to {
+        if let ServerChoice::Found(found) = &mut self.to {
             // The handles that are asked for are under the prefix; those that are derived from one are prefix records.
             let prefix = Handle(prefix_record.as_bytes()).local_name();
             if !prefix.contains(&b'/') {
                 handle = [prefix, b"/"].concat();
             }
-            let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
+            let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
             let servers = found.driver.servers(&handle, purpose, self.args.certify)?;
             if let Some((_, count @ 2..)) = servers.first().map(|server| server.position) {
                 bail!(
@@ -260,14 +260,14 @@ impl<'a> Clients<'a> {
     }
 }
 
-impl Drop for Clients<'_> {
+impl Drop for ServerClients<'_> {
     fn drop(&mut self) {
         self.end_sessions();
     }
 }
 
 /// Where no key was named, that of the site record is the one of the server.
-fn trust(client: &mut Administrator, args: &ServerArgs, server: &Target) {
+fn trust(client: &mut Administrator, args: &ServerArgs, server: &ServerTarget) {
     if args.server_key.is_none()
         && let Ok(key) = PublicKey::from_record(&server.public_key)
     {
@@ -316,9 +316,9 @@ mod tests {
     }
 
     /// A server that takes connections and says nothing.
-    struct Listening(TcpListener);
+    struct SilentServer(TcpListener);
 
-    impl Listening {
+    impl SilentServer {
         fn at(address: SocketAddr) -> Self {
             let listener = TcpListener::bind(address).unwrap();
             listener.set_nonblocking(true).unwrap();
@@ -339,23 +339,23 @@ mod tests {
         }
     }
 
-    fn known(clients: &Clients<'_>) -> Vec<Server> {
-        let To::Found(found) = &clients.to else { panic!("none was named") };
-        let mut known: Vec<Server> = found.clients.keys().cloned().collect();
+    fn known(clients: &ServerClients<'_>) -> Vec<ServerAddress> {
+        let ServerChoice::Found(found) = &clients.to else { panic!("none was named") };
+        let mut known: Vec<ServerAddress> = found.clients.keys().cloned().collect();
         known.sort();
         known
     }
 
     #[test]
     fn services_at_one_address_share_a_connection_only_where_they_share_a_key() {
-        let (listening, args) = (Listening::new(), args());
+        let (listening, args) = (SilentServer::new(), args());
         let address = listening.address();
         let finder = finder(&[
             (b"0.NA/10.1", site(address, b"one")),
             (b"0.NA/10.2", site(address, b"two")),
             (b"0.NA/10.3", site(address, b"one")),
         ]);
-        let mut clients = Clients::new(&args, Some(finder)).unwrap();
+        let mut clients = ServerClients::new(&args, Some(finder)).unwrap();
         for handle in [b"10.1/a", b"10.2/a", b"10.3/a", b"10.2/b", b"10.1/b"] {
             clients.of(handle).unwrap();
         }
@@ -366,11 +366,11 @@ mod tests {
     #[test]
     fn of_several_primary_sites_the_same_is_asked_until_it_is_gone() {
         // At an address that nothing else uses: the port that one of them leaves is free when it comes back.
-        let new = || Listening::at(([127, 0, 0, 77], 0).into());
+        let new = || SilentServer::at(([127, 0, 0, 77], 0).into());
         let (mut both, args) = ([new(), new()], args());
         let [one, other] = [both[0].address(), both[1].address()];
         let finder = finder(&[(b"0.NA/10.1", site(one, b"key")), (b"0.NA/10.1", site(other, b"key"))]);
-        let mut clients = Clients::new(&args, Some(finder)).unwrap();
+        let mut clients = ServerClients::new(&args, Some(finder)).unwrap();
         // Which of them it is at first is a matter of luck, and more often than not it would be another the next time.
         clients.of(b"10.1/a").unwrap();
         let accepted = [both[0].accepted(), both[1].accepted()];
@@ -386,7 +386,7 @@ mod tests {
         both[at] = new();
         clients.of(b"10.1/b").unwrap();
         assert_eq!(known(&clients), [(address(1 - at), b"key".to_vec())]);
-        both[at] = Listening::at(address(at));
+        both[at] = SilentServer::at(address(at));
         for n in 0..20 {
             clients.of(format!("10.1/{n}").as_bytes()).unwrap();
         }

@@ -2,19 +2,19 @@
 
 pub(crate) mod check;
 
-use crate::Outcome;
+use crate::ExitOutcome;
 use crate::client::ClientArgs;
 use crate::notice;
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
-use handle_client::lookup::{Client, Options};
-use handle_client::question::Wants;
-use handle_client::reference::{Reference, Rules};
+use handle_client::lookup::{Client, LookupOptions};
+use handle_client::question::AnswerWants;
+use handle_client::reference::{HandleReference, ReferenceRules};
 use handle_client::service::SharedSite;
-use handle_client::trace::{Origin, Step};
-use handle_client::{Driver, Question};
+use handle_client::trace::{AnswerOrigin, LookupStep};
+use handle_client::{BlockingDriver, Question};
 use handle_proto::data::site::{Interface, Server};
 use handle_proto::json::site_to_json;
 use handle_proto::{Handle, HashOption, ResponseCode};
@@ -46,51 +46,50 @@ pub(crate) struct Args {
 }
 
 /// The sites of a service, and from where they are known.
-pub(crate) struct Located {
+pub(crate) struct LocatedService {
     pub(crate) handle: Vec<u8>,
-    pub(crate) from: Origin,
+    pub(crate) from: AnswerOrigin,
     pub(crate) sites: Vec<SharedSite>,
 }
 
 /// Finds the service of what was written: a handle, or a prefix whose handles are meant.
-pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyhow::Result<Located> {
-    let reference =
-        Reference::parse(written, &Rules::typed()).with_context(|| format!("{written:?} is no handle"))?;
+pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyhow::Result<LocatedService> {
+    let reference = HandleReference::parse(written, &ReferenceRules::typed())
+        .with_context(|| format!("{written:?} is no handle"))?;
     let mut handle = reference.handle;
     if !handle.contains('/') {
         handle.push('/');
     }
     let mut question = Question::all(handle.as_bytes());
     question.wants.certified = certify;
-    let options = Options { trace: true, ..Options::default() };
-    let resolved = Driver::new(Arc::clone(client)).resolve(&question, &options);
+    let options = LookupOptions { trace: true, ..LookupOptions::default() };
+    let resolved = BlockingDriver::new(Arc::clone(client)).resolve(&question, &options);
     // Of the handle itself, the last: a referral leads on.
-    let steps = resolved
-        .events
-        .into_iter()
-        .filter(|event| event.depth == 0 || matches!(event.step, Step::Sites { from: Origin::Referral, .. }));
+    let steps = resolved.events.into_iter().filter(|event| {
+        event.depth == 0 || matches!(event.step, LookupStep::Sites { from: AnswerOrigin::Referral, .. })
+    });
     let sites = steps.filter_map(|event| match event.step {
-        Step::Sites { from, sites } => Some((from, sites)),
+        LookupStep::Sites { from, sites } => Some((from, sites)),
         _ => None,
     });
     match (sites.last(), resolved.outcome) {
         // The sites that are known are those of a service on the way.
         (_, Err(error)) if !error.is_of_the_servers_of(handle.as_bytes()) => Err(error.into()),
-        (Some((from, sites)), _) => Ok(Located { handle: handle.into_bytes(), from, sites }),
+        (Some((from, sites)), _) => Ok(LocatedService { handle: handle.into_bytes(), from, sites }),
         (None, Err(error)) => Err(error.into()),
         (None, Ok(_)) => bail!("the service of {handle} is not known"),
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     output::or_as_json(show(args), args.json)
 }
 
-fn show(args: &Args) -> anyhow::Result<Outcome> {
+fn show(args: &Args) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
     let said = || match located.from {
-        Origin::Prefix => said_to_people(&client, &located.handle, args.certify),
+        AnswerOrigin::Prefix => said_to_people(&client, &located.handle, args.certify),
         _ => (Notice::default(), None),
     };
     if args.json {
@@ -102,7 +101,7 @@ fn show(args: &Args) -> anyhow::Result<Outcome> {
             namespace["error"] = why.into();
         }
         output::print_json(&json!({ "handle": args.handle, "namespace": namespace, "sites": sites }));
-        return Ok(Outcome::Good);
+        return Ok(ExitOutcome::Good);
     }
     println!("{}: {}", paint(Paint::Strong, printable(&args.handle)), located.from);
     for (number, site) in located.sites.iter().enumerate() {
@@ -121,16 +120,16 @@ fn show(args: &Args) -> anyhow::Result<Outcome> {
     if let Some(why) = unknown {
         eprintln!("hdl: not all that the namespace says is known: {}", printable(&why));
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// What the namespaces of a handle say to people: those of the global service, and of the prefix that was just asked for.
 /// And why not all of it is known, where it is not.
 fn said_to_people(client: &Arc<Client>, handle: &[u8], certified: bool) -> (Notice, Option<String>) {
-    let mut driver = Driver::new(Arc::clone(client));
+    let mut driver = BlockingDriver::new(Arc::clone(client));
     let mut unknown = None;
-    let notice = notice::of(handle, Wants { certified, ..Wants::default() }, |question| {
-        let why = match driver.resolve(question, &Options::default()).outcome {
+    let notice = notice::of(handle, AnswerWants { certified, ..AnswerWants::default() }, |question| {
+        let why = match driver.resolve(question, &LookupOptions::default()).outcome {
             Ok(answer) => match answer.code {
                 ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND => {
                     return Some((*answer).clone());

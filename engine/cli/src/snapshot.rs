@@ -1,21 +1,21 @@
 //! `hdl snapshot`: records to layer files, layer files to published sets, and a look into both.
 
-use crate::homed::{self, Gathered};
-use crate::input::{Entry, Inputs};
+use crate::homed_prefixes::{self, HomedCollector};
+use crate::input::{InputEntry, ValueInputs};
 use crate::share::ShareArgs;
-use crate::{Outcome, output, progress};
+use crate::{ExitOutcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
 use handle_proto::json::{record_to_json, text};
 use handle_proto::{Handle, Value};
-use handle_snapshot::builder::{Builder, Progress};
-use handle_snapshot::map::{How, Mapped};
+use handle_snapshot::builder::{BuildProgress, Builder};
+use handle_snapshot::map::{LoadMode, MappedFile};
 use handle_snapshot::set::manifest::Manifest;
-use handle_snapshot::set::publisher::Publisher;
-use handle_snapshot::set::stager::{NewLayer, Place};
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_snapshot::set::stager::{LayerPlace, NewLayer};
 use handle_snapshot::set::storage::create_directory;
-use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use handle_snapshot::writer::LayerOptions;
-use handle_snapshot::{Layer, Records, fold_key, format, hash_key, verify};
+use handle_snapshot::{Layer, RecordSet, fold_key, format, hash_key, verify};
 use serde_json::json;
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -177,7 +177,7 @@ struct GetArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitOutcome> {
     match args.command {
         Command::Build(args) => build(&args),
         Command::Publish(args) => publish(&args),
@@ -207,17 +207,17 @@ const LAYERS_BEFORE_MERGE: usize = 8;
 fn build_layer<W: Write + Seek>(
     args: &RecordArgs,
     options: LayerOptions,
-    mut homed: Gathered<'_>,
+    mut homed: HomedCollector<'_>,
     temp_dir: &Path,
     out: W,
-) -> anyhow::Result<(W, format::Header)> {
+) -> anyhow::Result<(W, format::LayerHeader)> {
     ensure!(!args.inputs.is_empty(), "name at least one file of records, or - for standard input");
-    let (inputs, share) = (Inputs::new(&args.inputs), args.share.read()?);
+    let (inputs, share) = (ValueInputs::new(&args.inputs), args.share.read()?);
     let reading = progress::bar("reading", inputs.len());
     let writing = progress::bar("writing", Some(0));
     let memory_len = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
     let mut builder = Builder::new(temp_dir, options).memory_len_max(memory_len).on_progress(|at| {
-        if let Progress::Written { records, records_all } = at {
+        if let BuildProgress::Written { records, records_all } = at {
             writing.set_length(records_all);
             writing.set_position(records);
         }
@@ -225,22 +225,24 @@ fn build_layer<W: Write + Seek>(
     inputs.each(&reading, |origin, entry| {
         let added = match entry {
             // Its prefix is homed by every server of the site.
-            Entry::Record(handle, _) | Entry::Deleted(handle) if !share.has(Handle(handle.as_bytes())) => {
+            InputEntry::Record(handle, _) | InputEntry::Deleted(handle)
+                if !share.has(Handle(handle.as_bytes())) =>
+            {
                 homed.see(handle);
                 return Ok(());
             }
-            Entry::Record(handle, values) => {
+            InputEntry::Record(handle, values) => {
                 homed.see(handle);
                 builder.add(origin, &Handle(handle.as_bytes()).looked_up(), values)
             }
-            Entry::Homed(prefix) => {
+            InputEntry::Homed(prefix) => {
                 homed.home(prefix)?;
                 return Ok(());
             }
-            Entry::Deleted(handle) if homed.is_delta() => {
+            InputEntry::Deleted(handle) if homed.is_delta() => {
                 builder.delete(origin, &Handle(handle.as_bytes()).looked_up())
             }
-            Entry::Deleted(handle) => bail!(
+            InputEntry::Deleted(handle) => bail!(
                 "{}: {handle} is to be deleted, but that makes sense in a delta only (--delta)",
                 inputs.place(origin)
             ),
@@ -263,16 +265,16 @@ fn build_layer<W: Write + Seek>(
     Ok(built)
 }
 
-fn build(args: &BuildArgs) -> anyhow::Result<Outcome> {
-    let below = args.delta_for.as_ref().map(|dir| PublishedSet::open(dir, How::Map)).transpose()?;
+fn build(args: &BuildArgs) -> anyhow::Result<ExitOutcome> {
+    let below = args.delta_for.as_ref().map(|dir| PublishedSet::open(dir, LoadMode::Map)).transpose()?;
     let told = &args.records.homed;
     let (options, homed) = match below.as_ref().map(PublishedSet::records) {
         Some(below) => {
             let (seed, folds) = (below.seed(), below.folds());
             let options = LayerOptions { seed, folds, created_unix_ms: now_unix_ms() };
-            (options, Gathered::delta(told, below.homed_table())?)
+            (options, HomedCollector::delta(told, below.homed_table())?)
         }
-        None => (fresh_options(&args.records), Gathered::base(told)?),
+        None => (fresh_options(&args.records), HomedCollector::base(told)?),
     };
     let started = std::time::Instant::now();
     let directory = match args.out.parent() {
@@ -286,29 +288,32 @@ fn build(args: &BuildArgs) -> anyhow::Result<Outcome> {
     file.as_file().sync_all()?;
     file.persist(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
     show_layer(&args.out, &header, Some(started.elapsed()), args.json);
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 fn fresh_options(args: &RecordArgs) -> LayerOptions {
     LayerOptions { seed: rand::random(), folds: !args.case_sensitive, created_unix_ms: now_unix_ms() }
 }
 
-fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
+fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
     create_directory(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
-    let mut publisher = Publisher::open(&args.dir)?;
+    let mut publisher = SetPublisher::open(&args.dir)?;
     if args.delta {
         merge_when_due(&mut publisher)?;
     }
     let started = std::time::Instant::now();
-    let place = if args.delta { Place::Delta } else { Place::Base };
+    let place = if args.delta { LayerPlace::Delta } else { LayerPlace::Base };
     let layer = if let Some(path) = &args.layer {
         let mut source = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let layer = Layer::open(Mapped::open(path, How::Map)?)
+        let layer = Layer::open(MappedFile::open(path, LoadMode::Map)?)
             .with_context(|| format!("{} is no layer file", path.display()))?;
         let header = *layer.header();
         if args.delta {
-            homed::check_delta(layer.homed(), publisher.records().and_then(|below| below.homed_table()))
-                .with_context(|| format!("{} cannot be put over the set", path.display()))?;
+            homed_prefixes::check_delta(
+                layer.homed(),
+                publisher.records().and_then(|below| below.homed_table()),
+            )
+            .with_context(|| format!("{} cannot be put over the set", path.display()))?;
         }
         publisher.stager().stage(place, |mut file, _| {
             std::io::copy(&mut source, &mut file)?;
@@ -326,20 +331,20 @@ fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
     let pruned = publisher.prune(SystemTime::now(), Duration::from_secs(args.grace))?;
     let manifest = publisher.manifest().context("a set was just published")?;
     show_published(&args.dir, manifest, started.elapsed(), pruned.files_count, args.json);
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// Builds in the directory of the set. What is wrong with the records is told with their places.
 fn stage_records(
-    publisher: &Publisher,
+    publisher: &SetPublisher,
     args: &PublishArgs,
     options: LayerOptions,
-    place: Place,
+    place: LayerPlace,
 ) -> anyhow::Result<NewLayer> {
     let told = &args.records.homed;
     let homed = match publisher.records() {
-        Some(below) if args.delta => Gathered::delta(told, below.homed_table())?,
-        _ => Gathered::base(told)?,
+        Some(below) if args.delta => HomedCollector::delta(told, below.homed_table())?,
+        _ => HomedCollector::base(told)?,
     };
     let mut problem = None;
     let staged = publisher.stager().stage(place, |file, temp_dir: &Path| {
@@ -355,7 +360,7 @@ fn stage_records(
 }
 
 /// Merges the deltas once there are several, so that they do not become too many.
-fn merge_when_due(publisher: &mut Publisher) -> anyhow::Result<()> {
+fn merge_when_due(publisher: &mut SetPublisher) -> anyhow::Result<()> {
     let Some(manifest) = publisher.manifest().cloned() else { return Ok(()) };
     if manifest.layers.len() < LAYERS_BEFORE_MERGE {
         return Ok(());
@@ -363,7 +368,7 @@ fn merge_when_due(publisher: &mut Publisher) -> anyhow::Result<()> {
     merge_newest(publisher, &manifest, manifest.layers.len() - 1)
 }
 
-fn merge_newest(publisher: &mut Publisher, manifest: &Manifest, count: usize) -> anyhow::Result<()> {
+fn merge_newest(publisher: &mut SetPublisher, manifest: &Manifest, count: usize) -> anyhow::Result<()> {
     let bar = progress::bar("merging", None);
     let stager = publisher.stager();
     let layer = stager.stage_merge(manifest, 0..count, now_unix_ms(), |merging| {
@@ -375,12 +380,12 @@ fn merge_newest(publisher: &mut Publisher, manifest: &Manifest, count: usize) ->
     Ok(())
 }
 
-fn merge(args: &MergeArgs) -> anyhow::Result<Outcome> {
-    let mut publisher = Publisher::open(&args.dir)?;
+fn merge(args: &MergeArgs) -> anyhow::Result<ExitOutcome> {
+    let mut publisher = SetPublisher::open(&args.dir)?;
     let manifest = publisher
         .manifest()
         .cloned()
-        .ok_or_else(|| SetError { path: args.dir.clone(), why: Why::NotPublished })?;
+        .ok_or_else(|| SetError { path: args.dir.clone(), kind: SetErrorKind::NotPublished })?;
     let count = manifest.layers.len() - usize::from(args.deltas);
     let started = std::time::Instant::now();
     if count > 1 {
@@ -388,7 +393,7 @@ fn merge(args: &MergeArgs) -> anyhow::Result<Outcome> {
     }
     let manifest = publisher.manifest().context("a set was just published")?;
     show_published(&args.dir, manifest, started.elapsed(), 0, args.json);
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 fn show_published(dir: &Path, manifest: &Manifest, took: Duration, pruned_count: usize, as_json: bool) {
@@ -413,7 +418,7 @@ fn show_published(dir: &Path, manifest: &Manifest, took: Duration, pruned_count:
     );
 }
 
-fn layer_json(path: &Path, header: &format::Header) -> serde_json::Value {
+fn layer_json(path: &Path, header: &format::LayerHeader) -> serde_json::Value {
     json!({
         "file": path, "bytes": header.file_len, "handles": header.handles_count,
         "tombstones": header.tombstones_count, "created_unix_ms": header.created_unix_ms,
@@ -423,7 +428,7 @@ fn layer_json(path: &Path, header: &format::Header) -> serde_json::Value {
     })
 }
 
-fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_json: bool) {
+fn show_layer(path: &Path, header: &format::LayerHeader, took: Option<Duration>, as_json: bool) {
     if as_json {
         let mut json = layer_json(path, header);
         json["seconds"] = took.map(|took| took.as_secs_f64()).into();
@@ -453,31 +458,31 @@ fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_j
 
 /// A set, or a layer on its own.
 /// A published set, or a layer by itself.
-pub(crate) enum Opened {
+pub(crate) enum OpenedSource {
     Set(PublishedSet),
-    Layer(Box<Layer<Mapped>>),
+    Layer(Box<Layer<MappedFile>>),
 }
 
-impl Opened {
+impl OpenedSource {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
-            return Ok(Self::Set(PublishedSet::open(path, How::Map)?));
+            return Ok(Self::Set(PublishedSet::open(path, LoadMode::Map)?));
         }
-        let bytes =
-            Mapped::open(path, How::Map).with_context(|| format!("cannot read {}", path.display()))?;
+        let bytes = MappedFile::open(path, LoadMode::Map)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let layer = Layer::open(bytes).with_context(|| format!("{} is no whole layer", path.display()))?;
         Ok(Self::Layer(Box::new(layer)))
     }
 
-    pub(crate) fn layers(&self) -> &[Layer<Mapped>] {
+    pub(crate) fn layers(&self) -> &[Layer<MappedFile>] {
         match self {
             Self::Set(set) => set.layers(),
             Self::Layer(layer) => std::slice::from_ref(layer),
         }
     }
 
-    pub(crate) fn records(&self) -> anyhow::Result<Records<'_, Mapped>> {
-        Ok(Records::new(self.layers())?)
+    pub(crate) fn records(&self) -> anyhow::Result<RecordSet<'_, MappedFile>> {
+        Ok(RecordSet::new(self.layers())?)
     }
 
     /// The files, newest first.
@@ -489,9 +494,9 @@ impl Opened {
     }
 }
 
-fn verify_all(args: &VerifyArgs) -> anyhow::Result<Outcome> {
+fn verify_all(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
     let started = std::time::Instant::now();
-    let opened = Opened::open(&args.path)?;
+    let opened = OpenedSource::open(&args.path)?;
     let mut reports = Vec::new();
     for (file, layer) in opened.files(&args.path).iter().zip(opened.layers()) {
         let spinner = progress::bar("verifying", None);
@@ -512,7 +517,7 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<Outcome> {
             "{}",
             json!({ "whole": true, "layers": layers, "seconds": started.elapsed().as_secs_f64() })
         );
-        return Ok(Outcome::Good);
+        return Ok(ExitOutcome::Good);
     }
     for (file, report) in &reports {
         println!(
@@ -524,11 +529,11 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<Outcome> {
             output::count(report.private_count),
         );
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
-fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
-    let opened = Opened::open(&args.path)?;
+fn inspect(args: &InspectArgs) -> anyhow::Result<ExitOutcome> {
+    let opened = OpenedSource::open(&args.path)?;
     let files = opened.files(&args.path);
     let homed = opened.records()?.homed_table();
     let mut prefixes: Vec<String> =
@@ -544,15 +549,15 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
         let layers: Vec<_> =
             files.iter().zip(opened.layers()).map(|(file, layer)| layer_json(file, layer.header())).collect();
         let mut json = json!({ "layers": layers, "homed": prefixes, "handles": handles });
-        if let Opened::Set(set) = &opened {
+        if let OpenedSource::Set(set) = &opened {
             json["generation"] = set.generation().into();
             json["created_unix_ms"] = set.created_unix_ms().into();
             json["handles_count"] = set.handles_count().into();
         }
         println!("{json}");
-        return Ok(Outcome::Good);
+        return Ok(ExitOutcome::Good);
     }
-    if let Opened::Set(set) = &opened {
+    if let OpenedSource::Set(set) = &opened {
         println!(
             "generation {}, published {}, {} handles, {} layer(s), newest first:",
             set.generation(),
@@ -569,17 +574,17 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
     let rest = if more > 0 { format!(" and {more} more (--json shows all)") } else { String::new() };
     println!("homed: {}{rest}", prefixes[..prefixes.len() - more].join(" "));
     handles.iter().for_each(|handle| println!("{handle}"));
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
-fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
-    let opened = Opened::open(&args.path)?;
+fn get(args: &GetArgs) -> anyhow::Result<ExitOutcome> {
+    let opened = OpenedSource::open(&args.path)?;
     let records = opened.records()?;
     let mut key = Handle(args.handle.as_bytes()).looked_up();
     fold_key(&mut key, records.folds());
     let Some(record) = records.find(hash_key(records.seed(), &key), &key)? else {
         eprintln!("hdl: {} is not in {}", args.handle, args.path.display());
-        return Ok(Outcome::NotFound);
+        return Ok(ExitOutcome::NotFound);
     };
     let values: Vec<Value<'_>> = record.values_in_order().collect::<Result<_, _>>()?;
     if args.json {
@@ -588,5 +593,5 @@ fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
         println!("{}  {} values", args.handle, values.len());
         output::lines(output::values(values));
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// When to use colours.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum ColorChoice {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
@@ -44,30 +44,30 @@ const ODD: &str = "\x1b[33m";
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Decides for the rest of the program.
-pub(crate) fn choose(when: When) {
+pub(crate) fn choose(when: ColorChoice) {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     let is_on = match when {
-        When::Always => true,
-        When::Never => false,
-        When::Auto => std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb(),
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb(),
     };
     IS_ON.store(is_on, Ordering::Relaxed);
 }
 
 /// `text` painted, where colours are used.
-pub(crate) fn paint<T: fmt::Display>(paint: Paint, text: T) -> Painted<T> {
-    Painted { paint, text }
+pub(crate) fn paint<T: fmt::Display>(paint: Paint, text: T) -> PaintedText<T> {
+    PaintedText { paint, text }
 }
 
 /// See [`paint`].
 #[derive(Debug)]
-pub(crate) struct Painted<T> {
+pub(crate) struct PaintedText<T> {
     paint: Paint,
     text: T,
 }
 
-impl<T: fmt::Display> fmt::Display for Painted<T> {
+impl<T: fmt::Display> fmt::Display for PaintedText<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let code = match self.paint {
             _ if !IS_ON.load(Ordering::Relaxed) => return self.text.fmt(f),

@@ -13,13 +13,13 @@ mod connection;
 mod error;
 mod outgoing;
 
-pub use answer::Answer;
+pub use answer::AdministrationAnswer;
 pub use error::{AskError, SessionFailure};
 
 use crate::allowances::Allowances;
-use crate::session::{Proposal, Session};
+use crate::session::{OpenSession, Proposal};
 use answer::decode_reply;
-use connection::Connection;
+use connection::ServerConnection;
 use handle_auth::challenge::check_request_digest;
 use handle_auth::message::verify_message;
 use handle_auth::{PrivateKey, PublicKey, VerifyError, random};
@@ -52,14 +52,14 @@ const NOTHING_DONE: [ResponseCode; 3] =
 const NO_REQUEST: i32 = -1;
 
 /// What proves an identity.
-pub enum Key {
+pub enum IdentityKey {
     /// The data of a value HS_SECKEY.
     Secret(Zeroizing<Vec<u8>>),
     /// The private half of a value HS_PUBKEY.
     Private(Box<PrivateKey>),
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for IdentityKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Secret(_) => f.write_str("a secret"),
@@ -70,16 +70,16 @@ impl fmt::Debug for Key {
 
 /// Who asks: the value that holds the key, and the key.
 #[derive(Debug)]
-pub struct Identity {
+pub struct ClientIdentity {
     /// The handle of the value.
     pub handle: Vec<u8>,
     /// Its index; 0 for any key of the handle.
     pub index: i32,
     /// What proves it.
-    pub key: Key,
+    pub key: IdentityKey,
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for ClientIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Reference { handle: &self.handle, index: self.index })
     }
@@ -89,15 +89,15 @@ impl fmt::Display for Identity {
 #[derive(Debug)]
 pub struct Administrator {
     /// The connection that is in use.
-    connection: Connection,
+    connection: ServerConnection,
     /// The interface for queries, where the server refuses them at the one that was named. The two change places while
     /// a query is asked.
-    query_connection: Option<Connection>,
-    identity: Option<Arc<Identity>>,
+    query_connection: Option<ServerConnection>,
+    identity: Option<Arc<ClientIdentity>>,
     server_key: Option<PublicKey>,
     /// Idle seconds after which sessions end; `None` when none is wanted.
     session_timeout_s: Option<i32>,
-    session: Option<Session>,
+    session: Option<OpenSession>,
     allowances: Allowances,
 }
 
@@ -106,7 +106,7 @@ impl Administrator {
     #[must_use]
     pub fn new(server: SocketAddr, patience: Duration) -> Self {
         Self {
-            connection: Connection::new(server, patience),
+            connection: ServerConnection::new(server, patience),
             query_connection: None,
             identity: None,
             server_key: None,
@@ -117,7 +117,7 @@ impl Administrator {
     }
 
     /// From now on, `identity` asks.
-    pub fn identify(&mut self, identity: Option<Arc<Identity>>) {
+    pub fn identify(&mut self, identity: Option<Arc<ClientIdentity>>) {
         // A session belongs to whoever it was set up for.
         Self::end_sessions([&mut *self]);
         self.identity = identity;
@@ -181,12 +181,12 @@ impl Administrator {
     /// Asks, answers up to two challenges, and gives the answer: a success, a referral or a refusal.
     ///
     /// Of a listing it is the first message; see [`list`](Self::list). When the server has forgotten the session, the
-    /// request is repeated once in a new one; see [`Answer::was_repeated`].
+    /// request is repeated once in a new one; see [`AdministrationAnswer::was_repeated`].
     ///
     /// # Errors
     /// When no answer comes, or none that can be believed; [`AskError::NoSession`] when nothing was sent. See
     /// [`AskError::is_in_doubt`].
-    pub fn ask(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<Answer, AskError> {
+    pub fn ask(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<AdministrationAnswer, AskError> {
         self.at_an_interface(request, |client| client.ask_covering(request, flags).map(|(answer, _)| answer))
     }
 
@@ -198,7 +198,7 @@ impl Administrator {
         &mut self,
         request: &Request<'_>,
         mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<Answer, AskError> {
+    ) -> Result<AdministrationAnswer, AskError> {
         self.at_an_interface(request, |client| client.list_here(request, &mut take))
     }
 
@@ -207,8 +207,8 @@ impl Administrator {
     fn at_an_interface(
         &mut self,
         request: &Request<'_>,
-        mut ask: impl FnMut(&mut Self) -> Result<Answer, AskError>,
-    ) -> Result<Answer, AskError> {
+        mut ask: impl FnMut(&mut Self) -> Result<AdministrationAnswer, AskError>,
+    ) -> Result<AdministrationAnswer, AskError> {
         if changes_records(request) {
             return ask(self);
         }
@@ -253,13 +253,17 @@ impl Administrator {
         (port != here.port()).then(|| SocketAddr::new(here.ip(), port))
     }
 
-    fn ask_site_info(&mut self) -> Result<Answer, AskError> {
+    fn ask_site_info(&mut self) -> Result<AdministrationAnswer, AskError> {
         let request = Request::GetSiteInfo(HandleBody { handle: BLANK });
         self.ask_once(&request, OpFlags::PLAIN_REQUEST).map(|(answer, _)| answer)
     }
 
     /// Asks; gives header and body of the request as well, whose digest all its answers have.
-    fn ask_covering(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
+    fn ask_covering(
+        &mut self,
+        request: &Request<'_>,
+        flags: OpFlags,
+    ) -> Result<(AdministrationAnswer, Vec<u8>), AskError> {
         let was_there = self.session.is_some();
         self.open_session(request)?;
         let mut asked = self.ask_decided(request, flags)?;
@@ -278,7 +282,11 @@ impl Administrator {
     }
 
     /// Asks; an error where something is to be changed and may have been, though the answer is about the session.
-    fn ask_decided(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
+    fn ask_decided(
+        &mut self,
+        request: &Request<'_>,
+        flags: OpFlags,
+    ) -> Result<(AdministrationAnswer, Vec<u8>), AskError> {
         let asked = self.ask_once(request, flags)?;
         let code = asked.0.code();
         let is_in_session = self.session.is_some() && is_about_sessions(code);
@@ -329,7 +337,11 @@ impl Administrator {
         Ok(())
     }
 
-    fn ask_once(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
+    fn ask_once(
+        &mut self,
+        request: &Request<'_>,
+        flags: OpFlags,
+    ) -> Result<(AdministrationAnswer, Vec<u8>), AskError> {
         let mut flags = flags.with(OpFlags::KEEP_CONNECTION);
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
@@ -353,7 +365,7 @@ impl Administrator {
         outgoing: &OutgoingRequest,
         op_code: OpCode,
         covered: &[u8],
-    ) -> Result<Answer, AskError> {
+    ) -> Result<AdministrationAnswer, AskError> {
         if outgoing.repetition == Repetition::Forbidden {
             self.prepare_connection();
         }
@@ -389,7 +401,7 @@ impl Administrator {
         &mut self,
         request: &Request<'_>,
         take: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<Answer, AskError> {
+    ) -> Result<AdministrationAnswer, AskError> {
         let (mut answer, covered) = self.ask_covering(request, OpFlags::PLAIN_REQUEST)?;
         let mut left = LIST_COUNT_MAX;
         loop {
@@ -412,7 +424,7 @@ impl Administrator {
     /// The answer to a challenge.
     fn prove(
         &self,
-        answer: &Answer,
+        answer: &AdministrationAnswer,
         asked: &OutgoingRequest,
         flags: OpFlags,
         is_change: bool,
@@ -441,7 +453,12 @@ impl Administrator {
 
     /// The answer to `request_id`; where answers are signed, one with the digest of `covered`, or a refusal that is not
     /// proven.
-    fn receive(&mut self, op_code: OpCode, request_id: i32, covered: &[u8]) -> Result<Answer, AskError> {
+    fn receive(
+        &mut self,
+        op_code: OpCode,
+        request_id: i32,
+        covered: &[u8],
+    ) -> Result<AdministrationAnswer, AskError> {
         let received = self.connection.receive().and_then(|message| {
             let mut answer = self.opened(message)?;
             answer.is_proven = self.check(&answer, op_code, request_id, covered)?;
@@ -463,13 +480,13 @@ impl Administrator {
     }
 
     /// A message out of its encryption, if it has one.
-    fn opened(&self, message: Vec<u8>) -> Result<Answer, AskError> {
+    fn opened(&self, message: Vec<u8>) -> Result<AdministrationAnswer, AskError> {
         let is_encrypted = Envelope::split(&message)?.0.flags.has(EnvelopeFlags::ENCRYPTED);
         match (is_encrypted, &self.session) {
-            (false, _) => Ok(Answer::new(message)),
+            (false, _) => Ok(AdministrationAnswer::new(message)),
             (true, Some(session)) => {
                 let plain = session.decrypted(&message);
-                plain.map(Answer::new).ok_or(AskError::Another("it cannot be decrypted"))
+                plain.map(AdministrationAnswer::new).ok_or(AskError::Another("it cannot be decrypted"))
             }
             (true, None) => Err(AskError::Another("it is encrypted outside a session")),
         }
@@ -482,7 +499,7 @@ impl Administrator {
     /// make as well by keeping the request from the server.
     fn check(
         &self,
-        answer: &Answer,
+        answer: &AdministrationAnswer,
         op_code: OpCode,
         request_id: i32,
         covered: &[u8],

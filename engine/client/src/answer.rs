@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 /// The last word of a service on a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct LookupAnswer {
     /// The handle, as the question spelt it, or as an alias led to it.
     pub handle: Vec<u8>,
     /// What came of it.
@@ -29,7 +29,7 @@ pub struct Answer {
     pub aliases_count: u8,
 }
 
-impl Answer {
+impl LookupAnswer {
     /// An answer to a question about `handle`.
     pub fn new<'a>(
         handle: impl Into<Vec<u8>>,

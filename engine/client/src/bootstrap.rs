@@ -5,10 +5,10 @@
 //! for a service that everything public is asked of. RFC 3651 section 4.1.1.
 
 use crate::lookup::is_global;
-use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once, at_all_addresses};
+use crate::service::{Kinds, SITES_MAX, ServiceSites, SharedSite, add_once, at_all_addresses};
 use handle_proto::data::kind;
 use handle_proto::data::site::SiteBuf;
-use handle_proto::json::{Json, JsonError, Record, record_from_json, site_from_json};
+use handle_proto::json::{Json, JsonError, JsonRecord, record_from_json, site_from_json};
 use handle_proto::limit::SERVICE_NESTING_MAX;
 use handle_proto::name::{ROOT, TRUST_ROOT};
 use handle_proto::wire::cursor::Cursor;
@@ -120,7 +120,7 @@ impl Root {
     /// A global service of these sites.
     #[must_use]
     pub fn of_sites(sites: impl IntoIterator<Item = SiteBuf>) -> Self {
-        let mut found = Found::default();
+        let mut found = ServiceSites::default();
         sites.into_iter().for_each(|site| found.add(site));
         Self { sites: found.sites, ..Self::default() }
     }
@@ -172,7 +172,7 @@ impl Root {
         let mut outer = Cursor::new(bytes);
         let mut cursor = Cursor::new(outer.string(Field::Values)?);
         let values = Values::decode(&mut cursor)?;
-        let sites = Found::gather(values, Kinds::Service).sites;
+        let sites = ServiceSites::gather(values, Kinds::Service).sites;
         match sites.is_empty() {
             true => Err(FileError::NoSites),
             false => Ok(Self { sites, ..Self::default() }),
@@ -181,14 +181,14 @@ impl Root {
 }
 
 /// Sites of a record among `records`, and of those it refers to, each once and so many deep.
-fn sites_of(records: &HashMap<Vec<u8>, Record>, handle: &[u8]) -> Vec<SharedSite> {
+fn sites_of(records: &HashMap<Vec<u8>, JsonRecord>, handle: &[u8]) -> Vec<SharedSite> {
     let mut sites = Vec::new();
     let mut handles = vec![(fold::folded(handle), 0)];
     let mut next = 0;
     while let Some((handle, depth)) = handles.get(next).cloned() {
         next += 1;
         let Some(record) = records.get(&handle) else { continue };
-        let found = Found::gather(record.values.iter().map(ValueBuf::view), Kinds::Service);
+        let found = ServiceSites::gather(record.values.iter().map(ValueBuf::view), Kinds::Service);
         found.sites.into_iter().for_each(|site| add_once(&mut sites, site));
         for service in found.services {
             let service = fold::folded(&service);

@@ -3,21 +3,21 @@
 //! Bounded in bytes; what was not used lately goes first. An answer with all values answers every question about
 //! its handle. Certified answers answer plain questions, too; never the other way round.
 
-mod kept;
+mod entry;
 mod table;
 
-pub use kept::SharedAnswer;
+pub use entry::SharedAnswer;
 
 use crate::service::keeps_s;
-use crate::{Answer, Now, Question};
+use crate::{ClockReading, LookupAnswer, Question};
+use entry::{CacheEntry, CacheKey};
 use handle_proto::limit::TTL_MAX_S;
 use handle_proto::{ResponseCode, fold};
-use kept::{Kept, Name};
 use siphasher::sip128::SipHasher13;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use table::{SLOT_BYTES, Table};
+use table::{CacheTable, SLOT_BYTES};
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct CacheStats {
 pub struct Cache {
     limits: CacheLimits,
     namer: Namer,
-    shards: Vec<Part>,
+    shards: Vec<CachePart>,
     shard_bytes_max: usize,
 }
 
@@ -69,13 +69,13 @@ struct Namer(SipHasher13);
 /// take lines from each other. Lock, table and hits are in one line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Part(Mutex<Shard>);
+struct CachePart(Mutex<CacheShard>);
 
 #[derive(Debug, Default)]
 #[repr(C)]
-struct Shard {
+struct CacheShard {
     /// By name; those of one handle, one for each choice of values, have the same one.
-    table: Table,
+    table: CacheTable,
     stats: CacheStats,
     /// The place that is looked at next when room is needed.
     hand: usize,
@@ -99,13 +99,13 @@ impl Cache {
         Self {
             limits,
             namer: Namer::new(),
-            shards: (0..shards_count).map(|_| Part::default()).collect(),
+            shards: (0..shards_count).map(|_| CachePart::default()).collect(),
             shard_bytes_max: limits.bytes_max / shards_count,
         }
     }
 
     /// The part that is for a handle with this key, and what the handle is known by there.
-    fn locked(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, Name) {
+    fn locked(&self, key: &[u8]) -> (MutexGuard<'_, CacheShard>, CacheKey) {
         let name = self.namer.name(key);
         // The table of the part takes the other half, and the last byte of this one. Each part is as likely as any other.
         let [a, b, ..] = name.0[1].to_be_bytes();
@@ -113,13 +113,13 @@ impl Cache {
         (self.shard(at), name)
     }
 
-    fn shard(&self, at: usize) -> MutexGuard<'_, Shard> {
+    fn shard(&self, at: usize) -> MutexGuard<'_, CacheShard> {
         self.shards[at].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer to `question`, if it is known.
     #[must_use]
-    pub fn get(&self, question: &Question, now: Now) -> Option<SharedAnswer> {
+    pub fn get(&self, question: &Question, now: ClockReading) -> Option<SharedAnswer> {
         if !question.is_cacheable() {
             return None;
         }
@@ -132,7 +132,7 @@ impl Cache {
     }
 
     /// Keeps the answer to `question` for as long as all its values live, or not at all.
-    pub fn put(&self, question: &Question, answer: &Answer, now: Now) {
+    pub fn put(&self, question: &Question, answer: &LookupAnswer, now: ClockReading) {
         let keeps_s = match answer.code {
             ResponseCode::SUCCESS => {
                 let values = answer.values().iter();
@@ -154,13 +154,13 @@ impl Cache {
         }
     }
 
-    fn insert(&self, question: &Question, answer: &Answer, expires_ms: u64, now: Now) {
+    fn insert(&self, question: &Question, answer: &LookupAnswer, expires_ms: u64, now: ClockReading) {
         let mut answer = answer.clone();
         answer.cached = true;
         let values_key = question.values_key().into();
         with_key(question, |key| {
             let (mut shard, name) = self.locked(key);
-            shard.insert(Kept::new(name, values_key, answer, expires_ms), self.shard_bytes_max, now);
+            shard.insert(CacheEntry::new(name, values_key, answer, expires_ms), self.shard_bytes_max, now);
         });
     }
 
@@ -200,9 +200,9 @@ impl Namer {
         Self(SipHasher13::new_with_keys(one, other))
     }
 
-    fn name(&self, key: &[u8]) -> Name {
+    fn name(&self, key: &[u8]) -> CacheKey {
         let hash = self.0.hash(key);
-        Name([hash.h1, hash.h2])
+        CacheKey([hash.h1, hash.h2])
     }
 }
 
@@ -229,8 +229,8 @@ fn with_key<T>(question: &Question, with: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-impl Shard {
-    fn get(&mut self, name: Name, values_key: &[u8], now: Now) -> Option<(SharedAnswer, bool)> {
+impl CacheShard {
+    fn get(&mut self, name: CacheKey, values_key: &[u8], now: ClockReading) -> Option<(SharedAnswer, bool)> {
         let exact = self.table.find(name, |kept| kept.is_to(values_key));
         let alive = exact.filter(|kept| kept.is_alive(now));
         let found = match (alive, values_key) {
@@ -248,7 +248,7 @@ impl Shard {
         Some((answer, alive.is_some()))
     }
 
-    fn insert(&mut self, mut kept: Kept, bytes_max: usize, now: Now) {
+    fn insert(&mut self, mut kept: CacheEntry, bytes_max: usize, now: ClockReading) {
         let needed = SLOT_BYTES + kept.memory();
         if needed > bytes_max {
             return;
@@ -273,7 +273,7 @@ impl Shard {
         self.table.insert(Arc::new(kept));
     }
 
-    fn forget(&mut self, name: Name) {
+    fn forget(&mut self, name: CacheKey) {
         let places: Vec<usize> = self.table.of(name).map(|(place, _)| place).collect();
         places.into_iter().for_each(|place| self.remove(place));
         self.table.pack();
@@ -281,7 +281,7 @@ impl Shard {
 
     /// Looks at answers in turn until no more than `bytes_max` are taken. What has not expired is passed by once, and
     /// once more when it was used.
-    fn make_room(&mut self, bytes_max: usize, now: Now) {
+    fn make_room(&mut self, bytes_max: usize, now: ClockReading) {
         while self.stats.bytes > bytes_max as u64 && self.table.len() > 0 {
             self.hand = if self.hand < self.table.places_count() { self.hand } else { 0 };
             let place = self.hand;
@@ -308,16 +308,16 @@ mod tests {
     use handle_proto::Value;
     use handle_proto::value::Ttl;
 
-    fn now(ms: u64) -> Now {
-        Now { ms, unix_s: 1_700_000_000 }
+    fn now(ms: u64) -> ClockReading {
+        ClockReading { ms, unix_s: 1_700_000_000 }
     }
 
     fn value(index: i32, kind: &'static [u8], ttl_s: i32) -> Value<'static> {
         Value { ttl: Ttl::relative(ttl_s), ..Value::new(index, kind, b"data") }
     }
 
-    fn answer(handle: &str, values: &[Value<'static>]) -> Answer {
-        Answer::new(handle.as_bytes(), ResponseCode::SUCCESS, values.iter().copied())
+    fn answer(handle: &str, values: &[Value<'static>]) -> LookupAnswer {
+        LookupAnswer::new(handle.as_bytes(), ResponseCode::SUCCESS, values.iter().copied())
     }
 
     fn cache(bytes_max: usize) -> Cache {
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_for_longer_than_the_limit() {
         let cache = Cache::new(CacheLimits { ttl_max_s: 5, ..CacheLimits::default() });
-        let none = Answer::new(b"a/c", ResponseCode::HANDLE_NOT_FOUND, []);
+        let none = LookupAnswer::new(b"a/c", ResponseCode::HANDLE_NOT_FOUND, []);
         for (handle, answer) in [("a/b", answer("a/b", &[value(1, b"URL", 60)])), ("a/c", none)] {
             let question = Question::all(handle.as_bytes());
             cache.put(&question, &answer, now(0));
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_remembered_for_a_while() {
         let (cache, question) = (cache(1 << 20), Question::all(b"a/b"));
-        let none = |code| Answer::new(b"a/b", code, []);
+        let none = |code| LookupAnswer::new(b"a/b", code, []);
         cache.put(&question, &none(ResponseCode::HANDLE_NOT_FOUND), now(0));
         assert_eq!(cache.get(&question, now(29_999)).unwrap().code, ResponseCode::HANDLE_NOT_FOUND);
         assert!(cache.get(&question, now(30_000)).is_none());
@@ -417,7 +417,8 @@ mod tests {
         let stats = cache.stats();
         assert_eq!(stats.evicted + stats.handles, 10_001);
         assert!(stats.handles > 50, "{stats:?}");
-        let huge = Answer::new(b"a/huge", ResponseCode::SUCCESS, [Value::new(1, b"URL", &[0; 64 << 10])]);
+        let huge =
+            LookupAnswer::new(b"a/huge", ResponseCode::SUCCESS, [Value::new(1, b"URL", &[0; 64 << 10])]);
         cache.put(&Question::all(b"a/huge"), &huge, now(0));
         assert!(cache.get(&Question::all(b"a/huge"), now(0)).is_none(), "larger than all of it");
         assert!(cache.get(&used, now(1)).is_some(), "and nothing went for it");
@@ -428,7 +429,7 @@ mod tests {
         let cache = cache(256 << 10);
         let put = |handle: String, data: &[u8]| {
             let value = Value { ttl: Ttl::relative(60), ..Value::new(1, b"URL", data) };
-            let answer = Answer::new(handle.as_bytes(), ResponseCode::SUCCESS, [value]);
+            let answer = LookupAnswer::new(handle.as_bytes(), ResponseCode::SUCCESS, [value]);
             cache.put(&Question::all(handle.as_bytes()), &answer, now(0));
         };
         (0..1_000).for_each(|number| put(format!("a/{number}"), b""));

@@ -9,13 +9,13 @@ mod loopback;
 mod tests;
 
 use crate::exchange::{AttemptError, Transmit};
-use crate::flight::{Outcome, Place};
-use crate::lookup::{Client, Lookup, LookupError, Options, Whom};
-use crate::plan::{Preferences, Purpose, Target, plan};
-use crate::refresh::Renewing;
+use crate::flight::{FlightOutcome, FlightPlace};
+use crate::lookup::{Client, Lookup, LookupError, LookupOptions, LookupTarget};
+use crate::plan::{InterfacePurpose, Preferences, ServerTarget, plan};
+use crate::refresh::RenewalGuard;
 use crate::sockets::{Datagrams, Sockets};
-use crate::trace::Event;
-use crate::{Now, Question, Random};
+use crate::trace::LookupEvent;
+use crate::{ClockReading, Question, RandomSource};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +38,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// Asks questions with blocking sockets. Each thread has its own; what they know they share.
 #[derive(Debug)]
-pub struct Driver {
+pub struct BlockingDriver {
     client: Arc<Client>,
     room: Vec<u8>,
     sockets: Sockets,
@@ -46,7 +46,7 @@ pub struct Driver {
 
 /// The socket of an exchange that is under way.
 #[derive(Debug)]
-struct Way {
+struct ExchangeSocket {
     number: u64,
     socket: Socket,
     /// What is to go out over a connection.
@@ -65,31 +65,31 @@ enum Socket {
 
 /// What came of a question, and the steps that led to it.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedQuestion {
     /// The answer, or why there is none.
-    pub outcome: Outcome,
+    pub outcome: FlightOutcome,
     /// The steps, where they were to be written down.
-    pub events: Vec<Event>,
+    pub events: Vec<LookupEvent>,
 }
 
-impl Resolved {
+impl ResolvedQuestion {
     /// Of what was known, or what somebody else was told: the spelling is that of whoever asks now.
-    fn known(outcome: Outcome, question: &Question) -> Self {
+    fn known(outcome: FlightOutcome, question: &Question) -> Self {
         Self { outcome: outcome.map(|answer| answer.spelt(&question.handle)), events: vec![] }
     }
 
-    fn of(outcome: Result<crate::Answer, LookupError>, lookup: &Lookup) -> Self {
+    fn of(outcome: Result<crate::LookupAnswer, LookupError>, lookup: &Lookup) -> Self {
         Self { outcome: outcome.map(Into::into), events: lookup.events().to_vec() }
     }
 }
 
 /// The clock of all drivers of this process.
 #[must_use]
-pub fn now() -> Now {
+pub fn now() -> ClockReading {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     let since = BEGAN.get_or_init(Instant::now).elapsed();
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now {
+    ClockReading {
         ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
         unix_s: u32::try_from(unix.as_secs()).unwrap_or(u32::MAX),
     }
@@ -116,18 +116,18 @@ fn random() -> u32 {
     })
 }
 
-fn lookup(client: &Arc<Client>, question: &Question, options: &Options) -> Lookup {
+fn lookup(client: &Arc<Client>, question: &Question, options: &LookupOptions) -> Lookup {
     Lookup::new(Arc::clone(client), question.clone(), options.clone(), Box::new(random), now())
 }
 
 /// Whether others may be given the answer, and the answer to others be taken.
-fn is_shared(question: &Question, options: &Options) -> bool {
+fn is_shared(question: &Question, options: &LookupOptions) -> bool {
     options.use_cache
         && options.identity.is_none()
         && !options.trace
         && !options.service_only
-        && options.aliases_max == Options::default().aliases_max
-        && matches!(options.whom, Whom::Responsible | Whom::Referral(_))
+        && options.aliases_max == LookupOptions::default().aliases_max
+        && matches!(options.target, LookupTarget::Responsible | LookupTarget::Referral(_))
         && question.is_cacheable()
 }
 
@@ -137,7 +137,7 @@ fn patience(lookup: &Lookup) -> Duration {
     Duration::from_millis(left_ms)
 }
 
-impl Driver {
+impl BlockingDriver {
     /// A driver for lookups of `client`.
     #[must_use]
     pub fn new(client: Arc<Client>) -> Self {
@@ -149,9 +149,9 @@ impl Driver {
     /// What is in the cache is not asked for, and what another thread asks meanwhile is waited for, unless
     /// `options` say whom to ask, who asks, to follow aliases, or to write steps down. Where the records of the global
     /// service are due to be asked for anew ([`Renewal`](crate::refresh::Renewal)), another thread does it afterwards.
-    pub fn resolve(&mut self, question: &Question, options: &Options) -> Resolved {
+    pub fn resolve(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let resolved = self.resolve_alone(question, options);
-        if let Some(renewing) = Renewing::begin(&self.client, now()) {
+        if let Some(renewing) = RenewalGuard::begin(&self.client, now()) {
             let mut driver = Self::new(Arc::clone(&self.client));
             // Where no thread can be had, the next question tries again.
             let _ =
@@ -160,7 +160,7 @@ impl Driver {
         resolved
     }
 
-    fn resolve_alone(&mut self, question: &Question, options: &Options) -> Resolved {
+    fn resolve_alone(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         if !is_shared(question, options) {
             return self.ask(question, options);
         }
@@ -168,19 +168,19 @@ impl Driver {
         let deadline = Instant::now() + Duration::from_millis(client.limits.patience_ms);
         loop {
             if let Some(answer) = client.cache.get(question, now()) {
-                return Resolved::known(Ok(answer), question);
+                return ResolvedQuestion::known(Ok(answer), question);
             }
             let flight = match client.flights.join(question) {
-                Place::Lead(lead) => {
+                FlightPlace::Lead(lead) => {
                     let resolved = self.ask(question, options);
                     lead.land(resolved.outcome.clone());
                     return resolved;
                 }
-                Place::Follow(flight) => flight,
+                FlightPlace::Follow(flight) => flight,
             };
             let left = deadline.saturating_duration_since(Instant::now());
             match flight.wait(left) {
-                Some(outcome) => return Resolved::known(outcome, question),
+                Some(outcome) => return ResolvedQuestion::known(outcome, question),
                 None if left.is_zero() => return self.ask(question, options),
                 // Whoever asked has gone, and somebody has to ask instead.
                 None => {}
@@ -193,13 +193,13 @@ impl Driver {
     /// # Errors
     /// When what is known stays as it is, or could not be written.
     pub fn renew_if_due(&mut self) -> Option<Result<(), crate::refresh::RefreshError>> {
-        let renewing = Renewing::begin(&self.client, now())?;
+        let renewing = RenewalGuard::begin(&self.client, now())?;
         Some(self.renew(renewing))
     }
 
-    fn renew(&mut self, mut renewing: Renewing) -> Result<(), crate::refresh::RefreshError> {
+    fn renew(&mut self, mut renewing: RenewalGuard) -> Result<(), crate::refresh::RefreshError> {
         while let Some(question) = renewing.poll_question() {
-            let outcome = self.resolve_alone(&question, &Renewing::options()).outcome;
+            let outcome = self.resolve_alone(&question, &RenewalGuard::options()).outcome;
             renewing.handle_answer(question, outcome.ok());
         }
         renewing.finish()
@@ -207,11 +207,16 @@ impl Driver {
 
     /// Asks a question as [`resolve`](Self::resolve) does, and shows each step to `see` when it is done. Whatever
     /// others ask meanwhile, it goes the whole way.
-    pub fn watch(&mut self, question: &Question, options: &Options, see: &mut dyn FnMut(&Event)) -> Resolved {
-        let options = Options { trace: true, ..options.clone() };
+    pub fn watch(
+        &mut self,
+        question: &Question,
+        options: &LookupOptions,
+        see: &mut dyn FnMut(&LookupEvent),
+    ) -> ResolvedQuestion {
+        let options = LookupOptions { trace: true, ..options.clone() };
         let mut lookup = lookup(&self.client, question, &options);
         let outcome = self.drive_seen(&mut lookup, see);
-        Resolved::of(outcome, &lookup)
+        ResolvedQuestion::of(outcome, &lookup)
     }
 
     /// Ends the sessions of all drivers of this client, and tells the servers, for these would keep them until they expire.
@@ -219,7 +224,7 @@ impl Driver {
     pub fn end_sessions(&mut self) {
         let deadline = Instant::now() + PARTING;
         let mut ways = vec![];
-        let endings = self.client.sessions.end(&mut (Box::new(random) as Random), now());
+        let endings = self.client.sessions.end(&mut (Box::new(random) as RandomSource), now());
         for (number, mut exchange) in (0..).zip(endings) {
             if let Some(transmit) = exchange.poll_transmit(now()) {
                 // Who cannot be reached is not told.
@@ -241,10 +246,10 @@ impl Driver {
         }
     }
 
-    fn ask(&mut self, question: &Question, options: &Options) -> Resolved {
+    fn ask(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup);
-        Resolved::of(outcome, &lookup)
+        ResolvedQuestion::of(outcome, &lookup)
     }
 
     /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in which they are to be
@@ -255,12 +260,12 @@ impl Driver {
     pub fn servers(
         &mut self,
         handle: &[u8],
-        purpose: Purpose,
+        purpose: InterfacePurpose,
         certified: bool,
-    ) -> Result<Vec<Target>, LookupError> {
+    ) -> Result<Vec<ServerTarget>, LookupError> {
         let mut question = Question::all(handle);
         question.wants.certified = certified;
-        let options = Options { service_only: true, ..Options::default() };
+        let options = LookupOptions { service_only: true, ..LookupOptions::default() };
         let client = Arc::clone(&self.client);
         let mut lookup = Lookup::new(client, question, options, Box::new(random), now());
         let outcome = self.drive(&mut lookup);
@@ -278,7 +283,7 @@ impl Driver {
         let Some(server) = plan.back().map(|target| target.address) else {
             return Err(LookupError::NoServer { handle });
         };
-        let servers: Vec<Target> = plan.into_iter().flat_map(|target| self.located(target)).collect();
+        let servers: Vec<ServerTarget> = plan.into_iter().flat_map(|target| self.located(target)).collect();
         match servers.is_empty() {
             true => Err(LookupError::AllFailed { handle, attempts, server, last: AttemptError::NoAddress }),
             false => Ok(servers),
@@ -286,7 +291,7 @@ impl Driver {
     }
 
     /// The server at its address, or at each address of its name where only that is known.
-    fn located(&self, target: Target) -> Vec<Target> {
+    fn located(&self, target: ServerTarget) -> Vec<ServerTarget> {
         let Some(name) = target.unresolved() else { return vec![target] };
         let client = &self.client;
         let addresses = client.names.get(name, now()).unwrap_or_else(|| {
@@ -301,16 +306,16 @@ impl Driver {
     ///
     /// # Errors
     /// As the lookup says.
-    pub fn drive(&mut self, lookup: &mut Lookup) -> Result<crate::Answer, LookupError> {
+    pub fn drive(&mut self, lookup: &mut Lookup) -> Result<crate::LookupAnswer, LookupError> {
         self.drive_seen(lookup, &mut |_| ())
     }
 
     fn drive_seen(
         &mut self,
         lookup: &mut Lookup,
-        see: &mut dyn FnMut(&Event),
-    ) -> Result<crate::Answer, LookupError> {
-        let mut ways: Vec<Way> = vec![];
+        see: &mut dyn FnMut(&LookupEvent),
+    ) -> Result<crate::LookupAnswer, LookupError> {
+        let mut ways: Vec<ExchangeSocket> = vec![];
         let mut seen_count = 0;
         loop {
             lookup.events()[seen_count..].iter().for_each(&mut *see);
@@ -336,14 +341,19 @@ impl Driver {
     }
 
     /// Keeps the socket of an exchange that is over for the next.
-    fn give_back(&mut self, way: Way) {
+    fn give_back(&mut self, way: ExchangeSocket) {
         if let Socket::Datagrams(datagrams) = way.socket {
             self.sockets.give(datagrams);
         }
     }
 
     /// Sends what is to go out, over the socket of its exchange or another one.
-    fn send(&mut self, ways: &mut Vec<Way>, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
+    fn send(
+        &mut self,
+        ways: &mut Vec<ExchangeSocket>,
+        number: u64,
+        transmit: &Transmit,
+    ) -> Result<(), AttemptError> {
         let known = ways.iter().position(|way| way.number == number);
         let way = match known {
             Some(at) => &mut ways[at],
@@ -354,7 +364,7 @@ impl Driver {
                     _ => connection(address),
                 };
                 let socket = socket.map_err(|_| AttemptError::Unreachable)?;
-                ways.push(Way { number, socket, outgoing: vec![] });
+                ways.push(ExchangeSocket { number, socket, outgoing: vec![] });
                 ways.last_mut().expect("pushed just now")
             }
         };
@@ -370,13 +380,13 @@ impl Driver {
     }
 
     /// Waits until something happens on a socket, no longer than the lookup has time, and tells it.
-    fn wait(&mut self, lookup: &mut Lookup, ways: &mut [Way]) {
+    fn wait(&mut self, lookup: &mut Lookup, ways: &mut [ExchangeSocket]) {
         let patience = patience(lookup);
         if patience.is_zero() {
             return;
         }
         // As a rule one datagram is waited for, which takes one call.
-        if let [Way { number, socket: Socket::Datagrams(datagrams), .. }] = ways {
+        if let [ExchangeSocket { number, socket: Socket::Datagrams(datagrams), .. }] = ways {
             let received = datagrams.receive(&mut self.room, patience);
             return hear(lookup, *number, received, &self.room);
         }
@@ -388,9 +398,9 @@ impl Driver {
 }
 
 /// At which of them something happens within `patience`; none of it is known where the wait was interrupted.
-fn ready(ways: &[Way], patience: Duration) -> Option<Vec<bool>> {
+fn ready(ways: &[ExchangeSocket], patience: Duration) -> Option<Vec<bool>> {
     let patience = Timespec::try_from(patience).ok()?;
-    let mut sockets: Vec<PollFd<'_>> = ways.iter().map(Way::wanted).collect();
+    let mut sockets: Vec<PollFd<'_>> = ways.iter().map(ExchangeSocket::wanted).collect();
     poll(&mut sockets, Some(&patience)).ok()?;
     Some(sockets.iter().map(|socket| !socket.revents().is_empty()).collect())
 }
@@ -441,7 +451,7 @@ fn socket(address: SocketAddr, kind: socket2::Type) -> std::io::Result<socket2::
     }
 }
 
-impl Way {
+impl ExchangeSocket {
     /// What is waited for.
     fn wanted(&self) -> PollFd<'_> {
         match &self.socket {

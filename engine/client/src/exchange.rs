@@ -9,9 +9,9 @@ mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 
-use crate::Now;
-use crate::plan::Target;
-use crate::session::Session;
+use crate::ClockReading;
+use crate::plan::ServerTarget;
+use crate::session::OpenSession;
 use handle_auth::message::verify_message;
 use handle_auth::{PublicKey, VerifyError, challenge::check_request_digest};
 use handle_proto::data::site::InterfaceProtocol;
@@ -19,16 +19,16 @@ use handle_proto::limit::{MESSAGE_LEN_MAX, TCP_TIMEOUT_MS, UDP_REASSEMBLY_MS, UD
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::message::{Body, MessageTooLong};
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request};
 use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Version};
 use std::fmt;
 use std::sync::Arc;
-use stream::Stream;
+use stream::ExchangeStream;
 
 /// How long is waited for answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct AnswerTimeouts {
     /// After each time a request goes out in datagrams, in milliseconds.
     pub udp_ms: Vec<u32>,
     /// For an answer over a connection, connecting included, in milliseconds.
@@ -37,7 +37,7 @@ pub struct Patience {
     pub name_ms: u32,
 }
 
-impl Default for Patience {
+impl Default for AnswerTimeouts {
     fn default() -> Self {
         Self { udp_ms: UDP_RETRY_MS.to_vec(), tcp_ms: TCP_TIMEOUT_MS, name_ms: NAME_TIMEOUT_MS }
     }
@@ -137,7 +137,7 @@ impl From<MessageTooLong> for AttemptError {
 
 /// What goes with a request beside its body.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
+pub struct RequestHead {
     /// Its flags.
     pub flags: OpFlags,
     /// How many indirections led to it.
@@ -150,7 +150,7 @@ pub struct Head {
     pub answered_as: OpCode,
 }
 
-impl Head {
+impl RequestHead {
     /// Of a resolution that nothing led to.
     #[must_use]
     pub const fn resolution(flags: OpFlags, request_id: i32) -> Self {
@@ -170,36 +170,36 @@ pub const fn request_id(random: u32) -> i32 {
 /// One request to one server.
 #[derive(Debug)]
 pub struct Exchange {
-    target: Target,
-    head: Head,
+    target: ServerTarget,
+    head: RequestHead,
     handle: Vec<u8>,
     message: Vec<u8>,
     covered_len: usize,
     /// Header and body of the request whose challenge this answers.
     challenged: Option<Vec<u8>>,
     /// The session that it is in.
-    session: Option<Arc<Session>>,
-    patience: Patience,
+    session: Option<Arc<OpenSession>>,
+    patience: AnswerTimeouts,
     began_ms: u64,
     /// How often it went out.
     sent_count: usize,
     to_send: bool,
     deadline_ms: u64,
-    incoming: Incoming,
+    incoming: IncomingAnswer,
 }
 
 /// What the answer is put together from.
 #[derive(Debug)]
-enum Incoming {
+enum IncomingAnswer {
     Datagrams(Reassembly<()>),
-    Connection(Stream),
+    Connection(ExchangeStream),
 }
 
 /// Bytes that are to go out now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// To whom and how.
-    pub target: Target,
+    pub target: ServerTarget,
     /// The datagrams; over a connection the message as one.
     pub datagrams: Vec<Vec<u8>>,
     /// Which time it is that this goes out, from 1; 0 where it only goes on with what went out before.
@@ -208,7 +208,7 @@ pub struct Transmit {
 
 /// A message that answers the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct ReceivedAnswer {
     envelope: Envelope,
     message: Vec<u8>,
     /// How long it took, in milliseconds, since the request went out for the first time.
@@ -219,7 +219,7 @@ pub struct Answered {
     pub datagrams_count: usize,
 }
 
-impl Answered {
+impl ReceivedAnswer {
     /// The envelope.
     #[must_use]
     pub const fn envelope(&self) -> &Envelope {
@@ -250,11 +250,11 @@ impl Exchange {
     /// # Errors
     /// When the request is too long to be a message, or the server has no key where one is needed to be sure of it.
     pub fn new(
-        target: Target,
-        head: Head,
+        target: ServerTarget,
+        head: RequestHead,
         request: &Request<'_>,
-        patience: &Patience,
-        now: Now,
+        patience: &AnswerTimeouts,
+        now: ClockReading,
     ) -> Result<Self, AttemptError> {
         let envelope = Envelope {
             version: target.version,
@@ -272,13 +272,13 @@ impl Exchange {
         let message = message.unsigned()?;
         let handle = request.handle().unwrap_or_default();
         let incoming = match target.protocol {
-            InterfaceProtocol::UDP => Incoming::Datagrams(Reassembly::new(ReassemblyLimits {
+            InterfaceProtocol::UDP => IncomingAnswer::Datagrams(Reassembly::new(ReassemblyLimits {
                 messages_max: 1,
                 messages_per_sender_max: 1,
                 bytes_max: MESSAGE_LEN_MAX as usize,
                 age_ms_max: UDP_REASSEMBLY_MS.into(),
             })),
-            _ => Incoming::Connection(Stream::new(&target, handle, &message)?),
+            _ => IncomingAnswer::Connection(ExchangeStream::new(&target, handle, &message)?),
         };
         Ok(Self {
             handle: handle.to_vec(),
@@ -311,19 +311,19 @@ impl Exchange {
     ///
     /// # Errors
     /// When the request is too long then.
-    pub(crate) fn in_session(mut self, session: Arc<Session>) -> Result<Self, AttemptError> {
+    pub(crate) fn in_session(mut self, session: Arc<OpenSession>) -> Result<Self, AttemptError> {
         self.session = Some(session);
-        if let Incoming::Connection(stream) = &mut self.incoming
+        if let IncomingAnswer::Connection(stream) = &mut self.incoming
             && self.challenged.is_none()
         {
             let sealed = self.session.as_ref().expect("just now").sealed(self.message.clone())?;
-            *stream = Stream::new(&self.target, &self.handle, &sealed)?;
+            *stream = ExchangeStream::new(&self.target, &self.handle, &sealed)?;
         }
         Ok(self)
     }
 
     /// The session that it is in.
-    pub(crate) const fn session(&self) -> Option<&Arc<Session>> {
+    pub(crate) const fn session(&self) -> Option<&Arc<OpenSession>> {
         self.session.as_ref()
     }
 
@@ -341,7 +341,7 @@ impl Exchange {
 
     /// Whom it asks.
     #[must_use]
-    pub const fn target(&self) -> &Target {
+    pub const fn target(&self) -> &ServerTarget {
         &self.target
     }
 
@@ -352,17 +352,17 @@ impl Exchange {
     }
 
     const fn is_over_datagrams(&self) -> bool {
-        matches!(self.incoming, Incoming::Datagrams(_))
+        matches!(self.incoming, IncomingAnswer::Datagrams(_))
     }
 
     /// What is to go out now.
-    pub fn poll_transmit(&mut self, now: Now) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, now: ClockReading) -> Option<Transmit> {
         if !std::mem::take(&mut self.to_send) {
             return None;
         }
         let datagrams = match &mut self.incoming {
-            Incoming::Datagrams(_) => self.datagrams(),
-            Incoming::Connection(stream) => vec![stream.outgoing()],
+            IncomingAnswer::Datagrams(_) => self.datagrams(),
+            IncomingAnswer::Connection(stream) => vec![stream.outgoing()],
         };
         let goes_on = !self.is_over_datagrams() && self.sent_count > 0;
         if !goes_on {
@@ -387,7 +387,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`AttemptError::Silence`] or [`AttemptError::Partial`] when it was sent often enough.
-    pub fn handle_timeout(&mut self, now: Now) -> Result<(), AttemptError> {
+    pub fn handle_timeout(&mut self, now: ClockReading) -> Result<(), AttemptError> {
         if now.ms < self.deadline_ms {
             return Ok(());
         }
@@ -396,14 +396,14 @@ impl Exchange {
             return Ok(());
         }
         match &self.incoming {
-            Incoming::Datagrams(fragments) if !fragments.is_empty() => Err(AttemptError::Partial),
+            IncomingAnswer::Datagrams(fragments) if !fragments.is_empty() => Err(AttemptError::Partial),
             _ => Err(AttemptError::Silence),
         }
     }
 
     /// How long it has been waited so far, in milliseconds.
     #[must_use]
-    pub fn waited_ms(&self, now: Now) -> u32 {
+    pub fn waited_ms(&self, now: ClockReading) -> u32 {
         u32::try_from(now.ms.saturating_sub(self.began_ms)).unwrap_or(u32::MAX)
     }
 
@@ -411,19 +411,23 @@ impl Exchange {
     ///
     /// # Errors
     /// When it is whole but cannot be believed.
-    pub fn handle_datagram(&mut self, now: Now, datagram: &[u8]) -> Result<Option<Answered>, AttemptError> {
+    pub fn handle_datagram(
+        &mut self,
+        now: ClockReading,
+        datagram: &[u8],
+    ) -> Result<Option<ReceivedAnswer>, AttemptError> {
         let Ok((envelope, _)) = Envelope::split(datagram) else { return Ok(None) };
         // Nothing but the request id says that a datagram is about this request: one without could come from anybody,
         // or be about an earlier request from the same port. Over a connection it cannot.
         if envelope.request_id != self.head.request_id {
             return Ok(None);
         }
-        let Incoming::Datagrams(fragments) = &mut self.incoming else { return Ok(None) };
+        let IncomingAnswer::Datagrams(fragments) = &mut self.incoming else { return Ok(None) };
         let message = match fragments.accept((), datagram, now.ms) {
-            Ok(Reassembled::Whole(message)) => message.to_vec(),
-            Ok(Reassembled::Complete(message)) => message,
+            Ok(ReassemblyOutcome::Whole(message)) => message.to_vec(),
+            Ok(ReassemblyOutcome::Complete(message)) => message,
             // What cannot be a fragment of the answer is none.
-            Ok(Reassembled::Incomplete) | Err(_) => return Ok(None),
+            Ok(ReassemblyOutcome::Incomplete) | Err(_) => return Ok(None),
         };
         let datagrams_count = cut(&envelope).len();
         self.check(now, message, datagrams_count).map(Some)
@@ -433,8 +437,12 @@ impl Exchange {
     ///
     /// # Errors
     /// When it is whole but cannot be believed, or no message begins there.
-    pub fn handle_stream(&mut self, now: Now, bytes: &[u8]) -> Result<Option<Answered>, AttemptError> {
-        let Incoming::Connection(stream) = &mut self.incoming else { return Ok(None) };
+    pub fn handle_stream(
+        &mut self,
+        now: ClockReading,
+        bytes: &[u8],
+    ) -> Result<Option<ReceivedAnswer>, AttemptError> {
+        let IncomingAnswer::Connection(stream) = &mut self.incoming else { return Ok(None) };
         let Some(message) = stream.receive(bytes)? else {
             // TLS may want to answer.
             self.to_send |= stream.has_outgoing();
@@ -452,7 +460,12 @@ impl Exchange {
     }
 
     /// Whether the answer may be believed; in an order in which the first thing that is wrong is the cause.
-    fn check(&self, now: Now, bytes: Vec<u8>, datagrams_count: usize) -> Result<Answered, AttemptError> {
+    fn check(
+        &self,
+        now: ClockReading,
+        bytes: Vec<u8>,
+        datagrams_count: usize,
+    ) -> Result<ReceivedAnswer, AttemptError> {
         let bytes = self.opened(bytes)?;
         let (envelope, body) = Envelope::split(&bytes)?;
         let message = Message::decode(body)?;
@@ -494,7 +507,7 @@ impl Exchange {
             }
         }
         let took_ms = self.waited_ms(now);
-        Ok(Answered { envelope, took_ms, certified: certify, datagrams_count, message: bytes })
+        Ok(ReceivedAnswer { envelope, took_ms, certified: certify, datagrams_count, message: bytes })
     }
 }
 
@@ -533,11 +546,11 @@ mod tests {
 
     #[test]
     fn a_datagram_counts_only_with_the_id_of_the_request() {
-        let now = Now { ms: 0, unix_s: 0 };
-        let target = Target::at("192.0.2.1:2641".parse().unwrap(), InterfaceProtocol::UDP);
+        let now = ClockReading { ms: 0, unix_s: 0 };
+        let target = ServerTarget::at("192.0.2.1:2641".parse().unwrap(), InterfaceProtocol::UDP);
         let question = Question::all(b"10.a/x");
-        let head = Head::resolution(question.flags(), 7);
-        let patience = Patience::default();
+        let head = RequestHead::resolution(question.flags(), 7);
+        let patience = AnswerTimeouts::default();
         let exchange = question
             .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), &patience, now));
         let mut exchange = exchange.unwrap();

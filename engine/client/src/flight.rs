@@ -7,33 +7,33 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What came of a question.
-pub type Outcome = Result<SharedAnswer, LookupError>;
+pub type FlightOutcome = Result<SharedAnswer, LookupError>;
 
-type Key = (Vec<u8>, Vec<u8>);
+type FlightKey = (Vec<u8>, Vec<u8>);
 
 /// Questions that are being asked.
 #[derive(Debug, Default)]
 pub struct Flights {
-    under_way: Mutex<HashMap<Key, Arc<Flight>>>,
+    under_way: Mutex<HashMap<FlightKey, Arc<Flight>>>,
 }
 
 /// A question that is being asked.
 #[derive(Debug, Default)]
 pub struct Flight {
-    state: Mutex<State>,
+    state: Mutex<FlightState>,
     landed: Condvar,
 }
 
 #[derive(Debug)]
-enum State {
+enum FlightState {
     /// Tasks that wait for it are to be woken.
     UnderWay(Vec<Waker>),
-    Landed(Outcome),
+    Landed(FlightOutcome),
     /// Whoever asked has gone without an outcome.
     Lost,
 }
 
-impl Default for State {
+impl Default for FlightState {
     fn default() -> Self {
         Self::UnderWay(vec![])
     }
@@ -41,54 +41,54 @@ impl Default for State {
 
 /// What to do with a question.
 #[derive(Debug)]
-pub enum Place<'a> {
+pub enum FlightPlace<'a> {
     /// Ask it, and say what came of it.
-    Lead(Lead<'a>),
+    Lead(FlightLead<'a>),
     /// Somebody asks it already.
     Follow(Arc<Flight>),
 }
 
 /// The duty to ask a question; when it is dropped without an outcome, others ask for themselves.
 #[derive(Debug)]
-pub struct Lead<'a> {
+pub struct FlightLead<'a> {
     flights: &'a Flights,
-    key: Key,
+    key: FlightKey,
     flight: Arc<Flight>,
 }
 
 impl Flights {
     /// Who is to ask `question`.
-    pub fn join(&self, question: &Question) -> Place<'_> {
+    pub fn join(&self, question: &Question) -> FlightPlace<'_> {
         let key = (question.handle_key(), question.values_key());
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = under_way.get(&key) {
-            return Place::Follow(Arc::clone(flight));
+            return FlightPlace::Follow(Arc::clone(flight));
         }
         let flight = Arc::new(Flight::default());
         under_way.insert(key.clone(), Arc::clone(&flight));
-        Place::Lead(Lead { flights: self, key, flight })
+        FlightPlace::Lead(FlightLead { flights: self, key, flight })
     }
 }
 
-impl Lead<'_> {
+impl FlightLead<'_> {
     /// Says what came of it, to all who wait.
-    pub fn land(self, outcome: Outcome) {
-        self.flight.set(State::Landed(outcome));
+    pub fn land(self, outcome: FlightOutcome) {
+        self.flight.set(FlightState::Landed(outcome));
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for FlightLead<'_> {
     fn drop(&mut self) {
         self.flights.under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-        self.flight.set(State::Lost);
+        self.flight.set(FlightState::Lost);
     }
 }
 
 impl Flight {
     /// Ends it, if it is under way, and wakes all who wait.
-    fn set(&self, end: State) {
+    fn set(&self, end: FlightState) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::UnderWay(wakers) = &mut *state {
+        if let FlightState::UnderWay(wakers) = &mut *state {
             let wakers = std::mem::take(wakers);
             *state = end;
             drop(state);
@@ -98,12 +98,12 @@ impl Flight {
     }
 
     /// Waits for the outcome without a thread; `None` when there is none.
-    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Outcome>> {
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Option<FlightOutcome>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {
-            State::Landed(outcome) => Poll::Ready(Some(outcome.clone())),
-            State::Lost => Poll::Ready(None),
-            State::UnderWay(wakers) => {
+            FlightState::Landed(outcome) => Poll::Ready(Some(outcome.clone())),
+            FlightState::Lost => Poll::Ready(None),
+            FlightState::UnderWay(wakers) => {
                 if !wakers.iter().any(|known| known.will_wake(context.waker())) {
                     wakers.push(context.waker().clone());
                 }
@@ -114,14 +114,15 @@ impl Flight {
 
     /// Waits for the outcome; `None` when it takes longer than `patience`, or there is none.
     #[must_use]
-    pub fn wait(&self, patience: Duration) -> Option<Outcome> {
+    pub fn wait(&self, patience: Duration) -> Option<FlightOutcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited =
-            self.landed.wait_timeout_while(state, patience, |state| matches!(state, State::UnderWay(_)));
+        let waited = self
+            .landed
+            .wait_timeout_while(state, patience, |state| matches!(state, FlightState::UnderWay(_)));
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match &*state {
-            State::Landed(outcome) => Some(outcome.clone()),
-            State::UnderWay(_) | State::Lost => None,
+            FlightState::Landed(outcome) => Some(outcome.clone()),
+            FlightState::UnderWay(_) | FlightState::Lost => None,
         }
     }
 }
@@ -136,31 +137,31 @@ mod tests {
     #[test]
     fn one_asks_and_all_get_the_answer() {
         let (flights, question) = (Flights::default(), Question::all(b"a/b"));
-        let Place::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
+        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
         std::thread::scope(|scope| {
             let waiting: Vec<_> = (0..4)
                 .map(|_| match flights.join(&question) {
-                    Place::Follow(flight) => scope.spawn(move || flight.wait(LONG)),
-                    Place::Lead(_) => panic!("somebody asks already"),
+                    FlightPlace::Follow(flight) => scope.spawn(move || flight.wait(LONG)),
+                    FlightPlace::Lead(_) => panic!("somebody asks already"),
                 })
                 .collect();
-            lead.land(Ok(crate::Answer::new(b"a/b", ResponseCode::SUCCESS, []).into()));
+            lead.land(Ok(crate::LookupAnswer::new(b"a/b", ResponseCode::SUCCESS, []).into()));
             for waiting in waiting {
                 let outcome = waiting.join().unwrap().unwrap();
                 assert_eq!(outcome.unwrap().handle, b"a/b");
             }
         });
-        assert!(matches!(flights.join(&question), Place::Lead(_)), "and then it is over");
+        assert!(matches!(flights.join(&question), FlightPlace::Lead(_)), "and then it is over");
     }
 
     #[test]
     fn whoever_waits_for_somebody_who_gave_up_is_told() {
         let (flights, question) = (Flights::default(), Question::all(b"a/b"));
-        let Place::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
-        let Place::Follow(flight) = flights.join(&question) else { panic!("somebody asks") };
+        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
+        let FlightPlace::Follow(flight) = flights.join(&question) else { panic!("somebody asks") };
         assert!(flight.wait(Duration::ZERO).is_none());
         drop(lead);
         assert!(flight.wait(LONG).is_none());
-        assert!(matches!(flights.join(&Question::all(b"a/c")), Place::Lead(_)));
+        assert!(matches!(flights.join(&Question::all(b"a/c")), FlightPlace::Lead(_)));
     }
 }

@@ -1,6 +1,6 @@
 //! What an identity answers when a server asks who asks. RFC 3652 section 3.5.
 
-use crate::administration::{Identity, Key};
+use crate::administration::{ClientIdentity, IdentityKey};
 use handle_auth::SignError;
 use handle_auth::challenge::{answer_with_key, answer_with_secret};
 use handle_proto::Version;
@@ -9,7 +9,7 @@ use handle_proto::limit::PBKDF2_SALT_LEN;
 use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY, SecretAnswer};
 use handle_proto::wire::list::Reference;
 
-impl Identity {
+impl ClientIdentity {
     /// The value that it is known by.
     pub(crate) fn reference(&self) -> Reference<'_> {
         Reference { handle: &self.handle, index: self.index }
@@ -18,8 +18,8 @@ impl Identity {
     /// How its proof is called in a message.
     pub(crate) const fn auth_type(&self) -> &'static [u8] {
         match self.key {
-            Key::Private(_) => PUBLIC_KEY,
-            Key::Secret(_) => SECRET_KEY,
+            IdentityKey::Private(_) => PUBLIC_KEY,
+            IdentityKey::Secret(_) => SECRET_KEY,
         }
     }
 
@@ -27,7 +27,7 @@ impl Identity {
     /// whoever made it up can guess the secret at the speed of that digest.
     pub(crate) fn gives_old_proof(&self, version: Version, suggested: Version) -> bool {
         let algorithm = SecretAnswer::algorithm_for(version, suggested);
-        matches!(self.key, Key::Secret(_)) && algorithm != DigestAlgorithm::PBKDF2_HMAC_SHA1
+        matches!(self.key, IdentityKey::Secret(_)) && algorithm != DigestAlgorithm::PBKDF2_HMAC_SHA1
     }
 
     /// Answers a challenge of `version` that suggests `suggested`, with fresh `salt`.
@@ -39,8 +39,8 @@ impl Identity {
         salt: &[u8; PBKDF2_SALT_LEN],
     ) -> Result<Vec<u8>, SignError> {
         match &self.key {
-            Key::Private(key) => answer_with_key(version, covered, key),
-            Key::Secret(secret) => Ok(answer_with_secret(version, suggested, covered, secret, salt)),
+            IdentityKey::Private(key) => answer_with_key(version, covered, key),
+            IdentityKey::Secret(secret) => Ok(answer_with_secret(version, suggested, covered, secret, salt)),
         }
     }
 }

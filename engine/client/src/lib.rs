@@ -44,9 +44,9 @@ pub mod times;
 pub mod trace;
 
 pub use allowances::Allowances;
-pub use answer::Answer;
+pub use answer::LookupAnswer;
 pub use cache::SharedAnswer;
-pub use driver::Driver;
+pub use driver::BlockingDriver;
 #[cfg(feature = "tokio")]
 pub use driver::asynchronous::AsyncDriver;
 pub use lookup::{Client, Lookup, LookupError};
@@ -54,7 +54,7 @@ pub use question::Question;
 
 /// The caller's clock, read once for each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Now {
+pub struct ClockReading {
     /// Milliseconds of a clock that never goes back, from any beginning.
     pub ms: u64,
     /// Unix time in seconds.
@@ -62,4 +62,4 @@ pub struct Now {
 }
 
 /// Random numbers of the caller: request ids from it must be hard to guess.
-pub type Random = Box<dyn FnMut() -> u32 + Send>;
+pub type RandomSource = Box<dyn FnMut() -> u32 + Send>;

@@ -18,22 +18,22 @@ pub(crate) mod world;
 
 pub use error::LookupError;
 
-use crate::administration::Identity;
+use crate::administration::ClientIdentity;
 use crate::allowances::Allowances;
 use crate::bootstrap::{KnownRoot, Overrides, Root};
 use crate::cache::{Cache, CacheLimits};
-use crate::exchange::{Answered, AttemptError, Exchange, Patience, Transmit};
+use crate::exchange::{AnswerTimeouts, AttemptError, Exchange, ReceivedAnswer, Transmit};
 use crate::flight::Flights;
-use crate::names::Names;
-use crate::plan::{Preferences, Target};
+use crate::names::NameCache;
+use crate::plan::{Preferences, ServerTarget};
 use crate::refresh::Renewal;
 use crate::service::SharedSite;
-use crate::session::Sessions;
-use crate::times::Times;
-use crate::trace::{Event, Step, Why};
-use crate::{Answer, Now, Question, Random};
-use ask::Ask;
-use find::Find;
+use crate::session::SessionPool;
+use crate::times::ServerTimes;
+use crate::trace::{LookupEvent, LookupStep, QuestionReason};
+use crate::{ClockReading, LookupAnswer, Question, RandomSource};
+use ask::RecordQuery;
+use find::ServiceSearch;
 use handle_proto::data::kind;
 use handle_proto::limit::{CLIENT_INDIRECTION_MAX, SERVICE_NESTING_MAX};
 use handle_proto::{Handle, ResponseCode, ValueBuf};
@@ -52,19 +52,19 @@ pub struct Client {
     /// Who is asked first.
     pub preferences: Preferences,
     /// How long is waited.
-    pub patience: Patience,
+    pub patience: AnswerTimeouts,
     /// What one lookup may do.
-    pub limits: Limits,
+    pub limits: LookupLimits,
     /// Answers from before.
     pub cache: Cache,
     /// How fast servers were.
-    pub times: Times,
+    pub times: ServerTimes,
     /// Addresses of servers that are known by name.
-    pub names: Names,
+    pub names: NameCache,
     /// Questions that are being asked.
     pub flights: Flights,
     /// Sessions with servers that wanted to know who asks.
-    pub sessions: Sessions,
+    pub sessions: SessionPool,
 }
 
 /// Sessions that are kept.
@@ -83,20 +83,20 @@ impl Client {
             renewal: Renewal::default(),
             overrides: Overrides::default(),
             preferences: Preferences::default(),
-            patience: Patience::default(),
-            limits: Limits::default(),
+            patience: AnswerTimeouts::default(),
+            limits: LookupLimits::default(),
             cache: Cache::new(CacheLimits::default()),
-            times: Times::new(TIMES_MAX),
-            names: Names::new(NAMES_MAX),
+            times: ServerTimes::new(TIMES_MAX),
+            names: NameCache::new(NAMES_MAX),
             flights: Flights::default(),
-            sessions: Sessions::new(SESSIONS_MAX),
+            sessions: SessionPool::new(SESSIONS_MAX),
         }
     }
 }
 
 /// What one lookup may do before it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LookupLimits {
     /// Requests, to whatever server; those sent again do not count.
     pub requests_max: usize,
     /// Records that have to be known on behalf of others, referrals, and aliases.
@@ -107,7 +107,7 @@ pub struct Limits {
     pub patience_ms: u64,
 }
 
-impl Default for Limits {
+impl Default for LookupLimits {
     fn default() -> Self {
         Self {
             requests_max: 256,
@@ -120,13 +120,13 @@ impl Default for Limits {
 
 /// How one question is asked.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LookupOptions {
     /// Whether answers from before count.
     pub use_cache: bool,
     /// Whom to ask, instead of finding out. Their referrals are not followed.
-    pub whom: Whom,
+    pub target: LookupTarget,
     /// Who asks, where a server wants to know.
-    pub identity: Option<Arc<Identity>>,
+    pub identity: Option<Arc<ClientIdentity>>,
     /// After how many idle seconds a session with a server ends that wanted to know who asks; with none, every request
     /// is challenged. Deployed clients set one up with the first challenge, which takes two requests more, and one less
     /// for each that follows.
@@ -144,11 +144,11 @@ pub struct Options {
     pub service_only: bool,
 }
 
-impl Default for Options {
+impl Default for LookupOptions {
     fn default() -> Self {
         Self {
             use_cache: true,
-            whom: Whom::Responsible,
+            target: LookupTarget::Responsible,
             identity: None,
             session_timeout_s: None,
             recursion_count: 0,
@@ -162,45 +162,45 @@ impl Default for Options {
 
 /// Whom to ask.
 #[derive(Clone, Debug)]
-pub enum Whom {
+pub enum LookupTarget {
     /// The service that is responsible.
     Responsible,
     /// The responsible server of these sites.
     Sites(Vec<SharedSite>),
     /// These servers, in this order.
-    Servers(Vec<Target>),
+    Servers(Vec<ServerTarget>),
     /// The service that a prefix referral with these values names, as if its server had been asked and had said so.
     Referral(Vec<ValueBuf>),
 }
 
 /// A part of the work, above what it is done for.
 #[derive(Debug)]
-enum Frame {
-    Ask(Box<Ask>),
-    Find(Box<Find>),
+enum LookupFrame {
+    Ask(Box<RecordQuery>),
+    Find(Box<ServiceSearch>),
 }
 
 /// What a part hears from the one above it, or came to.
 #[derive(Debug)]
-enum Signal {
+enum PartSignal {
     Begin,
-    Answer(Answer),
+    Answer(LookupAnswer),
     Sites(Vec<SharedSite>),
     Failed(LookupError),
 }
 
 /// How a part goes on.
-enum Next {
+enum PartStep {
     /// A request is under way.
-    Wait(Frame),
+    Wait(LookupFrame),
     /// Something else has to be known first.
-    After(Frame, Frame),
+    After(LookupFrame, LookupFrame),
     /// Done.
-    Done(Signal),
+    Done(PartSignal),
 }
 
 /// A name that is looked up.
-struct Naming {
+struct NameLookup {
     number: u64,
     name: String,
     to_tell: bool,
@@ -210,13 +210,13 @@ struct Naming {
 /// A question under way.
 pub struct Lookup {
     client: Arc<Client>,
-    options: Options,
+    options: LookupOptions,
     question: Question,
-    stack: Vec<Frame>,
+    stack: Vec<LookupFrame>,
     /// The requests under way, each with its number: one, or two that race.
     under_way: Vec<(u64, Exchange)>,
     /// The name that has to be looked up before anything can be asked.
-    naming: Option<Naming>,
+    naming: Option<NameLookup>,
     /// When a server of the other family is asked as well.
     fallback_at_ms: Option<u64>,
     /// Of the request or name that was begun last.
@@ -226,15 +226,21 @@ pub struct Lookup {
     aliases_count: u8,
     service: Vec<SharedSite>,
     began_ms: u64,
-    outcome: Option<Result<Answer, LookupError>>,
-    events: Vec<Event>,
-    random: Random,
+    outcome: Option<Result<LookupAnswer, LookupError>>,
+    events: Vec<LookupEvent>,
+    random: RandomSource,
 }
 
 impl Lookup {
     /// Begins to look for the answer to `question`.
     #[must_use]
-    pub fn new(client: Arc<Client>, question: Question, options: Options, random: Random, now: Now) -> Self {
+    pub fn new(
+        client: Arc<Client>,
+        question: Question,
+        options: LookupOptions,
+        random: RandomSource,
+        now: ClockReading,
+    ) -> Self {
         let mut lookup = Self {
             client,
             options,
@@ -258,20 +264,24 @@ impl Lookup {
             asked.types.push(kind::HS_ALIAS.to_vec());
         }
         let recursion_count = lookup.options.recursion_count;
-        lookup.stack.push(Frame::Ask(Box::new(Ask::new(asked, Why::Asked, recursion_count))));
-        lookup.run(now, Signal::Begin);
+        lookup.stack.push(LookupFrame::Ask(Box::new(RecordQuery::new(
+            asked,
+            QuestionReason::Asked,
+            recursion_count,
+        ))));
+        lookup.run(now, PartSignal::Begin);
         lookup
     }
 
     /// Bytes that are to go out now, and the number of their exchange. Each has a socket of its own; one that is over
     /// ([`is_under_way`](Self::is_under_way)) may be closed, and what still comes from it is ignored.
-    pub fn poll_transmit(&mut self, now: Now) -> Option<(u64, Transmit)> {
+    pub fn poll_transmit(&mut self, now: ClockReading) -> Option<(u64, Transmit)> {
         let mut exchanges = self.under_way.iter_mut();
         let (number, transmit) =
             exchanges.find_map(|(number, exchange)| Some((*number, exchange.poll_transmit(now)?)))?;
         let (target, try_number) = (transmit.target.clone(), transmit.try_number);
         if try_number > 0 {
-            self.note(now, || Step::Asked { target, try_number });
+            self.note(now, || LookupStep::Asked { target, try_number });
         }
         Some((number, transmit))
     }
@@ -304,13 +314,13 @@ impl Lookup {
     }
 
     /// What came of it, once.
-    pub fn take_outcome(&mut self) -> Option<Result<Answer, LookupError>> {
+    pub fn take_outcome(&mut self) -> Option<Result<LookupAnswer, LookupError>> {
         self.outcome.take()
     }
 
     /// The steps so far, if they are written down.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[LookupEvent] {
         &self.events
     }
 
@@ -327,14 +337,14 @@ impl Lookup {
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Now) {
+    pub fn handle_timeout(&mut self, now: ClockReading) {
         let is_busy = self.naming.is_some() || !self.under_way.is_empty();
         if is_busy && now.ms >= self.deadline_ms() {
             let handle = self.asked_handle();
             self.stack.clear();
             self.under_way.clear();
             (self.naming, self.fallback_at_ms) = (None, None);
-            return self.run(now, Signal::Failed(LookupError::TooSlow { handle }));
+            return self.run(now, PartSignal::Failed(LookupError::TooSlow { handle }));
         }
         let unnamed = self.naming.as_ref().filter(|naming| now.ms >= naming.deadline_ms);
         if let Some(number) = unnamed.map(|naming| naming.number) {
@@ -352,31 +362,31 @@ impl Lookup {
     }
 
     /// Asks a server of the other family beside the one that is being asked.
-    fn race(&mut self, now: Now) {
-        if let Some(Frame::Ask(mut ask)) = self.stack.pop() {
+    fn race(&mut self, now: ClockReading) {
+        if let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() {
             if let [(_, exchange)] = self.under_way.as_slice() {
                 let target = exchange.target().clone();
                 ask.race(self, now, &target);
             }
-            self.stack.push(Frame::Ask(ask));
+            self.stack.push(LookupFrame::Ask(ask));
         }
     }
 
     /// A datagram of an exchange.
-    pub fn handle_datagram(&mut self, now: Now, number: u64, datagram: &[u8]) {
+    pub fn handle_datagram(&mut self, now: ClockReading, number: u64, datagram: &[u8]) {
         self.handle_bytes(now, number, |exchange| exchange.handle_datagram(now, datagram));
     }
 
     /// Bytes from the connection of an exchange.
-    pub fn handle_stream(&mut self, now: Now, number: u64, bytes: &[u8]) {
+    pub fn handle_stream(&mut self, now: ClockReading, number: u64, bytes: &[u8]) {
         self.handle_bytes(now, number, |exchange| exchange.handle_stream(now, bytes));
     }
 
     fn handle_bytes(
         &mut self,
-        now: Now,
+        now: ClockReading,
         number: u64,
-        take: impl FnOnce(&mut Exchange) -> Result<Option<Answered>, AttemptError>,
+        take: impl FnOnce(&mut Exchange) -> Result<Option<ReceivedAnswer>, AttemptError>,
     ) {
         let exchange = self.under_way.iter_mut().find(|(known, _)| *known == number);
         match exchange.map(|(_, exchange)| take(exchange)) {
@@ -389,7 +399,7 @@ impl Lookup {
     /// The connection of an exchange has come about: the one that races with it is given up, so that no request is
     /// carried out twice.
     pub fn handle_connected(&mut self, number: u64) {
-        let Some(Frame::Ask(ask)) = self.stack.last_mut() else { return };
+        let Some(LookupFrame::Ask(ask)) = self.stack.last_mut() else { return };
         if self.under_way.iter().any(|(known, _)| *known == number) {
             self.fallback_at_ms = None;
             for (_, loser) in self.under_way.extract_if(.., |(known, _)| *known != number) {
@@ -399,17 +409,19 @@ impl Lookup {
     }
 
     /// The bytes of an exchange could not be moved.
-    pub fn handle_failure(&mut self, now: Now, number: u64, error: AttemptError) {
+    pub fn handle_failure(&mut self, now: ClockReading, number: u64, error: AttemptError) {
         self.end_exchange(now, number, Err(error));
     }
 
     /// The addresses of a name; none where it has none, or they cannot be found out.
-    pub fn handle_addresses(&mut self, now: Now, number: u64, addresses: &[IpAddr]) {
+    pub fn handle_addresses(&mut self, now: ClockReading, number: u64, addresses: &[IpAddr]) {
         let Some(naming) = self.naming.take_if(|naming| naming.number == number) else { return };
         let name = naming.name;
         self.client.names.note(&name, addresses, now);
-        let Some(Frame::Ask(mut ask)) = self.stack.pop() else { unreachable!("who asks wants the name") };
-        self.note_at(ask.depth(), now, || Step::Named { name, addresses: addresses.to_vec() });
+        let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() else {
+            unreachable!("who asks wants the name")
+        };
+        self.note_at(ask.depth(), now, || LookupStep::Named { name, addresses: addresses.to_vec() });
         ask.put_at(self, addresses);
         let next = ask.ask_next(self, now);
         if let Some(signal) = self.follow(next) {
@@ -418,9 +430,14 @@ impl Lookup {
     }
 
     /// Gives the outcome of an exchange to the part that wanted it.
-    fn end_exchange(&mut self, now: Now, number: u64, outcome: Result<Answered, AttemptError>) {
+    fn end_exchange(
+        &mut self,
+        now: ClockReading,
+        number: u64,
+        outcome: Result<ReceivedAnswer, AttemptError>,
+    ) {
         let Some(at) = self.under_way.iter().position(|(known, _)| *known == number) else { return };
-        let Some(Frame::Ask(mut ask)) = self.stack.pop() else { return };
+        let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() else { return };
         let (_, exchange) = self.under_way.remove(at);
         let next = match outcome {
             Ok(answered) => {
@@ -440,13 +457,13 @@ impl Lookup {
                 self.client.times.note(exchange.target().address, self.client.patience.tcp_ms, now);
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
                 ask.failed_at(target.address, error);
-                self.note_at(ask.depth(), now, || Step::Failed { target, error, took_ms });
+                self.note_at(ask.depth(), now, || LookupStep::Failed { target, error, took_ms });
                 if error.may_be_of_another_session() {
                     ask.lose_session(self, &exchange);
                 }
                 if !self.under_way.is_empty() {
                     // The other one may still answer.
-                    return self.stack.push(Frame::Ask(ask));
+                    return self.stack.push(LookupFrame::Ask(ask));
                 }
                 ask.ask_next(self, now)
             }
@@ -457,7 +474,7 @@ impl Lookup {
     }
 
     /// Goes on until a request is under way or there is an outcome.
-    fn run(&mut self, now: Now, mut signal: Signal) {
+    fn run(&mut self, now: ClockReading, mut signal: PartSignal) {
         loop {
             let next = match self.stack.pop() {
                 None => match self.conclude(now, signal) {
@@ -467,8 +484,8 @@ impl Lookup {
                     }
                     None => return,
                 },
-                Some(Frame::Ask(ask)) => ask.step(self, now, signal),
-                Some(Frame::Find(find)) => find.step(self, now, signal),
+                Some(LookupFrame::Ask(ask)) => ask.step(self, now, signal),
+                Some(LookupFrame::Find(find)) => find.step(self, now, signal),
             };
             match self.follow(next) {
                 Some(following) => signal = following,
@@ -478,37 +495,39 @@ impl Lookup {
     }
 
     /// Puts the stack in order; what the top of it is to hear, unless it waits.
-    fn follow(&mut self, next: Next) -> Option<Signal> {
+    fn follow(&mut self, next: PartStep) -> Option<PartSignal> {
         match next {
-            Next::Wait(frame) => {
+            PartStep::Wait(frame) => {
                 self.stack.push(frame);
                 None
             }
-            Next::After(below, above) => {
+            PartStep::After(below, above) => {
                 self.stack.push(below);
                 self.indirections_count += 1;
                 let handle = above.handle().to_vec();
                 if self.indirections_count > self.client.limits.indirections_max
                     || self.stack.len() > 2 * self.client.limits.nesting_max
                 {
-                    return Some(Signal::Failed(LookupError::TooManyIndirections { handle }));
+                    return Some(PartSignal::Failed(LookupError::TooManyIndirections { handle }));
                 }
                 self.stack.push(above);
-                Some(Signal::Begin)
+                Some(PartSignal::Begin)
             }
-            Next::Done(signal) => Some(signal),
+            PartStep::Done(signal) => Some(signal),
         }
     }
 
     /// The outcome, unless it is an alias that is followed.
-    fn conclude(&mut self, now: Now, signal: Signal) -> Option<Signal> {
+    fn conclude(&mut self, now: ClockReading, signal: PartSignal) -> Option<PartSignal> {
         let answer = match signal {
-            Signal::Answer(answer) => answer,
-            Signal::Failed(error) => {
+            PartSignal::Answer(answer) => answer,
+            PartSignal::Failed(error) => {
                 self.outcome = Some(Err(error));
                 return None;
             }
-            Signal::Begin | Signal::Sites(_) => unreachable!("the question at the bottom comes to an answer"),
+            PartSignal::Begin | PartSignal::Sites(_) => {
+                unreachable!("the question at the bottom comes to an answer")
+            }
         };
         let is_alias =
             |value: &handle_proto::Value<'_>| value.kind == kind::HS_ALIAS && !value.data.is_empty();
@@ -529,22 +548,22 @@ impl Lookup {
             return None;
         }
         self.aliases_count += 1;
-        self.note(now, || Step::Alias { handle: handle.clone() });
+        self.note(now, || LookupStep::Alias { handle: handle.clone() });
         let mut asked = Question { handle, ..self.question.clone() };
         if !asked.is_for_all() {
             asked.types.push(kind::HS_ALIAS.to_vec());
         }
-        self.stack.push(Frame::Ask(Box::new(Ask::new(asked, Why::Asked, 0))));
-        Some(Signal::Begin)
+        self.stack.push(LookupFrame::Ask(Box::new(RecordQuery::new(asked, QuestionReason::Asked, 0))));
+        Some(PartSignal::Begin)
     }
 
     fn asked_handle(&self) -> Vec<u8> {
-        self.stack.last().map(Frame::handle).unwrap_or_default().to_vec()
+        self.stack.last().map(LookupFrame::handle).unwrap_or_default().to_vec()
     }
 
     /// Whether the service of the same prefix is being looked for already.
     fn is_finding(&self, record: &[u8]) -> bool {
-        self.stack.iter().any(|frame| matches!(frame, Frame::Find(find) if find.is_for(record)))
+        self.stack.iter().any(|frame| matches!(frame, LookupFrame::Find(find) if find.is_for(record)))
     }
 
     /// A request goes out.
@@ -555,28 +574,32 @@ impl Lookup {
     }
 
     /// A name has to be looked up before anything goes on.
-    fn look_up_name(&mut self, name: String, now: Now) {
+    fn look_up_name(&mut self, name: String, now: ClockReading) {
         self.number += 1;
         let deadline_ms = now.ms.saturating_add(self.client.patience.name_ms.into());
-        self.naming = Some(Naming { number: self.number, name, to_tell: true, deadline_ms });
+        self.naming = Some(NameLookup { number: self.number, name, to_tell: true, deadline_ms });
     }
 
-    fn note(&mut self, now: Now, step: impl FnOnce() -> Step) {
+    fn note(&mut self, now: ClockReading, step: impl FnOnce() -> LookupStep) {
         let depth = match self.stack.last() {
-            Some(Frame::Ask(ask)) => ask.depth(),
+            Some(LookupFrame::Ask(ask)) => ask.depth(),
             _ => 0,
         };
         self.note_at(depth, now, step);
     }
 
-    fn note_at(&mut self, depth: usize, now: Now, step: impl FnOnce() -> Step) {
+    fn note_at(&mut self, depth: usize, now: ClockReading, step: impl FnOnce() -> LookupStep) {
         if self.options.trace {
-            self.events.push(Event { at_ms: now.ms.saturating_sub(self.began_ms), depth, step: step() });
+            self.events.push(LookupEvent {
+                at_ms: now.ms.saturating_sub(self.began_ms),
+                depth,
+                step: step(),
+            });
         }
     }
 }
 
-impl Frame {
+impl LookupFrame {
     /// The handle that it is about.
     fn handle(&self) -> &[u8] {
         match self {

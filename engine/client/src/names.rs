@@ -1,6 +1,6 @@
 //! Addresses of names, remembered for a while. Who drives a lookup looks them up; a lookup only says which it wants.
 
-use crate::Now;
+use crate::ClockReading;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -12,12 +12,12 @@ const NONE_KEPT_MS: u64 = 10_000;
 
 /// Addresses by name; of a bounded number of names.
 #[derive(Debug)]
-pub struct Names {
+pub struct NameCache {
     names_max: usize,
     known: Mutex<HashMap<String, (Vec<IpAddr>, u64)>>,
 }
 
-impl Names {
+impl NameCache {
     /// Addresses of at most `names_max` names.
     #[must_use]
     pub fn new(names_max: usize) -> Self {
@@ -26,14 +26,14 @@ impl Names {
 
     /// The addresses of `name`, if they are known: none where it has none.
     #[must_use]
-    pub fn get(&self, name: &str, now: Now) -> Option<Vec<IpAddr>> {
+    pub fn get(&self, name: &str, now: ClockReading) -> Option<Vec<IpAddr>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (addresses, until_ms) = known.get(name)?;
         (now.ms < *until_ms).then(|| addresses.clone())
     }
 
     /// Notes the addresses of `name`.
-    pub fn note(&self, name: &str, addresses: &[IpAddr], now: Now) {
+    pub fn note(&self, name: &str, addresses: &[IpAddr], now: ClockReading) {
         let kept_ms = if addresses.is_empty() { NONE_KEPT_MS } else { KEPT_MS };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= self.names_max && !known.contains_key(name) {
@@ -50,13 +50,13 @@ impl Names {
 mod tests {
     use super::*;
 
-    const fn at(ms: u64) -> Now {
-        Now { ms, unix_s: 0 }
+    const fn at(ms: u64) -> ClockReading {
+        ClockReading { ms, unix_s: 0 }
     }
 
     #[test]
     fn addresses_are_used_for_a_while_and_so_many_names_are_known() {
-        let (names, one) = (Names::new(2), [IpAddr::from([192, 0, 2, 1])]);
+        let (names, one) = (NameCache::new(2), [IpAddr::from([192, 0, 2, 1])]);
         names.note("a", &one, at(0));
         names.note("none", &[], at(0));
         names.note("beyond", &one, at(0));

@@ -3,9 +3,9 @@
 //! A document says who is to be asked about a prefix, whether it is active, and how values are computed that are not
 //! stored. What it does not say is inherited from the one above it. Reading it is left to whoever wants it.
 
-use crate::question::Wants;
+use crate::question::AnswerWants;
 use crate::service::Kinds;
-use crate::{Answer, Question};
+use crate::{LookupAnswer, Question};
 use handle_proto::data::kind;
 use handle_proto::name::ROOT;
 use handle_proto::{Handle, fold};
@@ -13,8 +13,8 @@ use handle_proto::{Handle, fold};
 /// What is to be asked for the namespaces of `handle`, the outermost first: the root record, and that of the prefix, which a
 /// lookup of the handle has asked for in the same words, so that it is known from before.
 #[must_use]
-pub fn questions(handle: Handle<'_>, wants: Wants) -> Vec<Question> {
-    let wants = Wants { authoritative: false, public_only: true, ..wants };
+pub fn questions(handle: Handle<'_>, wants: AnswerWants) -> Vec<Question> {
+    let wants = AnswerWants { authoritative: false, public_only: true, ..wants };
     let question = |handle: Vec<u8>| Question {
         handle,
         types: Kinds::Service.asked(true),
@@ -28,7 +28,7 @@ pub fn questions(handle: Handle<'_>, wants: Wants) -> Vec<Question> {
 
 /// The documents of a record, in the order in which they count: the first that reads is the namespace.
 #[must_use]
-pub fn documents(answer: &Answer) -> Vec<&[u8]> {
+pub fn documents(answer: &LookupAnswer) -> Vec<&[u8]> {
     let values = answer.values().iter();
     let mut found: Vec<(i32, &[u8])> = values
         .filter(|value| value.kind == kind::HS_NAMESPACE && !value.data.is_empty())
@@ -51,14 +51,14 @@ mod tests {
             Value::new(3, b"HS_NAMESPACE", b"broken"),
             Value::new(2, b"HS_NAMESPACE", b""),
         ];
-        let answer = Answer::new(b"0.NA/10.A", ResponseCode::SUCCESS, values);
+        let answer = LookupAnswer::new(b"0.NA/10.A", ResponseCode::SUCCESS, values);
         assert_eq!(documents(&answer), [&b"broken"[..], b"<namespace/>"]);
     }
 
     #[test]
     fn a_handle_lies_in_the_namespaces_of_the_root_and_of_its_prefix() {
         let asked = |handle: &[u8]| {
-            let questions = questions(Handle(handle), Wants::default());
+            let questions = questions(Handle(handle), AnswerWants::default());
             questions
                 .into_iter()
                 .map(|question| String::from_utf8(question.handle).unwrap())

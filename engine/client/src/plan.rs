@@ -1,9 +1,9 @@
 //! In which order servers are asked: by protocol, then by site; one server of each site, chosen by the hash of
 //! the handle. RFC 3652 section 3.1.3.
 
-use crate::Now;
+use crate::ClockReading;
 use crate::service::SharedSite;
-use crate::times::Times;
+use crate::times::ServerTimes;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Site};
 use handle_proto::limit::IPV4_DELAY_MS;
 use handle_proto::{Handle, Version};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// One server, and the way to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ServerTarget {
     /// Where it is; without an address where its name has to be looked up first.
     pub address: SocketAddr,
     /// Its name, where the site record has one.
@@ -34,7 +34,7 @@ pub struct Target {
     pub is_primary: bool,
 }
 
-impl Target {
+impl ServerTarget {
     /// A server that is known by its address alone: without its site record nobody knows its version.
     #[must_use]
     pub const fn at(address: SocketAddr, protocol: InterfaceProtocol) -> Self {
@@ -160,7 +160,7 @@ impl Preferences {
 
 /// Which operation it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Purpose {
+pub struct InterfacePurpose {
     /// Resolution or administration.
     pub kind: InterfaceKind,
     /// Whether only primary sites will do.
@@ -175,12 +175,12 @@ pub struct Purpose {
 pub fn plan(
     sites: &[SharedSite],
     handle: Handle<'_>,
-    purpose: Purpose,
+    purpose: InterfacePurpose,
     preferences: &Preferences,
-    times: &Times,
-    now: Now,
+    times: &ServerTimes,
+    now: ClockReading,
     random: &mut dyn FnMut() -> u32,
-) -> VecDeque<Target> {
+) -> VecDeque<ServerTarget> {
     let usable = |site: &&SharedSite| !purpose.primary_only || site.view().is_primary();
     let mut chosen: Vec<&SharedSite> = sites.iter().filter(usable).collect();
     let matches = |site: &&SharedSite| {
@@ -194,11 +194,11 @@ pub fn plan(
     }
     let mut plan = VecDeque::new();
     for &protocol in &preferences.protocols {
-        let mut round: Vec<(Reverse<Option<u64>>, u32, Target)> = vec![];
+        let mut round: Vec<(Reverse<Option<u64>>, u32, ServerTarget)> = vec![];
         for site in &chosen {
             let view = site.view();
             let Some(at) = view.server_at(handle) else { continue };
-            let target = Target::of(&view, at, protocol, purpose.kind, preferences);
+            let target = ServerTarget::of(&view, at, protocol, purpose.kind, preferences);
             if let Some(target) = target.filter(|target| is_reachable(target, &preferences.families)) {
                 let behind_ms = match target.address {
                     SocketAddr::V4(_) => preferences.fallback_ms.unwrap_or_default(),
@@ -216,7 +216,7 @@ pub fn plan(
     plan
 }
 
-fn is_reachable(target: &Target, families: &Families) -> bool {
+fn is_reachable(target: &ServerTarget, families: &Families) -> bool {
     match target.address {
         _ if target.unresolved().is_some() => true,
         SocketAddr::V4(_) => families.ipv4,
@@ -230,8 +230,8 @@ mod tests {
     use crate::testing::{site_at, site_of};
     use std::sync::Arc;
 
-    const NOW: Now = Now { ms: 0, unix_s: 0 };
-    const ANY: Purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
+    const NOW: ClockReading = ClockReading { ms: 0, unix_s: 0 };
+    const ANY: InterfacePurpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
 
     fn shared(sites: impl IntoIterator<Item = handle_proto::data::site::SiteBuf>) -> Vec<SharedSite> {
         sites.into_iter().map(Arc::new).collect()
@@ -239,19 +239,20 @@ mod tests {
 
     fn order(
         sites: &[SharedSite],
-        purpose: Purpose,
+        purpose: InterfacePurpose,
         preferences: &Preferences,
-        times: &Times,
+        times: &ServerTimes,
     ) -> Vec<String> {
         let targets =
             plan(sites, Handle(b"10.1045/july95-arms"), purpose, preferences, times, NOW, &mut || 0);
-        let shown = |target: Target| format!("{}/{}", target.address.ip(), target.protocol.name().unwrap());
+        let shown =
+            |target: ServerTarget| format!("{}/{}", target.address.ip(), target.protocol.name().unwrap());
         targets.into_iter().map(shown).collect()
     }
 
     #[test]
     fn all_sites_are_asked_over_udp_before_any_over_tcp() {
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         times.note(([192, 0, 2, 1], 2641).into(), 700, NOW);
         let sites = shared([site_at(1), site_at(2)]);
         let preferences = Preferences::default();
@@ -268,12 +269,12 @@ mod tests {
         };
         let sites = shared([primary(1), primary(2)]);
         let preferences = Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         let slow = ([192, 0, 2, 2], 2641).into();
         times.note(slow, 700, NOW);
         times.note_primary(slow, NOW);
         let order = |primary_only, ms| {
-            let (now, purpose) = (Now { ms, ..NOW }, Purpose { primary_only, ..ANY });
+            let (now, purpose) = (ClockReading { ms, ..NOW }, InterfacePurpose { primary_only, ..ANY });
             let plan = plan(&sites, Handle(b"10.1/x"), purpose, &preferences, &times, now, &mut || 0);
             plan[0].address == slow
         };
@@ -286,7 +287,10 @@ mod tests {
         // 2053237461 is the hash of the handle: of three servers the first, of four the second.
         let sites = shared([site_of(&[1, 2, 3]), site_of(&[4, 5, 6, 7])]);
         let preferences = Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
-        assert_eq!(order(&sites, ANY, &preferences, &Times::new(8)), ["192.0.2.1/UDP", "192.0.2.5/UDP"]);
+        assert_eq!(
+            order(&sites, ANY, &preferences, &ServerTimes::new(8)),
+            ["192.0.2.1/UDP", "192.0.2.5/UDP"]
+        );
     }
 
     #[test]
@@ -301,9 +305,9 @@ mod tests {
         let sites = shared([primary.build(), secondary.build(), six.build()]);
         let mut preferences =
             Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         assert_eq!(order(&sites, ANY, &preferences, &times).len(), 3);
-        let primary = Purpose { primary_only: true, ..ANY };
+        let primary = InterfacePurpose { primary_only: true, ..ANY };
         assert_eq!(order(&sites, primary, &preferences, &times), ["192.0.2.1/UDP"]);
         preferences.families.ipv4 = false;
         assert_eq!(order(&sites, ANY, &preferences, &times), ["2001:db8::1/UDP"]);
@@ -321,7 +325,7 @@ mod tests {
         let mut preferences =
             Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
         preferences.addresses.insert([192, 0, 2, 1].into(), inner);
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         assert_eq!(order(&sites, ANY, &preferences, &times), ["10.0.0.1/UDP", "192.0.2.2/UDP"]);
         // Whether it can be reached is a question of where it is.
         preferences.addresses.insert([192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into());
@@ -335,7 +339,7 @@ mod tests {
             [[192, 0, 2, 1], [192, 0, 2, 2], [10, 0, 0, 1]].map(Into::into);
         let mut preferences = Preferences::default();
         preferences.addresses.insert(outer, inner);
-        let named = Target::at(([0, 0, 0, 0], 2641).into(), InterfaceProtocol::UDP);
+        let named = ServerTarget::at(([0, 0, 0, 0], 2641).into(), InterfaceProtocol::UDP);
         let at: Vec<IpAddr> =
             named.at_each(&[outer, other], &preferences).iter().map(|target| target.address.ip()).collect();
         assert_eq!(at, [inner, other]);

@@ -17,12 +17,12 @@ pub struct Question {
     /// and values of these types.
     pub types: Vec<Vec<u8>>,
     /// What beside it is wanted.
-    pub wants: Wants,
+    pub wants: AnswerWants,
 }
 
 /// What is wanted of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Wants {
+pub struct AnswerWants {
     /// Signed by the server, and the signature checked.
     pub certified: bool,
     /// From a primary site, past all caches.
@@ -31,7 +31,7 @@ pub struct Wants {
     pub public_only: bool,
 }
 
-impl Default for Wants {
+impl Default for AnswerWants {
     fn default() -> Self {
         Self { certified: false, authoritative: false, public_only: true }
     }
@@ -146,7 +146,10 @@ mod tests {
             Question::all(b"10.A/X"),
             Question::of_types(b"10.A/x", &[b"URL"]),
             Question { indexes: vec![1], ..Question::all(b"10.A/x") },
-            Question { wants: Wants { certified: true, ..Wants::default() }, ..Question::all(b"10.A/x") },
+            Question {
+                wants: AnswerWants { certified: true, ..AnswerWants::default() },
+                ..Question::all(b"10.A/x")
+            },
             one,
         ];
         for (at, question) in others.iter().enumerate() {
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_flags_say_what_is_wanted() {
-        let all = Wants { certified: true, authoritative: true, public_only: false };
+        let all = AnswerWants { certified: true, authoritative: true, public_only: false };
         let flags = Question { wants: all, ..Question::all(b"a/b") }.flags();
         assert_eq!(flags, OpFlags(0xd880_0000));
         assert_eq!(Question::all(b"a/b").flags(), OpFlags::PLAIN_REQUEST);

@@ -1,7 +1,7 @@
 //! References that people write: `hdl:`, `info:hdl/`, `urn:hdl:`, `doi:`, addresses of proxies; to handles and back.
 //!
 //! A bare handle is taken as it stands. In every other form bytes may be percent-encoded, `?` begins options and
-//! `#` a fragment, so that these three are encoded where they belong to a name. [`Rules`] say which forms count.
+//! `#` a fragment, so that these three are encoded where they belong to a name. [`ReferenceRules`] say which forms count.
 //!
 //! [`canonical`] and [`url`] print the one text form and the one form that is safe in addresses; both read back
 //! as the same handle. RFC 3651 section 2 for names and their characters.
@@ -18,7 +18,7 @@ use std::fmt;
 
 /// Which forms count, and what is known when they are read.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct ReferenceRules {
     /// Hosts of proxies, whose addresses name the handle in their path; in lower case.
     pub hosts: Vec<String>,
     /// Whether `300:20.500.1/ADMIN` names the value with index 300.
@@ -41,7 +41,7 @@ pub struct Rules {
 pub const HOSTS: [&str; 5] =
     ["hdl.handle.net", "doi.org", "dx.doi.org", "www.doi.org", "handle.stage.datacite.org"];
 
-impl Rules {
+impl ReferenceRules {
     /// For what people type: everything but leniency.
     #[must_use]
     pub fn typed() -> Self {
@@ -66,7 +66,7 @@ impl Rules {
 
 /// In which form a reference was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ReferenceForm {
     /// The handle alone.
     Bare,
     /// `hdl:`.
@@ -85,7 +85,7 @@ pub enum Form {
 
 /// A reference, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
+pub struct HandleReference {
     /// The handle, spelt as it was.
     pub handle: String,
     /// Indexes of the values that are meant.
@@ -99,7 +99,7 @@ pub struct Reference {
     /// The server to ask: host, or host and port.
     pub server: Option<String>,
     /// How it was written.
-    pub form: Form,
+    pub form: ReferenceForm,
 }
 
 /// Why something is no reference.
@@ -158,7 +158,7 @@ impl std::error::Error for ReferenceError {}
 
 /// A reference before its bytes are decoded.
 struct Raw<'a> {
-    form: Form,
+    form: ReferenceForm,
     server: Option<&'a str>,
     /// Whether `text` is percent-encoded, and has options and a fragment.
     encoded: bool,
@@ -167,17 +167,17 @@ struct Raw<'a> {
     colon: bool,
 }
 
-impl Reference {
+impl HandleReference {
     /// Takes a reference apart.
     ///
     /// # Errors
     /// When it names no handle under these rules, or its bytes cannot be read.
-    pub fn parse(text: &str, rules: &Rules) -> Result<Self, ReferenceError> {
+    pub fn parse(text: &str, rules: &ReferenceRules) -> Result<Self, ReferenceError> {
         Self::parse_outer(text, rules, true)
     }
 
     /// `nests` where the whole may be a percent-encoded address, as a proxy is given it.
-    fn parse_outer(text: &str, rules: &Rules, nests: bool) -> Result<Self, ReferenceError> {
+    fn parse_outer(text: &str, rules: &ReferenceRules, nests: bool) -> Result<Self, ReferenceError> {
         let text = trim(text, rules.lenient);
         let (index, rest) = if rules.index { split_index(text)? } else { (None, text) };
         let raw = raw(rest, rules, index.is_some())?;
@@ -318,7 +318,7 @@ fn has_scheme(text: &str) -> bool {
 }
 
 /// Finds the form, and what of the text is the name.
-fn raw<'a>(text: &'a str, rules: &Rules, has_index: bool) -> Result<Raw<'a>, ReferenceError> {
+fn raw<'a>(text: &'a str, rules: &ReferenceRules, has_index: bool) -> Result<Raw<'a>, ReferenceError> {
     let outer = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
     // Also of an address that leaves its scheme to the page it stands on.
     let text = text.trim_start_matches('/');
@@ -336,12 +336,15 @@ fn raw<'a>(text: &'a str, rules: &Rules, has_index: bool) -> Result<Raw<'a>, Ref
     if has_index && has_scheme(text) {
         return Err(ReferenceError::TwoSchemes);
     }
-    let bare = Raw { encoded: rules.bare_is_encoded || is_encoded_address(text), ..outer(Form::Bare, text) };
+    let bare = Raw {
+        encoded: rules.bare_is_encoded || is_encoded_address(text),
+        ..outer(ReferenceForm::Bare, text)
+    };
     Ok(scheme(text, rules)?.unwrap_or(bare))
 }
 
 /// The path of the address of a proxy, if this is an address.
-fn path_of<'a>(text: &'a str, rules: &Rules) -> Result<Option<&'a str>, ReferenceError> {
+fn path_of<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<&'a str>, ReferenceError> {
     let Some(rest) = ["https://", "http://"].iter().find_map(|scheme| strip(text, scheme)) else {
         return Ok(None);
     };
@@ -353,7 +356,7 @@ fn path_of<'a>(text: &'a str, rules: &Rules) -> Result<Option<&'a str>, Referenc
     }
 }
 
-fn is_proxy(authority: &str, rules: &Rules) -> bool {
+fn is_proxy(authority: &str, rules: &ReferenceRules) -> bool {
     let host = match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => authority,
@@ -363,18 +366,18 @@ fn is_proxy(authority: &str, rules: &Rules) -> bool {
 
 /// The path of a proxy's address: what the proxy itself would be given, so that a scheme or one more address may
 /// stand in it.
-fn inside<'a>(path: &'a str, rules: &Rules) -> Result<Raw<'a>, ReferenceError> {
+fn inside<'a>(path: &'a str, rules: &ReferenceRules) -> Result<Raw<'a>, ReferenceError> {
     let text = path.trim_start_matches('/');
     let text = path_of(text, rules)?.map_or(text, |path| path.trim_start_matches('/'));
-    let found = match scheme(text, &Rules { direct: false, ..rules.clone() })? {
+    let found = match scheme(text, &ReferenceRules { direct: false, ..rules.clone() })? {
         Some(raw) => raw,
-        None => Raw { form: Form::Proxy, server: None, encoded: true, text, colon: false },
+        None => Raw { form: ReferenceForm::Proxy, server: None, encoded: true, text, colon: false },
     };
-    Ok(Raw { form: Form::Proxy, ..found })
+    Ok(Raw { form: ReferenceForm::Proxy, ..found })
 }
 
 /// Takes off one scheme.
-fn scheme<'a>(text: &'a str, rules: &Rules) -> Result<Option<Raw<'a>>, ReferenceError> {
+fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, ReferenceError> {
     let raw = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
     let found = if let Some(rest) = strip(text, "hdl://") {
         if !rules.direct {
@@ -384,23 +387,23 @@ fn scheme<'a>(text: &'a str, rules: &Rules) -> Result<Option<Raw<'a>>, Reference
         if server.is_empty() || server.contains(['@', '?', '#', '%', ' ']) {
             return Err(ReferenceError::NotAHandle(format!("hdl:// with {server:?} for a server")));
         }
-        Raw { server: Some(server), ..raw(Form::Direct, rest) }
+        Raw { server: Some(server), ..raw(ReferenceForm::Direct, rest) }
     } else if let Some(rest) = strip(text, "hdl:/") {
         if !rules.direct {
             return Err(ReferenceError::NotAHandle("hdl:/".to_owned()));
         }
-        raw(Form::Hdl, rest)
+        raw(ReferenceForm::Hdl, rest)
     } else if let Some(rest) = strip(text, "hdl:").or_else(|| strip(text, "hdl%3a")) {
-        raw(Form::Hdl, rest)
+        raw(ReferenceForm::Hdl, rest)
     } else if strip(text, "doi:/").is_some() {
         // Not the handle with an empty prefix that it would be by the letter.
         return Err(ReferenceError::NotAHandle("doi:/".to_owned()));
     } else if let Some(rest) = strip(text, "doi:").or_else(|| strip(text, "doi%3a")) {
-        raw(Form::Doi, rest)
+        raw(ReferenceForm::Doi, rest)
     } else if let Some(rest) = strip(text, "urn:hdl:").or_else(|| strip(text, "urn:doi:")) {
-        Raw { colon: true, ..raw(Form::Urn, rest) }
+        Raw { colon: true, ..raw(ReferenceForm::Urn, rest) }
     } else if let Some(rest) = strip(text, "info:hdl/").or_else(|| strip(text, "info:doi/")) {
-        raw(Form::Info, rest)
+        raw(ReferenceForm::Info, rest)
     } else {
         return match ["urn:", "info:", "http:", "https:"].iter().find(|scheme| strip(text, scheme).is_some())
         {

@@ -5,12 +5,12 @@
 
 mod renewal;
 
-pub use renewal::{Renewal, Renewing};
+pub use renewal::{Renewal, RenewalGuard};
 
 use crate::bootstrap::{FileError, Root};
-use crate::service::{Found, Kinds, SITES_MAX};
-use crate::signature::{Report, Verifier, is_same_key};
-use crate::{Answer, Question};
+use crate::service::{Kinds, SITES_MAX, ServiceSites};
+use crate::signature::{SignatureReport, Verifier, is_same_key};
+use crate::{LookupAnswer, Question};
 use handle_proto::data::kind;
 use handle_proto::json::{Json, record_to_json};
 use handle_proto::name::{ROOT, TRUST_ROOT};
@@ -29,7 +29,7 @@ pub enum RefreshError {
     /// A record did not come.
     NoRecord(Vec<u8>),
     /// A value of a record is not signed as it should be, or a trusted key that is signed is not there.
-    Unverified(Vec<u8>, Box<Report>),
+    Unverified(Vec<u8>, Box<SignatureReport>),
     /// The records name no sites.
     File(FileError),
     /// More questions would have to be asked than a renewal may ask.
@@ -81,7 +81,7 @@ fn question(handle: &[u8]) -> Question {
 pub fn refresh(
     root: &Root,
     now_unix_ms: u64,
-    fetch: &mut dyn FnMut(&Question) -> Option<Answer>,
+    fetch: &mut dyn FnMut(&Question) -> Option<LookupAnswer>,
 ) -> Result<Json, RefreshError> {
     if root.trusted_keys.is_empty() {
         return Err(RefreshError::NoKeys);
@@ -104,7 +104,7 @@ pub fn refresh(
             return Err(RefreshError::Unverified(handle, Box::new(report)));
         }
         let verified = || answer.values().iter().filter(|value| report.is_verified(value.index));
-        for service in Found::gather(verified(), Kinds::Service).services {
+        for service in ServiceSites::gather(verified(), Kinds::Service).services {
             if handles.len() < SITES_MAX && !handles.iter().any(|known| fold::eq(known, &service)) {
                 handles.push(service);
             }
@@ -124,7 +124,7 @@ pub fn refresh(
 }
 
 /// Whether all these keys are in the record.
-fn has_all(keys: &[Vec<u8>], answer: &Answer) -> bool {
+fn has_all(keys: &[Vec<u8>], answer: &LookupAnswer) -> bool {
     keys.iter().all(|key| {
         let mut values = answer.values().iter();
         values.any(|value| value.kind == kind::HS_PUBKEY && is_same_key(value.data, key))
@@ -136,7 +136,7 @@ fn has_all(keys: &[Vec<u8>], answer: &Answer) -> bool {
 pub struct Refresh {
     root: Arc<Root>,
     now_unix_ms: u64,
-    told: Vec<(Question, Option<Answer>)>,
+    told: Vec<(Question, Option<LookupAnswer>)>,
     outcome: Option<Result<Json, RefreshError>>,
 }
 
@@ -177,7 +177,7 @@ impl Refresh {
     }
 
     /// What came of a question; nothing where it could not be answered.
-    pub fn handle_answer(&mut self, question: Question, answer: Option<Answer>) {
+    pub fn handle_answer(&mut self, question: Question, answer: Option<LookupAnswer>) {
         self.told.push((question, answer));
     }
 
@@ -215,7 +215,7 @@ mod tests {
         refresh(root, NOW_MS, &mut |question| {
             let values = records.get(&question.handle)?;
             let views = values.iter().map(ValueBuf::view);
-            Some(Answer::new(question.handle.clone(), ResponseCode::SUCCESS, views).selected(question))
+            Some(LookupAnswer::new(question.handle.clone(), ResponseCode::SUCCESS, views).selected(question))
         })
     }
 
@@ -238,7 +238,8 @@ mod tests {
                 asked += 1;
                 let answer = records.get(&question.handle).map(|values| {
                     let views = values.iter().map(ValueBuf::view);
-                    Answer::new(question.handle.clone(), ResponseCode::SUCCESS, views).selected(&question)
+                    LookupAnswer::new(question.handle.clone(), ResponseCode::SUCCESS, views)
+                        .selected(&question)
                 });
                 refreshing.handle_answer(question, answer);
             }
@@ -267,7 +268,11 @@ mod tests {
         while let Some(question) = refreshing.poll_question() {
             asked += 1;
             let answer = records.get(&question.handle).map(|values| {
-                Answer::new(question.handle.clone(), ResponseCode::SUCCESS, values.iter().map(ValueBuf::view))
+                LookupAnswer::new(
+                    question.handle.clone(),
+                    ResponseCode::SUCCESS,
+                    values.iter().map(ValueBuf::view),
+                )
             });
             refreshing.handle_answer(question, answer);
         }

@@ -53,7 +53,7 @@ impl Kinds {
 
 /// What a record says about where a service is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct ServiceSites {
     /// Sites, in the order of their values.
     pub sites: Vec<SharedSite>,
     /// Handles of further records, each once.
@@ -63,7 +63,7 @@ pub struct Found {
 /// Most sites that one service is taken to have; what a record names beyond them is left out.
 pub const SITES_MAX: usize = 64;
 
-impl Found {
+impl ServiceSites {
     /// Gathers from the values of a record. Types count in their spelling, as deployed; what does not decode,
     /// has no server, or has several and an unknown hash option, is left out.
     pub fn gather<'a>(values: impl IntoIterator<Item = Value<'a>>, kinds: Kinds) -> Self {
@@ -188,11 +188,11 @@ mod tests {
             Value::new(13, b"HS_SERV.PREFIX", b"10.SERV/B"),
             Value::new(14, b"HS_NA_DELEGATE", one.as_bytes()),
         ];
-        let found = Found::gather(values, Kinds::Service);
+        let found = ServiceSites::gather(values, Kinds::Service);
         let sites: Vec<_> = found.sites.iter().map(|site| (**site).as_bytes()).collect();
         assert_eq!(sites, [one.as_bytes(), two.as_bytes(), odd_alone.as_bytes()]);
         assert_eq!(found.services, [b"10.SERV/A"]);
-        let found = Found::gather(values, Kinds::Delegation);
+        let found = ServiceSites::gather(values, Kinds::Delegation);
         assert_eq!((found.sites.len(), found.services), (2, vec![b"10.SERV/B".to_vec()]));
     }
 
@@ -202,7 +202,7 @@ mod tests {
         site.attribute("alt_addr", "2001:db8::9").attribute("domain", "all.example");
         site.attribute("alt_addr.2", "192.0.2.22, second.example");
         let site = site.build();
-        let found = Found::gather([Value::new(1, b"HS_SITE", site.as_bytes())], Kinds::Service);
+        let found = ServiceSites::gather([Value::new(1, b"HS_SITE", site.as_bytes())], Kinds::Service);
         let addresses = |site: &SharedSite| {
             let view = site.view();
             let servers = view.servers.iter().enumerate().map(|(at, server)| {
@@ -224,7 +224,7 @@ mod tests {
         many.attributes.clear();
         many.attribute("alt_addr", "::2 ::3 ::4 ::5 ::6");
         let many = many.build();
-        let found = Found::gather([Value::new(1, b"HS_SITE", many.as_bytes())], Kinds::Service);
+        let found = ServiceSites::gather([Value::new(1, b"HS_SITE", many.as_bytes())], Kinds::Service);
         assert_eq!(found.sites.len(), 1 + ALTERNATES_MAX);
     }
 

@@ -1,13 +1,13 @@
 //! A session with a server: set up once, it proves every request by a MAC instead of a challenge.
 //! RFC 3652 section 3.8.
 //!
-//! Administrators have one each. Lookups share those in which a challenge was answered: [`Sessions`].
+//! Administrators have one each. Lookups share those in which a challenge was answered: [`SessionPool`].
 
-use crate::administration::{Identity, SessionFailure};
+use crate::administration::{ClientIdentity, SessionFailure};
 use crate::allowances::Allowances;
-use crate::exchange::{Exchange, Head, Patience, request_id};
-use crate::plan::Target;
-use crate::{Now, Random};
+use crate::exchange::{AnswerTimeouts, Exchange, RequestHead, request_id};
+use crate::plan::ServerTarget;
+use crate::{ClockReading, RandomSource};
 use handle_auth::agreement::{Group, KeyPair, PRIVATE_LEN};
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
@@ -30,16 +30,16 @@ const PROTECTED_SINCE: Version = Version::new(2, 7);
 
 /// The key of a session, and the numbers of the messages in it.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct OpenSession {
     pub(crate) id: i32,
     /// The version that messages in it are written in: that of the answer that set it up.
     pub(crate) version: Version,
     key: MacKey,
-    counters: Mutex<Counters>,
+    counters: Mutex<MessageCounters>,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct MessageCounters {
     /// The last one that went out,
     sent: i32,
     /// and those that came.
@@ -61,9 +61,9 @@ impl Proposal {
     }
 
     /// The request that sets it up, for `identity` or nobody.
-    pub(crate) fn request<'a>(&'a self, identity: Option<&'a Identity>, timeout_s: i32) -> Request<'a> {
+    pub(crate) fn request<'a>(&'a self, identity: Option<&'a ClientIdentity>, timeout_s: i32) -> Request<'a> {
         let nobody = Reference { handle: b"", index: ANONYMOUS_INDEX };
-        let identity = identity.map_or(nobody, Identity::reference);
+        let identity = identity.map_or(nobody, ClientIdentity::reference);
         let exchange = KeyExchange::DiffieHellman(&self.record);
         Request::SessionSetup(SessionSetup { exchange, timeout_s, identity })
     }
@@ -78,7 +78,7 @@ impl Proposal {
         envelope: &Envelope,
         reply: &Reply<'_>,
         allowances: Allowances,
-    ) -> Result<Session, SessionFailure> {
+    ) -> Result<OpenSession, SessionFailure> {
         let version = envelope.version.min(Version::CURRENT);
         if version < PROTECTED_SINCE && !allowances.old_sessions {
             return Err(SessionFailure::OldVersion(version));
@@ -86,18 +86,18 @@ impl Proposal {
         self.agreed(version, envelope.session_id, reply).ok_or(SessionFailure::KeyExchange)
     }
 
-    fn agreed(&self, version: Version, id: i32, reply: &Reply<'_>) -> Option<Session> {
+    fn agreed(&self, version: Version, id: i32, reply: &Reply<'_>) -> Option<OpenSession> {
         let Response::Session(agreed) = reply.response else { return None };
         let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
         let theirs = session::SessionKey::decode(agreed.data, version, since).ok()?;
         let secret = self.pair.agree(theirs.key).ok()?;
         let key = MacKey::new(SessionKey::derive(theirs.cipher, &secret)?);
-        (id > 0).then_some(Session { id, version, key, counters: Mutex::default() })
+        (id > 0).then_some(OpenSession { id, version, key, counters: Mutex::default() })
     }
 }
 
-impl Session {
-    fn counters(&self) -> MutexGuard<'_, Counters> {
+impl OpenSession {
+    fn counters(&self) -> MutexGuard<'_, MessageCounters> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -160,25 +160,25 @@ impl Session {
 /// Identities are told apart by where they are in memory, not by what they claim: who says the same name without having
 /// the key is somebody else.
 #[derive(Debug)]
-pub struct Sessions {
+pub struct SessionPool {
     sessions_max: usize,
-    known: Mutex<Vec<Known>>,
+    entries: Mutex<Vec<SessionEntry>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct SessionEntry {
     /// The server, at the interface at which it was asked.
-    target: Target,
-    identity: Weak<Identity>,
-    state: State,
+    target: ServerTarget,
+    identity: Weak<ClientIdentity>,
+    state: EntryState,
 }
 
 #[derive(Debug)]
-enum State {
+enum EntryState {
     /// It is there.
-    Kept(Arc<Session>),
+    Kept(Arc<OpenSession>),
     /// Somebody is about to set it up, until the claim is dropped.
-    Claimed(Weak<Claim>),
+    Claimed(Weak<SetupClaim>),
     /// None came about; until then nobody tries again.
     Refused { until_ms: u64 },
 }
@@ -188,90 +188,113 @@ const REFUSED_MS: u64 = 600_000;
 
 /// Says that whoever has it sets a session up, so that nobody else does meanwhile.
 #[derive(Debug)]
-pub(crate) struct Claim;
+pub(crate) struct SetupClaim;
 
-impl Known {
+impl SessionEntry {
     /// A server has its sessions at all its interfaces.
-    fn is_of(&self, target: &Target, identity: &Arc<Identity>) -> bool {
+    fn is_of(&self, target: &ServerTarget, identity: &Arc<ClientIdentity>) -> bool {
         self.target.address.ip() == target.address.ip()
             && self.target.public_key == target.public_key
             && std::ptr::eq(self.identity.as_ptr(), Arc::as_ptr(identity))
     }
 
-    fn session(&self) -> Option<&Arc<Session>> {
+    fn session(&self) -> Option<&Arc<OpenSession>> {
         match &self.state {
-            State::Kept(session) => Some(session),
-            State::Claimed(_) | State::Refused { .. } => None,
+            EntryState::Kept(session) => Some(session),
+            EntryState::Claimed(_) | EntryState::Refused { .. } => None,
         }
     }
 
-    fn is_alive(&self, now: Now) -> bool {
+    fn is_alive(&self, now: ClockReading) -> bool {
         let is_wanted = match &self.state {
-            State::Kept(_) => true,
-            State::Claimed(claim) => claim.strong_count() > 0,
-            State::Refused { until_ms } => now.ms < *until_ms,
+            EntryState::Kept(_) => true,
+            EntryState::Claimed(claim) => claim.strong_count() > 0,
+            EntryState::Refused { until_ms } => now.ms < *until_ms,
         };
         // Of whoever is gone nobody asks any more.
         is_wanted && self.identity.strong_count() > 0
     }
 }
 
-impl Sessions {
+impl SessionPool {
     /// At most `sessions_max`; the oldest makes room.
     #[must_use]
     pub const fn new(sessions_max: usize) -> Self {
-        Self { sessions_max, known: Mutex::new(vec![]) }
+        Self { sessions_max, entries: Mutex::new(vec![]) }
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Vec<SessionEntry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, known: &mut Vec<Known>, target: &Target, identity: &Arc<Identity>, state: State, now: Now) {
+    fn put(
+        &self,
+        known: &mut Vec<SessionEntry>,
+        target: &ServerTarget,
+        identity: &Arc<ClientIdentity>,
+        state: EntryState,
+        now: ClockReading,
+    ) {
         known.retain(|known| known.is_alive(now) && !known.is_of(target, identity));
         while known.len() >= self.sessions_max.max(1) {
             known.remove(0);
         }
-        known.push(Known { target: target.clone(), identity: Arc::downgrade(identity), state });
+        known.push(SessionEntry { target: target.clone(), identity: Arc::downgrade(identity), state });
     }
 
     /// The session of `identity` with a server.
-    pub(crate) fn get(&self, target: &Target, identity: &Arc<Identity>) -> Option<Arc<Session>> {
+    pub(crate) fn get(
+        &self,
+        target: &ServerTarget,
+        identity: &Arc<ClientIdentity>,
+    ) -> Option<Arc<OpenSession>> {
         let known = self.known();
         known.iter().find(|known| known.is_of(target, identity))?.session().cloned()
     }
 
     /// Leave to set a session up; none while there is one, somebody else sets one up, or it was tried in vain not long ago.
-    pub(crate) fn claim(&self, target: &Target, identity: &Arc<Identity>, now: Now) -> Option<Arc<Claim>> {
+    pub(crate) fn claim(
+        &self,
+        target: &ServerTarget,
+        identity: &Arc<ClientIdentity>,
+        now: ClockReading,
+    ) -> Option<Arc<SetupClaim>> {
         let mut known = self.known();
         if known.iter().any(|known| known.is_of(target, identity) && known.is_alive(now)) {
             return None;
         }
-        let claim = Arc::new(Claim);
-        self.put(&mut known, target, identity, State::Claimed(Arc::downgrade(&claim)), now);
+        let claim = Arc::new(SetupClaim);
+        self.put(&mut known, target, identity, EntryState::Claimed(Arc::downgrade(&claim)), now);
         Some(claim)
     }
 
     /// Notes that no session came about.
-    pub(crate) fn refuse(&self, target: &Target, identity: &Arc<Identity>, now: Now) {
+    pub(crate) fn refuse(&self, target: &ServerTarget, identity: &Arc<ClientIdentity>, now: ClockReading) {
         let until_ms = now.ms.saturating_add(REFUSED_MS);
-        self.put(&mut self.known(), target, identity, State::Refused { until_ms }, now);
+        self.put(&mut self.known(), target, identity, EntryState::Refused { until_ms }, now);
     }
 
     /// Keeps a session in which a challenge was answered.
-    pub(crate) fn keep(&self, target: &Target, identity: &Arc<Identity>, session: &Arc<Session>, now: Now) {
-        self.put(&mut self.known(), target, identity, State::Kept(Arc::clone(session)), now);
+    pub(crate) fn keep(
+        &self,
+        target: &ServerTarget,
+        identity: &Arc<ClientIdentity>,
+        session: &Arc<OpenSession>,
+        now: ClockReading,
+    ) {
+        self.put(&mut self.known(), target, identity, EntryState::Kept(Arc::clone(session)), now);
     }
 
     /// Forgets a session that the server does not know any more.
-    pub(crate) fn forget(&self, session: &Arc<Session>) {
+    pub(crate) fn forget(&self, session: &Arc<OpenSession>) {
         self.known().retain(|known| !known.session().is_some_and(|known| Arc::ptr_eq(known, session)));
     }
 
     /// Forgets all sessions, and gives what tells their servers so, once each: they keep them until they expire otherwise.
     /// HTTPS would take several messages to say one, so that nothing is said over it.
-    pub(crate) fn end(&self, random: &mut Random, now: Now) -> Vec<Exchange> {
-        let kept: Vec<Known> = self.known().extract_if(.., |known| known.session().is_some()).collect();
+    pub(crate) fn end(&self, random: &mut RandomSource, now: ClockReading) -> Vec<Exchange> {
+        let kept: Vec<SessionEntry> =
+            self.known().extract_if(.., |known| known.session().is_some()).collect();
         let heard = kept.iter().filter(|known| known.target.protocol != InterfaceProtocol::HTTPS);
         heard.filter_map(|known| ending(&known.target, known.session()?, random, now)).collect()
     }
@@ -284,50 +307,55 @@ impl Sessions {
 }
 
 /// The request that ends a session; none that is too long.
-fn ending(target: &Target, session: &Arc<Session>, random: &mut Random, now: Now) -> Option<Exchange> {
-    let head = Head {
+fn ending(
+    target: &ServerTarget,
+    session: &Arc<OpenSession>,
+    random: &mut RandomSource,
+    now: ClockReading,
+) -> Option<Exchange> {
+    let head = RequestHead {
         session_id: session.id,
         answered_as: OpCode::SESSION_TERMINATE,
-        ..Head::resolution(OpFlags::PLAIN_REQUEST, request_id(random()))
+        ..RequestHead::resolution(OpFlags::PLAIN_REQUEST, request_id(random()))
     };
-    let target = Target { version: session.version, ..target.clone() };
+    let target = ServerTarget { version: session.version, ..target.clone() };
     let request = Request::SessionTerminate(HandleBody { handle: BLANK });
-    let exchange = Exchange::new(target, head, &request, &Patience::default(), now).ok()?;
+    let exchange = Exchange::new(target, head, &request, &AnswerTimeouts::default(), now).ok()?;
     exchange.in_session(Arc::clone(session)).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::administration::Key;
+    use crate::administration::IdentityKey;
     use handle_proto::code::Cipher;
     use handle_proto::data::site::InterfaceProtocol;
 
-    const NOW: Now = Now { ms: 0, unix_s: 0 };
+    const NOW: ClockReading = ClockReading { ms: 0, unix_s: 0 };
 
-    fn session(id: i32) -> Arc<Session> {
+    fn session(id: i32) -> Arc<OpenSession> {
         let key = MacKey::new(SessionKey::new(Cipher::AES, vec![7; 32]).unwrap());
-        Arc::new(Session { id, version: Version::CURRENT, key, counters: Mutex::default() })
+        Arc::new(OpenSession { id, version: Version::CURRENT, key, counters: Mutex::default() })
     }
 
-    fn identity() -> Arc<Identity> {
-        let key = Key::Secret(b"secret".to_vec().into());
-        Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key })
+    fn identity() -> Arc<ClientIdentity> {
+        let key = IdentityKey::Secret(b"secret".to_vec().into());
+        Arc::new(ClientIdentity { handle: b"10.a/adm".to_vec(), index: 300, key })
     }
 
-    fn target(last: u8, key: &[u8]) -> Target {
-        let at = Target::at(([192, 0, 2, last], 2641).into(), InterfaceProtocol::TCP);
-        Target { public_key: key.to_vec(), ..at }
+    fn target(last: u8, key: &[u8]) -> ServerTarget {
+        let at = ServerTarget::at(([192, 0, 2, last], 2641).into(), InterfaceProtocol::TCP);
+        ServerTarget { public_key: key.to_vec(), ..at }
     }
 
     #[test]
     fn a_session_belongs_to_one_server_with_one_key_and_to_whoever_answered() {
-        let (sessions, one, other) = (Sessions::new(8), identity(), identity());
+        let (sessions, one, other) = (SessionPool::new(8), identity(), identity());
         let (at, kept) = (target(1, b"key"), session(1));
         sessions.keep(&at, &one, &kept, NOW);
         sessions.keep(&at, &one, &kept, NOW);
         assert_eq!(sessions.count(), 1);
-        let udp = Target { protocol: InterfaceProtocol::UDP, ..at.clone() };
+        let udp = ServerTarget { protocol: InterfaceProtocol::UDP, ..at.clone() };
         assert_eq!(sessions.get(&udp, &one).unwrap().id, 1, "at every interface");
         assert!(sessions.get(&at, &other).is_none(), "the same name, and nobody knows with which key");
         assert!(sessions.get(&target(1, b"other"), &one).is_none());
@@ -343,7 +371,7 @@ mod tests {
 
     #[test]
     fn one_at_a_time_sets_a_session_up() {
-        let (sessions, one, other) = (Sessions::new(8), identity(), identity());
+        let (sessions, one, other) = (SessionPool::new(8), identity(), identity());
         let at = target(1, b"key");
         let claim = sessions.claim(&at, &one, NOW).unwrap();
         assert!(sessions.claim(&at, &one, NOW).is_none());
@@ -361,7 +389,7 @@ mod tests {
         drop(sessions.claim(&at, &one, NOW).unwrap());
         // One that was refused is not asked for again for a while.
         sessions.refuse(&at, &one, NOW);
-        let late = |ms| Now { ms, ..NOW };
+        let late = |ms| ClockReading { ms, ..NOW };
         assert!(sessions.claim(&at, &one, late(REFUSED_MS - 1)).is_none());
         assert!(sessions.claim(&at, &other, NOW).is_some(), "by somebody else it is");
         assert!(sessions.claim(&at, &one, late(REFUSED_MS)).is_some());
@@ -369,7 +397,7 @@ mod tests {
 
     #[test]
     fn so_many_are_known_and_none_of_who_is_gone() {
-        let (sessions, mine) = (Sessions::new(2), identity());
+        let (sessions, mine) = (SessionPool::new(2), identity());
         for number in 1..=3 {
             sessions.keep(&target(number, b"key"), &mine, &session(number.into()), NOW);
         }

@@ -12,7 +12,7 @@ mod make;
 mod tests;
 
 pub use chain::{CERTIFICATES_FETCHED_MAX, Fetch, Verifier};
-pub use claims::{Certificate, Claims, Permission, Permitted};
+pub use claims::{Certificate, Claims, Permission, SigningScope};
 pub use jws::{Jws, JwsError};
 pub use make::{certificate, signature};
 
@@ -23,7 +23,7 @@ use std::fmt;
 
 /// What is known of a value after its record was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum ValueVerdict {
     /// No signature with a good chain lists it.
     Unsigned,
     /// A signature with a good chain lists it with another digest, or several values have its index.
@@ -34,26 +34,26 @@ pub enum Verdict {
 
 /// What is known of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SignatureReport {
     /// Each value that needs a signature, by its index.
-    pub values: Vec<(i32, Verdict)>,
+    pub values: Vec<(i32, ValueVerdict)>,
     /// Values that a signature with a good chain lists, and that are not there.
     pub missing: Vec<i32>,
     /// Why signatures do not count, by the index of their value.
     pub refused: Vec<(i32, SignatureError)>,
 }
 
-impl Report {
+impl SignatureReport {
     /// Whether the value with this index is listed as it is.
     #[must_use]
     pub fn is_verified(&self, index: i32) -> bool {
-        self.values.contains(&(index, Verdict::Verified))
+        self.values.contains(&(index, ValueVerdict::Verified))
     }
 
     /// Whether every value that needs a signature has one.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        !self.values.is_empty() && self.values.iter().all(|(_, verdict)| *verdict == Verdict::Verified)
+        !self.values.is_empty() && self.values.iter().all(|(_, verdict)| *verdict == ValueVerdict::Verified)
     }
 
     /// Whether every value is there that was signed, too. One that not everybody may read is not, for those who may not.

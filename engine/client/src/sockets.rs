@@ -95,13 +95,13 @@ impl Datagrams {
 /// Sockets that no request is under way on.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
-    kept: HashMap<SocketAddr, Datagrams>,
+    idle: HashMap<SocketAddr, Datagrams>,
 }
 
 impl Sockets {
     /// A socket for one request to `server`.
     pub(crate) fn take(&mut self, server: SocketAddr) -> io::Result<Datagrams> {
-        let mut datagrams = match self.kept.remove(&server).filter(Datagrams::is_young) {
+        let mut datagrams = match self.idle.remove(&server).filter(Datagrams::is_young) {
             Some(datagrams) => datagrams,
             None => Datagrams::open(server)?,
         };
@@ -113,11 +113,11 @@ impl Sockets {
     /// what will come still.
     pub(crate) fn give(&mut self, datagrams: Datagrams) {
         let is_good = datagrams.was_heard && datagrams.requests_count < REQUESTS_MAX && datagrams.is_young();
-        if self.kept.len() >= KEPT_MAX {
-            self.kept.retain(|_, kept| kept.is_young());
+        if self.idle.len() >= KEPT_MAX {
+            self.idle.retain(|_, kept| kept.is_young());
         }
-        if is_good && self.kept.len() < KEPT_MAX {
-            self.kept.insert(datagrams.server, datagrams);
+        if is_good && self.idle.len() < KEPT_MAX {
+            self.idle.insert(datagrams.server, datagrams);
         }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
         let (mut sockets, (server, _)) = (Sockets::default(), server());
         ask(&mut sockets, &server, true);
         ask(&mut sockets, &server, false);
-        assert!(sockets.kept.is_empty());
+        assert!(sockets.idle.is_empty());
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         let (mut sockets, (server, _)) = (Sockets::default(), server());
         let port = ask(&mut sockets, &server, true);
         // Nobody can have bound the old port as long as this is the socket that has it.
-        let old = sockets.kept.values_mut().next().unwrap();
+        let old = sockets.idle.values_mut().next().unwrap();
         let Some(since) = Instant::now().checked_sub(KEPT_FOR) else { return };
         old.since = since;
         let held = old.socket.try_clone().unwrap();
@@ -205,9 +205,9 @@ mod tests {
             ask(&mut sockets, server, true);
         }
         let Some(since) = Instant::now().checked_sub(KEPT_FOR) else { return };
-        sockets.kept.values_mut().for_each(|kept| kept.since = since);
+        sockets.idle.values_mut().for_each(|kept| kept.since = since);
         ask(&mut sockets, &server().0, true);
-        assert_eq!(sockets.kept.len(), 1);
+        assert_eq!(sockets.idle.len(), 1);
     }
 
     #[test]
@@ -217,6 +217,6 @@ mod tests {
         for server in &servers {
             ask(&mut sockets, server, true);
         }
-        assert_eq!(sockets.kept.len(), KEPT_MAX);
+        assert_eq!(sockets.idle.len(), KEPT_MAX);
     }
 }

@@ -1,6 +1,6 @@
 //! Sites and keys for tests.
 
-use crate::signature::{Claims, Permission, Permitted, certificate, signature};
+use crate::signature::{Claims, Permission, SigningScope, certificate, signature};
 use data_encoding::HEXLOWER;
 use handle_auth::PrivateKey;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
@@ -73,7 +73,7 @@ pub(crate) fn claims(subject: &[u8]) -> Claims {
 pub(crate) fn signed_root(site: &SiteBuf) -> Vec<(&'static str, Vec<ValueBuf>)> {
     let value = |index, kind: &[u8], data: &[u8]| ValueBuf::from(&Value::new(index, kind, data));
     let (key, record) = (private_key("server"), public_record("server"));
-    let everything = [Permission { permitted: Permitted::Everything, handle: String::new() }];
+    let everything = [Permission { permitted: SigningScope::Everything, handle: String::new() }];
     let own = Claims { chain: vec![], ..claims(ISSUER.as_bytes()) };
     let public = PublicKey::decode(&record).expect("a key");
     let cert = certificate(&own, &public, &everything, &key).expect("signed");

@@ -1,19 +1,19 @@
 //! How long servers took to answer, so that the fastest are asked first.
 
-use crate::Now;
+use crate::ClockReading;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
 /// Response times by address, in milliseconds; of a bounded number of servers.
 #[derive(Debug)]
-pub struct Times {
+pub struct ServerTimes {
     servers_max: usize,
-    known: Mutex<HashMap<SocketAddr, Known>>,
+    entries: Mutex<HashMap<SocketAddr, TimesEntry>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct TimesEntry {
     took_ms: u32,
     noted_ms: u64,
     /// When it answered as a primary one.
@@ -27,41 +27,41 @@ const PRIMARY_MS: u64 = 3_600_000;
 /// Width of the jitter, in milliseconds, as deployed.
 const JITTER_MS: u32 = 256;
 
-impl Known {
-    fn at(self, now: Now) -> u32 {
+impl TimesEntry {
+    fn at(self, now: ClockReading) -> u32 {
         let halvings = now.ms.saturating_sub(self.noted_ms) / HALF_LIFE_MS;
         u32::try_from(halvings).ok().and_then(|halvings| self.took_ms.checked_shr(halvings)).unwrap_or(0)
     }
 }
 
-impl Times {
+impl ServerTimes {
     /// Times of at most `servers_max` servers.
     #[must_use]
     pub fn new(servers_max: usize) -> Self {
-        Self { servers_max, known: Mutex::default() }
+        Self { servers_max, entries: Mutex::default() }
     }
 
     /// Notes how long an answer took, half and half with what was known; a failure counts as the time that was
     /// waited for it in vain.
-    pub fn note(&self, server: SocketAddr, took_ms: u32, now: Now) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn note(&self, server: SocketAddr, took_ms: u32, now: ClockReading) {
+        let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = known.len() >= self.servers_max;
         match known.get_mut(&server) {
             Some(known) => {
-                *known = Known { took_ms: known.at(now).midpoint(took_ms), noted_ms: now.ms, ..*known };
+                *known = TimesEntry { took_ms: known.at(now).midpoint(took_ms), noted_ms: now.ms, ..*known };
             }
             // Servers beyond the limit stay unknown, which is no harm: they are asked as new ones.
             None if is_full => {}
             None => {
-                known.insert(server, Known { took_ms, noted_ms: now.ms, primary_ms: None });
+                known.insert(server, TimesEntry { took_ms, noted_ms: now.ms, primary_ms: None });
             }
         }
     }
 
     /// Notes that a server answered as a primary one. Of several primaries that have not heard of each other's changes
     /// yet the same is to be asked again.
-    pub fn note_primary(&self, server: SocketAddr, now: Now) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn note_primary(&self, server: SocketAddr, now: ClockReading) {
+        let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get_mut(&server) {
             known.primary_ms = Some(now.ms);
         }
@@ -69,21 +69,21 @@ impl Times {
 
     /// When a server answered as a primary one, if that was not long ago.
     #[must_use]
-    pub fn primary_ms(&self, server: SocketAddr, now: Now) -> Option<u64> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn primary_ms(&self, server: SocketAddr, now: ClockReading) -> Option<u64> {
+        let known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let primary_ms = known.get(&server)?.primary_ms?;
         (now.ms.saturating_sub(primary_ms) < PRIMARY_MS).then_some(primary_ms)
     }
 
     /// A place in the order for `server`: its time and a random jitter. Unknown ones count as fast.
-    pub fn rank(&self, server: SocketAddr, random: u32, now: Now) -> u32 {
+    pub fn rank(&self, server: SocketAddr, random: u32, now: ClockReading) -> u32 {
         self.known_ms(server, now).unwrap_or(0).saturating_add(random % JITTER_MS)
     }
 
     /// What is known of `server`.
     #[must_use]
-    pub fn known_ms(&self, server: SocketAddr, now: Now) -> Option<u32> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn known_ms(&self, server: SocketAddr, now: ClockReading) -> Option<u32> {
+        let known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&server).map(|known| known.at(now))
     }
 }
@@ -96,13 +96,13 @@ mod tests {
         ([192, 0, 2, number], 2641).into()
     }
 
-    const fn at(ms: u64) -> Now {
-        Now { ms, unix_s: 0 }
+    const fn at(ms: u64) -> ClockReading {
+        ClockReading { ms, unix_s: 0 }
     }
 
     #[test]
     fn slow_servers_come_last_and_are_forgiven_in_time() {
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         times.note(server(1), 20, at(0));
         times.note(server(2), 60_000, at(0));
         assert_eq!(times.rank(server(1), 0, at(0)), 20);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn times_of_so_many_servers_are_kept() {
-        let times = Times::new(2);
+        let times = ServerTimes::new(2);
         (1..=3).for_each(|number| times.note(server(number), 10, at(0)));
         times.note(server(2), 30, at(1));
         let known = [1, 2, 3].map(|number| times.known_ms(server(number), at(1)));

@@ -1,7 +1,7 @@
 //! What a lookup does, step by step: for people who want to see the way.
 
 use crate::exchange::AttemptError;
-use crate::plan::Target;
+use crate::plan::ServerTarget;
 use crate::service::SharedSite;
 use handle_proto::{Handle, ResponseCode};
 use std::fmt;
@@ -9,24 +9,24 @@ use std::net::IpAddr;
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct LookupEvent {
     /// When, in milliseconds since the lookup began.
     pub at_ms: u64,
     /// How many questions stand behind this one: 0 for the one that was asked.
     pub depth: usize,
     /// What.
-    pub step: Step,
+    pub step: LookupStep,
 }
 
 /// What is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LookupStep {
     /// A handle is to be resolved.
     Question {
         /// Which.
         handle: Vec<u8>,
         /// What for.
-        why: Why,
+        reason: QuestionReason,
     },
     /// It was known from before.
     Cached {
@@ -36,21 +36,21 @@ pub enum Step {
     /// Where to ask is known.
     Sites {
         /// From what.
-        from: Origin,
+        from: AnswerOrigin,
         /// The sites.
         sites: Vec<SharedSite>,
     },
     /// A server is asked.
     Asked {
         /// Which.
-        target: Target,
+        target: ServerTarget,
         /// For which time.
         try_number: usize,
     },
     /// It answered.
     Answered {
         /// Which.
-        target: Target,
+        target: ServerTarget,
         /// What came of it.
         code: ResponseCode,
         /// The types of the values that came.
@@ -63,7 +63,7 @@ pub enum Step {
     /// It did not, or not so that it could be believed.
     Failed {
         /// Which.
-        target: Target,
+        target: ServerTarget,
         /// Why.
         error: AttemptError,
         /// After how long, in milliseconds.
@@ -92,7 +92,7 @@ pub enum Step {
 
 /// What a handle is resolved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum QuestionReason {
     /// It was asked for.
     Asked,
     /// To find the service of its prefix.
@@ -105,7 +105,7 @@ pub enum Why {
 
 /// From where sites are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum AnswerOrigin {
     /// The bootstrap file.
     Root,
     /// They were known beforehand.
@@ -118,7 +118,7 @@ pub enum Origin {
     Referral,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for QuestionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Asked => "asked for",
@@ -129,7 +129,7 @@ impl fmt::Display for Why {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for AnswerOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Root => "the global service",
@@ -141,32 +141,34 @@ impl fmt::Display for Origin {
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for LookupEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:indent$}", "", indent = self.depth * 2)?;
         match &self.step {
-            Step::Question { handle, why } => write!(f, "{}  ({why})", Handle(handle)),
-            Step::Cached { code } => write!(f, "known from before: {} {code}", code.0),
-            Step::Sites { from, sites } => {
+            LookupStep::Question { handle, reason: why } => write!(f, "{}  ({why})", Handle(handle)),
+            LookupStep::Cached { code } => write!(f, "known from before: {} {code}", code.0),
+            LookupStep::Sites { from, sites } => {
                 write!(f, "{from}: {} site{}", sites.len(), if sites.len() == 1 { "" } else { "s" })
             }
-            Step::Asked { target, try_number: 1 } => write!(f, "ask {target}"),
-            Step::Asked { target, try_number } => write!(f, "ask {target} again, time {try_number}"),
-            Step::Answered { target, code, kinds, took_ms, certified } => {
+            LookupStep::Asked { target, try_number: 1 } => write!(f, "ask {target}"),
+            LookupStep::Asked { target, try_number } => write!(f, "ask {target} again, time {try_number}"),
+            LookupStep::Answered { target, code, kinds, took_ms, certified } => {
                 write!(f, "{} answers {} {code}", target.address, code.0)?;
                 write_kinds(f, kinds)?;
                 write!(f, ", {took_ms} ms{}", if *certified { ", signature good" } else { "" })
             }
-            Step::Failed { target, error, took_ms } => write!(f, "{}: {error}, {took_ms} ms", target.address),
-            Step::Named { name, addresses } => {
+            LookupStep::Failed { target, error, took_ms } => {
+                write!(f, "{}: {error}, {took_ms} ms", target.address)
+            }
+            LookupStep::Named { name, addresses } => {
                 let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
                 let shown = if addresses.is_empty() { "nowhere".to_owned() } else { addresses.join(", ") };
                 write!(f, "{name} is at {shown}")
             }
-            Step::Session { is_agreed: true } => f.write_str("a session is set up"),
-            Step::Session { is_agreed: false } => f.write_str("no session comes about: on without"),
-            Step::Proved => f.write_str("asked who asks, and told"),
-            Step::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
+            LookupStep::Session { is_agreed: true } => f.write_str("a session is set up"),
+            LookupStep::Session { is_agreed: false } => f.write_str("no session comes about: on without"),
+            LookupStep::Proved => f.write_str("asked who asks, and told"),
+            LookupStep::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
         }
     }
 }
@@ -192,7 +194,7 @@ fn write_kinds(f: &mut fmt::Formatter<'_>, kinds: &[Vec<u8>]) -> fmt::Result {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ServerTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, count) = self.position;
         let protocol = self.protocol.name().unwrap_or("?");
@@ -212,11 +214,11 @@ mod tests {
     #[test]
     fn what_came_is_said_by_type() {
         let answered = |kinds: &[&str]| {
-            let target = Target::at(([192, 0, 2, 1], 2641).into(), InterfaceProtocol::UDP);
+            let target = ServerTarget::at(([192, 0, 2, 1], 2641).into(), InterfaceProtocol::UDP);
             let kinds = kinds.iter().map(|kind| kind.as_bytes().to_vec()).collect();
             let code = ResponseCode::SUCCESS;
-            let step = Step::Answered { target, code, kinds, took_ms: 3, certified: false };
-            Event { at_ms: 0, depth: 1, step }.to_string()
+            let step = LookupStep::Answered { target, code, kinds, took_ms: 3, certified: false };
+            LookupEvent { at_ms: 0, depth: 1, step }.to_string()
         };
         assert_eq!(answered(&[]), "  192.0.2.1:2641 answers 1 success, 3 ms");
         assert_eq!(

@@ -20,9 +20,9 @@ mod read;
 mod value;
 
 use handle_proto::Handle;
-pub use read::Batch;
+pub use read::BatchReader;
 use std::fmt;
-pub use value::{BatchValue, Content};
+pub use value::{BatchValue, ValueContent};
 use zeroize::Zeroizing;
 
 /// Most values in one block: no server takes more.
@@ -32,7 +32,7 @@ pub const NAMES_COUNT_MAX: usize = 2048;
 
 /// A value by index and handle, as `300:10.1045/ADMIN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct ValueReference {
     /// Index of the value.
     pub index: i32,
     /// Its handle.
@@ -41,16 +41,16 @@ pub struct Named {
 
 /// One block of a batch file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct BatchBlock {
     /// Number of its first line, from 1.
     pub line: u64,
     /// What is to be done.
-    pub operation: Operation,
+    pub operation: BatchOperation,
 }
 
 /// What a block wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum BatchOperation {
     /// Create a handle with these values.
     Create(String, Vec<BatchValue>),
     /// Add these values to a handle.
@@ -62,14 +62,14 @@ pub enum Operation {
     /// Remove the values with these indexes from a handle.
     Remove(String, Vec<i32>),
     /// Take prefixes into a server's care, or release them.
-    Home(Home),
+    Home(HomeBlock),
     /// From here on, this identity asks.
-    Authenticate(Authentication),
+    Authenticate(AuthenticationBlock),
     /// From here on, sessions are used like this.
-    Session(Session),
+    Session(SessionBlock),
 }
 
-impl Operation {
+impl BatchOperation {
     /// The word it begins with, in lower case.
     #[must_use]
     pub const fn word(&self) -> &'static str {
@@ -101,7 +101,7 @@ impl Operation {
 
 /// Prefixes, and the server to tell about them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct HomeBlock {
     /// Whether they are to be released instead of taken.
     pub is_release: bool,
     /// The host, an address or a name.
@@ -114,7 +114,7 @@ pub struct Home {
     pub prefixes: Vec<String>,
 }
 
-impl Home {
+impl HomeBlock {
     const fn word(&self) -> &'static str {
         if self.is_release { "unhome" } else { "home" }
     }
@@ -122,27 +122,27 @@ impl Home {
 
 /// Who asks, and where the proof is.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Authentication {
+pub struct AuthenticationBlock {
     /// The value that holds the key.
-    pub identity: Named,
+    pub identity: ValueReference,
     /// The proof.
-    pub proof: Proof,
+    pub proof: BatchProof,
 }
 
 /// What proves an identity.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Proof {
+pub enum BatchProof {
     /// The secret itself.
     Secret(Zeroizing<String>),
     /// A private key file, and its passphrase.
     KeyFile(String, Option<Zeroizing<String>>),
 }
 
-impl fmt::Debug for Authentication {
+impl fmt::Debug for AuthenticationBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.proof {
-            Proof::Secret(_) => "a secret",
-            Proof::KeyFile(..) => "a key file",
+            BatchProof::Secret(_) => "a secret",
+            BatchProof::KeyFile(..) => "a key file",
         };
         write!(f, "{}:{} with {kind}", self.identity.index, Handle(self.identity.handle.as_bytes()))
     }
@@ -151,7 +151,7 @@ impl fmt::Debug for Authentication {
 /// Whether and how sessions are used. The keys for exchanging keys, which the reference can be given, are read and
 /// kept out: no deployed server uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Session {
+pub struct SessionBlock {
     /// `USESESSION`.
     pub is_used: bool,
     /// `OPTIONS`, first bit.
@@ -168,25 +168,25 @@ pub struct Session {
 
 /// A block that means nothing, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
+pub struct InvalidBlock {
     /// Number of the line that is wrong, from 1.
     pub line: u64,
     /// What is wrong with it.
-    pub why: Why,
+    pub problem: LineProblem,
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.why)
+        write!(f, "line {}: {}", self.line, self.problem)
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidBlock {}
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum LineProblem {
     /// Not UTF-8.
     NotUtf8,
     /// Longer than [`LINE_LEN_MAX`](crate::LINE_LEN_MAX).
@@ -217,7 +217,7 @@ pub enum Why {
     Both(&'static str, &'static str),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for LineProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotUtf8 => f.write_str("not UTF-8"),

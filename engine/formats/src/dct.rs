@@ -20,18 +20,18 @@ pub const NESTING_MAX: usize = 32;
 
 /// What is set to a key, or stands in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum DctSetting {
     /// `"text"`, or `text`.
     Text(String),
     /// `( ... )`.
     List(Vec<Self>),
     /// `{ ... }`.
-    Settings(Settings),
+    Settings(DctSettings),
 }
 
 /// Settings by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings(BTreeMap<String, Setting>);
+pub struct DctSettings(BTreeMap<String, DctSetting>);
 
 /// Why something is no file of settings, and on which line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,20 +50,20 @@ impl fmt::Display for DctError {
 
 impl std::error::Error for DctError {}
 
-impl Settings {
+impl DctSettings {
     /// Reads a file of settings.
     ///
     /// # Errors
     /// When it is none, or its parts lie too deep in each other.
     pub fn parse(text: &str) -> Result<Self, DctError> {
-        let mut reader = Reader { text, rest: text };
+        let mut reader = DctReader { text, rest: text };
         reader.expect('{', "{ should begin the settings")?;
         reader.settings(1)
     }
 
     /// What is set to `key`.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Setting> {
+    pub fn get(&self, key: &str) -> Option<&DctSetting> {
         self.0.get(key)
     }
 
@@ -76,7 +76,7 @@ impl Settings {
     #[must_use]
     pub fn settings_of(&self, key: &str) -> Option<&Self> {
         match self.get(key)? {
-            Setting::Settings(settings) => Some(settings),
+            DctSetting::Settings(settings) => Some(settings),
             _ => None,
         }
     }
@@ -85,7 +85,7 @@ impl Settings {
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
-            Setting::Text(text) => Some(text),
+            DctSetting::Text(text) => Some(text),
             _ => None,
         }
     }
@@ -94,11 +94,11 @@ impl Settings {
     #[must_use]
     pub fn texts(&self, key: &str) -> Vec<&str> {
         match self.get(key) {
-            Some(Setting::Text(text)) => vec![text],
-            Some(Setting::List(list)) => list
+            Some(DctSetting::Text(text)) => vec![text],
+            Some(DctSetting::List(list)) => list
                 .iter()
                 .filter_map(|setting| match setting {
-                    Setting::Text(text) => Some(text.as_str()),
+                    DctSetting::Text(text) => Some(text.as_str()),
                     _ => None,
                 })
                 .collect(),
@@ -127,12 +127,12 @@ const fn ends_plain(c: char) -> bool {
     separates(c) || matches!(c, '=' | '(' | ')' | '{' | '}')
 }
 
-struct Reader<'a> {
+struct DctReader<'a> {
     text: &'a str,
     rest: &'a str,
 }
 
-impl Reader<'_> {
+impl DctReader<'_> {
     fn error(&self, what: &'static str) -> DctError {
         let read = &self.text[..self.text.len() - self.rest.len()];
         DctError { line: read.matches('\n').count() + 1, what }
@@ -165,8 +165,8 @@ impl Reader<'_> {
     }
 
     /// Keys and what is set to them, behind the bracket that opens.
-    fn settings(&mut self, depth: usize) -> Result<Settings, DctError> {
-        let mut settings = Settings::default();
+    fn settings(&mut self, depth: usize) -> Result<DctSettings, DctError> {
+        let mut settings = DctSettings::default();
         while !self.is_next('}') {
             let key = self.text("a key, or }, should stand here")?;
             self.expect('=', "= should stand between a key and what is set to it")?;
@@ -175,21 +175,21 @@ impl Reader<'_> {
         Ok(settings)
     }
 
-    fn setting(&mut self, depth: usize) -> Result<Setting, DctError> {
+    fn setting(&mut self, depth: usize) -> Result<DctSetting, DctError> {
         if depth > NESTING_MAX {
             return Err(self.error("lists and objects lie too deep in each other"));
         }
         if self.is_next('{') {
-            return self.settings(depth + 1).map(Setting::Settings);
+            return self.settings(depth + 1).map(DctSetting::Settings);
         }
         if self.is_next('(') {
             let mut list = vec![];
             while !self.is_next(')') {
                 list.push(self.setting(depth + 1)?);
             }
-            return Ok(Setting::List(list));
+            return Ok(DctSetting::List(list));
         }
-        self.text("a text, ( or { should stand here").map(Setting::Text)
+        self.text("a text, ( or { should stand here").map(DctSetting::Text)
     }
 
     fn text(&mut self, what: &'static str) -> Result<String, DctError> {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn settings_are_read_as_they_are_found() {
-        let settings = Settings::parse(
+        let settings = DctSettings::parse(
             r#"
             {
             "tcp_timeout" = "10000" "no_udp_resolution"="y"
@@ -250,15 +250,15 @@ mod tests {
         assert_eq!(settings.texts("alone"), ["x"]);
         assert_eq!(settings.text("text"), Some("a \"quoted\" \\ back\nslash é"));
         assert_eq!(settings.text("twice"), Some("two"));
-        let Some(Setting::Settings(server)) = settings.get("server_config") else { panic!("settings") };
+        let Some(DctSetting::Settings(server)) = settings.get("server_config") else { panic!("settings") };
         assert_eq!(server.truth("case_sensitive"), Some(false));
         assert_eq!((settings.text("server_config"), settings.truth("alone")), (None, None));
-        assert_eq!(Settings::parse("{}"), Ok(Settings::default()));
+        assert_eq!(DctSettings::parse("{}"), Ok(DctSettings::default()));
     }
 
     #[test]
     fn settings_are_read_as_they_are_written_by_hand() {
-        let settings = Settings::parse(
+        let settings = DctSettings::parse(
             r#"
             ;{
               tcp_timeout = 5000; "no_udp_resolution"=y,
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(settings.text("tcp_timeout"), Some("5000"));
         assert_eq!(settings.truth("no_udp_resolution"), Some(true));
         assert_eq!(settings.texts("site_filter_keywords"), ["europe", "a, b", "asia"]);
-        let Some(Setting::Settings(server)) = settings.get("server_config") else { panic!("settings") };
+        let Some(DctSetting::Settings(server)) = settings.get("server_config") else { panic!("settings") };
         assert_eq!(server.truth("case_sensitive"), Some(false));
         assert_eq!(settings.text("odd"), Some(r#"a"b\n:[c]#"#));
         assert_eq!((settings.text("x"), settings.text("y")), (Some("1"), Some("2")));
@@ -299,22 +299,22 @@ mod tests {
             ("# text\n{}", 1),
             ("text {}", 1),
         ] {
-            assert_eq!(Settings::parse(text).unwrap_err().line, line, "{text:?}");
+            assert_eq!(DctSettings::parse(text).unwrap_err().line, line, "{text:?}");
         }
     }
 
     #[test]
     fn so_deep_do_parts_lie_in_each_other() {
         let nested = |depth: usize| format!("{{ \"a\" = {}{} }}", "(".repeat(depth), ")".repeat(depth));
-        assert!(Settings::parse(&nested(NESTING_MAX)).is_ok());
-        assert!(Settings::parse(&nested(NESTING_MAX + 1)).is_err());
-        assert!(Settings::parse(&nested(100_000)).is_err());
+        assert!(DctSettings::parse(&nested(NESTING_MAX)).is_ok());
+        assert!(DctSettings::parse(&nested(NESTING_MAX + 1)).is_err());
+        assert!(DctSettings::parse(&nested(100_000)).is_err());
     }
 
     proptest! {
         #[test]
         fn nothing_panics(text in "[{}()\"= a,;\\\\\n]{0,40}") {
-            let _ = Settings::parse(&text);
+            let _ = DctSettings::parse(&text);
         }
     }
 }

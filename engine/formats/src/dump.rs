@@ -81,14 +81,14 @@ impl From<io::Error> for DumpError {
 #[derive(Debug)]
 pub struct Dump<R> {
     tokens: Tokens<R>,
-    table: Option<Table>,
+    table: Option<DumpTable>,
     /// The record whose rows are being gathered.
     gathered: Option<(Vec<u8>, Vec<ValueBuf>)>,
 }
 
 /// The rows that are being read.
 #[derive(Debug)]
-struct Table {
+struct DumpTable {
     is_prefixes: bool,
     /// As text lines instead of a statement.
     is_copy: bool,
@@ -97,7 +97,7 @@ struct Table {
 }
 
 /// A field of a row; `None` is NULL.
-type Field = Option<Vec<u8>>;
+type DumpField = Option<Vec<u8>>;
 
 impl<R: BufRead> Dump<R> {
     /// Reads `input`.
@@ -136,7 +136,7 @@ impl<R: BufRead> Dump<R> {
     }
 
     /// Takes a row, and gives what is whole by it.
-    fn take(&mut self, table: &Table, row: &[Field]) -> Result<Option<Item>, DumpError> {
+    fn take(&mut self, table: &DumpTable, row: &[DumpField]) -> Result<Option<Item>, DumpError> {
         let line = self.line();
         let columns = Columns { row, places: &table.columns, line };
         let handle = columns.bytes(0)?;
@@ -157,7 +157,7 @@ impl<R: BufRead> Dump<R> {
     }
 
     /// Passes over everything up to rows of one of the two tables.
-    fn statement(&mut self) -> Result<Option<Table>, DumpError> {
+    fn statement(&mut self) -> Result<Option<DumpTable>, DumpError> {
         loop {
             let is_copy = match self.tokens.next()? {
                 Token::End => return Ok(None),
@@ -177,7 +177,7 @@ impl<R: BufRead> Dump<R> {
     }
 
     /// Behind INSERT, REPLACE or COPY: the table, its columns, and everything up to the first row.
-    fn begin(&mut self, is_copy: bool) -> Result<Option<Table>, DumpError> {
+    fn begin(&mut self, is_copy: bool) -> Result<Option<DumpTable>, DumpError> {
         let mut name = Vec::new();
         let mut token = self.tokens.next()?;
         // The last name in front of the columns or the rows is that of the table.
@@ -221,11 +221,11 @@ impl<R: BufRead> Dump<R> {
             self.pass_over(Token::Word(Vec::new()))?;
             self.tokens.end_line()?;
         }
-        Ok(Some(Table { is_prefixes, is_copy, columns: places(&names, is_prefixes) }))
+        Ok(Some(DumpTable { is_prefixes, is_copy, columns: places(&names, is_prefixes) }))
     }
 
     /// The next row; `None` behind the last one.
-    fn row(&mut self, table: &Table) -> Result<Option<Vec<Field>>, DumpError> {
+    fn row(&mut self, table: &DumpTable) -> Result<Option<Vec<DumpField>>, DumpError> {
         let mut row = Vec::new();
         if table.is_copy {
             return Ok(self.tokens.copied(&mut row)?.then_some(row));
@@ -295,7 +295,7 @@ fn places(names: &[Vec<u8>], is_prefixes: bool) -> [Option<usize>; COLUMNS.len()
 
 /// A row of `handles`, by column.
 struct Columns<'a> {
-    row: &'a [Field],
+    row: &'a [DumpField],
     places: &'a [Option<usize>; COLUMNS.len()],
     line: u64,
 }

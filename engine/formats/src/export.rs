@@ -20,14 +20,14 @@ pub struct Export<R> {
     input: R,
     /// Bytes read so far.
     at: u64,
-    place: Place,
+    place: ExportSection,
     /// Homed prefixes that wait to be given.
     homed: Vec<String>,
     text: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ExportSection {
     Begin,
     /// Behind a member of the outer object.
     Outer,
@@ -80,7 +80,7 @@ impl From<io::Error> for ExportError {
 impl<R: BufRead> Export<R> {
     /// Reads `input`.
     pub const fn new(input: R) -> Self {
-        Self { input, at: 0, place: Place::Begin, homed: Vec::new(), text: Vec::new() }
+        Self { input, at: 0, place: ExportSection::Begin, homed: Vec::new(), text: Vec::new() }
     }
 
     /// Bytes read so far.
@@ -99,35 +99,37 @@ impl<R: BufRead> Export<R> {
                 return Ok(Some(Item::Homed(prefix)));
             }
             match self.place {
-                Place::Begin => {
+                ExportSection::Begin => {
                     self.symbol(b'{', "an object")?;
-                    self.place = Place::Outer;
+                    self.place = ExportSection::Outer;
                     if self.peek()? != Some(b'}') {
                         self.member()?;
                     }
                 }
-                Place::Outer => match self.bump()? {
+                ExportSection::Outer => match self.bump()? {
                     Some(b',') => self.member()?,
                     Some(b'}') => match self.bump()? {
-                        None => self.place = Place::End,
+                        None => self.place = ExportSection::End,
                         Some(_) => return Err(ExportError::Expected("the end", self.at)),
                     },
                     _ => return Err(ExportError::Expected("a comma or a brace", self.at)),
                 },
-                Place::First | Place::Records => match (self.peek()?, self.place == Place::First) {
-                    // The first one has no comma in front of it.
-                    (Some(b'"'), true) => return self.record().map(Some),
-                    (Some(b','), false) => {
-                        self.bump()?;
-                        return self.record().map(Some);
+                ExportSection::First | ExportSection::Records => {
+                    match (self.peek()?, self.place == ExportSection::First) {
+                        // The first one has no comma in front of it.
+                        (Some(b'"'), true) => return self.record().map(Some),
+                        (Some(b','), false) => {
+                            self.bump()?;
+                            return self.record().map(Some);
+                        }
+                        (Some(b'}'), _) => {
+                            self.bump()?;
+                            self.place = ExportSection::Outer;
+                        }
+                        _ => return Err(ExportError::Expected("a record or a brace", self.at)),
                     }
-                    (Some(b'}'), _) => {
-                        self.bump()?;
-                        self.place = Place::Outer;
-                    }
-                    _ => return Err(ExportError::Expected("a record or a brace", self.at)),
-                },
-                Place::End => return Ok(None),
+                }
+                ExportSection::End => return Ok(None),
             }
         }
     }
@@ -138,7 +140,7 @@ impl<R: BufRead> Export<R> {
         match &std::mem::take(&mut self.text)[..] {
             b"\"handleRecords\"" => {
                 self.symbol(b'{', "an object of records")?;
-                self.place = Place::First;
+                self.place = ExportSection::First;
             }
             b"\"homedPrefixes\"" => {
                 self.value(true)?;
@@ -153,7 +155,7 @@ impl<R: BufRead> Export<R> {
 
     /// A member of the records. Its name is in the record once more.
     fn record(&mut self) -> Result<Item<'_>, ExportError> {
-        self.place = Place::Records;
+        self.place = ExportSection::Records;
         self.name()?;
         self.value(true)?;
         match std::str::from_utf8(&self.text) {

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use handle_net::{Choice, Opened, Options, Peer, open};
+use handle_net::{DatapathChoice, OpenedDatapath, Peer, SocketOptions, open};
 
 /// A question, and an answer of a usual size.
 const REQUEST_LEN: usize = 64;
@@ -21,29 +21,30 @@ const WINDOW: usize = 512;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let command = args.next().ok_or("serve or flood?")?;
-    let (mut choice, mut address) = (Choice::Auto, SocketAddr::from(([127, 0, 0, 1], 0)));
-    let (mut seconds, mut batch_len) = (5, Options::default().batch_len);
+    let (mut choice, mut address) = (DatapathChoice::Auto, SocketAddr::from(([127, 0, 0, 1], 0)));
+    let (mut seconds, mut batch_len) = (5, SocketOptions::default().batch_len);
     while let (Some(name), Some(value)) = (args.next(), args.next()) {
         match (&*name, &*value) {
-            ("--kind", "auto") => choice = Choice::Auto,
-            ("--kind", "uring") => choice = Choice::Uring,
-            ("--kind", "portable") => choice = Choice::Portable,
+            ("--kind", "auto") => choice = DatapathChoice::Auto,
+            ("--kind", "uring") => choice = DatapathChoice::Uring,
+            ("--kind", "portable") => choice = DatapathChoice::Portable,
             ("--addr", value) => address = value.parse()?,
             ("--seconds", value) => seconds = value.parse()?,
             ("--batch", value) => batch_len = value.parse()?,
             (name, value) => return Err(format!("what is {name} {value}?").into()),
         }
     }
-    let (options, end) = (Options { batch_len, ..Options::default() }, Duration::from_secs(seconds));
+    let (options, end) =
+        (SocketOptions { batch_len, ..SocketOptions::default() }, Duration::from_secs(seconds));
     match &*command {
-        "serve" => serve(open(choice, &Options { address, ..options })?, end),
+        "serve" => serve(open(choice, &SocketOptions { address, ..options })?, end),
         "flood" => flood(open(choice, &options)?, address, end),
         _ => Err("serve or flood?".into()),
     }
 }
 
 /// Answers for `end` after the first request.
-fn serve(Opened { mut path, reason }: Opened, end: Duration) -> Result<(), Box<dyn Error>> {
+fn serve(OpenedDatapath { mut path, reason }: OpenedDatapath, end: Duration) -> Result<(), Box<dyn Error>> {
     println!("{} ({reason})", path.local_addr()?);
     let (mut answers, mut batches, mut failed, mut start) = (0u64, 0u64, 0u64, None);
     loop {
@@ -76,8 +77,8 @@ fn serve(Opened { mut path, reason }: Opened, end: Duration) -> Result<(), Box<d
 }
 
 /// Keeps `WINDOW` requests under way until `end`; what is lost for 10 ms is asked again.
-fn flood(opened: Opened, to: SocketAddr, end: Duration) -> Result<(), Box<dyn Error>> {
-    let Opened { mut path, .. } = opened;
+fn flood(opened: OpenedDatapath, to: SocketAddr, end: Duration) -> Result<(), Box<dyn Error>> {
+    let OpenedDatapath { mut path, .. } = opened;
     let (peer, start) = (Peer::to(to), Instant::now());
     let (mut answers, mut under_way) = (0u64, 0);
     while start.elapsed() < end {

@@ -34,12 +34,12 @@ const _: () = assert!(size_of::<libc::in6_pktinfo>() == 20 && size_of::<libc::in
 
 /// Which kind of addresses a socket takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum AddressFamily {
     V4,
     V6,
 }
 
-impl Family {
+impl AddressFamily {
     pub(crate) fn of(address: SocketAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -96,10 +96,10 @@ fn decode_next<'a>(control: &'a [u8], peer: &mut Peer, segment_len: &mut Option<
 /// Writes the address of `peer` for a socket of `family`, and returns its length.
 ///
 /// An IPv6 peer of an IPv4 socket is written as it is, and the kernel refuses it.
-pub(crate) fn encode_name(peer: &Peer, family: Family, name: &mut [u8; NAME_LEN]) -> u32 {
+pub(crate) fn encode_name(peer: &Peer, family: AddressFamily, name: &mut [u8; NAME_LEN]) -> u32 {
     *name = [0; NAME_LEN];
     name[2..4].copy_from_slice(&peer.port.to_be_bytes());
-    if family == Family::V4
+    if family == AddressFamily::V4
         && let Some(ip) = peer.remote.to_ipv4_mapped()
     {
         name[..2].copy_from_slice(&AF_INET.to_ne_bytes());
@@ -119,7 +119,7 @@ pub(crate) fn encode_name(peer: &Peer, family: Family, name: &mut [u8; NAME_LEN]
 #[inline]
 pub(crate) fn encode(
     peer: &Peer,
-    family: Family,
+    family: AddressFamily,
     segment_len: Option<u16>,
     control: &mut [u8; CONTROL_LEN],
 ) -> usize {
@@ -133,13 +133,13 @@ pub(crate) fn encode(
     }
 }
 
-fn encode_local(peer: &Peer, family: Family, control: &mut [u8; CONTROL_LEN]) -> usize {
+fn encode_local(peer: &Peer, family: AddressFamily, control: &mut [u8; CONTROL_LEN]) -> usize {
     if peer.local.is_unspecified() {
         return 0;
     }
     let mut data = [0; 20];
     let (level, kind, data_len) = match (family, peer.local.to_ipv4_mapped()) {
-        (Family::V4, Some(local)) => {
+        (AddressFamily::V4, Some(local)) => {
             data[4..8].copy_from_slice(&local.octets());
             (libc::IPPROTO_IP, libc::IP_PKTINFO, 12)
         }
@@ -189,11 +189,11 @@ mod tests {
         Peer { local, ..Peer::to(remote.parse().unwrap()) }
     }
 
-    fn encoded(peer: &Peer, family: Family) -> (Vec<u8>, Vec<u8>) {
+    fn encoded(peer: &Peer, family: AddressFamily) -> (Vec<u8>, Vec<u8>) {
         encoded_train(peer, family, None)
     }
 
-    fn encoded_train(peer: &Peer, family: Family, segment_len: Option<u16>) -> (Vec<u8>, Vec<u8>) {
+    fn encoded_train(peer: &Peer, family: AddressFamily, segment_len: Option<u16>) -> (Vec<u8>, Vec<u8>) {
         let (mut name, mut control) = ([0xff; NAME_LEN], [0xff; CONTROL_LEN]);
         let name_len = encode_name(peer, family, &mut name) as usize;
         let control_len = encode(peer, family, segment_len, &mut control);
@@ -210,10 +210,10 @@ mod tests {
     #[test]
     fn peers_survive_the_round_trip() {
         for (remote, local, family) in [
-            ("192.0.2.1:2641", "198.51.100.7", Family::V4),
-            ("192.0.2.1:2641", "198.51.100.7", Family::V6),
-            ("[2001:db8::1]:2641", "2001:db8::2", Family::V6),
-            ("[fe80::1%3]:2641", "::", Family::V6),
+            ("192.0.2.1:2641", "198.51.100.7", AddressFamily::V4),
+            ("192.0.2.1:2641", "198.51.100.7", AddressFamily::V6),
+            ("[2001:db8::1]:2641", "2001:db8::2", AddressFamily::V6),
+            ("[fe80::1%3]:2641", "::", AddressFamily::V6),
         ] {
             let peer = peer(remote, local);
             let (name, control) = encoded(&peer, family);
@@ -225,7 +225,7 @@ mod tests {
     fn only_link_local_answers_are_tied_to_an_interface() {
         for (local, interface) in [("fe80::2", 3), ("2001:db8::2", 0)] {
             let peer = Peer { interface: 3, ..peer("[fe80::1%3]:9", local) };
-            let (name, control) = encoded(&peer, Family::V6);
+            let (name, control) = encoded(&peer, AddressFamily::V6);
             assert_eq!(decode(&name, &control).unwrap().0.interface, interface, "{local}");
         }
     }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn groups_are_not_answered_from() {
         for local in ["224.0.0.1", "255.255.255.255", "ff02::1"] {
-            let (name, control) = encoded(&peer("[2001:db8::1]:9", local), Family::V6);
+            let (name, control) = encoded(&peer("[2001:db8::1]:9", local), AddressFamily::V6);
             assert_eq!(decode(&name, &control).unwrap().0.local(), None, "{local}");
         }
     }
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn finds_its_messages_in_any_order_and_behind_others() {
         let peer = peer("192.0.2.1:9", "198.51.100.7");
-        let (name, address) = encoded(&peer, Family::V4);
+        let (name, address) = encoded(&peer, AddressFamily::V4);
         let train = received_segment_len(1472);
         let mut other = [0xff; SEGMENT_LEN];
         let len = put(libc::SOL_SOCKET, 9999, &[1, 2, 3, 4], &mut other);
@@ -260,8 +260,8 @@ mod tests {
     fn trains_are_sent_with_the_address_asked_and_the_length_of_a_segment() {
         for local in ["0.0.0.0", "198.51.100.7"] {
             let peer = peer("192.0.2.1:9", local);
-            let (_, alone) = encoded(&peer, Family::V4);
-            let (_, train) = encoded_train(&peer, Family::V4, Some(512));
+            let (_, alone) = encoded(&peer, AddressFamily::V4);
+            let (_, train) = encoded_train(&peer, AddressFamily::V4, Some(512));
             let (address, segment) = train.split_at(alone.len());
             assert_eq!(address, alone);
             let expected = [
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn segments_of_no_length_are_no_train() {
-        let (name, _) = encoded(&peer("192.0.2.1:9", "0.0.0.0"), Family::V4);
+        let (name, _) = encoded(&peer("192.0.2.1:9", "0.0.0.0"), AddressFamily::V4);
         for len in [0, -1, i32::MIN] {
             assert_eq!(decode(&name, &received_segment_len(len)).unwrap().1, None, "{len}");
         }
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn refuses_every_truncation_and_lengths_that_lie() {
-        let (name, control) = encoded(&peer("[2001:db8::1]:9", "2001:db8::2"), Family::V6);
+        let (name, control) = encoded(&peer("[2001:db8::1]:9", "2001:db8::2"), AddressFamily::V6);
         for len in 0..name.len() {
             assert_eq!(decode(&name[..len], &control), None, "cut to {len}");
         }

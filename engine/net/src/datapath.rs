@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::batch::Batch;
 use crate::outbox::Outbox;
 use crate::portable::PortablePath;
-use crate::socket::{self, Options};
+use crate::socket::{self, SocketOptions};
 use crate::streams::StreamBatch;
 use crate::uring::UringPath;
 use crate::waker::Waker;
@@ -21,7 +21,7 @@ use crate::waker::Waker;
 /// Batches of datagrams in and out, through one socket. It stays on the thread that opened it.
 pub trait Datapath {
     /// Which one it is.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> DatapathKind;
 
     /// The address that the socket is bound to, with its port.
     ///
@@ -55,7 +55,7 @@ pub trait Datapath {
     /// # Errors
     ///
     /// Only when the path is of no more use.
-    fn flush(&mut self) -> io::Result<Flushed>;
+    fn flush(&mut self) -> io::Result<FlushReport>;
 
     /// Takes nothing more from the socket, from now on: another process may go on with it.
     ///
@@ -77,7 +77,7 @@ pub trait Datapath {
     ///
     /// # Errors
     ///
-    /// `Unsupported` unless the path was opened with [`Options::streams`].
+    /// `Unsupported` unless the path was opened with [`SocketOptions::streams`].
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
     /// Accepts no connections any more. Another process may go on with the listeners, and
@@ -92,12 +92,12 @@ pub trait Datapath {
     fn waker(&self) -> Waker;
 
     /// Whether datagrams come and go in trains.
-    fn trains(&self) -> Trains;
+    fn trains(&self) -> TrainSupport;
 }
 
 /// Which way datagrams may be in trains: as asked for, if the kernel knows trains at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trains {
+pub struct TrainSupport {
     /// They are received in trains (`UDP_GRO`, Linux 5.0).
     pub received: bool,
     /// They are sent in trains (`UDP_SEGMENT`, Linux 4.18).
@@ -106,7 +106,7 @@ pub struct Trains {
 
 /// What became of the outbox. The sum of `sent`, `failed` and `would_block` is what was in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flushed {
+pub struct FlushReport {
     /// Datagrams that the kernel took.
     pub sent: u32,
     /// Datagrams that the kernel refused.
@@ -121,7 +121,7 @@ pub struct Flushed {
     pub os_error: Option<i32>,
 }
 
-impl Flushed {
+impl FlushReport {
     /// Longest that one flush waits for room in the send queue. A queue that a link drains has room
     /// within a millisecond; one that nobody drains must not hold up answers to others.
     pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(10);
@@ -134,14 +134,14 @@ impl Flushed {
 
 /// Which datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum DatapathKind {
     /// `io_uring`: multishot receive into provided buffers.
     Uring,
     /// `recvmmsg` and `sendmmsg`.
     Portable,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DatapathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Uring => "io_uring",
@@ -152,7 +152,7 @@ impl fmt::Display for Kind {
 
 /// Which datapath to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum DatapathChoice {
     /// `io_uring` where it works, else the portable one.
     #[default]
     Auto,
@@ -162,11 +162,11 @@ pub enum Choice {
     Portable,
 }
 
-impl Choice {
+impl DatapathChoice {
     const ALL: [Self; 3] = [Self::Auto, Self::Uring, Self::Portable];
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for DatapathChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Auto => "auto",
@@ -176,7 +176,7 @@ impl fmt::Display for Choice {
     }
 }
 
-impl FromStr for Choice {
+impl FromStr for DatapathChoice {
     type Err = UnknownChoice;
 
     fn from_str(name: &str) -> Result<Self, UnknownChoice> {
@@ -184,7 +184,7 @@ impl FromStr for Choice {
     }
 }
 
-/// A name that is no [`Choice`].
+/// A name that is no [`DatapathChoice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownChoice;
 
@@ -197,14 +197,14 @@ impl fmt::Display for UnknownChoice {
 impl Error for UnknownChoice {}
 
 /// An open path, and why it is this one.
-pub struct Opened {
+pub struct OpenedDatapath {
     /// The path.
     pub path: Box<dyn Datapath>,
     /// One sentence for the log.
     pub reason: String,
 }
 
-impl fmt::Debug for Opened {
+impl fmt::Debug for OpenedDatapath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Opened({:?})", self.reason)
     }
@@ -215,7 +215,7 @@ impl fmt::Debug for Opened {
 /// # Errors
 ///
 /// Those of [`bind`](crate::bind) and [`open_on`].
-pub fn open(choice: Choice, options: &Options) -> io::Result<Opened> {
+pub fn open(choice: DatapathChoice, options: &SocketOptions) -> io::Result<OpenedDatapath> {
     options.check()?;
     open_on(socket::bind(options)?, choice, options)
 }
@@ -226,30 +226,36 @@ pub fn open(choice: Choice, options: &Options) -> io::Result<Opened> {
 ///
 /// # Errors
 ///
-/// `InvalidInput` for sizes that make no sense; those of the kernel. With [`Choice::Uring`] also when
+/// `InvalidInput` for sizes that make no sense; those of the kernel. With [`DatapathChoice::Uring`] also when
 /// `io_uring` does not work here.
-pub fn open_on(socket: UdpSocket, choice: Choice, options: &Options) -> io::Result<Opened> {
+pub fn open_on(
+    socket: UdpSocket,
+    choice: DatapathChoice,
+    options: &SocketOptions,
+) -> io::Result<OpenedDatapath> {
     options.check()?;
     // Waiting is ours to bound: `io_uring` does not wait at all on a socket that says not to.
     socket.set_nonblocking(false)?;
     let socket = Rc::new(socket);
     let waker = Waker::new()?;
     let error = match choice {
-        Choice::Portable => None,
-        Choice::Auto | Choice::Uring => match UringPath::open(Rc::clone(&socket), waker.clone(), options) {
-            Ok(path) => {
-                let reason = "io_uring: kernel supports multishot receive and buffer rings".to_owned();
-                return Ok(Opened { path: Box::new(path), reason });
+        DatapathChoice::Portable => None,
+        DatapathChoice::Auto | DatapathChoice::Uring => {
+            match UringPath::open(Rc::clone(&socket), waker.clone(), options) {
+                Ok(path) => {
+                    let reason = "io_uring: kernel supports multishot receive and buffer rings".to_owned();
+                    return Ok(OpenedDatapath { path: Box::new(path), reason });
+                }
+                Err(error) if choice == DatapathChoice::Uring => return Err(error),
+                Err(error) => Some(error),
             }
-            Err(error) if choice == Choice::Uring => return Err(error),
-            Err(error) => Some(error),
-        },
+        }
     };
     let reason = match error {
         None => "portable: asked for".to_owned(),
         Some(error) => format!("portable: {error}"),
     };
-    Ok(Opened { path: Box::new(PortablePath::open(socket, waker, options)?), reason })
+    Ok(OpenedDatapath { path: Box::new(PortablePath::open(socket, waker, options)?), reason })
 }
 
 /// Keeps the calling thread on one core, counted from 0.
@@ -285,11 +291,11 @@ mod tests {
 
     #[test]
     fn choices_are_read_as_they_are_shown() {
-        for choice in Choice::ALL {
+        for choice in DatapathChoice::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
         for name in ["", "Auto", "io_uring", "auto "] {
-            assert_eq!(name.parse::<Choice>(), Err(UnknownChoice), "{name}");
+            assert_eq!(name.parse::<DatapathChoice>(), Err(UnknownChoice), "{name}");
         }
     }
 

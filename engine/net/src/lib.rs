@@ -8,7 +8,7 @@
 //!   `recvmmsg`/`sendmmsg`. [`open`] probes, picks one and says why.
 //! - A socket on a wildcard address answers from the address that was asked: the [`Peer`] of a received
 //!   datagram remembers it.
-//! - Connections are served on the same thread, from the same wait, where [`Options::streams`] asks for them.
+//! - Connections are served on the same thread, from the same wait, where [`SocketOptions::streams`] asks for them.
 //! - What does not fit is refused to the caller; what the kernel refuses or loses is counted.
 //!
 //! What the bytes mean is the caller's business.
@@ -28,12 +28,13 @@ mod waker;
 
 pub use batch::{Batch, Datagram, Inbox, Peer};
 pub use datapath::{
-    Choice, Datapath, Flushed, Kind, Opened, Trains, UnknownChoice, open, open_on, pin_to_core, usable_cores,
+    Datapath, DatapathChoice, DatapathKind, FlushReport, OpenedDatapath, TrainSupport, UnknownChoice, open,
+    open_on, pin_to_core, usable_cores,
 };
-pub use outbox::{Full, Outbox};
-pub use socket::{Options, bind, leave_port};
+pub use outbox::{Outbox, OutboxFull};
+pub use socket::{SocketOptions, bind, leave_port};
 pub use streams::{
-    Connections, Gone, StreamBatch, StreamEvent, StreamId, StreamInbox, StreamOptions, bind_listener,
-    close_listener,
+    ConnectionGone, StreamBatch, StreamConnections, StreamEvent, StreamId, StreamInbox, StreamOptions,
+    bind_listener, close_listener,
 };
 pub use waker::Waker;

@@ -9,14 +9,14 @@ use crate::batch::Peer;
 pub struct Outbox {
     bytes: Box<[u8]>,
     bytes_used: usize,
-    slots: Vec<Slot>,
+    slots: Vec<OutboxSlot>,
     slots_max: usize,
     destinations: Destinations,
 }
 
 /// Where a datagram is, and who gets it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct OutboxSlot {
     pub(crate) start: u32,
     pub(crate) len: u32,
     /// Number of the destination.
@@ -25,15 +25,15 @@ pub(crate) struct Slot {
 
 /// No slot or no room is left: flush first, or drop the datagram and count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct OutboxFull;
 
-impl fmt::Display for Full {
+impl fmt::Display for OutboxFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the outbox is full")
     }
 }
 
-impl core::error::Error for Full {}
+impl core::error::Error for OutboxFull {}
 
 impl Outbox {
     /// An outbox for at most `datagrams_max` datagrams and `len_max` bytes together.
@@ -58,7 +58,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// `Full`, without a call of `write`, when no slot or less than `len_max` bytes are left.
+    /// `OutboxFull`, without a call of `write`, when no slot or less than `len_max` bytes are left.
     ///
     /// # Panics
     ///
@@ -69,13 +69,13 @@ impl Outbox {
         peer: Peer,
         len_max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutboxFull> {
         if self.slots.len() >= self.slots_max {
-            return Err(Full);
+            return Err(OutboxFull);
         }
         let Range { start, end } = self.write(len_max, write)?;
         let to = self.destinations.number(peer);
-        self.slots.push(Slot { start, len: end - start, to });
+        self.slots.push(OutboxSlot { start, len: end - start, to });
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// `Full`, without a call of `write`, when less than `len_max` bytes or fewer slots than so many
+    /// `OutboxFull`, without a call of `write`, when less than `len_max` bytes or fewer slots than so many
     /// bytes would need are left. Part of a train is never sent alone for want of room.
     ///
     /// # Panics
@@ -97,17 +97,17 @@ impl Outbox {
         segment_len: usize,
         len_max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutboxFull> {
         assert!(segment_len > 0, "a train of empty segments has no length");
         if self.slots_max - self.slots.len() < len_max.div_ceil(segment_len).max(1) {
-            return Err(Full);
+            return Err(OutboxFull);
         }
         let Range { mut start, end } = self.write(len_max, write)?;
         let to = self.destinations.number(peer);
         let segment_len = u32::try_from(segment_len).unwrap_or(u32::MAX);
         loop {
             let len = segment_len.min(end - start);
-            self.slots.push(Slot { start, len, to });
+            self.slots.push(OutboxSlot { start, len, to });
             start += len;
             if start == end {
                 return Ok(());
@@ -141,12 +141,12 @@ impl Outbox {
         (*self.peer(slot.to), self.slot_bytes(slot))
     }
 
-    pub(crate) fn slots(&self) -> &[Slot] {
+    pub(crate) fn slots(&self) -> &[OutboxSlot] {
         &self.slots
     }
 
     #[inline]
-    pub(crate) fn slot_bytes(&self, slot: Slot) -> &[u8] {
+    pub(crate) fn slot_bytes(&self, slot: OutboxSlot) -> &[u8] {
         &self.bytes[slot.start as usize..][..slot.len as usize]
     }
 
@@ -168,8 +168,12 @@ impl Outbox {
         self.destinations.clear();
     }
 
-    fn write(&mut self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) -> Result<Range<u32>, Full> {
-        let room = self.bytes[self.bytes_used..].get_mut(..len_max).ok_or(Full)?;
+    fn write(
+        &mut self,
+        len_max: usize,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<Range<u32>, OutboxFull> {
+        let room = self.bytes[self.bytes_used..].get_mut(..len_max).ok_or(OutboxFull)?;
         let len = write(room);
         assert!(len <= len_max, "wrote {len} bytes into room for {len_max}");
         let start = self.bytes_used;
@@ -276,9 +280,9 @@ mod tests {
     fn refuses_when_slots_or_bytes_run_out() {
         let mut outbox = Outbox::new(2, 100);
         outbox.push(peer(), 60, fill(10)).unwrap();
-        assert_eq!(outbox.push(peer(), 91, |_| unreachable!()), Err(Full), "10 of 100 are used");
+        assert_eq!(outbox.push(peer(), 91, |_| unreachable!()), Err(OutboxFull), "10 of 100 are used");
         outbox.push(peer(), 90, fill(0)).unwrap();
-        assert_eq!(outbox.push(peer(), 1, |_| unreachable!()), Err(Full), "both slots are used");
+        assert_eq!(outbox.push(peer(), 1, |_| unreachable!()), Err(OutboxFull), "both slots are used");
         assert_eq!((outbox.get(0).1.len(), outbox.get(1).1.len()), (10, 0));
         outbox.clear();
         outbox.push(peer(), 100, fill(100)).unwrap();
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn a_train_is_its_segments_or_nothing() {
         let mut outbox = Outbox::new(4, 100);
-        assert_eq!(outbox.push_train(peer(), 10, 41, |_| unreachable!()), Err(Full), "needs 5 slots");
+        assert_eq!(outbox.push_train(peer(), 10, 41, |_| unreachable!()), Err(OutboxFull), "needs 5 slots");
         outbox.push_train(peer(), 10, 40, fill(25)).unwrap();
         outbox.push_train(peer(), 10, 10, fill(0)).unwrap();
         let lens: Vec<_> = (0..outbox.len()).map(|i| outbox.get(i).1.len()).collect();

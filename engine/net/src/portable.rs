@@ -17,12 +17,12 @@ use std::slice;
 use std::time::Duration;
 
 use crate::batch::{Batch, Datagram, Inbox};
-use crate::control::{self, ADDRESS_LEN, CONTROL_LEN, Family, NAME_LEN, SEGMENT_LEN};
-use crate::datapath::{Datapath, Flushed, Kind, Trains};
+use crate::control::{self, ADDRESS_LEN, AddressFamily, CONTROL_LEN, NAME_LEN, SEGMENT_LEN};
+use crate::datapath::{Datapath, DatapathKind, FlushReport, TrainSupport};
 use crate::outbox::Outbox;
-use crate::socket::{Options, SendPatience, is_transient, wait_for_input};
+use crate::socket::{SendPatience, SocketOptions, is_transient, wait_for_input};
 use crate::streams::{StreamBatch, no_streams};
-use crate::trains::{Plan, SEGMENTS_MAX, Train};
+use crate::trains::{SEGMENTS_MAX, Train, TrainPlan};
 use crate::waker::Waker;
 
 use self::streams::PortableStreams;
@@ -52,7 +52,7 @@ pub(crate) struct PortablePath {
     // they leave only as `Batch<'_>`, which borrows the path.
     received: Vec<Datagram<'static>>,
     outbox: Outbox,
-    plan: Plan,
+    plan: TrainPlan,
     incoming: Messages,
     /// Of what was received last, from where on it has not been handed over.
     next: usize,
@@ -62,8 +62,8 @@ pub(crate) struct PortablePath {
     batch_segments: usize,
     receives_trains: bool,
     socket: Rc<UdpSocket>,
-    family: Family,
-    drops: Drops,
+    family: AddressFamily,
+    drops: KernelDrops,
     waker: Waker,
     /// Nothing more is received.
     stopped: bool,
@@ -73,10 +73,11 @@ pub(crate) struct PortablePath {
 }
 
 impl PortablePath {
-    pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &Options) -> io::Result<Self> {
+    pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &SocketOptions) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        let Control { len: control_len, receives_trains } = prepare_control(&*socket, address, options)?;
-        let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
+        let ControlBuffer { len: control_len, receives_trains } =
+            prepare_control(&*socket, address, options)?;
+        let SocketOptions { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
         let stride = stride(receive_len);
         let buffers = Slab::from(vec![0; batch_len * stride]);
         let mut incoming = Messages::new(batch_len, batch_len);
@@ -86,7 +87,7 @@ impl PortablePath {
         Ok(Self {
             received: Vec::with_capacity(batch_len),
             outbox: Outbox::new(outbox_datagrams, outbox_len),
-            plan: Plan::new(outbox_datagrams, options.send_trains && knows_trains(&*socket)),
+            plan: TrainPlan::new(outbox_datagrams, options.send_trains && knows_trains(&*socket)),
             incoming,
             next: 0,
             outgoing: Messages::for_sending(outbox_datagrams),
@@ -94,9 +95,9 @@ impl PortablePath {
             receive_len,
             batch_segments: options.batch_segments,
             receives_trains,
-            drops: Drops::new(&socket),
+            drops: KernelDrops::new(&socket),
             socket,
-            family: Family::of(address),
+            family: AddressFamily::of(address),
             waker,
             stopped: false,
             streams: options.streams.as_ref().map(PortableStreams::new).transpose()?,
@@ -170,8 +171,8 @@ fn stride(receive_len: usize) -> usize {
 }
 
 impl Datapath for PortablePath {
-    fn kind(&self) -> Kind {
-        Kind::Portable
+    fn kind(&self) -> DatapathKind {
+        DatapathKind::Portable
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -209,8 +210,8 @@ impl Datapath for PortablePath {
         &mut self.outbox
     }
 
-    fn flush(&mut self) -> io::Result<Flushed> {
-        let mut flushed = Flushed::default();
+    fn flush(&mut self) -> io::Result<FlushReport> {
+        let mut flushed = FlushReport::default();
         let mut patience = SendPatience::default();
         self.plan.make(&self.outbox);
         loop {
@@ -279,8 +280,8 @@ impl Datapath for PortablePath {
         self.waker.clone()
     }
 
-    fn trains(&self) -> Trains {
-        Trains { received: self.receives_trains, sent: self.plan.sends_trains() }
+    fn trains(&self) -> TrainSupport {
+        TrainSupport { received: self.receives_trains, sent: self.plan.sends_trains() }
     }
 }
 
@@ -348,7 +349,13 @@ impl Messages {
     /// Makes the messages say what the trains of `plan` from `first` on do, as many as there is room for,
     /// and returns how many. They hold no borrow of `outbox`: before it changes, they are either sent or
     /// loaded again.
-    pub(crate) fn load(&mut self, family: Family, outbox: &Outbox, plan: &Plan, first: usize) -> usize {
+    pub(crate) fn load(
+        &mut self,
+        family: AddressFamily,
+        outbox: &Outbox,
+        plan: &TrainPlan,
+        first: usize,
+    ) -> usize {
         let mut parts_used = 0;
         let mut count = 0;
         for train in plan.trains()[first..].iter().take(self.len()) {
@@ -368,9 +375,9 @@ impl Messages {
         &mut self,
         i: usize,
         parts_at: usize,
-        family: Family,
+        family: AddressFamily,
         outbox: &Outbox,
-        plan: &Plan,
+        plan: &TrainPlan,
         train: &Train,
     ) -> usize {
         let mut parts_count = 0;
@@ -529,7 +536,7 @@ impl<T> Drop for Slab<T> {
 }
 
 /// The control messages of a socket.
-pub(crate) struct Control {
+pub(crate) struct ControlBuffer {
     /// Room that those of a received message need.
     pub(crate) len: usize,
     pub(crate) receives_trains: bool,
@@ -539,15 +546,15 @@ pub(crate) struct Control {
 pub(crate) fn prepare_control(
     socket: &impl AsFd,
     address: SocketAddr,
-    options: &Options,
-) -> io::Result<Control> {
+    options: &SocketOptions,
+) -> io::Result<ControlBuffer> {
     let receives_trains = options.receive_trains && receive_trains(socket);
     if !options.receive_trains {
         // Whoever made the socket may have asked for them.
         let _ = set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 0);
     }
     let segment_len = if receives_trains { SEGMENT_LEN } else { 0 };
-    Ok(Control { len: receive_local_address(socket, address)? + segment_len, receives_trains })
+    Ok(ControlBuffer { len: receive_local_address(socket, address)? + segment_len, receives_trains })
 }
 
 /// Asks for the address that each datagram was sent to, if the socket has several.
@@ -558,10 +565,10 @@ pub(crate) fn receive_local_address(socket: &impl AsFd, address: SocketAddr) -> 
     if !address.ip().is_unspecified() {
         return Ok(0);
     }
-    match Family::of(address) {
-        Family::V4 => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
+    match AddressFamily::of(address) {
+        AddressFamily::V4 => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
         // IPv4 datagrams of a dual-stack socket come with it as well, in mapped form.
-        Family::V6 => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?,
+        AddressFamily::V6 => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?,
     }
     Ok(ADDRESS_LEN)
 }
@@ -596,11 +603,11 @@ fn set_option(
 ///
 /// `SO_RXQ_OVFL` reports the same counter, but only with the next datagram that does fit, and at the
 /// price of a control message for each.
-pub(crate) struct Drops {
+pub(crate) struct KernelDrops {
     at_open: u32,
 }
 
-impl Drops {
+impl KernelDrops {
     /// `asm-generic/socket.h`. libc does not have it.
     const SO_MEMINFO: libc::c_int = 55;
 
@@ -627,19 +634,19 @@ impl Drops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Choice, Opened, Peer, bind, open_on};
+    use crate::{DatapathChoice, OpenedDatapath, Peer, bind, open_on};
 
     /// A path on whose socket the kernel takes datagrams and refuses trains: it is told to send without
     /// checksums, which is for each segment to have.
-    fn refusing(choice: Choice) -> io::Result<Opened> {
-        let options = Options::new(([127, 0, 0, 1], 0).into());
+    fn refusing(choice: DatapathChoice) -> io::Result<OpenedDatapath> {
+        let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
         let socket = bind(&options)?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
         open_on(socket, choice, &options)
     }
 
-    fn sends_one_by_one_what_is_refused_as_a_train(choice: Choice) {
-        let Ok(Opened { mut path, .. }) = refusing(choice) else {
+    fn sends_one_by_one_what_is_refused_as_a_train(choice: DatapathChoice) {
+        let Ok(OpenedDatapath { mut path, .. }) = refusing(choice) else {
             return eprintln!("not tested: {choice} does not work here");
         };
         assert!(path.trains().sent);
@@ -683,11 +690,11 @@ mod tests {
 
     #[test]
     fn sends_one_by_one_what_is_refused_as_a_train_portable() {
-        sends_one_by_one_what_is_refused_as_a_train(Choice::Portable);
+        sends_one_by_one_what_is_refused_as_a_train(DatapathChoice::Portable);
     }
 
     #[test]
     fn sends_one_by_one_what_is_refused_as_a_train_uring() {
-        sends_one_by_one_what_is_refused_as_a_train(Choice::Uring);
+        sends_one_by_one_what_is_refused_as_a_train(DatapathChoice::Uring);
     }
 }

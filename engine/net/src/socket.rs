@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::datapath::Flushed;
+use crate::datapath::FlushReport;
 use crate::portable;
 use crate::streams::StreamOptions;
 use crate::waker::Waker;
 
 /// How to open a path. All sizes are fixed from then on.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SocketOptions {
     /// What to bind to; with port 0 the kernel chooses one.
     pub address: SocketAddr,
     /// Lets several sockets share the address; the kernel spreads peers over them.
@@ -55,7 +55,7 @@ pub struct Options {
     pub streams: Option<StreamOptions>,
 }
 
-impl Options {
+impl SocketOptions {
     /// The defaults, for `address`.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, ..Self::default() }
@@ -91,7 +91,7 @@ pub(crate) fn check_bounds(bounds: &[(&str, usize, usize)]) -> io::Result<()> {
     }
 }
 
-impl Default for Options {
+impl Default for SocketOptions {
     /// Any IPv4 address and a port of the kernel's choice; batches of 64, in trains where possible.
     fn default() -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Default for Options {
 /// # Errors
 ///
 /// Those of the kernel, with their kind kept: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied`.
-pub fn bind(options: &Options) -> io::Result<UdpSocket> {
+pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
     let domain = Domain::for_address(options.address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     if options.reuse_port {
@@ -191,7 +191,7 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Durati
 }
 
 /// Where there is input.
-pub(crate) struct Ready {
+pub(crate) struct ReadySources {
     pub(crate) socket: bool,
     pub(crate) streams: bool,
 }
@@ -205,7 +205,7 @@ pub(crate) fn wait_for_input(
     waker: &Waker,
     streams: Option<BorrowedFd<'_>>,
     patience: Duration,
-) -> io::Result<Ready> {
+) -> io::Result<ReadySources> {
     let patience = Timespec::try_from(patience).ok();
     // Without streams the waker stands twice, and the second is not asked.
     let (count, streams) = streams.map_or((2, waker.as_fd()), |streams| (3, streams));
@@ -218,7 +218,7 @@ pub(crate) fn wait_for_input(
     if is_woken {
         waker.reset();
     }
-    Ok(Ready { socket, streams })
+    Ok(ReadySources { socket, streams })
 }
 
 /// What is left of the time that one flush may wait for room in the send queue.
@@ -229,7 +229,7 @@ impl SendPatience {
     /// Waits for room, and returns whether to try again. The clock runs from the first time on.
     pub(crate) fn wait(&mut self, socket: BorrowedFd<'_>) -> bool {
         let now = Instant::now();
-        let left = self.0.get_or_insert(now + Flushed::PATIENCE_MAX).saturating_duration_since(now);
+        let left = self.0.get_or_insert(now + FlushReport::PATIENCE_MAX).saturating_duration_since(now);
         !left.is_zero() && wait_for(socket, PollFlags::OUT, left).is_ok()
     }
 }
@@ -241,12 +241,12 @@ mod tests {
 
     #[test]
     fn datagrams_are_not_cut_unless_it_is_wanted() {
-        let options = Options::new(([127, 0, 0, 1], 0).into());
-        let discovery = |options: &Options| ip_mtu_discover(bind(options).unwrap()).unwrap();
+        let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
+        let discovery = |options: &SocketOptions| ip_mtu_discover(bind(options).unwrap()).unwrap();
         assert_eq!(discovery(&options), Ipv4PathMtuDiscovery::PROBE);
         let system = ip_mtu_discover(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
-        assert_eq!(discovery(&Options { dont_fragment: false, ..options }), system);
-        let both = Options::new((Ipv6Addr::UNSPECIFIED, 0).into());
+        assert_eq!(discovery(&SocketOptions { dont_fragment: false, ..options }), system);
+        let both = SocketOptions::new((Ipv6Addr::UNSPECIFIED, 0).into());
         assert_eq!(discovery(&both), Ipv4PathMtuDiscovery::PROBE, "IPv4 over a socket of IPv6");
     }
 }

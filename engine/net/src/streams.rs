@@ -5,7 +5,7 @@
 //! - Sending never waits. What the kernel does not take at once is kept, and the caller sees how much
 //!   that is: who lets it grow has no bound but memory.
 //! - Closing sends what is kept, then says the end, then listens for the end of the other side, so that no
-//!   answer is lost to a reset. How long that may take is the caller's to say, with [`Connections::abort`].
+//!   answer is lost to a reset. How long that may take is the caller's to say, with [`StreamConnections::abort`].
 //!
 //! What both paths share is here; how they ask the kernel is in `portable/streams.rs` and `uring/streams.rs`.
 
@@ -172,12 +172,12 @@ pub(crate) enum RawEvent {
 }
 
 /// Where received bytes are.
-pub(crate) trait Memory {
+pub(crate) trait StreamMemory {
     /// The bytes of a `Received` event of this batch.
     fn bytes(&self, at: usize, len: usize) -> &[u8];
 }
 
-impl Memory for Vec<u8> {
+impl StreamMemory for Vec<u8> {
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
         &self[at..at + len]
     }
@@ -187,7 +187,7 @@ impl Memory for Vec<u8> {
 #[derive(Clone, Copy)]
 pub struct StreamInbox<'a> {
     pub(crate) events: &'a [RawEvent],
-    pub(crate) memory: &'a dyn Memory,
+    pub(crate) memory: &'a dyn StreamMemory,
 }
 
 impl<'a> StreamInbox<'a> {
@@ -229,7 +229,7 @@ pub struct StreamBatch<'a> {
     /// Valid until the path waits again.
     pub inbox: StreamInbox<'a>,
     /// Also those to which nothing happened.
-    pub connections: &'a mut Connections,
+    pub connections: &'a mut StreamConnections,
 }
 
 /// The answer of a path that was opened without streams.
@@ -239,37 +239,37 @@ pub(crate) fn no_streams() -> io::Error {
 
 /// The connection is gone, or about to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone;
+pub struct ConnectionGone;
 
-impl fmt::Display for Gone {
+impl fmt::Display for ConnectionGone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the connection is gone")
     }
 }
 
-impl std::error::Error for Gone {}
+impl std::error::Error for ConnectionGone {}
 
 /// The connections of a path.
-pub struct Connections {
-    slots: Vec<Slot>,
+pub struct StreamConnections {
+    slots: Vec<StreamSlot>,
     free: Vec<u32>,
     /// About these the kernel has to be asked something else than before.
     changed: Vec<u32>,
     connections_max: usize,
     open_count: usize,
     kept_len: usize,
-    /// Whether a place is taken until nothing is [`watched`](Slot::watched) there any more.
+    /// Whether a place is taken until nothing is [`watched`](StreamSlot::watched) there any more.
     outlives: bool,
 }
 
 /// The place of one connection, or of one after the other.
-pub(crate) struct Slot {
+pub(crate) struct StreamSlot {
     generation: u32,
     pub(crate) socket: Option<OwnedFd>,
     /// What the kernel did not take, from `sent` on.
     outgoing: Vec<u8>,
     sent: usize,
-    closing: Closing,
+    closing: ClosePhase,
     /// The caller takes bytes.
     reading: bool,
     /// The other side has ended its sending.
@@ -280,7 +280,7 @@ pub(crate) struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
+enum ClosePhase {
     /// Not at all.
     No,
     /// When all has been sent.
@@ -293,12 +293,12 @@ enum Closing {
 
 /// What a path should ask the kernel about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct PollInterest {
     pub(crate) input: bool,
     pub(crate) room: bool,
 }
 
-impl Connections {
+impl StreamConnections {
     pub(crate) fn new(connections_max: usize, outlives: bool) -> Self {
         Self {
             slots: Vec::new(),
@@ -346,15 +346,15 @@ impl Connections {
     ///
     /// When the connection is gone or being closed. One that turns out to be broken is gone with this, without
     /// an event.
-    pub fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
-        let slot = self.slot_mut(id).filter(|slot| slot.closing == Closing::No).ok_or(Gone)?;
+    pub fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
+        let slot = self.slot_mut(id).filter(|slot| slot.closing == ClosePhase::No).ok_or(ConnectionGone)?;
         let mut rest = bytes;
         if slot.outgoing.is_empty() {
             match slot.send_now(bytes) {
                 Ok(sent) => rest = &bytes[sent..],
                 Err(_) => {
                     self.kill(id.at);
-                    return Err(Gone);
+                    return Err(ConnectionGone);
                 }
             }
             if rest.is_empty() {
@@ -384,11 +384,11 @@ impl Connections {
     /// True when it is gone at once; else [`StreamEvent::Closed`] says when it is.
     pub fn close(&mut self, id: StreamId) -> bool {
         let Some(slot) = self.slot_mut(id) else { return true };
-        if slot.closing != Closing::No {
+        if slot.closing != ClosePhase::No {
             return false;
         }
         slot.reading = true;
-        slot.closing = Closing::WhenSent;
+        slot.closing = ClosePhase::WhenSent;
         self.change(id.at);
         self.slots[id.at()].outgoing.is_empty() && self.end_sending(id.at)
     }
@@ -400,11 +400,11 @@ impl Connections {
         }
     }
 
-    fn slot(&self, id: StreamId) -> Option<&Slot> {
+    fn slot(&self, id: StreamId) -> Option<&StreamSlot> {
         self.slots.get(id.at()).filter(|slot| slot.generation == id.generation && slot.socket.is_some())
     }
 
-    fn slot_mut(&mut self, id: StreamId) -> Option<&mut Slot> {
+    fn slot_mut(&mut self, id: StreamId) -> Option<&mut StreamSlot> {
         self.slots.get_mut(id.at()).filter(|slot| slot.generation == id.generation && slot.socket.is_some())
     }
 
@@ -424,15 +424,15 @@ impl Connections {
         Some(at)
     }
 
-    pub(crate) fn at_mut(&mut self, at: u32) -> &mut Slot {
+    pub(crate) fn at_mut(&mut self, at: u32) -> &mut StreamSlot {
         &mut self.slots[at as usize]
     }
 
     /// The place `at` may be used again, once nothing is watched there.
     pub(crate) fn release(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
-        if slot.closing == Closing::Gone && slot.watched == 0 && slot.socket.take().is_some() {
-            slot.closing = Closing::No;
+        if slot.closing == ClosePhase::Gone && slot.watched == 0 && slot.socket.take().is_some() {
+            slot.closing = ClosePhase::No;
             self.open_count -= 1;
             self.free.push(at);
         }
@@ -444,7 +444,7 @@ impl Connections {
         // Also gives back the memory, which only those need who are slow.
         (slot.outgoing, slot.sent) = (Vec::new(), 0);
         slot.generation = slot.generation.wrapping_add(1);
-        slot.closing = Closing::Gone;
+        slot.closing = ClosePhase::Gone;
         if self.outlives {
             // Ends what is watched.
             if let Some(socket) = &slot.socket {
@@ -464,7 +464,7 @@ impl Connections {
             self.kill(at);
             return true;
         }
-        slot.closing = Closing::WhenEnded;
+        slot.closing = ClosePhase::WhenEnded;
         self.change(at);
         false
     }
@@ -477,13 +477,13 @@ impl Connections {
             return Some(RawEvent::Refused);
         }
         let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::new());
+            self.slots.push(StreamSlot::new());
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let slot = &mut self.slots[at as usize];
         let generation = slot.generation;
         let is_changed = slot.is_changed;
-        *slot = Slot { generation, socket: Some(socket), is_changed, ..Slot::new() };
+        *slot = StreamSlot { generation, socket: Some(socket), is_changed, ..StreamSlot::new() };
         self.open_count += 1;
         self.change(at);
         Some(RawEvent::Opened { id: StreamId { at, generation }, peer })
@@ -492,14 +492,14 @@ impl Connections {
     /// The id at a place, while there is a connection.
     fn id(&self, at: u32) -> Option<StreamId> {
         let slot = &self.slots[at as usize];
-        (slot.closing != Closing::Gone && slot.socket.is_some())
+        (slot.closing != ClosePhase::Gone && slot.socket.is_some())
             .then_some(StreamId { at, generation: slot.generation })
     }
 
     /// The other side of `at` sent `len` bytes, which lie at `start`.
     pub(crate) fn received(&self, at: u32, start: usize, len: usize) -> Option<RawEvent> {
         let id = self.id(at)?;
-        let is_taken = self.slots[at as usize].closing == Closing::No;
+        let is_taken = self.slots[at as usize].closing == ClosePhase::No;
         is_taken.then_some(RawEvent::Received { id, at: start, len })
     }
 
@@ -509,15 +509,15 @@ impl Connections {
         let slot = &mut self.slots[at as usize];
         slot.ended = true;
         match slot.closing {
-            Closing::No => {
+            ClosePhase::No => {
                 self.change(at);
                 Some(RawEvent::Ended { id })
             }
-            Closing::WhenEnded => {
+            ClosePhase::WhenEnded => {
                 self.kill(at);
                 Some(RawEvent::Closed { id })
             }
-            Closing::WhenSent | Closing::Gone => {
+            ClosePhase::WhenSent | ClosePhase::Gone => {
                 self.change(at);
                 None
             }
@@ -551,27 +551,27 @@ impl Connections {
             return None;
         }
         (slot.outgoing, slot.sent) = (Vec::new(), 0);
-        if slot.closing == Closing::No {
+        if slot.closing == ClosePhase::No {
             return Some(RawEvent::Sent { id });
         }
         self.end_sending(at).then_some(RawEvent::Closed { id })
     }
 }
 
-impl fmt::Debug for Connections {
+impl fmt::Debug for StreamConnections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Connections({} open, {} bytes kept)", self.open_count, self.kept_len)
     }
 }
 
-impl Slot {
+impl StreamSlot {
     const fn new() -> Self {
         Self {
             generation: 0,
             socket: None,
             outgoing: Vec::new(),
             sent: 0,
-            closing: Closing::No,
+            closing: ClosePhase::No,
             reading: true,
             ended: false,
             is_changed: false,
@@ -580,11 +580,11 @@ impl Slot {
     }
 
     /// What to ask about it; nothing where there is no connection.
-    pub(crate) fn wanted(&self) -> Wanted {
-        let is_there = self.socket.is_some() && self.closing != Closing::Gone;
-        Wanted {
+    pub(crate) fn wanted(&self) -> PollInterest {
+        let is_there = self.socket.is_some() && self.closing != ClosePhase::Gone;
+        PollInterest {
             // While the last answers are sent, nobody needs what comes.
-            input: is_there && self.reading && !self.ended && self.closing != Closing::WhenSent,
+            input: is_there && self.reading && !self.ended && self.closing != ClosePhase::WhenSent,
             room: is_there && !self.outgoing.is_empty(),
         }
     }

@@ -8,8 +8,8 @@
 //! Where the kernel refuses a train but takes its datagrams one by one, trains rest for a while, longer
 //! each time: then they are tried again, for it may be only one of several devices that cannot.
 
-use crate::datapath::Flushed;
-use crate::outbox::{Outbox, Slot};
+use crate::datapath::FlushReport;
+use crate::outbox::{Outbox, OutboxSlot};
 
 /// Most datagrams of one train: `UDP_MAX_SEGMENTS` of Linux until 6.8. More would save little for each.
 pub(crate) const SEGMENTS_MAX: u32 = 64;
@@ -33,10 +33,10 @@ pub(crate) struct Train {
     pub(crate) segment_len: u32,
     pub(crate) count: u32,
     len: u32,
-    /// The first and last datagram. Those between are linked by `Plan::next`.
+    /// The first and last datagram. Those between are linked by `TrainPlan::next`.
     first: u32,
     last: u32,
-    /// Where it is in `Plan::table`.
+    /// Where it is in `TrainPlan::table`.
     place: u32,
 }
 
@@ -52,7 +52,7 @@ impl Train {
 }
 
 /// How the outbox is sent.
-pub(crate) struct Plan {
+pub(crate) struct TrainPlan {
     trains: Vec<Train>,
     /// For each datagram of the outbox, the next one of its train.
     next: Vec<u32>,
@@ -72,7 +72,7 @@ pub(crate) struct Plan {
     rest_next: u32,
 }
 
-impl Plan {
+impl TrainPlan {
     /// A plan for an outbox of so many datagrams.
     pub(crate) fn new(datagrams_max: usize, enabled: bool) -> Self {
         let table_len = if enabled { (2 * datagrams_max).next_power_of_two() } else { 1 };
@@ -135,7 +135,7 @@ impl Plan {
 
     /// Counts train number `i` as sent.
     #[inline]
-    pub(crate) fn sent(&mut self, i: usize, flushed: &mut Flushed) {
+    pub(crate) fn sent(&mut self, i: usize, flushed: &mut FlushReport) {
         let train = &self.trains[i];
         flushed.sent += train.count;
         if train.count > 1 {
@@ -148,13 +148,13 @@ impl Plan {
     }
 
     /// Counts train number `i` as given up because the queue stayed full.
-    pub(crate) fn blocked(&self, i: usize, flushed: &mut Flushed) {
+    pub(crate) fn blocked(&self, i: usize, flushed: &mut FlushReport) {
         flushed.would_block += self.trains[i].count;
     }
 
     /// Notes that the kernel refused train number `i` with `error`: counts a datagram, keeps a train.
     #[cold]
-    pub(crate) fn refused(&mut self, i: usize, error: i32, flushed: &mut Flushed) {
+    pub(crate) fn refused(&mut self, i: usize, error: i32, flushed: &mut FlushReport) {
         let train = self.trains[i];
         if train.count > 1 && may_be_about_trains(error) {
             flushed.trains_refused += 1;
@@ -188,16 +188,16 @@ impl Plan {
 
     /// A train of its own for datagram number `i`.
     #[inline]
-    fn push(&mut self, i: usize, slot: &Slot) {
+    fn push(&mut self, i: usize, slot: &OutboxSlot) {
         #[expect(clippy::cast_possible_truncation, reason = "an outbox has at most 65536 slots")]
         let i = i as u32;
-        let Slot { len, to, .. } = *slot;
+        let OutboxSlot { len, to, .. } = *slot;
         self.trains.push(Train { to, segment_len: len, count: 1, len, first: i, last: i, place: 0 });
     }
 
     /// Adds datagram number `i` to the train of its destination and length.
     #[inline]
-    fn add(&mut self, i: usize, slot: &Slot) {
+    fn add(&mut self, i: usize, slot: &OutboxSlot) {
         let mask = self.table.len() - 1;
         let key = (u64::from(slot.to) << 32) | u64::from(slot.len);
         // The upper bits are the good ones.
@@ -296,7 +296,7 @@ mod tests {
     }
 
     /// The trains of `plan`, as (port, lengths), and whether each datagram is in exactly one.
-    fn trains(plan: &Plan, outbox: &Outbox) -> Vec<(u16, Vec<usize>)> {
+    fn trains(plan: &TrainPlan, outbox: &Outbox) -> Vec<(u16, Vec<usize>)> {
         let mut seen = vec![false; outbox.len()];
         let trains = plan.trains().iter().map(|train| {
             let slots: Vec<_> = plan.slots(train).collect();
@@ -324,7 +324,7 @@ mod tests {
 
     fn plan(datagrams: &[(u16, usize)]) -> Vec<(u16, Vec<usize>)> {
         let outbox = outbox(datagrams);
-        let mut plan = Plan::new(datagrams.len(), true);
+        let mut plan = TrainPlan::new(datagrams.len(), true);
         let mut first = None;
         // What a plan leaves behind must not be in the next.
         for _ in 0..3 {
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn trains_are_not_made_unless_asked_for() {
         let outbox = outbox(&[(1, 9); 5]);
-        let mut plan = Plan::new(5, false);
+        let mut plan = TrainPlan::new(5, false);
         plan.make(&outbox);
         assert_eq!(trains(&plan, &outbox).len(), 5);
     }
@@ -396,7 +396,7 @@ mod tests {
             let datagrams: Vec<_> =
                 (0..count).map(|_| (u16::try_from(1 + random(peers)).unwrap(), random(lens))).collect();
             let outbox = outbox(&datagrams);
-            let mut plan = Plan::new(count, true);
+            let mut plan = TrainPlan::new(count, true);
             plan.make(&outbox);
             let made = trains(&plan, &outbox);
             // The plain way: one train for each peer, length and 64 datagrams. Ends only make them fewer.
@@ -411,10 +411,10 @@ mod tests {
     #[test]
     fn refused_trains_are_tried_one_by_one_and_then_rest() {
         let outbox = outbox(&[(1, 9), (2, 9), (1, 9), (1, 3), (2, 9)]);
-        let mut plan = Plan::new(5, true);
+        let mut plan = TrainPlan::new(5, true);
         let mut rests = Vec::new();
         for _ in 0..4 {
-            let mut flushed = Flushed::default();
+            let mut flushed = FlushReport::default();
             plan.make(&outbox);
             assert_eq!(plan.trains().len(), 2);
             plan.refused(0, libc::EIO, &mut flushed);
@@ -437,12 +437,12 @@ mod tests {
             rests.push(rest);
         }
         assert_eq!(rests, [16, 32, 64, 128]);
-        let mut flushed = Flushed::default();
+        let mut flushed = FlushReport::default();
         plan.sent(0, &mut flushed);
         assert_eq!((plan.rest_next, flushed.sent, flushed.trains), (REST_MIN, 3, 1));
     }
 
-    fn trains_of(plan: &Plan) -> Vec<u32> {
+    fn trains_of(plan: &TrainPlan) -> Vec<u32> {
         plan.trains().iter().map(|train| train.count).collect()
     }
 }

@@ -9,7 +9,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use common::{LOOPBACK, LOOPBACK_V6, SOON, copy, path, receive};
-use handle_net::{Choice, Datapath, Full, Kind, Options, Peer, bind, leave_port, open, open_on, pin_to_core};
+use handle_net::{
+    Datapath, DatapathChoice, DatapathKind, OutboxFull, Peer, SocketOptions, bind, leave_port, open, open_on,
+    pin_to_core,
+};
 
 on_both_paths!(
     says_what_it_is,
@@ -63,18 +66,21 @@ fn echo(path: &mut dyn Datapath, count: usize) {
     }
 }
 
-fn says_what_it_is(choice: Choice) {
-    let opened = open(choice, &Options::new(LOOPBACK)).unwrap();
+fn says_what_it_is(choice: DatapathChoice) {
+    let opened = open(choice, &SocketOptions::new(LOOPBACK)).unwrap();
     let kind = opened.path.kind();
-    assert_eq!(kind, if choice == Choice::Uring { Kind::Uring } else { Kind::Portable });
+    assert_eq!(
+        kind,
+        if choice == DatapathChoice::Uring { DatapathKind::Uring } else { DatapathKind::Portable }
+    );
     assert!(opened.reason.starts_with(&kind.to_string()), "{}", opened.reason);
     let address = opened.path.local_addr().unwrap();
     assert_eq!(address.ip(), LOOPBACK.ip());
     assert_ne!(address.port(), 0);
 }
 
-fn echoes(choice: Choice, address: SocketAddr) {
-    let mut path = path(choice, &Options::new(address));
+fn echoes(choice: DatapathChoice, address: SocketAddr) {
+    let mut path = path(choice, &SocketOptions::new(address));
     let client = client(path.local_addr().unwrap());
     for question in [&b"one"[..], b"two", b"three"] {
         client.send(question).unwrap();
@@ -93,11 +99,11 @@ fn echoes(choice: Choice, address: SocketAddr) {
     }
 }
 
-fn echoes_over_ipv4(choice: Choice) {
+fn echoes_over_ipv4(choice: DatapathChoice) {
     echoes(choice, LOOPBACK);
 }
 
-fn echoes_over_ipv6(choice: Choice) {
+fn echoes_over_ipv6(choice: DatapathChoice) {
     echoes(choice, LOOPBACK_V6);
 }
 
@@ -116,20 +122,20 @@ fn answers_from(path: &mut dyn Datapath, asked: &[SocketAddr]) {
     }
 }
 
-fn wildcard_answers_from_the_address_asked(choice: Choice) {
-    let mut path = path(choice, &Options::new((Ipv4Addr::UNSPECIFIED, 0).into()));
+fn wildcard_answers_from_the_address_asked(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new((Ipv4Addr::UNSPECIFIED, 0).into()));
     let port = path.local_addr().unwrap().port();
     answers_from(&mut *path, &[([127, 0, 0, 2], port).into(), ([127, 0, 0, 1], port).into()]);
 }
 
-fn dual_stack_answers_from_the_ipv4_address_asked(choice: Choice) {
-    let mut path = path(choice, &Options::new((Ipv6Addr::UNSPECIFIED, 0).into()));
+fn dual_stack_answers_from_the_ipv4_address_asked(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new((Ipv6Addr::UNSPECIFIED, 0).into()));
     let port = path.local_addr().unwrap().port();
     answers_from(&mut *path, &[([127, 0, 0, 2], port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
 }
 
-fn takes_more_than_a_batch(choice: Choice) {
-    let mut path = path(choice, &Options { batch_len: 8, ..Options::new(LOOPBACK) });
+fn takes_more_than_a_batch(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions { batch_len: 8, ..SocketOptions::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for i in 0..100u8 {
         client.send(&[i]).unwrap();
@@ -147,9 +153,9 @@ fn takes_more_than_a_batch(choice: Choice) {
 #[test]
 fn a_portable_batch_has_more_trains_than_single_datagrams() {
     const SINGLES: usize = 64;
-    let options = Options { batch_len: 256, ..Options::new(LOOPBACK) };
-    let mut path = path(Choice::Portable, &options);
-    let mut from = self::path(Choice::Portable, &Options::new(LOOPBACK));
+    let options = SocketOptions { batch_len: 256, ..SocketOptions::new(LOOPBACK) };
+    let mut path = path(DatapathChoice::Portable, &options);
+    let mut from = self::path(DatapathChoice::Portable, &SocketOptions::new(LOOPBACK));
     let peer = Peer::to(path.local_addr().unwrap());
     let mut first_batch_of = |count: u8, train_len: usize| {
         for i in 0..count {
@@ -175,8 +181,8 @@ fn a_portable_batch_has_more_trains_than_single_datagrams() {
     assert!(trains == 200 || !from.trains().sent, "{trains}");
 }
 
-fn takes_more_than_there_are_buffers(choice: Choice) {
-    let mut path = path(choice, &Options { batch_len: 1, ..Options::new(LOOPBACK) });
+fn takes_more_than_there_are_buffers(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions { batch_len: 1, ..SocketOptions::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for round in 0..5 {
         for _ in 0..200 {
@@ -187,8 +193,8 @@ fn takes_more_than_there_are_buffers(choice: Choice) {
     assert!(path.wait(Duration::ZERO).unwrap().inbox.is_empty());
 }
 
-fn sends_more_than_a_system_call_takes(choice: Choice) {
-    let options = Options { outbox_datagrams: 2000, ..Options::new(LOOPBACK).one_at_a_time() };
+fn sends_more_than_a_system_call_takes(choice: DatapathChoice) {
+    let options = SocketOptions { outbox_datagrams: 2000, ..SocketOptions::new(LOOPBACK).one_at_a_time() };
     let (mut from, mut to) = (path(choice, &options), path(choice, &options));
     let peer = Peer::to(to.local_addr().unwrap());
     for i in 0..2000u32 {
@@ -202,8 +208,8 @@ fn sends_more_than_a_system_call_takes(choice: Choice) {
     });
 }
 
-fn empty_datagrams_are_datagrams(choice: Choice) {
-    let mut path = path(choice, &Options::new(LOOPBACK));
+fn empty_datagrams_are_datagrams(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     for bytes in [&b""[..], b"", b"full", b""] {
         client.send(bytes).unwrap();
@@ -216,8 +222,8 @@ fn empty_datagrams_are_datagrams(choice: Choice) {
     assert_eq!(client.recv(&mut [0; 9]).unwrap(), 0);
 }
 
-fn too_large_is_truncated_and_said(choice: Choice) {
-    let mut path = path(choice, &Options { receive_len: 100, ..Options::new(LOOPBACK) });
+fn too_large_is_truncated_and_said(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions { receive_len: 100, ..SocketOptions::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for len in [99, 100, 101, 5000, 10] {
         client.send(&vec![7; len]).unwrap();
@@ -228,24 +234,24 @@ fn too_large_is_truncated_and_said(choice: Choice) {
     }
 }
 
-fn a_full_outbox_refuses(choice: Choice) {
-    let options = Options { outbox_datagrams: 3, outbox_len: 100, ..Options::new(LOOPBACK) };
+fn a_full_outbox_refuses(choice: DatapathChoice) {
+    let options = SocketOptions { outbox_datagrams: 3, outbox_len: 100, ..SocketOptions::new(LOOPBACK) };
     let mut path = path(choice, &options);
     let client = client(path.local_addr().unwrap());
     let peer = Peer::to(client.local_addr().unwrap());
     for _ in 0..3 {
         let outbox = path.outbox();
-        assert_eq!(outbox.push(peer, 101, |_| unreachable!()), Err(Full));
+        assert_eq!(outbox.push(peer, 101, |_| unreachable!()), Err(OutboxFull));
         outbox.push_train(peer, 10, 20, |room| room.len()).unwrap();
         outbox.push(peer, 10, |room| room.len()).unwrap();
-        assert_eq!(outbox.push(peer, 0, |_| unreachable!()), Err(Full));
+        assert_eq!(outbox.push(peer, 0, |_| unreachable!()), Err(OutboxFull));
         assert_eq!(outbox.len(), 3);
         assert_eq!(path.flush().unwrap().sent, 3, "and a flush makes room");
     }
 }
 
-fn trains_arrive_as_datagrams(choice: Choice) {
-    let mut path = path(choice, &Options::new(LOOPBACK));
+fn trains_arrive_as_datagrams(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let peer = Peer::to(client.local_addr().unwrap());
     path.outbox().push_train(peer, 4, 99, |room| copy(room, b"aaaabbbbcc")).unwrap();
@@ -258,8 +264,8 @@ fn trains_arrive_as_datagrams(choice: Choice) {
     }
 }
 
-fn refused_datagrams_are_counted_and_harm_no_other(choice: Choice) {
-    let mut path = path(choice, &Options::new(LOOPBACK));
+fn refused_datagrams_are_counted_and_harm_no_other(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let good = Peer::to(client.local_addr().unwrap());
     // Port 0, the wrong family, and more than fits in a datagram.
@@ -276,8 +282,8 @@ fn refused_datagrams_are_counted_and_harm_no_other(choice: Choice) {
     assert_eq!((client.recv(&mut bytes).unwrap(), client.recv(&mut bytes).unwrap()), (6, 5));
 }
 
-fn a_peer_that_is_gone_does_not_poison_the_path(choice: Choice) {
-    let mut path = path(choice, &Options::new(LOOPBACK));
+fn a_peer_that_is_gone_does_not_poison_the_path(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let gone = UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
     let client = client(path.local_addr().unwrap());
     for _ in 0..3 {
@@ -289,12 +295,12 @@ fn a_peer_that_is_gone_does_not_poison_the_path(choice: Choice) {
     }
 }
 
-fn an_empty_flush_sends_nothing(choice: Choice) {
-    assert_eq!(path(choice, &Options::new(LOOPBACK)).flush().unwrap(), Default::default());
+fn an_empty_flush_sends_nothing(choice: DatapathChoice) {
+    assert_eq!(path(choice, &SocketOptions::new(LOOPBACK)).flush().unwrap(), Default::default());
 }
 
-fn patience_has_bounds(choice: Choice) {
-    let mut path = path(choice, &Options::new(LOOPBACK));
+fn patience_has_bounds(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     for patience_ms in [0, 1, 30] {
         let (start, patience) = (Instant::now(), Duration::from_millis(patience_ms));
         assert!(path.wait(patience).unwrap().inbox.is_empty());
@@ -308,8 +314,8 @@ fn patience_has_bounds(choice: Choice) {
     assert_eq!(batch.inbox.len(), 1);
 }
 
-fn a_waker_ends_a_wait(choice: Choice) {
-    let mut path = path(choice, &Options::new(LOOPBACK));
+fn a_waker_ends_a_wait(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let patience = Duration::from_millis(300);
     for round in 0..3 {
@@ -350,8 +356,8 @@ fn a_waker_ends_a_wait(choice: Choice) {
     waker.wake();
 }
 
-fn received_bytes_stay_until_the_next_wait(choice: Choice) {
-    let mut path = path(choice, &Options { batch_len: 4, ..Options::new(LOOPBACK) });
+fn received_bytes_stay_until_the_next_wait(choice: DatapathChoice) {
+    let mut path = path(choice, &SocketOptions { batch_len: 4, ..SocketOptions::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for i in 0..4u8 {
         client.send(&[i; 1000]).unwrap();
@@ -370,11 +376,11 @@ fn received_bytes_stay_until_the_next_wait(choice: Choice) {
     }
 }
 
-fn reuse_port_shares(choice: Choice) {
-    let options = Options { reuse_port: true, ..Options::new(LOOPBACK) };
+fn reuse_port_shares(choice: DatapathChoice) {
+    let options = SocketOptions { reuse_port: true, ..SocketOptions::new(LOOPBACK) };
     let first = path(choice, &options);
     let address = first.local_addr().unwrap();
-    let second = path(choice, &Options { address, ..options });
+    let second = path(choice, &SocketOptions { address, ..options });
     let clients: Vec<_> = (0..64).map(|_| client(address)).collect();
     clients.iter().for_each(|client| assert_eq!(client.send(b"?").unwrap(), 1));
     let mut counts = [0; 2];
@@ -390,20 +396,20 @@ fn reuse_port_shares(choice: Choice) {
 }
 
 /// Else what others who share the port should get would go to nobody.
-fn a_dropped_path_leaves_its_port_at_once(choice: Choice) {
+fn a_dropped_path_leaves_its_port_at_once(choice: DatapathChoice) {
     for _ in 0..50 {
-        let mut path = path(choice, &Options::new(LOOPBACK));
+        let mut path = path(choice, &SocketOptions::new(LOOPBACK));
         let address = path.local_addr().unwrap();
         echo(&mut *path, 0);
         path.wait(Duration::ZERO).unwrap();
         drop(path);
-        bind(&Options::new(address)).unwrap();
+        bind(&SocketOptions::new(address)).unwrap();
     }
 }
 
-fn two_paths_on_one_socket_hand_over_without_loss(choice: Choice) {
-    for other in [choice, Choice::Portable] {
-        let options = Options::new(LOOPBACK);
+fn two_paths_on_one_socket_hand_over_without_loss(choice: DatapathChoice) {
+    for other in [choice, DatapathChoice::Portable] {
+        let options = SocketOptions::new(LOOPBACK);
         let socket = bind(&options).unwrap();
         let mut old = open_on(socket.try_clone().unwrap(), choice, &options).unwrap().path;
         let mut new = open_on(socket, other, &options).unwrap().path;
@@ -438,7 +444,7 @@ fn two_paths_on_one_socket_hand_over_without_loss(choice: Choice) {
     }
 }
 
-fn leaving_the_port_keeps_what_is_queued(choice: Choice) {
+fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
     let any = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
     for (bound, asked) in [
         (LOOPBACK, "127.0.0.1"),
@@ -447,7 +453,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: Choice) {
         (any("::"), "127.0.0.2"),
         (any("::"), "::1"),
     ] {
-        let mut options = Options { reuse_port: true, ..Options::new(bound) };
+        let mut options = SocketOptions { reuse_port: true, ..SocketOptions::new(bound) };
         let leaves = bind(&options).unwrap();
         options.address = leaves.local_addr().unwrap();
         let kept = leaves.try_clone().unwrap();
@@ -486,8 +492,9 @@ fn leaving_the_port_keeps_what_is_queued(choice: Choice) {
     }
 }
 
-fn kernel_drops_are_counted(choice: Choice) {
-    let options = Options { batch_len: 1, socket_receive_buffer_len: 1, ..Options::new(LOOPBACK) };
+fn kernel_drops_are_counted(choice: DatapathChoice) {
+    let options =
+        SocketOptions { batch_len: 1, socket_receive_buffer_len: 1, ..SocketOptions::new(LOOPBACK) };
     let mut path = path(choice, &options);
     assert_eq!(path.kernel_drops(), 0);
     let client = client(path.local_addr().unwrap());
@@ -506,9 +513,9 @@ fn kernel_drops_are_counted(choice: Choice) {
     assert_eq!(received + path.kernel_drops(), 500);
 }
 
-fn drops_in_the_middle_of_traffic(choice: Choice) {
+fn drops_in_the_middle_of_traffic(choice: DatapathChoice) {
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let socket = bind(&Options { reuse_port: true, ..Options::new(LOOPBACK) }).unwrap();
+    let socket = bind(&SocketOptions { reuse_port: true, ..SocketOptions::new(LOOPBACK) }).unwrap();
     let address = socket.local_addr().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -518,7 +525,7 @@ fn drops_in_the_middle_of_traffic(choice: Choice) {
             }
         });
         for round in 0..20 {
-            let options = Options { batch_len: 16, ..Options::default() };
+            let options = SocketOptions { batch_len: 16, ..SocketOptions::default() };
             let mut path = open_on(socket.try_clone().unwrap(), choice, &options).unwrap().path;
             for _ in 0..round % 4 {
                 let batch = path.wait(SOON).unwrap();
@@ -539,9 +546,9 @@ fn drops_in_the_middle_of_traffic(choice: Choice) {
 
 #[test]
 fn auto_takes_what_there_is_and_says_why() {
-    let opened = open(Choice::Auto, &Options::new(LOOPBACK)).unwrap();
-    let uring = open(Choice::Uring, &Options::new(LOOPBACK));
-    assert_eq!(opened.path.kind() == Kind::Uring, uring.is_ok(), "{}", opened.reason);
+    let opened = open(DatapathChoice::Auto, &SocketOptions::new(LOOPBACK)).unwrap();
+    let uring = open(DatapathChoice::Uring, &SocketOptions::new(LOOPBACK));
+    assert_eq!(opened.path.kind() == DatapathKind::Uring, uring.is_ok(), "{}", opened.reason);
     if let Err(error) = uring {
         assert!(opened.reason.contains(&error.to_string()), "{} / {error}", opened.reason);
     }
@@ -549,16 +556,18 @@ fn auto_takes_what_there_is_and_says_why() {
 
 #[test]
 fn a_port_in_use_is_reported_as_such() {
-    let socket = bind(&Options::new(LOOPBACK)).unwrap();
-    let error = bind(&Options::new(socket.local_addr().unwrap())).unwrap_err();
+    let socket = bind(&SocketOptions::new(LOOPBACK)).unwrap();
+    let error = bind(&SocketOptions::new(socket.local_addr().unwrap())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
-    let error = open(Choice::Auto, &Options::new("192.0.2.1:0".parse().unwrap())).unwrap_err();
+    let error = open(DatapathChoice::Auto, &SocketOptions::new("192.0.2.1:0".parse().unwrap())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
 }
 
 #[test]
 fn sizes_without_sense_are_refused_by_name() {
-    let error = open(Choice::Portable, &Options { batch_len: 0, ..Options::new(LOOPBACK) }).unwrap_err();
+    let error =
+        open(DatapathChoice::Portable, &SocketOptions { batch_len: 0, ..SocketOptions::new(LOOPBACK) })
+            .unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(error.to_string().contains("batch_len"), "{error}");
 }

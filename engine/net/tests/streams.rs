@@ -7,7 +7,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use handle_net::{
-    Choice, Datapath, Gone, Options, StreamEvent, StreamId, StreamOptions, bind_listener, open,
+    ConnectionGone, Datapath, DatapathChoice, SocketOptions, StreamEvent, StreamId, StreamOptions,
+    bind_listener, open,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -17,12 +18,12 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
-            $(#[test] fn $promise() { super::$promise(handle_net::Choice::Portable) })*
+            $(#[test] fn $promise() { super::$promise(handle_net::DatapathChoice::Portable) })*
         }
         mod uring {
             $(#[test] fn $promise() {
-                match handle_net::open(handle_net::Choice::Uring, &handle_net::Options::new(super::LOOPBACK)) {
-                    Ok(_) => super::$promise(handle_net::Choice::Uring),
+                match handle_net::open(handle_net::DatapathChoice::Uring, &handle_net::SocketOptions::new(super::LOOPBACK)) {
+                    Ok(_) => super::$promise(handle_net::DatapathChoice::Uring),
                     Err(error) => eprintln!("not tested: {error}"),
                 }
             })*
@@ -49,7 +50,7 @@ on_both_paths!(
 );
 
 /// A path with a listener, and what has happened there.
-struct Side {
+struct TestEndpoint {
     path: Box<dyn Datapath>,
     address: SocketAddr,
     log: Vec<Event>,
@@ -65,9 +66,9 @@ enum Event {
     Closed(StreamId),
 }
 
-impl Side {
-    fn open(choice: Choice, options: StreamOptions) -> Self {
-        let options = Options { streams: Some(options), ..Options::new(LOOPBACK) };
+impl TestEndpoint {
+    fn open(choice: DatapathChoice, options: StreamOptions) -> Self {
+        let options = SocketOptions { streams: Some(options), ..SocketOptions::new(LOOPBACK) };
         let mut path = open(choice, &options).unwrap().path;
         let listener = bind_listener(LOOPBACK, true, false, 128).unwrap();
         let address = listener.local_addr().unwrap();
@@ -108,7 +109,7 @@ impl Side {
         (stream, *id)
     }
 
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         self.path.streams().unwrap().connections.send(id, bytes)
     }
 
@@ -125,8 +126,8 @@ impl Side {
     }
 }
 
-fn side(choice: Choice) -> Side {
-    Side::open(choice, StreamOptions::default())
+fn side(choice: DatapathChoice) -> TestEndpoint {
+    TestEndpoint::open(choice, StreamOptions::default())
 }
 
 /// Bytes of which each piece shows where it is from.
@@ -138,7 +139,7 @@ fn pattern(len: usize) -> Vec<u8> {
     all
 }
 
-fn echoes_while_datagrams_come(choice: Choice) {
+fn echoes_while_datagrams_come(choice: DatapathChoice) {
     let mut side = side(choice);
     let udp = UdpSocket::bind(LOOPBACK).unwrap();
     udp.connect(side.path.local_addr().unwrap()).unwrap();
@@ -159,7 +160,7 @@ fn echoes_while_datagrams_come(choice: Choice) {
     }
 }
 
-fn what_a_slow_reader_leaves_is_kept_and_comes_whole(choice: Choice) {
+fn what_a_slow_reader_leaves_is_kept_and_comes_whole(choice: DatapathChoice) {
     let mut side = side(choice);
     let (mut stream, id) = side.connect();
     let all = pattern(40 << 20);
@@ -186,7 +187,7 @@ fn what_a_slow_reader_leaves_is_kept_and_comes_whole(choice: Choice) {
     side.until("received", |log| log.contains(&Event::Received(id, b"x".to_vec())));
 }
 
-fn a_close_loses_nothing_although_input_is_unread(choice: Choice) {
+fn a_close_loses_nothing_although_input_is_unread(choice: DatapathChoice) {
     let mut side = side(choice);
     for len in [1000, 20 << 20] {
         let (mut stream, id) = side.connect();
@@ -195,7 +196,7 @@ fn a_close_loses_nothing_although_input_is_unread(choice: Choice) {
         stream.write_all(&[1; 1000]).unwrap();
         assert!(!side.close(id), "the other side has not ended");
         assert!(!side.close(id), "and again is as once");
-        assert_eq!(side.send(id, b"too late"), Err(Gone));
+        assert_eq!(side.send(id, b"too late"), Err(ConnectionGone));
         let reader = std::thread::spawn(move || {
             stream.write_all(&[2; 1000]).unwrap();
             let mut got = Vec::new();
@@ -209,7 +210,7 @@ fn a_close_loses_nothing_although_input_is_unread(choice: Choice) {
     }
 }
 
-fn an_end_is_told_and_the_other_way_stays_open(choice: Choice) {
+fn an_end_is_told_and_the_other_way_stays_open(choice: DatapathChoice) {
     let mut side = side(choice);
     let (mut stream, id) = side.connect();
     stream.write_all(b"last words").unwrap();
@@ -223,10 +224,10 @@ fn an_end_is_told_and_the_other_way_stays_open(choice: Choice) {
     let mut got = Vec::new();
     stream.read_to_end(&mut got).unwrap();
     assert_eq!(got, b"answer");
-    assert_eq!(side.send(id, b"x"), Err(Gone));
+    assert_eq!(side.send(id, b"x"), Err(ConnectionGone));
 }
 
-fn a_reset_is_told_once(choice: Choice) {
+fn a_reset_is_told_once(choice: DatapathChoice) {
     let mut side = side(choice);
     for is_read in [true, false] {
         let (stream, id) = side.connect();
@@ -241,7 +242,7 @@ fn a_reset_is_told_once(choice: Choice) {
         }
         // Who is not read is found out at the latest when something is sent.
         let end = Instant::now() + SOON;
-        while side.send(id, b"x") != Err(Gone) {
+        while side.send(id, b"x") != Err(ConnectionGone) {
             assert!(Instant::now() < end);
             side.turn(Duration::from_millis(5));
         }
@@ -250,13 +251,13 @@ fn a_reset_is_told_once(choice: Choice) {
     assert!(side.path.streams().unwrap().connections.is_empty());
 }
 
-fn an_abort_ends_at_once(choice: Choice) {
+fn an_abort_ends_at_once(choice: DatapathChoice) {
     let mut side = side(choice);
     let (mut stream, id) = side.connect();
     side.send(id, &pattern(20 << 20)).unwrap();
     side.path.streams().unwrap().connections.abort(id);
     assert_eq!(side.path.streams().unwrap().connections.kept_len_all(), 0);
-    assert_eq!(side.send(id, b"x"), Err(Gone));
+    assert_eq!(side.send(id, b"x"), Err(ConnectionGone));
     side.turn(Duration::from_millis(20));
     assert!(side.path.streams().unwrap().connections.is_empty());
     let mut got = Vec::new();
@@ -265,8 +266,9 @@ fn an_abort_ends_at_once(choice: Choice) {
     assert!(!side.log.contains(&Event::Closed(id)), "who did it knows");
 }
 
-fn who_comes_when_all_places_are_taken_is_turned_away(choice: Choice) {
-    let mut side = Side::open(choice, StreamOptions { connections_max: 2, ..StreamOptions::default() });
+fn who_comes_when_all_places_are_taken_is_turned_away(choice: DatapathChoice) {
+    let mut side =
+        TestEndpoint::open(choice, StreamOptions { connections_max: 2, ..StreamOptions::default() });
     let (first, first_id) = side.connect();
     let (_second, _) = side.connect();
     let mut third = TcpStream::connect(side.address).unwrap();
@@ -287,11 +289,11 @@ fn who_comes_when_all_places_are_taken_is_turned_away(choice: Choice) {
     side.until("refused once more", |log| refused(log) > before);
 }
 
-fn who_is_not_read_waits(choice: Choice) {
+fn who_is_not_read_waits(choice: DatapathChoice) {
     let mut side = side(choice);
     let (mut stream, id) = side.connect();
     let set_reading =
-        |side: &mut Side, reading| side.path.streams().unwrap().connections.set_reading(id, reading);
+        |side: &mut TestEndpoint, reading| side.path.streams().unwrap().connections.set_reading(id, reading);
     for round in 0..5 {
         set_reading(&mut side, false);
         side.turn(Duration::from_millis(1));
@@ -326,9 +328,9 @@ fn who_is_not_read_waits(choice: Choice) {
     }
 }
 
-fn more_arrives_than_there_are_buffers(choice: Choice) {
+fn more_arrives_than_there_are_buffers(choice: DatapathChoice) {
     let options = StreamOptions { receive_len: 1000, receive_buffers: 4, ..StreamOptions::default() };
-    let mut side = Side::open(choice, options);
+    let mut side = TestEndpoint::open(choice, options);
     let ids: Vec<_> = (0..8)
         .map(|_| {
             let (mut stream, id) = side.connect();
@@ -346,7 +348,7 @@ fn more_arrives_than_there_are_buffers(choice: Choice) {
     }
 }
 
-fn many_come_and_go(choice: Choice) {
+fn many_come_and_go(choice: DatapathChoice) {
     let mut side = side(choice);
     let address = side.address;
     let clients = std::thread::spawn(move || {
@@ -385,7 +387,7 @@ fn many_come_and_go(choice: Choice) {
     assert!(side.path.streams().unwrap().connections.is_empty());
 }
 
-fn a_dropped_path_closes_all_and_leaves_its_port(choice: Choice) {
+fn a_dropped_path_closes_all_and_leaves_its_port(choice: DatapathChoice) {
     for _ in 0..10 {
         let mut side = side(choice);
         let (mut stream, id) = side.connect();
@@ -404,7 +406,7 @@ fn a_dropped_path_closes_all_and_leaves_its_port(choice: Choice) {
     }
 }
 
-fn nobody_is_accepted_after_the_end_of_listening(choice: Choice) {
+fn nobody_is_accepted_after_the_end_of_listening(choice: DatapathChoice) {
     let mut side = side(choice);
     let (mut stream, id) = side.connect();
     side.path.stop_listening();
@@ -414,7 +416,7 @@ fn nobody_is_accepted_after_the_end_of_listening(choice: Choice) {
     side.until("who is there stays", |log| log.contains(&Event::Received(id, b"x".to_vec())));
 }
 
-fn connections_go_on_when_datagrams_do_not(choice: Choice) {
+fn connections_go_on_when_datagrams_do_not(choice: DatapathChoice) {
     let mut side = side(choice);
     let (mut stream, id) = side.connect();
     side.path.stop_receiving().unwrap();
@@ -429,21 +431,21 @@ fn connections_go_on_when_datagrams_do_not(choice: Choice) {
     side.connect();
 }
 
-fn a_path_without_room_says_so(choice: Choice) {
-    let mut path = open(choice, &Options::new(LOOPBACK)).unwrap().path;
+fn a_path_without_room_says_so(choice: DatapathChoice) {
+    let mut path = open(choice, &SocketOptions::new(LOOPBACK)).unwrap().path;
     assert!(path.streams().is_none());
     let error = path.listen(bind_listener(LOOPBACK, false, false, 1).unwrap()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     path.stop_listening();
-    let options = Options {
+    let options = SocketOptions {
         streams: Some(StreamOptions { receive_len: 0, ..StreamOptions::default() }),
-        ..Options::new(LOOPBACK)
+        ..SocketOptions::new(LOOPBACK)
     };
     let error = open(choice, &options).unwrap_err().to_string();
     assert!(error.contains("streams.receive_len is 0"), "{error}");
 }
 
-fn an_id_means_one_connection_only(choice: Choice) {
+fn an_id_means_one_connection_only(choice: DatapathChoice) {
     let mut side = side(choice);
     let mut ids = Vec::new();
     for _ in 0..5 {
@@ -457,7 +459,7 @@ fn an_id_means_one_connection_only(choice: Choice) {
     }
     let (mut stream, _) = side.connect();
     for id in ids {
-        assert_eq!(side.send(id, b"for somebody else"), Err(Gone));
+        assert_eq!(side.send(id, b"for somebody else"), Err(ConnectionGone));
         side.path.streams().unwrap().connections.abort(id);
         side.close(id);
     }

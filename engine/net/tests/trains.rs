@@ -8,7 +8,7 @@ mod common;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use common::{LOOPBACK, LOOPBACK_V6, SOON, copy, path, receive};
-use handle_net::{Choice, Datapath, Options, Peer};
+use handle_net::{Datapath, DatapathChoice, Peer, SocketOptions};
 
 on_both_paths!(
     trains_are_received_whole,
@@ -25,7 +25,7 @@ on_both_paths!(
 type TwoPaths = (Box<dyn Datapath>, Box<dyn Datapath>, Peer);
 
 /// Two paths that know trains, and the peer that the second is for the first. `None` on a kernel without.
-fn two_paths(choice: Choice, options: &Options) -> Option<TwoPaths> {
+fn two_paths(choice: DatapathChoice, options: &SocketOptions) -> Option<TwoPaths> {
     let (from, to) = (path(choice, options), path(choice, options));
     let peer = Peer::to(to.local_addr().unwrap());
     let knows = from.trains().sent && to.trains().received;
@@ -46,8 +46,8 @@ fn receive_lens(path: &mut dyn Datapath, count: usize) -> Vec<Vec<usize>> {
     lens
 }
 
-fn trains_are_received_whole(choice: Choice) {
-    let Some((mut from, mut to, peer)) = two_paths(choice, &Options::new(LOOPBACK)) else { return };
+fn trains_are_received_whole(choice: DatapathChoice) {
+    let Some((mut from, mut to, peer)) = two_paths(choice, &SocketOptions::new(LOOPBACK)) else { return };
     let sender = from.local_addr().unwrap();
     from.outbox().push_train(peer, 4, 99, |room| copy(room, b"aaaabbbbcc")).unwrap();
     from.outbox().push(peer, 99, |room| copy(room, b"dddddd")).unwrap();
@@ -63,8 +63,8 @@ fn trains_are_received_whole(choice: Choice) {
 }
 
 /// Clients that ask in trains, and an echo that answers so.
-fn trains_go_both_ways(choice: Choice, address: SocketAddr) {
-    let options = Options::new(address);
+fn trains_go_both_ways(choice: DatapathChoice, address: SocketAddr) {
+    let options = SocketOptions::new(address);
     let mut server = path(choice, &options);
     let peer = Peer::to(server.local_addr().unwrap());
     let mut clients: Vec<_> = (0..4).map(|_| path(choice, &options)).collect();
@@ -114,19 +114,19 @@ fn trains_go_both_ways(choice: Choice, address: SocketAddr) {
     }
 }
 
-fn trains_go_both_ways_over_ipv4(choice: Choice) {
+fn trains_go_both_ways_over_ipv4(choice: DatapathChoice) {
     trains_go_both_ways(choice, LOOPBACK);
 }
 
-fn trains_go_both_ways_over_ipv6(choice: Choice) {
+fn trains_go_both_ways_over_ipv6(choice: DatapathChoice) {
     trains_go_both_ways(choice, LOOPBACK_V6);
 }
 
-fn trains_are_answered_from_the_address_asked(choice: Choice) {
+fn trains_are_answered_from_the_address_asked(choice: DatapathChoice) {
     for wildcard in [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), (Ipv6Addr::UNSPECIFIED, 0).into()] {
-        let mut server = path(choice, &Options::new(wildcard));
+        let mut server = path(choice, &SocketOptions::new(wildcard));
         let asked: SocketAddr = ([127, 0, 0, 3], server.local_addr().unwrap().port()).into();
-        let mut client = path(choice, &Options::new(LOOPBACK));
+        let mut client = path(choice, &SocketOptions::new(LOOPBACK));
         for _ in 0..10 {
             client.outbox().push(Peer::to(asked), 7, |room| room.len()).unwrap();
         }
@@ -148,8 +148,8 @@ fn trains_are_answered_from_the_address_asked(choice: Choice) {
     }
 }
 
-fn answers_leave_in_as_few_trains_as_their_lengths_allow(choice: Choice) {
-    let Some((mut from, mut to, peer)) = two_paths(choice, &Options::new(LOOPBACK)) else { return };
+fn answers_leave_in_as_few_trains_as_their_lengths_allow(choice: DatapathChoice) {
+    let Some((mut from, mut to, peer)) = two_paths(choice, &SocketOptions::new(LOOPBACK)) else { return };
     for len in [30, 20, 30, 25, 20, 30, 10] {
         from.outbox().push(peer, len, |room| room.len()).unwrap();
     }
@@ -160,9 +160,9 @@ fn answers_leave_in_as_few_trains_as_their_lengths_allow(choice: Choice) {
     assert_eq!(lens, [vec![20, 20, 10], vec![30, 30, 30, 25]]);
 }
 
-fn trains_end_at_the_limits_of_the_kernel(choice: Choice) {
+fn trains_end_at_the_limits_of_the_kernel(choice: DatapathChoice) {
     for address in [LOOPBACK, LOOPBACK_V6] {
-        let Some((mut from, mut to, peer)) = two_paths(choice, &Options::new(address)) else { return };
+        let Some((mut from, mut to, peer)) = two_paths(choice, &SocketOptions::new(address)) else { return };
         // 10 times 6544 are 65,440: on the way, no device takes such a train apart.
         for (len, count, expected) in
             [(100, 64, vec![64]), (100, 65, vec![64, 1]), (6544, 10, vec![10]), (6544, 11, vec![10, 1])]
@@ -183,8 +183,8 @@ fn trains_end_at_the_limits_of_the_kernel(choice: Choice) {
     }
 }
 
-fn what_does_not_ask_for_trains_gets_none(choice: Choice) {
-    let (with, without) = (Options::new(LOOPBACK), Options::new(LOOPBACK).one_at_a_time());
+fn what_does_not_ask_for_trains_gets_none(choice: DatapathChoice) {
+    let (with, without) = (SocketOptions::new(LOOPBACK), SocketOptions::new(LOOPBACK).one_at_a_time());
     for (sends, receives) in [(&with, &without), (&without, &with)] {
         let (mut from, mut to) = (path(choice, sends), path(choice, receives));
         let peer = Peer::to(to.local_addr().unwrap());
@@ -202,8 +202,8 @@ fn what_does_not_ask_for_trains_gets_none(choice: Choice) {
     }
 }
 
-fn a_train_that_is_too_long_is_truncated_and_said(choice: Choice) {
-    let options = Options { receive_len: 100, ..Options::new(LOOPBACK) };
+fn a_train_that_is_too_long_is_truncated_and_said(choice: DatapathChoice) {
+    let options = SocketOptions { receive_len: 100, ..SocketOptions::new(LOOPBACK) };
     let Some((mut from, mut to, peer)) = two_paths(choice, &options) else { return };
     for (len, count, expected) in
         [(25, 4, vec![25; 4]), (30, 4, vec![30, 30, 30, 10]), (50, 4, vec![50, 50]), (101, 2, vec![100])]
@@ -217,8 +217,8 @@ fn a_train_that_is_too_long_is_truncated_and_said(choice: Choice) {
     }
 }
 
-fn batches_are_bounded_in_segments(choice: Choice) {
-    let options = Options { batch_segments: 20, ..Options::new(LOOPBACK) };
+fn batches_are_bounded_in_segments(choice: DatapathChoice) {
+    let options = SocketOptions { batch_segments: 20, ..SocketOptions::new(LOOPBACK) };
     let Some((mut from, mut to, peer)) = two_paths(choice, &options) else { return };
     let counts = [10u8, 10, 10, 30, 1, 19, 1];
     for (i, &count) in (0u8..).zip(&counts) {

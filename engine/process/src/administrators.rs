@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn each_list_is_checked_and_named() {
-        type Change = fn(&mut AdministratorsConfig) -> &mut Vec<String>;
-        let lists: [(&str, Change); 5] = [
+        type AdministratorChange = fn(&mut AdministratorsConfig) -> &mut Vec<String>;
+        let lists: [(&str, AdministratorChange); 5] = [
             ("server", |it| &mut it.server),
             ("home_only", |it| &mut it.home_only),
             ("replication", |it| &mut it.replication),

@@ -3,7 +3,7 @@
 //! A connection is in one list for what it waits for. All of a list may wait equally long, so the first of it
 //! is the one whose time is up next, and nothing is ever searched.
 //!
-//! When there are as many connections as may be, [`Table::evictable`] names the one whose place a new one takes. So
+//! When there are as many connections as may be, [`ConnectionTable::evictable`] names the one whose place a new one takes. So
 //! whoever fills the table with idle connections and half requests keeps nobody out.
 
 use crate::source_counts::SourceCounts;
@@ -34,7 +34,7 @@ pub struct TableLimits {
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum ConnectionWait {
     /// A request.
     Idle,
     /// The rest of one.
@@ -49,7 +49,7 @@ pub enum Wait {
     Ending,
 }
 
-impl Wait {
+impl ConnectionWait {
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Idle, Self::Reading, Self::Sending, Self::Slow, Self::Closing, Self::Ending];
@@ -63,12 +63,12 @@ impl Wait {
 
 /// One connection, and what its server keeps of it.
 #[derive(Debug)]
-pub struct Connection<I, P> {
+pub struct TableConnection<I, P> {
     id: I,
     /// Of who is connected; IPv4 in its mapped form.
     address: Ipv6Addr,
     /// What it waits for.
-    pub wait: Wait,
+    pub wait: ConnectionWait,
     since_ms: u64,
     before: u32,
     after: u32,
@@ -77,7 +77,7 @@ pub struct Connection<I, P> {
     payload: P,
 }
 
-impl<I, P> Deref for Connection<I, P> {
+impl<I, P> Deref for TableConnection<I, P> {
     type Target = P;
 
     fn deref(&self) -> &P {
@@ -85,7 +85,7 @@ impl<I, P> Deref for Connection<I, P> {
     }
 }
 
-impl<I, P> DerefMut for Connection<I, P> {
+impl<I, P> DerefMut for TableConnection<I, P> {
     fn deref_mut(&mut self) -> &mut P {
         &mut self.payload
     }
@@ -95,7 +95,7 @@ impl<I, P> DerefMut for Connection<I, P> {
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct List {
+struct ConnectionList {
     first: u32,
     last: u32,
     count: usize,
@@ -105,21 +105,22 @@ struct List {
 
 /// All connections, by ids that become small numbers: no two connections have the same number at a time.
 #[derive(Debug)]
-pub struct Table<I, P> {
-    places: Vec<Option<Connection<I, P>>>,
-    lists: [List; Wait::ALL.len()],
+pub struct ConnectionTable<I, P> {
+    places: Vec<Option<TableConnection<I, P>>>,
+    lists: [ConnectionList; ConnectionWait::ALL.len()],
     count: usize,
     sources: SourceCounts,
     limits: TableLimits,
 }
 
-impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
+impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     /// No connections.
     #[must_use]
     pub fn new(limits: TableLimits) -> Self {
         let mut table = Self {
             places: Vec::new(),
-            lists: [List { first: NONE, last: NONE, count: 0, limit_ms: 0 }; Wait::ALL.len()],
+            lists: [ConnectionList { first: NONE, last: NONE, count: 0, limit_ms: 0 };
+                ConnectionWait::ALL.len()],
             count: 0,
             sources: SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6),
             limits,
@@ -130,12 +131,12 @@ impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
 
     /// Lets connections wait as long, and sources have as many, as `limits` say.
     pub fn set(&mut self, limits: TableLimits) {
-        for wait in Wait::ALL {
+        for wait in ConnectionWait::ALL {
             self.lists[wait as usize].limit_ms = match wait {
-                Wait::Idle | Wait::Slow => limits.idle_ms,
-                Wait::Reading => limits.read_ms,
-                Wait::Sending | Wait::Ending => limits.write_ms,
-                Wait::Closing => limits.linger_ms,
+                ConnectionWait::Idle | ConnectionWait::Slow => limits.idle_ms,
+                ConnectionWait::Reading => limits.read_ms,
+                ConnectionWait::Sending | ConnectionWait::Ending => limits.write_ms,
+                ConnectionWait::Closing => limits.linger_ms,
             }
             .into();
         }
@@ -163,40 +164,40 @@ impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
 
     /// How many wait for this.
     #[must_use]
-    pub const fn count(&self, wait: Wait) -> usize {
+    pub const fn count(&self, wait: ConnectionWait) -> usize {
         self.lists[wait as usize].count
     }
 
     /// The connection, if it is there.
     #[must_use]
-    pub fn get(&self, id: I) -> Option<&Connection<I, P>> {
+    pub fn get(&self, id: I) -> Option<&TableConnection<I, P>> {
         self.places.get(id.into())?.as_ref().filter(|connection| connection.id == id)
     }
 
     /// The connection, if it is there.
-    pub fn get_mut(&mut self, id: I) -> Option<&mut Connection<I, P>> {
+    pub fn get_mut(&mut self, id: I) -> Option<&mut TableConnection<I, P>> {
         self.places.get_mut(id.into())?.as_mut().filter(|connection| connection.id == id)
     }
 
     /// Who has waited longest.
     #[must_use]
-    pub fn first(&self, wait: Wait) -> Option<I> {
+    pub fn first(&self, wait: ConnectionWait) -> Option<I> {
         let first = self.lists[wait as usize].first;
         self.places.get(first as usize)?.as_ref().map(|connection| connection.id)
     }
 
     /// Who has waited longest, if that is too long at `now_ms`.
     #[must_use]
-    pub fn expired(&self, wait: Wait, now_ms: u64) -> Option<I> {
-        let List { first, limit_ms, .. } = self.lists[wait as usize];
+    pub fn expired(&self, wait: ConnectionWait, now_ms: u64) -> Option<I> {
+        let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
         let connection = self.places.get(first as usize)?.as_ref()?;
         (now_ms.saturating_sub(connection.since_ms) >= limit_ms).then_some(connection.id)
     }
 
     /// When the first of those that wait so has waited for too long.
     #[must_use]
-    pub fn next_expiry_ms(&self, wait: Wait) -> Option<u64> {
-        let List { first, limit_ms, .. } = self.lists[wait as usize];
+    pub fn next_expiry_ms(&self, wait: ConnectionWait) -> Option<u64> {
+        let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
         let connection = self.places.get(first as usize)?.as_ref()?;
         Some(connection.since_ms.saturating_add(limit_ms))
     }
@@ -206,15 +207,15 @@ impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
     #[must_use]
     pub fn evictable(&self, now_ms: u64) -> Option<I> {
         let reading = || {
-            let first = self.get(self.first(Wait::Reading)?)?;
+            let first = self.get(self.first(ConnectionWait::Reading)?)?;
             (now_ms.saturating_sub(first.since_ms) >= READING_GRACE_MS).then_some(first.id)
         };
-        self.first(Wait::Closing).or_else(|| self.first(Wait::Idle)).or_else(reading)
+        self.first(ConnectionWait::Closing).or_else(|| self.first(ConnectionWait::Idle)).or_else(reading)
     }
 
     /// The connection that has waited longest of those that are `chosen`. Looks at all before it.
     #[must_use]
-    pub fn oldest(&self, wait: Wait, chosen: impl Fn(&P) -> bool) -> Option<I> {
+    pub fn oldest(&self, wait: ConnectionWait, chosen: impl Fn(&P) -> bool) -> Option<I> {
         let mut at = self.lists[wait as usize].first;
         while let Some(Some(connection)) = self.places.get(at as usize) {
             if chosen(&connection.payload) {
@@ -252,10 +253,10 @@ impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
         if self.places.len() <= place {
             self.places.resize_with(place + 1, || None);
         }
-        self.places[place] = Some(Connection {
+        self.places[place] = Some(TableConnection {
             id,
             address,
-            wait: Wait::Idle,
+            wait: ConnectionWait::Idle,
             since_ms: now_ms,
             before: NONE,
             after: NONE,
@@ -263,11 +264,11 @@ impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
             payload,
         });
         self.count += 1;
-        self.link(place, Wait::Idle, now_ms);
+        self.link(place, ConnectionWait::Idle, now_ms);
     }
 
     /// Lets a connection wait for something from now on.
-    pub fn wait_for(&mut self, id: I, wait: Wait, now_ms: u64) {
+    pub fn wait_for(&mut self, id: I, wait: ConnectionWait, now_ms: u64) {
         if self.get(id).is_some() {
             self.unlink(id.into());
             self.link(id.into(), wait, now_ms);
@@ -284,7 +285,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
         Some(connection.payload)
     }
 
-    fn link(&mut self, at: usize, wait: Wait, now_ms: u64) {
+    fn link(&mut self, at: usize, wait: ConnectionWait, now_ms: u64) {
         let list = &mut self.lists[wait as usize];
         let Some(Some(connection)) = self.places.get_mut(at) else { return };
         (connection.wait, connection.since_ms) = (wait, now_ms);
@@ -345,11 +346,11 @@ mod tests {
         }
     }
 
-    fn table(limits: TableLimits) -> Table<Id, ()> {
-        Table::new(limits)
+    fn table(limits: TableLimits) -> ConnectionTable<Id, ()> {
+        ConnectionTable::new(limits)
     }
 
-    fn insert(table: &mut Table<Id, ()>, at: usize, ip: &str, now_ms: u64) {
+    fn insert(table: &mut ConnectionTable<Id, ()>, at: usize, ip: &str, now_ms: u64) {
         table.insert(id(at), peer(ip), now_ms, ());
     }
 
@@ -367,28 +368,31 @@ mod tests {
         for at in 0..5 {
             insert(&mut table, at, "192.0.2.1", at as u64);
         }
-        table.wait_for(id(0), Wait::Reading, 10);
-        table.wait_for(id(2), Wait::Idle, 20);
+        table.wait_for(id(0), ConnectionWait::Reading, 10);
+        table.wait_for(id(2), ConnectionWait::Idle, 20);
         table.remove(id(1));
         table.remove(Id(3, 8));
         let mut order = Vec::new();
-        while let Some(id) = table.first(Wait::Idle) {
+        while let Some(id) = table.first(ConnectionWait::Idle) {
             order.push(id.0);
             table.remove(id);
         }
         assert_eq!(order, [3, 4, 2]);
-        assert_eq!((table.len(), table.count(Wait::Reading), table.count(Wait::Idle)), (1, 1, 0));
-        assert_eq!(table.first(Wait::Reading), Some(id(0)));
+        assert_eq!(
+            (table.len(), table.count(ConnectionWait::Reading), table.count(ConnectionWait::Idle)),
+            (1, 1, 0)
+        );
+        assert_eq!(table.first(ConnectionWait::Reading), Some(id(0)));
     }
 
     #[test]
     fn time_is_up_at_the_limit_and_not_before() {
         let mut table = table(LIMITS);
         insert(&mut table, 0, "192.0.2.1", 50);
-        assert_eq!(table.expired(Wait::Idle, 149), None);
-        assert_eq!(table.expired(Wait::Idle, 150), Some(id(0)));
-        table.wait_for(id(0), Wait::Idle, 60);
-        assert_eq!(table.expired(Wait::Idle, 159), None);
+        assert_eq!(table.expired(ConnectionWait::Idle, 149), None);
+        assert_eq!(table.expired(ConnectionWait::Idle, 150), Some(id(0)));
+        table.wait_for(id(0), ConnectionWait::Idle, 60);
+        assert_eq!(table.expired(ConnectionWait::Idle, 159), None);
     }
 
     #[test]
@@ -425,7 +429,10 @@ mod tests {
             ..LIMITS
         };
         table.set(change(32, 64));
-        assert_eq!((table.expired(Wait::Idle, 49), table.expired(Wait::Idle, 50)), (None, Some(id(0))));
+        assert_eq!(
+            (table.expired(ConnectionWait::Idle, 49), table.expired(ConnectionWait::Idle, 50)),
+            (None, Some(id(0)))
+        );
         assert!(table.has_room_for(peer("192.0.2.1")) && table.has_room_for(peer("2001:db8::1")));
         table.set(change(24, 48));
         assert!(!table.has_room_for(peer("192.0.2.9")) && !table.has_room_for(peer("2001:db8:0:9::1")));
@@ -452,7 +459,8 @@ mod tests {
         for at in 0..4 {
             insert(&mut table, at, "192.0.2.1", at as u64);
         }
-        let waits = [Wait::Reading, Wait::Idle, Wait::Slow, Wait::Closing];
+        let waits =
+            [ConnectionWait::Reading, ConnectionWait::Idle, ConnectionWait::Slow, ConnectionWait::Closing];
         for (at, wait) in waits.into_iter().enumerate() {
             table.wait_for(id(at), wait, 10);
         }
@@ -468,12 +476,12 @@ mod tests {
 
     #[test]
     fn the_oldest_of_some_is_found() {
-        let mut table = Table::new(LIMITS);
+        let mut table = ConnectionTable::new(LIMITS);
         for (at, len) in [0, 5, 0, 7].into_iter().enumerate() {
             table.insert(id(at), peer("192.0.2.1"), 0, len);
         }
-        assert_eq!(table.oldest(Wait::Idle, |&len| len > 0), Some(id(1)));
-        assert_eq!(table.oldest(Wait::Idle, |&len| len > 7), None);
-        assert_eq!(table.oldest(Wait::Reading, |_| true), None);
+        assert_eq!(table.oldest(ConnectionWait::Idle, |&len| len > 0), Some(id(1)));
+        assert_eq!(table.oldest(ConnectionWait::Idle, |&len| len > 7), None);
+        assert_eq!(table.oldest(ConnectionWait::Reading, |_| true), None);
     }
 }

@@ -10,7 +10,7 @@ const HEADERS_MAX: usize = 64;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct HttpRequest<'a> {
     /// The path, without a query.
     pub path: &'a str,
     /// Whether only the head of the response is wanted.
@@ -31,11 +31,11 @@ pub enum BadRequest {
 impl BadRequest {
     /// The status that says it.
     #[must_use]
-    pub const fn status(self) -> Status {
+    pub const fn status(self) -> HttpStatus {
         match self {
-            Self::Malformed => Status::BadRequest,
-            Self::TooLong => Status::HeaderTooLarge,
-            Self::Method => Status::MethodNotAllowed,
+            Self::Malformed => HttpStatus::BadRequest,
+            Self::TooLong => HttpStatus::HeaderTooLarge,
+            Self::Method => HttpStatus::MethodNotAllowed,
         }
     }
 }
@@ -45,7 +45,7 @@ impl BadRequest {
 ///
 /// # Errors
 /// When it will not become a request that we answer, however much follows.
-pub fn parse(bytes: &[u8], len_max: usize) -> Result<Option<Request<'_>>, BadRequest> {
+pub fn parse(bytes: &[u8], len_max: usize) -> Result<Option<HttpRequest<'_>>, BadRequest> {
     let read = &bytes[..bytes.len().min(len_max)];
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -62,14 +62,14 @@ pub fn parse(bytes: &[u8], len_max: usize) -> Result<Option<Request<'_>>, BadReq
             };
             let target = request.path.unwrap_or_default();
             let path = target.split(['?', '#']).next().unwrap_or_default();
-            Ok(Some(Request { path, is_head }))
+            Ok(Some(HttpRequest { path, is_head }))
         }
     }
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum HttpStatus {
     /// 200.
     Ok,
     /// 400.
@@ -84,7 +84,7 @@ pub enum Status {
     Unavailable,
 }
 
-impl Status {
+impl HttpStatus {
     /// All of them; the position of each is its number.
     pub const ALL: [Self; 6] = [
         Self::Ok,
@@ -117,19 +117,19 @@ impl Status {
 
 /// What is sent back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct HttpResponse {
     /// How it went.
-    pub status: Status,
+    pub status: HttpStatus,
     /// What the body is.
     pub content_type: &'static str,
     /// The body.
     pub body: String,
 }
 
-impl Response {
+impl HttpResponse {
     /// A body for people.
     #[must_use]
-    pub fn text(status: Status, body: impl Into<String>) -> Self {
+    pub fn text(status: HttpStatus, body: impl Into<String>) -> Self {
         let mut body = body.into();
         body.push('\n');
         Self { status, content_type: "text/plain; charset=utf-8", body }
@@ -147,7 +147,7 @@ impl Response {
             self.content_type,
             self.body.len()
         );
-        if self.status == Status::MethodNotAllowed {
+        if self.status == HttpStatus::MethodNotAllowed {
             text.push_str("Allow: GET, HEAD\r\n");
         }
         text.push_str("Connection: close\r\n\r\n");
@@ -169,9 +169,9 @@ mod tests {
         for len in 0..GET.len() {
             assert_eq!(parse(&GET[..len], 4096), Ok(None), "cut to {len}");
         }
-        assert_eq!(parse(GET, 4096), Ok(Some(Request { path: "/metrics", is_head: false })));
+        assert_eq!(parse(GET, 4096), Ok(Some(HttpRequest { path: "/metrics", is_head: false })));
         let head = b"HEAD /healthz HTTP/1.0\r\n\r\nbytes of a body that nobody reads";
-        assert_eq!(parse(head, 4096), Ok(Some(Request { path: "/healthz", is_head: true })));
+        assert_eq!(parse(head, 4096), Ok(Some(HttpRequest { path: "/healthz", is_head: true })));
     }
 
     #[test]
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn a_head_has_the_length_of_the_body_it_does_not_send() {
-        let response = Response::text(Status::Ok, "fine");
+        let response = HttpResponse::text(HttpStatus::Ok, "fine");
         let get = String::from_utf8(response.to_bytes(false)).unwrap();
         let head = String::from_utf8(response.to_bytes(true)).unwrap();
         assert!(head.contains("\r\nContent-Length: 5\r\n") && head.ends_with("\r\n\r\n"), "{head}");
         assert_eq!(get, format!("{head}fine\n"));
-        let refused = Response::text(Status::MethodNotAllowed, "no").to_bytes(false);
+        let refused = HttpResponse::text(HttpStatus::MethodNotAllowed, "no").to_bytes(false);
         assert!(String::from_utf8(refused).unwrap().contains("\r\nAllow: GET, HEAD\r\n"));
-        assert_eq!(Status::ALL.map(Status::code), ["200", "400", "404", "405", "431", "503"]);
-        for (at, status) in Status::ALL.into_iter().enumerate() {
+        assert_eq!(HttpStatus::ALL.map(HttpStatus::code), ["200", "400", "404", "405", "431", "503"]);
+        for (at, status) in HttpStatus::ALL.into_iter().enumerate() {
             assert_eq!(status as usize, at);
         }
     }

@@ -6,7 +6,7 @@ use handle_proto::limit::HANDLE_LEN_MAX;
 
 /// An identity as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct HandleIdentity {
     /// The index of the value that holds the key; 0 for any.
     pub index: i32,
     /// Its handle.
@@ -17,12 +17,12 @@ pub struct Identity {
 ///
 /// # Errors
 /// Names the one that is none.
-pub fn identities(setting: &str, texts: &[String]) -> anyhow::Result<Vec<Identity>> {
+pub fn identities(setting: &str, texts: &[String]) -> anyhow::Result<Vec<HandleIdentity>> {
     texts.iter().map(|text| identity(text).with_context(|| format!("`{setting}` has {text:?}"))).collect()
 }
 
 /// Reads `300:10.1/admin`; without digits and a colon in front the index is 0.
-fn identity(text: &str) -> anyhow::Result<Identity> {
+fn identity(text: &str) -> anyhow::Result<HandleIdentity> {
     let (index, handle) = match text.split_once(':') {
         Some((digits, handle)) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             let index = digits.parse().ok().context("an index has 31 bits")?;
@@ -34,7 +34,7 @@ fn identity(text: &str) -> anyhow::Result<Identity> {
         !handle.is_empty() && handle.len() <= HANDLE_LEN_MAX,
         "write it as index:handle, as \"300:0.NA/10.1000\""
     );
-    Ok(Identity { index, handle: Handle(handle.as_bytes()).looked_up() })
+    Ok(HandleIdentity { index, handle: Handle(handle.as_bytes()).looked_up() })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use rustix::thread::{
 
 /// Who a process may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Account {
+struct SystemAccount {
     uid: u32,
     gid: u32,
     /// All its groups.
@@ -68,7 +68,7 @@ pub fn check_user(user: &str) -> anyhow::Result<()> {
     account(user).map(drop)
 }
 
-fn account(user: &str) -> anyhow::Result<Account> {
+fn account(user: &str) -> anyhow::Result<SystemAccount> {
     let account = match numbers(user) {
         Some(account) => account,
         None => {
@@ -88,14 +88,14 @@ fn account(user: &str) -> anyhow::Result<Account> {
 }
 
 /// `uid:gid`.
-fn numbers(user: &str) -> Option<Account> {
+fn numbers(user: &str) -> Option<SystemAccount> {
     let (uid, gid) = user.split_once(':')?;
     let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
-    Some(Account { uid, gid, groups: vec![gid] })
+    Some(SystemAccount { uid, gid, groups: vec![gid] })
 }
 
 /// The account called `user`, as the texts of `/etc/passwd` and `/etc/group` say.
-fn find(user: &str, passwd: &str, group: &str) -> Option<Account> {
+fn find(user: &str, passwd: &str, group: &str) -> Option<SystemAccount> {
     let mut fields = passwd.lines().map(|line| line.split(':')).find_map(|mut fields| {
         let is_user = fields.next() == Some(user);
         is_user.then_some(fields)
@@ -109,7 +109,7 @@ fn find(user: &str, passwd: &str, group: &str) -> Option<Account> {
             groups.extend(number.parse::<u32>().ok().filter(|&number| number != gid));
         }
     }
-    Some(Account { uid, gid, groups })
+    Some(SystemAccount { uid, gid, groups })
 }
 
 #[cfg(test)]
@@ -122,11 +122,11 @@ mod tests {
 
     #[test]
     fn accounts_are_found_with_all_their_groups() {
-        let handled = Account { uid: 990, gid: 980, groups: vec![980, 970] };
+        let handled = SystemAccount { uid: 990, gid: 980, groups: vec![980, 970] };
         assert_eq!(find("handled", PASSWD, GROUP), Some(handled));
         assert_eq!(find("hand", PASSWD, GROUP), None);
         assert_eq!(find("bad", PASSWD, GROUP), None);
-        assert_eq!(numbers("65534:100"), Some(Account { uid: 65534, gid: 100, groups: vec![100] }));
+        assert_eq!(numbers("65534:100"), Some(SystemAccount { uid: 65534, gid: 100, groups: vec![100] }));
         assert_eq!(numbers("65534"), None);
     }
 

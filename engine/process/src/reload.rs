@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 /// What became of a new configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct SettingChanges {
     /// Settings that are in force now.
     pub changed: Vec<String>,
     /// Settings that differ from what is in force, and need a new process.
@@ -25,8 +25,8 @@ pub fn merged<C: Serialize + DeserializeOwned>(
     old: &C,
     new: &C,
     live: &[&str],
-) -> anyhow::Result<(C, Changes)> {
-    let (mut table, mut changes) = (Table::try_from(old)?, Changes::default());
+) -> anyhow::Result<(C, SettingChanges)> {
+    let (mut table, mut changes) = (Table::try_from(old)?, SettingChanges::default());
     let (before, after) = (flat(&table), flat(&Table::try_from(new)?));
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.sort();

@@ -105,7 +105,7 @@ impl SiteRecord {
 
 /// What a process answers on the addresses of its `listen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answers {
+pub enum ListenerService {
     /// Queries over UDP, and over TCP where that is on.
     Queries {
         /// Whether it is.
@@ -115,7 +115,7 @@ pub enum Answers {
     Administration,
 }
 
-impl Answers {
+impl ListenerService {
     /// Why this process does not answer on an interface that is its business; `None` where it does, or where the
     /// interface is the other process's.
     fn missing(self, interface: Interface, listen: &[SocketAddr]) -> Option<&'static str> {
@@ -162,7 +162,7 @@ const NO_SUCH_PORT: &str = "`listen` has no such port";
 /// How `listen` differs from what the site record tells clients about a server, in one sentence each: interfaces that
 /// nobody answers on, ports that no client finds, and addresses that are not the server's.
 #[must_use]
-pub fn differences(server: &Server<'_>, listen: &[SocketAddr], answers: Answers) -> Vec<String> {
+pub fn differences(server: &Server<'_>, listen: &[SocketAddr], answers: ListenerService) -> Vec<String> {
     // A port that the kernel chooses is in no site record.
     if listen.iter().any(|address| address.port() == 0) {
         return Vec::new();
@@ -234,23 +234,23 @@ mod tests {
         SiteRecord::parse(&site.to_string(), None).unwrap()
     }
 
-    fn differ(interfaces: &[(&str, &str, u16)], listen: &[&str], answers: Answers) -> Vec<String> {
+    fn differ(interfaces: &[(&str, &str, u16)], listen: &[&str], answers: ListenerService) -> Vec<String> {
         let site = site(interfaces);
         let listen: Vec<SocketAddr> = listen.iter().map(|address| address.parse().unwrap()).collect();
         differences(&site.server().unwrap(), &listen, answers)
     }
 
-    const QUERIES: Answers = Answers::Queries { over_tcp: true };
+    const QUERIES: ListenerService = ListenerService::Queries { over_tcp: true };
     const USUAL: [(&str, &str, u16); 3] = [("TCP", "q", 2641), ("TCP", "a", 2642), ("UDP", "q", 2641)];
 
     #[test]
     fn the_usual_layouts_are_as_the_site_record_says() {
         assert_eq!(differ(&USUAL, &["[::]:2641"], QUERIES), [""; 0]);
         assert_eq!(differ(&USUAL, &["192.0.2.1:2641"], QUERIES), [""; 0]);
-        assert_eq!(differ(&USUAL, &["0.0.0.0:2642"], Answers::Administration), [""; 0]);
+        assert_eq!(differ(&USUAL, &["0.0.0.0:2642"], ListenerService::Administration), [""; 0]);
         let one_port = [("TCP", "qa", 2641), ("UDP", "q", 2641)];
-        let over_udp = Answers::Queries { over_tcp: false };
-        assert_eq!(differ(&one_port, &["[::]:2641"], Answers::Administration), [""; 0]);
+        let over_udp = ListenerService::Queries { over_tcp: false };
+        assert_eq!(differ(&one_port, &["[::]:2641"], ListenerService::Administration), [""; 0]);
         assert_eq!(differ(&one_port, &["[::]:2641"], over_udp), [""; 0]);
         assert_eq!(
             differ(&[("UDP", "q", 2641)], &["127.0.0.1:0"], QUERIES),
@@ -284,12 +284,12 @@ mod tests {
             ),
             (
                 ("TCP", "a", 2644),
-                Answers::Administration,
+                ListenerService::Administration,
                 "TCP port 2644 for administration of the site record",
             ),
-            (("TCP", "q", 2641), Answers::Queries { over_tcp: false }, "`tcp.enabled` is off"),
+            (("TCP", "q", 2641), ListenerService::Queries { over_tcp: false }, "`tcp.enabled` is off"),
         ] {
-            let port = if answers == Answers::Administration { 2642 } else { 2641 };
+            let port = if answers == ListenerService::Administration { 2642 } else { 2641 };
             let interfaces = [("UDP", "q", 2641), ("TCP", "a", 2642), interface];
             let found = differ(&interfaces, &[&format!("[::]:{port}")], answers);
             assert!(found.len() == 1 && found[0].contains(expected), "{interface:?}: {found:?}");

@@ -116,7 +116,7 @@ mod tests {
     #[derive(Debug, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     #[derive(Default)]
-    struct Config {
+    struct SampleConfig {
         shared: Option<std::path::PathBuf>,
         site: Option<String>,
         administrators: crate::administrators::AdministratorsConfig,
@@ -131,7 +131,7 @@ mod tests {
         let with = |own: &str, text: &str| {
             std::fs::write(&path, format!("shared = \"service.toml\"\n{own}")).unwrap();
             std::fs::write(&shared, text).unwrap();
-            configuration::<Config>(&path).map_err(|error| format!("{error:#}"))
+            configuration::<SampleConfig>(&path).map_err(|error| format!("{error:#}"))
         };
         let text = "site = \"site.json\"\n[administrators]\nserver = [\"300:10.1/a\"]\n";
         let (config, at) = with("threads = 3\n", text).unwrap();
@@ -152,9 +152,9 @@ mod tests {
         }
         with("", "").unwrap();
         std::fs::remove_file(&shared).unwrap();
-        assert!(configuration::<Config>(&path).unwrap_err().to_string().contains("service.toml"));
+        assert!(configuration::<SampleConfig>(&path).unwrap_err().to_string().contains("service.toml"));
         std::fs::write(&path, "site = \"a\"\n").unwrap();
-        assert_eq!(configuration::<Config>(&path).unwrap().0.site.as_deref(), Some("a"));
+        assert_eq!(configuration::<SampleConfig>(&path).unwrap().0.site.as_deref(), Some("a"));
         assert!(explain_shared(&path).unwrap().ends_with("its own: site"));
         std::fs::remove_dir_all(&directory).unwrap();
     }

@@ -2,7 +2,7 @@
 //! rules for index 0 and for groups.
 
 use crate::answer::{LocalRecord, NotLocal, find_local};
-use crate::service::Context;
+use crate::service::AnswerContext;
 use arrayvec::ArrayVec;
 use handle_proto::data::admin::names;
 use handle_proto::data::vlist::Vlist;
@@ -15,7 +15,7 @@ const HS_VLIST: &[u8] = b"HS_VLIST";
 
 /// Whom the configuration entitles, beside the administrators of each handle.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Administrators<'a> {
+pub struct ServerAdministrators<'a> {
     /// Administrators of the server; groups too.
     pub server: &'a [Reference<'a>],
     /// Whether they may read every handle.
@@ -29,7 +29,7 @@ pub struct Administrators<'a> {
 
 /// Whether somebody is entitled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entitled {
+pub enum AuthorityOutcome {
     /// Yes.
     Yes,
     /// No.
@@ -37,7 +37,7 @@ pub enum Entitled {
     /// Not as far as was looked: there are more groups than are looked up for one decision.
     GaveUp,
     /// Not by what is known here: something that may be a group is at another service.
-    Elsewhere,
+    Remote,
 }
 
 /// Whether one of `references` entitles `identity`.
@@ -47,16 +47,16 @@ pub enum Entitled {
 /// each once, and those that are groups (HS_VLIST) entitle whom they name. References with index 0 name no
 /// group. What cannot be looked up here entitles nobody, and the answer says so.
 pub fn entitles<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     references: impl Iterator<Item = Reference<'a>>,
     identity: Reference<'_>,
     lookups_max: usize,
-) -> Entitled {
-    let mut groups = Groups { queue: ArrayVec::new(), lookups_max, has_more: false };
+) -> AuthorityOutcome {
+    let mut groups = AdministratorGroups { queue: ArrayVec::new(), lookups_max, has_more: false };
     let is_named = |reference: &Reference<'a>| names(reference, Handle(identity.handle), identity.index);
     for reference in references {
         if is_named(&reference) {
-            return Entitled::Yes;
+            return AuthorityOutcome::Yes;
         }
         groups.push(reference);
     }
@@ -64,30 +64,30 @@ pub fn entitles<'a, B: AsRef<[u8]>>(
     while let Some(&reference) = groups.queue.get(next) {
         next += 1;
         let group = group(context, reference);
-        is_elsewhere |= group == Err(NotLocal::Elsewhere);
+        is_elsewhere |= group == Err(NotLocal::Remote);
         for entry in group.ok().flatten().into_iter().flat_map(|group| group.0.iter()) {
             if is_named(&entry) {
-                return Entitled::Yes;
+                return AuthorityOutcome::Yes;
             }
             groups.push(entry);
         }
     }
     match (groups.has_more, is_elsewhere) {
-        (true, _) => Entitled::GaveUp,
-        (false, true) => Entitled::Elsewhere,
-        (false, false) => Entitled::No,
+        (true, _) => AuthorityOutcome::GaveUp,
+        (false, true) => AuthorityOutcome::Remote,
+        (false, false) => AuthorityOutcome::No,
     }
 }
 
 /// References that are, or were, to be looked up; each once, so that circles end.
-struct Groups<'a> {
+struct AdministratorGroups<'a> {
     queue: ArrayVec<Reference<'a>, VLIST_EXPANSION_MAX>,
     lookups_max: usize,
     /// Whether some were left out.
     has_more: bool,
 }
 
-impl<'a> Groups<'a> {
+impl<'a> AdministratorGroups<'a> {
     fn push(&mut self, reference: Reference<'a>) {
         let is_same = |known: &Reference<'a>| {
             known.index == reference.index && Handle(known.handle).is_same(Handle(reference.handle), false)
@@ -106,14 +106,14 @@ impl<'a> Groups<'a> {
 /// # Errors
 /// When the value is not here.
 fn group<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     reference: Reference<'_>,
 ) -> Result<Option<Vlist<'a>>, NotLocal> {
     let LocalRecord { record, is_copy } = find_local(context, Handle(reference.handle))?;
     let mut values = record.into_iter().flat_map(|record| record.values_in_order().map_while(Result::ok));
     match values.find(|value| value.index == reference.index) {
         Some(value) if fold::eq(value.kind, HS_VLIST) => Ok(Vlist::decode(value.data).ok()),
-        None if is_copy => Err(NotLocal::Elsewhere),
+        None if is_copy => Err(NotLocal::Remote),
         _ => Ok(None),
     }
 }

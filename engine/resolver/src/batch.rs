@@ -6,14 +6,16 @@
 //! every record is read. To ask for records only some requests ahead of the one that is answered was
 //! tried, and is slower: memory is further away than a few replies.
 
-use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, answer_request, prepare};
-use crate::request::{Refusal, Request};
-use crate::service::Context;
-use crate::slow::Slow;
-use crate::usual::{Asked, Usual};
+use crate::answer::{
+    AnswerOutcome, KeyBuf, PreparedRequest, RecordLookup, RecordQuestion, answer_request, prepare,
+};
+use crate::fast_path::{FastAnswer, FastRequest};
+use crate::request::{ParsedRequest, UndecidableMessage};
+use crate::service::AnswerContext;
+use crate::slow::SlowPathRequest;
 use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_snapshot::{Corrupt, Record, Staged as StagedLookup};
+use handle_snapshot::{CorruptRecord, EncodedRecord, StagedLookup};
 
 /// Requests that are in flight together. More would only push each other out of the cache.
 pub const STAGED_COUNT: usize = 32;
@@ -44,44 +46,44 @@ impl Default for Scratch {
 #[derive(Clone, Copy, Debug)]
 pub enum InBatch<'a> {
     /// What nearly every answer is goes back.
-    Usual(Usual<'a>),
+    Fast(FastAnswer<'a>),
     /// Anything, the like of it included.
-    Other(Outcome<'a>),
+    Other(AnswerOutcome<'a>),
 }
 
 /// Answers whole messages, each with its envelope, as [`answer_message`](crate::answer_message) does: those of
 /// one receive from a stream. Positions are as with [`answer_batch`].
 pub fn answer_messages<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     scratch: &mut Scratch,
     messages: impl IntoIterator<Item = &'a [u8]>,
     sink: impl FnMut(usize, &InBatch<'a>),
 ) {
-    answer_staged(context, scratch, messages, Request::from_stream, sink);
+    answer_staged(context, scratch, messages, ParsedRequest::from_stream, sink);
 }
 
 /// Answers datagrams as [`answer`](crate::answer()) does, and hands each outcome to `sink` with the position
 /// of its datagram. What needs no record comes first, so positions are not in order.
 pub fn answer_batch<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     scratch: &mut Scratch,
     datagrams: impl IntoIterator<Item = &'a [u8]>,
     sink: impl FnMut(usize, &InBatch<'a>),
 ) {
-    answer_staged(context, scratch, datagrams, Request::from_datagram, sink);
+    answer_staged(context, scratch, datagrams, ParsedRequest::from_datagram, sink);
 }
 
 #[inline(always)]
 fn answer_staged<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     scratch: &mut Scratch,
     requests: impl IntoIterator<Item = &'a [u8]>,
-    read: impl Fn(&'a [u8]) -> Result<Request<'a>, Refusal>,
+    read: impl Fn(&'a [u8]) -> Result<ParsedRequest<'a>, UndecidableMessage>,
     mut sink: impl FnMut(usize, &InBatch<'a>),
 ) {
     let mut requests = requests.into_iter().enumerate();
-    let mut staged: ArrayVec<Staged<'a>, STAGED_COUNT> = ArrayVec::new();
-    let mut questions: ArrayVec<Question<'a>, STAGED_COUNT> = ArrayVec::new();
+    let mut staged: ArrayVec<StagedRequest<'a>, STAGED_COUNT> = ArrayVec::new();
+    let mut questions: ArrayVec<RecordQuestion<'a>, STAGED_COUNT> = ArrayVec::new();
     loop {
         staged.clear();
         questions.clear();
@@ -94,19 +96,19 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
                 continue;
             }
             let key = &mut scratch.keys[staged.len()];
-            if let Some(asked) = Asked::read(bytes)
+            if let Some(asked) = FastRequest::read(bytes)
                 && context.service.has(asked.handle())
                 && key.write(asked.handle(), context.records.folds())
             {
-                let hash = Lookup::new(context, key.as_bytes()).hash;
-                staged.push(Staged { at, hash, asked: Ok(asked) });
+                let hash = RecordLookup::new(context, key.as_bytes()).hash;
+                staged.push(StagedRequest { at, hash, request: Ok(asked) });
                 continue;
             }
             match prepare(context, read(bytes), key) {
-                Prepared::Done(outcome) => sink(at, &InBatch::Other(outcome)),
-                Prepared::Find(question) => {
-                    let hash = Lookup::new(context, key.as_bytes()).hash;
-                    staged.push(Staged { at, hash, asked: Err(questions.len()) });
+                PreparedRequest::Done(outcome) => sink(at, &InBatch::Other(outcome)),
+                PreparedRequest::Find(question) => {
+                    let hash = RecordLookup::new(context, key.as_bytes()).hash;
+                    staged.push(StagedRequest { at, hash, request: Err(questions.len()) });
                     questions.push(question);
                 }
             }
@@ -122,23 +124,24 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
         }
         for ((one, lookup), key) in staged.iter().zip(&lookups).zip(&scratch.keys) {
             let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
-            let lookup = Lookup::hashed(key.as_bytes(), one.hash);
-            match one.asked {
+            let lookup = RecordLookup::hashed(key.as_bytes(), one.hash);
+            match one.request {
                 Ok(asked) => match usual(context, asked, &found) {
-                    Some(usual) => sink(one.at, &InBatch::Usual(usual)),
+                    Some(usual) => sink(one.at, &InBatch::Fast(usual)),
                     None => sink(one.at, &InBatch::Other(unusual(context, asked, &lookup, found))),
                 },
                 Err(question) => {
                     let question = &questions[question];
-                    let mut outcome = InBatch::Other(Outcome::Reply(question.success(context)));
-                    if let InBatch::Other(Outcome::Reply(reply)) = &mut outcome
+                    let mut outcome = InBatch::Other(AnswerOutcome::Reply(question.success(context)));
+                    if let InBatch::Other(AnswerOutcome::Reply(reply)) = &mut outcome
                         && question.answer_into(context, &lookup, found, reply)
                     {
-                        outcome = InBatch::Other(Outcome::Slow(Slow::template(&question.request)));
+                        outcome =
+                            InBatch::Other(AnswerOutcome::Slow(SlowPathRequest::template(&question.request)));
                     } else if question.request.is_in_session(&context.service)
-                        && let InBatch::Other(Outcome::Reply(reply)) = outcome
+                        && let InBatch::Other(AnswerOutcome::Reply(reply)) = outcome
                     {
-                        outcome = InBatch::Other(Outcome::InSession(reply));
+                        outcome = InBatch::Other(AnswerOutcome::InSession(reply));
                     }
                     sink(one.at, &outcome);
                 }
@@ -152,10 +155,10 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
 
 #[inline]
 fn usual<'a, B>(
-    context: &Context<'a, B>,
-    asked: Asked<'a>,
-    found: &Result<Option<Record<'a>>, Corrupt>,
-) -> Option<Usual<'a>> {
+    context: &AnswerContext<'a, B>,
+    asked: FastRequest<'a>,
+    found: &Result<Option<EncodedRecord<'a>>, CorruptRecord>,
+) -> Option<FastAnswer<'a>> {
     match found {
         Ok(Some(record)) => asked.answer(record, &context.service, context.now_unix_s),
         _ => None,
@@ -165,22 +168,22 @@ fn usual<'a, B>(
 /// A usual request with another answer.
 #[inline(never)]
 fn unusual<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
-    asked: Asked<'a>,
-    lookup: &Lookup<'_>,
-    found: Result<Option<Record<'a>>, Corrupt>,
-) -> Outcome<'a> {
-    match Request::from_stream(asked.bytes()) {
-        Ok(request) => Question { request, query: asked.query() }.outcome(context, lookup, found),
+    context: &AnswerContext<'a, B>,
+    asked: FastRequest<'a>,
+    lookup: &RecordLookup<'_>,
+    found: Result<Option<EncodedRecord<'a>>, CorruptRecord>,
+) -> AnswerOutcome<'a> {
+    match ParsedRequest::from_stream(asked.bytes()) {
+        Ok(request) => RecordQuestion { request, query: asked.query() }.outcome(context, lookup, found),
         // Never: what is usual can be read.
         refused => answer_request(context, refused),
     }
 }
 
 /// A request between two stages.
-struct Staged<'a> {
+struct StagedRequest<'a> {
     at: usize,
     hash: u64,
     /// A usual request, or the position of the question among those of the batch.
-    asked: Result<Asked<'a>, usize>,
+    request: Result<FastRequest<'a>, usize>,
 }

@@ -1,11 +1,11 @@
 //! Not ours: say whose. Derived prefixes that an ancestor delegates. RFC 3652 section 3.4, with the
 //! deployed body; shown by `conversations.jsonl`, category `prefix_referral`.
 
-use crate::answer::{ANCESTORS_MAX, Lookup};
-use crate::select::{Filter, Selected};
-use crate::service::Context;
+use crate::answer::{ANCESTORS_MAX, RecordLookup};
+use crate::select::{SelectedValues, ValueFilter};
+use crate::service::AnswerContext;
 use handle_proto::{Handle, Version, fold};
-use handle_snapshot::{Corrupt, hash_key};
+use handle_snapshot::{CorruptRecord, hash_key};
 
 /// First version whose peers understand a prefix referral whatever they asked for. RFC 3652 knows none; deployed servers
 /// resolve for older ones.
@@ -22,17 +22,18 @@ pub(crate) fn delegates(kind: &[u8]) -> bool {
 ///
 /// `lookup` is the record of a derived prefix that does not exist here.
 pub(crate) fn find<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
-    lookup: &Lookup<'_>,
-) -> Result<Option<Selected<'a>>, Corrupt> {
+    context: &AnswerContext<'a, B>,
+    lookup: &RecordLookup<'_>,
+) -> Result<Option<SelectedValues<'a>>, CorruptRecord> {
     let mut name = Handle(lookup.key());
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = name.parent_prefix_record() else { break };
         let hash = hash_key(context.records.seed(), parent.0);
         if let Some(record) = context.records.find(hash, parent.0)? {
-            let selected = Selected::from(record.public_bytes(), record.public_count(), Filter::Delegation);
+            let selected =
+                SelectedValues::from(record.public_bytes(), record.public_count(), ValueFilter::Delegation);
             match selected {
-                None => return Err(Corrupt { at: 0 }),
+                None => return Err(CorruptRecord { at: 0 }),
                 Some(selected) if selected.count > 0 => return Ok(Some(selected)),
                 Some(_) => {}
             }

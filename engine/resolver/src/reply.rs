@@ -1,10 +1,10 @@
 //! The parts of a reply: computed head, borrowed tail, and how they are written as datagrams.
 
 use crate::digest::RequestDigest;
-use crate::refused::Refused;
-use crate::request::Request;
-use crate::select::Selected;
-use crate::service::Service;
+use crate::refusal::RefusalReason;
+use crate::request::ParsedRequest;
+use crate::select::SelectedValues;
+use crate::service::ServiceFacts;
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
@@ -15,7 +15,7 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 /// Its parts borrow from the request (the handle's spelling) and from the snapshot (values); only
 /// envelope, header, digest and lengths are copied.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply<'a> {
+pub struct ReplyParts<'a> {
     envelope: Envelope,
     header: Header,
     /// The digest of the request, where it was asked for.
@@ -26,8 +26,8 @@ pub struct Reply<'a> {
     text: &'a [u8],
     /// The number of values, when values follow.
     values_count: Option<[u8; 4]>,
-    values: Selected<'a>,
-    refused: Option<Refused>,
+    values: SelectedValues<'a>,
+    refused: Option<RefusalReason>,
     /// Whether some of the values are not for everybody.
     private: bool,
 }
@@ -35,11 +35,11 @@ pub struct Reply<'a> {
 /// Why an answer of `message_len` bytes behind the envelope, its credential included, is not sent: no message is that
 /// long, or it takes more than `datagrams_max` datagrams.
 #[must_use]
-pub const fn too_long(message_len: usize, datagrams_max: usize) -> Option<Refused> {
+pub const fn too_long(message_len: usize, datagrams_max: usize) -> Option<RefusalReason> {
     if message_len > MESSAGE_LEN_MAX as usize {
-        Some(Refused::AnswerTooLong)
+        Some(RefusalReason::AnswerTooLong)
     } else if message_len.div_ceil(UDP_DATA_LEN_MAX) > datagrams_max {
-        Some(Refused::TooManyDatagrams)
+        Some(RefusalReason::TooManyDatagrams)
     } else {
         None
     }
@@ -67,12 +67,12 @@ pub(crate) const fn flags_of_reply(asked: OpFlags, primary: bool) -> OpFlags {
     OpFlags(asked.0 & COPIED | OpFlags::RECURSIVE.0 | authoritative)
 }
 
-impl<'a> Reply<'a> {
+impl<'a> ReplyParts<'a> {
     /// Request id of replies to what cannot be read. Shown by `conversations.jsonl`, `malformed`.
     pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
     /// A reply to a message that cannot be read: in version 2.3, to no request in particular.
-    pub(crate) fn unreadable(refused: Refused, op_code: OpCode, now_unix_s: u32) -> Self {
+    pub(crate) fn unreadable(refused: RefusalReason, op_code: OpCode, now_unix_s: u32) -> Self {
         let envelope = Envelope {
             version: Version::COMPATIBLE,
             flags: EnvelopeFlags::default(),
@@ -96,7 +96,7 @@ impl<'a> Reply<'a> {
     }
 
     /// With `refused` as what is said.
-    pub(crate) fn refuse(mut self, refused: Refused) -> Self {
+    pub(crate) fn refuse(mut self, refused: RefusalReason) -> Self {
         self.refused = Some(refused);
         self.push_text(refused.text());
         self.finish()
@@ -104,11 +104,11 @@ impl<'a> Reply<'a> {
 
     /// With another text of what is wrong.
     #[must_use]
-    pub fn with_text<'t>(self, text: &'t [u8]) -> Reply<'t>
+    pub fn with_text<'t>(self, text: &'t [u8]) -> ReplyParts<'t>
     where
         'a: 't,
     {
-        let mut reply: Reply<'t> = self;
+        let mut reply: ReplyParts<'t> = self;
         reply.push_text(text);
         reply.finish()
     }
@@ -116,9 +116,9 @@ impl<'a> Reply<'a> {
     /// The frame of a reply to `request`: everything but the body after the digest.
     #[inline]
     pub(crate) fn to(
-        request: &Request<'_>,
+        request: &ParsedRequest<'_>,
         code: ResponseCode,
-        service: &Service<'_>,
+        service: &ServiceFacts<'_>,
         now_unix_s: u32,
     ) -> Self {
         let (version, asked) = (request.version, request.flags);
@@ -154,7 +154,7 @@ impl<'a> Reply<'a> {
 
     #[inline]
     const fn empty(envelope: Envelope, header: Header) -> Self {
-        let (text, values) = (&[], Selected::NONE);
+        let (text, values) = (&[], SelectedValues::NONE);
         Self {
             envelope,
             header,
@@ -182,7 +182,7 @@ impl<'a> Reply<'a> {
 
     /// With values as the last part of the body.
     #[inline]
-    pub(crate) const fn push_values(&mut self, values: Selected<'a>) {
+    pub(crate) const fn push_values(&mut self, values: SelectedValues<'a>) {
         self.values_count = Some(values.count.to_be_bytes());
         self.values = values;
     }
@@ -216,20 +216,20 @@ impl<'a> Reply<'a> {
 
     /// The reply that says so, in the frame of another.
     pub(crate) fn limited_to(envelope: Envelope, header: Header) -> Self {
-        let code = Refused::RateLimited.code().for_version(envelope.version);
+        let code = RefusalReason::RateLimited.code().for_version(envelope.version);
         let flags = header.flags.without(OpFlags::REQUEST_DIGEST);
         let envelope = Envelope { flags: EnvelopeFlags::default(), ..envelope };
         let header = Header { response_code: code, flags, ..header };
-        Self::empty(envelope, header).refuse(Refused::RateLimited)
+        Self::empty(envelope, header).refuse(RefusalReason::RateLimited)
     }
 
     /// The same frame with an error.
     #[must_use]
-    pub fn refusing<'t>(&self, refused: Refused) -> Reply<'t> {
+    pub fn refusing<'t>(&self, refused: RefusalReason) -> ReplyParts<'t> {
         let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
         let code = refused.code().for_version(self.envelope.version);
         let header = Header { response_code: code, ..self.header };
-        Reply { digest: self.digest, ..Reply::empty(envelope, header) }.refuse(refused)
+        ReplyParts { digest: self.digest, ..ReplyParts::empty(envelope, header) }.refuse(refused)
     }
 
     /// Whether it is to be signed, or to have the MAC of its session.
@@ -256,7 +256,7 @@ impl<'a> Reply<'a> {
 
     /// Why it is an error, if it is one.
     #[must_use]
-    pub const fn refused(&self) -> Option<Refused> {
+    pub const fn refused(&self) -> Option<RefusalReason> {
         self.refused
     }
 

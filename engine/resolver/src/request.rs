@@ -1,9 +1,9 @@
 //! What a request is before it is answered: taken apart, or refused.
 
 use crate::referral::UNDERSTOOD_SINCE;
-use crate::refused::Refused;
-use crate::reply::Reply;
-use crate::service::Service;
+use crate::refusal::RefusalReason;
+use crate::reply::ReplyParts;
+use crate::service::ServiceFacts;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
@@ -23,7 +23,7 @@ pub enum DropReason {
 ///
 /// No more than that, because a batch keeps one for each datagram.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+pub(crate) struct ParsedRequest<'a> {
     /// The version to answer in.
     pub(crate) version: Version,
     pub(crate) session_id: i32,
@@ -36,9 +36,9 @@ pub(crate) struct Request<'a> {
 }
 
 /// A message that cannot.
-pub(crate) enum Refusal {
+pub(crate) enum UndecidableMessage {
     /// Answered with a text.
-    Reply(Unreadable),
+    Reply(UnreadableRequest),
     /// Not answered.
     Drop(DropReason),
     /// One fragment of a message; whoever keeps fragments has to say.
@@ -49,89 +49,89 @@ pub(crate) enum Refusal {
 
 /// An error that has no message of its own to refer to: it goes out in the oldest form there is.
 #[derive(Clone, Copy)]
-pub(crate) struct Unreadable {
-    refused: Refused,
+pub(crate) struct UnreadableRequest {
+    refused: RefusalReason,
     op_code: OpCode,
 }
 
-impl Unreadable {
+impl UnreadableRequest {
     /// Whether it is a request to list names, which belongs on an interface for administration.
     pub(crate) const fn is_listing(&self) -> bool {
-        matches!(self.refused, Refused::Administration)
+        matches!(self.refused, RefusalReason::Administration)
             && matches!(self.op_code, OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS)
     }
 
-    pub(crate) fn reply(self, now_unix_s: u32) -> Reply<'static> {
-        Reply::unreadable(self.refused, self.op_code, now_unix_s)
+    pub(crate) fn reply(self, now_unix_s: u32) -> ReplyParts<'static> {
+        ReplyParts::unreadable(self.refused, self.op_code, now_unix_s)
     }
 }
 
-impl From<Refused> for Unreadable {
-    fn from(refused: Refused) -> Self {
+impl From<RefusalReason> for UnreadableRequest {
+    fn from(refused: RefusalReason) -> Self {
         Self { refused, op_code: OpCode::RESERVED }
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> ParsedRequest<'a> {
     /// Takes apart a datagram.
     #[inline]
-    pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, Refusal> {
+    pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, UndecidableMessage> {
         let Some((fixed, rest)) = datagram.split_first_chunk() else {
-            return Err(Refusal::Drop(DropReason::TooShort));
+            return Err(UndecidableMessage::Drop(DropReason::TooShort));
         };
         let envelope = Envelope::from_bytes(fixed);
         if envelope.message_len > MESSAGE_LEN_MAX {
-            return Err(Refusal::Reply(Refused::Malformed.into()));
+            return Err(UndecidableMessage::Reply(RefusalReason::Malformed.into()));
         }
         if envelope.flags.has(EnvelopeFlags::TRUNCATED) {
-            return Err(Refusal::Fragment(envelope));
+            return Err(UndecidableMessage::Fragment(envelope));
         }
         // Bytes after the message do not matter, as everywhere.
         if datagram.len() > UDP_MESSAGE_LEN_MAX && envelope.message_len as usize > UDP_DATA_LEN_MAX {
-            return Err(Refusal::Reply(Refused::Oversized.into()));
+            return Err(UndecidableMessage::Reply(RefusalReason::Oversized.into()));
         }
         Self::from_message(envelope, rest)
     }
 
     /// Takes apart a whole message of a stream, envelope first.
     #[inline]
-    pub(crate) fn from_stream(message: &'a [u8]) -> Result<Self, Refusal> {
+    pub(crate) fn from_stream(message: &'a [u8]) -> Result<Self, UndecidableMessage> {
         match message.split_first_chunk() {
             Some((envelope, rest)) => Self::from_message(Envelope::from_bytes(envelope), rest),
             // Never: whoever reads streams splits them at envelopes.
-            None => Err(Refusal::Drop(DropReason::TooShort)),
+            None => Err(UndecidableMessage::Drop(DropReason::TooShort)),
         }
     }
 
     /// Takes apart what follows `envelope`. Bytes after the message are ignored; that some are missing
     /// matters only where they are needed.
     #[inline]
-    pub(crate) fn from_message(envelope: Envelope, bytes: &'a [u8]) -> Result<Self, Refusal> {
-        let refuse = |refused: Refused| Err(Refusal::Reply(refused.into()));
+    pub(crate) fn from_message(envelope: Envelope, bytes: &'a [u8]) -> Result<Self, UndecidableMessage> {
+        let refuse = |refused: RefusalReason| Err(UndecidableMessage::Reply(refused.into()));
         let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
         if bytes.len() < Header::LEN {
             return refuse(Self::refuse_cut(&envelope, bytes));
         }
         if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
             return match envelope.session_id {
-                1.. => Err(Refusal::Encrypted),
-                _ => refuse(Refused::EncryptedOutsideSession),
+                1.. => Err(UndecidableMessage::Encrypted),
+                _ => refuse(RefusalReason::EncryptedOutsideSession),
             };
         }
         let Ok(message) = Message::decode(bytes) else {
-            return refuse(Refused::Malformed);
+            return refuse(RefusalReason::Malformed);
         };
         let Header { op_code, response_code, .. } = message.header;
         if response_code != ResponseCode::RESERVED {
             // Two servers would otherwise tell each other for ever that they do not understand.
-            return if envelope.request_id == Reply::UNREADABLE_REQUEST_ID {
-                Err(Refusal::Drop(DropReason::ErrorReply))
+            return if envelope.request_id == ReplyParts::UNREADABLE_REQUEST_ID {
+                Err(UndecidableMessage::Drop(DropReason::ErrorReply))
             } else {
-                refuse(Refused::Response)
+                refuse(RefusalReason::Response)
             };
         }
         if op_code == OpCode::RESERVED {
-            return refuse(Refused::NoOperation);
+            return refuse(RefusalReason::NoOperation);
         }
         if op_code != OpCode::RESOLUTION {
             Self::check_other(&envelope, &message)?;
@@ -176,7 +176,7 @@ impl<'a> Request<'a> {
 
     /// Whether it is in a session of a server that has any.
     #[inline]
-    pub(crate) const fn is_in_session(&self, service: &Service<'_>) -> bool {
+    pub(crate) const fn is_in_session(&self, service: &ServiceFacts<'_>) -> bool {
         self.session_id > 0 && service.sessions
     }
 
@@ -195,16 +195,19 @@ impl<'a> Request<'a> {
     /// Whether an operation other than resolution is one, with a body that can be read, and not for administration;
     /// in that order, as deployed.
     #[cold]
-    fn check_other(envelope: &Envelope, message: &Message<'_>) -> Result<(), Refusal> {
+    fn check_other(envelope: &Envelope, message: &Message<'_>) -> Result<(), UndecidableMessage> {
         let op_code = message.header.op_code;
         if !op_code.is_deployed() {
-            return Err(Refusal::Reply(Refused::UnknownOperation.into()));
+            return Err(UndecidableMessage::Reply(RefusalReason::UnknownOperation.into()));
         }
         if message.decode_body(envelope.version).is_err() {
-            return Err(Refusal::Reply(Refused::Malformed.into()));
+            return Err(UndecidableMessage::Reply(RefusalReason::Malformed.into()));
         }
         match op_code.is_admin() {
-            true => Err(Refusal::Reply(Unreadable { refused: Refused::Administration, op_code })),
+            true => Err(UndecidableMessage::Reply(UnreadableRequest {
+                refused: RefusalReason::Administration,
+                op_code,
+            })),
             false => Ok(()),
         }
     }
@@ -212,12 +215,12 @@ impl<'a> Request<'a> {
     /// A datagram that ends within the header it announces: missing bytes count as zero, as deployed, so that
     /// there may be no operation in it. With one, nothing is made of the rest.
     #[cold]
-    fn refuse_cut(envelope: &Envelope, bytes: &[u8]) -> Refused {
+    fn refuse_cut(envelope: &Envelope, bytes: &[u8]) -> RefusalReason {
         let announced = envelope.message_len as usize >= Header::LEN;
         let begins = bytes.iter().take(size_of::<OpCode>()).any(|&byte| byte != 0);
         match announced && !begins && !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
-            true => Refused::NoOperation,
-            false => Refused::Short,
+            true => RefusalReason::NoOperation,
+            false => RefusalReason::Short,
         }
     }
 }

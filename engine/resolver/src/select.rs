@@ -1,7 +1,7 @@
 //! Which values of a record answer a query. Index and type lists select their union.
 
-use crate::refused::Refused;
-use crate::service::Context;
+use crate::refusal::RefusalReason;
+use crate::service::AnswerContext;
 use core::cell::OnceCell;
 use handle_proto::Value;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
@@ -9,7 +9,7 @@ use handle_proto::wire::query::{Query, SortedQuery};
 
 /// What is asked of a record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Filter<'a> {
+pub(crate) enum ValueFilter<'a> {
     /// Every value.
     All,
     /// Values whose index or type is listed.
@@ -20,23 +20,23 @@ pub(crate) enum Filter<'a> {
     Delegation,
 }
 
-impl<'a> Filter<'a> {
+impl<'a> ValueFilter<'a> {
     /// What `query` asks of a record with so many values. Long lists are sorted where `context` has room for that.
     ///
     /// # Errors
-    /// [`Refused::QueryTooLong`] where it has none, and comparing would take too long.
+    /// [`RefusalReason::QueryTooLong`] where it has none, and comparing would take too long.
     pub(crate) fn among<B>(
-        context: &Context<'a, B>,
+        context: &AnswerContext<'a, B>,
         query: Query<'a>,
         values_count: usize,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, RefusalReason> {
         if query.indexes.is_empty() && query.types.is_empty() {
             return Ok(Self::All);
         }
         match (query.comparisons(values_count), context.sorting) {
             (0..=QUERY_COMPARISONS_MAX, _) => Ok(Self::Listed(query)),
             (_, Some(room)) => room.sort(query).map(Self::Sorted),
-            (_, None) => Err(Refused::QueryTooLong),
+            (_, None) => Err(RefusalReason::QueryTooLong),
         }
     }
 
@@ -63,39 +63,39 @@ impl SortingRoom {
         Self(OnceCell::new())
     }
 
-    fn sort(&self, query: Query<'_>) -> Result<&SortedQuery, Refused> {
+    fn sort(&self, query: Query<'_>) -> Result<&SortedQuery, RefusalReason> {
         // The handle of a query is where its message is.
         let message = query.handle.as_ptr().addr();
         let (sorted_for, sorted) = self.0.get_or_init(|| (message, SortedQuery::new(&query)));
-        if *sorted_for == message { Ok(sorted) } else { Err(Refused::QueryTooLong) }
+        if *sorted_for == message { Ok(sorted) } else { Err(RefusalReason::QueryTooLong) }
     }
 }
 
 /// Selected values, as runs of their encoded bytes in stored order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Selected<'a> {
+pub(crate) struct SelectedValues<'a> {
     values: &'a [u8],
-    filter: Filter<'a>,
+    filter: ValueFilter<'a>,
     /// How many there are.
     pub(crate) count: u32,
     /// Bytes of them all.
     pub(crate) len: usize,
 }
 
-impl<'a> Selected<'a> {
-    pub(crate) const NONE: Self = Self { values: &[], filter: Filter::All, count: 0, len: 0 };
+impl<'a> SelectedValues<'a> {
+    pub(crate) const NONE: Self = Self { values: &[], filter: ValueFilter::All, count: 0, len: 0 };
 
     /// Selects from `values`, which are `count` encoded values. `None` when they do not decode.
     #[inline]
-    pub(crate) fn from(values: &'a [u8], count: usize, filter: Filter<'a>) -> Option<Self> {
+    pub(crate) fn from(values: &'a [u8], count: usize, filter: ValueFilter<'a>) -> Option<Self> {
         let count = u32::try_from(count).ok()?;
-        if matches!(filter, Filter::All) {
+        if matches!(filter, ValueFilter::All) {
             return Some(Self { values, filter, count, len: values.len() });
         }
         Self::filtered(values, filter)
     }
 
-    fn filtered(values: &'a [u8], filter: Filter<'a>) -> Option<Self> {
+    fn filtered(values: &'a [u8], filter: ValueFilter<'a>) -> Option<Self> {
         let mut selected = Self { values, filter, count: 0, len: 0 };
         let mut rest = values;
         while !rest.is_empty() {
@@ -115,23 +115,23 @@ impl<'a> Selected<'a> {
     }
 
     /// The bytes, in pieces.
-    pub(crate) fn runs(&self) -> Runs<'a> {
-        Runs { rest: self.values, filter: self.filter }
+    pub(crate) fn runs(&self) -> ValueRuns<'a> {
+        ValueRuns { rest: self.values, filter: self.filter }
     }
 }
 
 /// Pieces of a selection; neighbours come as one.
-pub(crate) struct Runs<'a> {
+pub(crate) struct ValueRuns<'a> {
     rest: &'a [u8],
-    filter: Filter<'a>,
+    filter: ValueFilter<'a>,
 }
 
-impl<'a> Iterator for Runs<'a> {
+impl<'a> Iterator for ValueRuns<'a> {
     type Item = &'a [u8];
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if matches!(self.filter, Filter::All) {
+        if matches!(self.filter, ValueFilter::All) {
             let run = core::mem::take(&mut self.rest);
             return (!run.is_empty()).then_some(run);
         }
@@ -139,7 +139,7 @@ impl<'a> Iterator for Runs<'a> {
     }
 }
 
-impl<'a> Runs<'a> {
+impl<'a> ValueRuns<'a> {
     fn next_filtered(&mut self) -> Option<&'a [u8]> {
         let (mut start, mut len) = (self.rest, 0);
         // `from` has decoded these bytes before, so an error here ends the run and nothing else.

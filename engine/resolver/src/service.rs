@@ -4,11 +4,11 @@ use crate::select::SortingRoom;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
-use handle_snapshot::{Homed, Records};
+use handle_snapshot::{HomedTable, RecordSet};
 
 /// The server's place in its site: what decides which handles it answers for, and how replies look.
 #[derive(Clone, Copy, Debug)]
-pub struct Service<'a> {
+pub struct ServiceFacts<'a> {
     /// The site record in wire form: the answer to a request for site information.
     pub site: &'a [u8],
     /// Serial number of the site record, written into every reply.
@@ -35,9 +35,9 @@ pub struct Service<'a> {
     pub resolves_for_old: bool,
 }
 
-impl Service<'_> {
+impl ServiceFacts<'_> {
     /// A site of one server that publishes no site record; for tests and benches.
-    pub const ALONE: Service<'static> = Service {
+    pub const ALONE: ServiceFacts<'static> = ServiceFacts {
         site: &[],
         site_serial: Header::NO_SITE_SERIAL,
         primary: true,
@@ -68,19 +68,19 @@ pub trait MayCompute: core::fmt::Debug {
 
 /// Everything an answer depends on beside the request: read once for each batch.
 #[derive(Debug)]
-pub struct Context<'a, B> {
-    pub(crate) records: Records<'a, B>,
-    pub(crate) homed: Option<Homed<'a>>,
-    pub(crate) service: Service<'a>,
+pub struct AnswerContext<'a, B> {
+    pub(crate) records: RecordSet<'a, B>,
+    pub(crate) homed: Option<HomedTable<'a>>,
+    pub(crate) service: ServiceFacts<'a>,
     pub(crate) now_unix_s: u32,
     computed: Option<&'a dyn MayCompute>,
     pub(crate) sorting: Option<&'a SortingRoom>,
 }
 
-impl<'a, B: AsRef<[u8]>> Context<'a, B> {
+impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
     /// Answers come from `records`, for the server that `service` describes, at `now_unix_s`.
     #[must_use]
-    pub fn new(records: Records<'a, B>, service: Service<'a>, now_unix_s: u32) -> Self {
+    pub fn new(records: RecordSet<'a, B>, service: ServiceFacts<'a>, now_unix_s: u32) -> Self {
         Self { records, homed: records.homed_table(), service, now_unix_s, computed: None, sorting: None }
     }
 
@@ -101,13 +101,13 @@ impl<'a, B: AsRef<[u8]>> Context<'a, B> {
 
     /// The records that answers come from.
     #[must_use]
-    pub const fn records(&self) -> &Records<'a, B> {
+    pub const fn records(&self) -> &RecordSet<'a, B> {
         &self.records
     }
 
     /// What the server knows about itself.
     #[must_use]
-    pub const fn service(&self) -> &Service<'a> {
+    pub const fn service(&self) -> &ServiceFacts<'a> {
         &self.service
     }
 
@@ -123,10 +123,10 @@ impl<'a, B: AsRef<[u8]>> Context<'a, B> {
     }
 }
 
-impl<B> Clone for Context<'_, B> {
+impl<B> Clone for AnswerContext<'_, B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B> Copy for Context<'_, B> {}
+impl<B> Copy for AnswerContext<'_, B> {}

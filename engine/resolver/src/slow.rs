@@ -1,34 +1,34 @@
 //! What is not for a worker: requests whose answer takes a signature, depends on who asks, or is computed.
 //!
-//! A worker finds such a request by [`answer`](crate::answer()), which gives [`Outcome::Slow`]: it is copied to
+//! A worker finds such a request by [`answer`](crate::answer()), which gives [`AnswerOutcome::SlowPathRequest`]: it is copied to
 //! another thread, answered by what is here, and signed there. Nothing here waits or draws random numbers:
 //! challenges come in as arguments, and keys are checked by who calls.
 
 use crate::answer::{
-    KeyBuf, LocalRecord, Lookup, NotLocal, Outcome, Question, find_local, locate, locate_handle,
-    other_operation, refuse,
+    AnswerOutcome, KeyBuf, LocalRecord, NotLocal, RecordLookup, RecordQuestion, find_local, locate,
+    locate_handle, other_operation, refuse,
 };
-use crate::authority::{Administrators, Entitled, entitles};
+use crate::authority::{AuthorityOutcome, ServerAdministrators, entitles};
 use crate::digest::RequestDigest;
-use crate::refused::Refused;
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::select::{Filter, Selected};
-use crate::service::{Context, Service};
+use crate::refusal::RefusalReason;
+use crate::reply::ReplyParts;
+use crate::request::ParsedRequest;
+use crate::select::{SelectedValues, ValueFilter};
+use crate::service::{AnswerContext, ServiceFacts};
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
-use handle_snapshot::Record;
+use handle_snapshot::EncodedRecord;
 
 /// Type of the values that say who may do what with a handle.
 const HS_ADMIN: &[u8] = b"HS_ADMIN";
 
 /// Why a request goes the slow way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SlowReason {
     /// The answer is to be signed.
     Certify,
     /// The answer depends on who asks.
@@ -46,9 +46,9 @@ pub enum Why {
     Session,
 }
 
-impl Why {
+impl SlowReason {
     /// What can be told without looking anything up.
-    fn of(service: &Service<'_>, request: &Request<'_>) -> Option<Self> {
+    fn of(service: &ServiceFacts<'_>, request: &ParsedRequest<'_>) -> Option<Self> {
         match request.op_code {
             _ if request.is_in_session(service) => Some(Self::Session),
             OpCode::SESSION_SETUP if service.sessions => Some(Self::SessionSetup),
@@ -64,20 +64,20 @@ impl Why {
 
 /// A request that goes the slow way.
 #[derive(Clone, Copy, Debug)]
-pub struct Slow<'a> {
-    request: Request<'a>,
-    why: Why,
+pub struct SlowPathRequest<'a> {
+    request: ParsedRequest<'a>,
+    reason: SlowReason,
 }
 
 /// What comes of a request before anybody has said who they are.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly every one is a reply, and nothing is allocated")]
-pub enum Evaluated<'a> {
+pub enum FirstEvaluation<'a> {
     /// This answer, to be signed where that was asked for.
-    Reply(Reply<'a>),
-    /// It depends on who asks: a [`challenge`](Slow::challenge) is due.
+    Reply(ReplyParts<'a>),
+    /// It depends on who asks: a [`challenge`](SlowPathRequest::challenge) is due.
     Identity,
-    /// The handle is not stored, but may have [`computed`](Slow::computed) values.
+    /// The handle is not stored, but may have [`computed`](SlowPathRequest::computed) values.
     Template,
 }
 
@@ -85,39 +85,43 @@ pub enum Evaluated<'a> {
 #[cold]
 #[inline(never)]
 pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
-    context: &Context<'a, B>,
-    request: &Request<'a>,
+    context: &AnswerContext<'a, B>,
+    request: &ParsedRequest<'a>,
     key: &mut KeyBuf<N>,
-) -> Outcome<'a> {
-    if let Some(why) = Why::of(&context.service, request) {
-        return Outcome::Slow(Slow { request: *request, why });
+) -> AnswerOutcome<'a> {
+    if let Some(why) = SlowReason::of(&context.service, request) {
+        return AnswerOutcome::Slow(SlowPathRequest { request: *request, reason: why });
     }
     match evaluate(context, request, key) {
-        Evaluated::Reply(reply) if reply.refused() == Some(Refused::QueryTooLong) && can_sort(context) => {
-            Outcome::Slow(Slow::template(request))
+        FirstEvaluation::Reply(reply)
+            if reply.refused() == Some(RefusalReason::QueryTooLong) && can_sort(context) =>
+        {
+            AnswerOutcome::Slow(SlowPathRequest::template(request))
         }
-        Evaluated::Reply(reply) => Outcome::Reply(reply),
-        Evaluated::Identity => Outcome::Slow(Slow { request: *request, why: Why::Identity }),
-        Evaluated::Template => Outcome::Slow(Slow::template(request)),
+        FirstEvaluation::Reply(reply) => AnswerOutcome::Reply(reply),
+        FirstEvaluation::Identity => {
+            AnswerOutcome::Slow(SlowPathRequest { request: *request, reason: SlowReason::Identity })
+        }
+        FirstEvaluation::Template => AnswerOutcome::Slow(SlowPathRequest::template(request)),
     }
 }
 
 /// Whether there are threads that can sort the lists of a query, and this is none of them.
-const fn can_sort<B>(context: &Context<'_, B>) -> bool {
+const fn can_sort<B>(context: &AnswerContext<'_, B>) -> bool {
     context.service.authenticates && context.sorting.is_none()
 }
 
 /// The answer to whoever asks.
 fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
-    context: &Context<'a, B>,
-    request: &Request<'a>,
+    context: &AnswerContext<'a, B>,
+    request: &ParsedRequest<'a>,
     key: &mut KeyBuf<N>,
-) -> Evaluated<'a> {
+) -> FirstEvaluation<'a> {
     let reply = if request.op_code == OpCode::RESOLUTION {
         match locate(context, request, key) {
             Ok(question) => match evaluate_question(context, &question, key) {
                 Some(reply) => reply,
-                None => return Evaluated::Template,
+                None => return FirstEvaluation::Template,
             },
             Err(reply) => reply,
         }
@@ -125,18 +129,18 @@ fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
         other_operation(context, request)
     };
     match reply.refused() {
-        Some(Refused::NotPublic) if context.service.authenticates => Evaluated::Identity,
-        _ => Evaluated::Reply(reply),
+        Some(RefusalReason::NotPublic) if context.service.authenticates => FirstEvaluation::Identity,
+        _ => FirstEvaluation::Reply(reply),
     }
 }
 
 /// `None` where the values may be computed.
 fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
-    context: &Context<'a, B>,
-    question: &Question<'a>,
+    context: &AnswerContext<'a, B>,
+    question: &RecordQuestion<'a>,
     key: &KeyBuf<N>,
-) -> Option<Reply<'a>> {
-    let lookup = Lookup::new(context, key.as_bytes());
+) -> Option<ReplyParts<'a>> {
+    let lookup = RecordLookup::new(context, key.as_bytes());
     let found = context.records.find(lookup.hash, lookup.key());
     if matches!(found, Ok(None)) && context.may_compute(question.query.handle) {
         return None;
@@ -150,15 +154,15 @@ fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
     Some(question.answer(context, &lookup, found))
 }
 
-impl<'a> Slow<'a> {
-    pub(crate) const fn template(request: &Request<'a>) -> Self {
-        Self { request: *request, why: Why::Template }
+impl<'a> SlowPathRequest<'a> {
+    pub(crate) const fn template(request: &ParsedRequest<'a>) -> Self {
+        Self { request: *request, reason: SlowReason::Template }
     }
 
     /// Why it goes the slow way.
     #[must_use]
-    pub const fn why(&self) -> Why {
-        self.why
+    pub const fn why(&self) -> SlowReason {
+        self.reason
     }
 
     /// Whether the answer is to be signed.
@@ -193,13 +197,13 @@ impl<'a> Slow<'a> {
 
     /// Whether its sender does not understand a referral to another service, and is to be resolved for.
     #[must_use]
-    pub fn wants_no_referral<B>(&self, context: &Context<'a, B>) -> bool {
+    pub fn wants_no_referral<B>(&self, context: &AnswerContext<'a, B>) -> bool {
         context.service.resolves_for_old && self.request.wants_no_referral()
     }
 
     /// The answer to whoever asks, or that it depends on who that is.
     #[must_use]
-    pub fn evaluate<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Evaluated<'a> {
+    pub fn evaluate<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> FirstEvaluation<'a> {
         let mut key: KeyBuf = KeyBuf::new();
         evaluate(context, &self.request, &mut key)
     }
@@ -212,10 +216,10 @@ impl<'a> Slow<'a> {
 
     /// The reply once it is known that there are no computed values either.
     #[must_use]
-    pub fn not_computed<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Reply<'a> {
+    pub fn not_computed<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
         let mut key: KeyBuf = KeyBuf::new();
         match locate(context, &self.request, &mut key) {
-            Ok(question) => question.answer(context, &Lookup::new(context, key.as_bytes()), Ok(None)),
+            Ok(question) => question.answer(context, &RecordLookup::new(context, key.as_bytes()), Ok(None)),
             Err(reply) => reply,
         }
     }
@@ -223,22 +227,28 @@ impl<'a> Slow<'a> {
     /// Why computed values, `count` of them in wire form in `values`, are not for whoever asks; as for
     /// [stored ones](Self::evaluate), the first decides that is asked for and not public.
     #[must_use]
-    pub fn hides<B>(&self, context: &Context<'a, B>, values: &[u8], count: usize) -> Option<Refused> {
+    pub fn hides<B>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        values: &[u8],
+        count: usize,
+    ) -> Option<RefusalReason> {
         if self.request.flags.has(OpFlags::PUBLIC_ONLY) {
             return None;
         }
         let query = Query::decode(self.request.body()).ok()?;
-        let filter = match Filter::among(context, query, count) {
+        let filter = match ValueFilter::among(context, query, count) {
             Ok(filter) => filter,
             Err(refused) => return Some(refused),
         };
         let selected = || computed(values).filter(|(value, _)| filter.selects(value));
         match selected().find(|(value, _)| !value.is_public()) {
-            Some((value, _)) if !value.permissions.has(Permissions::ADMIN_READ) => Some(Refused::Unreadable),
-            Some(_) => Some(Refused::NotPublic),
-            None => {
-                (self.request.session_id != 0 && selected().next().is_some()).then_some(Refused::NotPublic)
+            Some((value, _)) if !value.permissions.has(Permissions::ADMIN_READ) => {
+                Some(RefusalReason::Unreadable)
             }
+            Some(_) => Some(RefusalReason::NotPublic),
+            None => (self.request.session_id != 0 && selected().next().is_some())
+                .then_some(RefusalReason::NotPublic),
         }
     }
 
@@ -247,23 +257,23 @@ impl<'a> Slow<'a> {
     #[must_use]
     pub fn computed<B: AsRef<[u8]>>(
         &self,
-        context: &Context<'a, B>,
+        context: &AnswerContext<'a, B>,
         values: &'a mut [u8],
         count: usize,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let mut key: KeyBuf = KeyBuf::new();
         let question = match locate(context, &self.request, &mut key) {
             Ok(question) => question,
             Err(reply) => return reply,
         };
-        let filter = match Filter::among(context, question.query, count) {
+        let filter = match ValueFilter::among(context, question.query, count) {
             Ok(filter) => filter,
             Err(refused) => return self.refuse(context, refused),
         };
         let (mut at, mut kept_len, mut kept_count) = (0, 0, 0);
         for _ in 0..count {
             let Ok((value, _)) = Value::split(&values[at..]) else {
-                return self.refuse(context, Refused::TemplateFailed);
+                return self.refuse(context, RefusalReason::TemplateFailed);
             };
             let len = value.encoded_len();
             if value.is_public() && filter.selects(&value) {
@@ -273,38 +283,40 @@ impl<'a> Slow<'a> {
             }
             at += len;
         }
-        match Selected::from(&values[..kept_len], kept_count, Filter::All) {
+        match SelectedValues::from(&values[..kept_len], kept_count, ValueFilter::All) {
             Some(selected) => question.show(context, selected),
-            None => self.refuse(context, Refused::TemplateFailed),
+            None => self.refuse(context, RefusalReason::TemplateFailed),
         }
     }
 
     /// The reply that says why there is no other.
     #[must_use]
-    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+    pub fn refuse<B>(&self, context: &AnswerContext<'a, B>, refused: RefusalReason) -> ReplyParts<'a> {
         refuse(context, &self.request, refused)
     }
 
     /// The digest of the request that an answer to its challenge covers together with the nonce, without the
     /// code of its algorithm. RFC 3652 section 3.5.1.
     #[must_use]
-    pub fn digest(&self) -> Digest {
-        RequestDigest::of(self.request.covered, self.request.version)
-            .map_or_else(|| Digest::old(self.request.covered), |digest| Digest::new(&digest.as_bytes()[1..]))
+    pub fn digest(&self) -> SlowDigest {
+        RequestDigest::of(self.request.covered, self.request.version).map_or_else(
+            || SlowDigest::old(self.request.covered),
+            |digest| SlowDigest::new(&digest.as_bytes()[1..]),
+        )
     }
 
     /// The challenge with the number `id`. `body` is the nonce; below version 2.1 it is the whole body, nonce
     /// and digest, both counted.
     #[must_use]
-    pub fn challenge<B>(&self, context: &Context<'a, B>, id: i32, body: &'a [u8]) -> Reply<'a> {
-        let request = Request {
+    pub fn challenge<B>(&self, context: &AnswerContext<'a, B>, id: i32, body: &'a [u8]) -> ReplyParts<'a> {
+        let request = ParsedRequest {
             session_id: id,
             // A challenge carries the digest, asked for or not.
             flags: self.request.flags.with(OpFlags::REQUEST_DIGEST),
             ..self.request
         };
         let code = ResponseCode::AUTHENTICATION_NEEDED;
-        let mut reply = Reply::to(&request, code, &context.service, context.now_unix_s);
+        let mut reply = ReplyParts::to(&request, code, &context.service, context.now_unix_s);
         match self.has_old_form() {
             true => reply.push_rest(body),
             false => reply.push_text(body),
@@ -325,32 +337,33 @@ impl<'a> Slow<'a> {
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub fn verifies<B: AsRef<[u8]>>(
         &self,
-        context: &Context<'a, B>,
+        context: &AnswerContext<'a, B>,
         handle: &'a [u8],
-    ) -> Result<(), Reply<'a>> {
+    ) -> Result<(), ReplyParts<'a>> {
         locate_handle(context, &self.request, handle)
     }
 
     /// What another server is told about the answer to its challenge. RFC 3652 section 3.5.3.
     #[must_use]
-    pub fn verdict<B>(&self, context: &Context<'a, B>, is_valid: bool) -> Reply<'a> {
-        let mut reply = Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
+    pub fn verdict<B>(&self, context: &AnswerContext<'a, B>, is_valid: bool) -> ReplyParts<'a> {
+        let mut reply =
+            ReplyParts::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
         reply.push_rest(if is_valid { &[1] } else { &[0] });
         reply.finish()
     }
 
     /// The answer that something is done, of which there is no more to say.
     #[must_use]
-    pub fn done<B>(&self, context: &Context<'a, B>) -> Reply<'a> {
-        Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s).finish()
+    pub fn done<B>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
+        ReplyParts::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s).finish()
     }
 
     /// The answer that there is a new session with the number `id`; `body` is what follows the digest. RFC 3652
     /// section 3.8.1.
     #[must_use]
-    pub fn session<B>(&self, context: &Context<'a, B>, id: i32, body: &'a [u8]) -> Reply<'a> {
-        let request = Request { session_id: id, ..self.request };
-        let mut reply = Reply::to(&request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
+    pub fn session<B>(&self, context: &AnswerContext<'a, B>, id: i32, body: &'a [u8]) -> ReplyParts<'a> {
+        let request = ParsedRequest { session_id: id, ..self.request };
+        let mut reply = ReplyParts::to(&request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
         reply.push_rest(body);
         reply.finish()
     }
@@ -362,8 +375,8 @@ impl<'a> Slow<'a> {
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub fn by_somebody_known<B: AsRef<[u8]>>(
         &self,
-        context: &Context<'a, B>,
-    ) -> Result<Challenged<'a>, Reply<'a>> {
+        context: &AnswerContext<'a, B>,
+    ) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {
         challenged(context, &self.request)
     }
 
@@ -376,17 +389,17 @@ impl<'a> Slow<'a> {
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub fn take_up<B: AsRef<[u8]>>(
         &self,
-        context: &Context<'a, B>,
+        context: &AnswerContext<'a, B>,
         envelope: Envelope,
         message: &'a [u8],
         in_session: bool,
-    ) -> Result<Challenged<'a>, Reply<'a>> {
-        let Ok(request) = Request::from_message(envelope, message) else {
-            return Err(self.refuse(context, Refused::NoChallenge));
+    ) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {
+        let Ok(request) = ParsedRequest::from_message(envelope, message) else {
+            return Err(self.refuse(context, RefusalReason::NoChallenge));
         };
         let (version, request_id) = (self.request.version, self.request.request_id);
         let session_id = if in_session { self.request.session_id } else { 0 };
-        challenged(context, &Request { version, request_id, session_id, ..request })
+        challenged(context, &ParsedRequest { version, request_id, session_id, ..request })
     }
 }
 
@@ -403,23 +416,25 @@ fn computed<'v>(mut values: &'v [u8]) -> impl Iterator<Item = (Value<'v>, &'v [u
 /// What a request is about whose sender says who they are.
 #[expect(clippy::result_large_err, reason = "replies are never allocated")]
 fn challenged<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
-    request: &Request<'a>,
-) -> Result<Challenged<'a>, Reply<'a>> {
+    context: &AnswerContext<'a, B>,
+    request: &ParsedRequest<'a>,
+) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {
     let mut key: KeyBuf = KeyBuf::new();
     let question = match locate(context, request, &mut key) {
         Ok(question) => question,
-        Err(reply) if reply.refused() == Some(Refused::NotPublic) => {
+        Err(reply) if reply.refused() == Some(RefusalReason::NotPublic) => {
             let spelt = Query::decode(request.body()).map_or(SITE_STATUS, |query| query.handle);
-            return Ok(Challenged { request: *request, subject: Subject::Status(spelt) });
+            return Ok(AnsweredChallenge { request: *request, subject: RequestSubject::Status(spelt) });
         }
         Err(reply) => return Err(reply),
     };
-    let lookup = Lookup::new(context, key.as_bytes());
+    let lookup = RecordLookup::new(context, key.as_bytes());
     match context.records.find(lookup.hash, lookup.key()) {
-        Ok(Some(record)) => Ok(Challenged { request: *request, subject: Subject::Record(question, record) }),
+        Ok(Some(record)) => {
+            Ok(AnsweredChallenge { request: *request, subject: RequestSubject::Record(question, record) })
+        }
         Ok(None) if context.may_compute(question.query.handle) => {
-            Ok(Challenged { request: *request, subject: Subject::Computed(question, &[]) })
+            Ok(AnsweredChallenge { request: *request, subject: RequestSubject::Computed(question, &[]) })
         }
         found => Err(question.answer(context, &lookup, found)),
     }
@@ -427,12 +442,12 @@ fn challenged<'a, B: AsRef<[u8]>>(
 
 /// The digest of a request, for a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digest {
+pub struct SlowDigest {
     bytes: [u8; 32],
     len: u8,
 }
 
-impl Digest {
+impl SlowDigest {
     /// A digest of these bytes.
     ///
     /// # Panics
@@ -463,40 +478,40 @@ impl Digest {
 /// The order is that of deployed servers: [`permits`](Self::permits) first, then the key, then
 /// [`answer`](Self::answer). Who is not permitted does not learn whether the key was right.
 #[derive(Clone, Copy, Debug)]
-pub struct Challenged<'a> {
-    request: Request<'a>,
-    subject: Subject<'a>,
+pub struct AnsweredChallenge<'a> {
+    request: ParsedRequest<'a>,
+    subject: RequestSubject<'a>,
 }
 
 /// What the request is about.
 #[derive(Clone, Copy, Debug)]
-enum Subject<'a> {
-    Record(Question<'a>, Record<'a>),
+enum RequestSubject<'a> {
+    Record(RecordQuestion<'a>, EncodedRecord<'a>),
     /// A handle that is not stored, with its computed values in wire form.
-    Computed(Question<'a>, &'a [u8]),
+    Computed(RecordQuestion<'a>, &'a [u8]),
     /// The state of the server; with the name as it was asked for.
     Status(&'a [u8]),
 }
 
-impl<'a> Challenged<'a> {
+impl<'a> AnsweredChallenge<'a> {
     /// Whether the state of the server is asked for, which only the server can tell.
     #[must_use]
     pub const fn is_status(&self) -> bool {
-        matches!(self.subject, Subject::Status(_))
+        matches!(self.subject, RequestSubject::Status(_))
     }
 
     /// Whether it is a stored record that is asked for.
     #[must_use]
     pub const fn is_stored(&self) -> bool {
-        matches!(self.subject, Subject::Record(..))
+        matches!(self.subject, RequestSubject::Record(..))
     }
 
     /// The handle, where it is one whose values have to be [computed](Self::with_computed).
     #[must_use]
     pub const fn to_compute(&self) -> Option<&'a [u8]> {
         match self.subject {
-            Subject::Computed(question, _) => Some(question.query.handle),
-            Subject::Record(..) | Subject::Status(_) => None,
+            RequestSubject::Computed(question, _) => Some(question.query.handle),
+            RequestSubject::Record(..) | RequestSubject::Status(_) => None,
         }
     }
 
@@ -504,15 +519,17 @@ impl<'a> Challenged<'a> {
     #[must_use]
     pub const fn with_computed(self, values: &'a [u8]) -> Self {
         match self.subject {
-            Subject::Computed(question, _) => Self { subject: Subject::Computed(question, values), ..self },
-            Subject::Record(..) | Subject::Status(_) => self,
+            RequestSubject::Computed(question, _) => {
+                Self { subject: RequestSubject::Computed(question, values), ..self }
+            }
+            RequestSubject::Record(..) | RequestSubject::Status(_) => self,
         }
     }
 
     /// The reply once it is known that there are no computed values either.
     #[must_use]
-    pub fn not_computed<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Reply<'a> {
-        Slow::template(&self.request).not_computed(context)
+    pub fn not_computed<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
+        SlowPathRequest::template(&self.request).not_computed(context)
     }
 
     /// Whether `identity` may read: it has the right through one administrator's value of the handle, or is an
@@ -520,24 +537,24 @@ impl<'a> Challenged<'a> {
     #[must_use]
     pub fn permits<B: AsRef<[u8]>>(
         &self,
-        context: &Context<'a, B>,
+        context: &AnswerContext<'a, B>,
         identity: Reference<'_>,
-        administrators: &Administrators<'a>,
-    ) -> Entitled {
+        administrators: &ServerAdministrators<'a>,
+    ) -> AuthorityOutcome {
         let max = administrators.lookups_max;
         let server: &[_] = if administrators.server_reads_all { administrators.server } else { &[] };
         let server = server.iter().copied();
         match self.subject {
-            Subject::Status(_) => {
+            RequestSubject::Status(_) => {
                 let all = administrators.server.iter().chain(administrators.status);
                 entitles(context, all.copied(), identity, max)
             }
-            Subject::Record(_, record) => {
+            RequestSubject::Record(_, record) => {
                 let values = record.values_in_order().map_while(Result::ok);
                 entitles(context, server.chain(readers(values)), identity, max)
             }
             // Those of the base, which is stored: what is computed may say whatever the asker wants.
-            Subject::Computed(question, _) => {
+            RequestSubject::Computed(question, _) => {
                 let base = context.base_of(question.query.handle);
                 let base = base.and_then(|base| find_local(context, Handle(base)).ok()?.record);
                 let values = base.into_iter().flat_map(|base| base.values_in_order().map_while(Result::ok));
@@ -548,7 +565,7 @@ impl<'a> Challenged<'a> {
 
     /// The reply that says why there is no other.
     #[must_use]
-    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+    pub fn refuse<B>(&self, context: &AnswerContext<'a, B>, refused: RefusalReason) -> ReplyParts<'a> {
         refuse(context, &self.request, refused)
     }
 
@@ -557,31 +574,35 @@ impl<'a> Challenged<'a> {
     ///
     /// The values are copied to `room`.
     #[must_use]
-    pub fn answer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, room: &'a mut [u8]) -> Reply<'a> {
+    pub fn answer<B: AsRef<[u8]>>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        room: &'a mut [u8],
+    ) -> ReplyParts<'a> {
         match self.subject {
-            Subject::Record(question, record) => {
+            RequestSubject::Record(question, record) => {
                 let mut values = record.values_in_order();
                 let values = core::iter::from_fn(|| values.next_encoded()).map(Result::ok);
                 self.answer_with(context, question, record.values_count(), values, room)
             }
-            Subject::Computed(question, values) => {
+            RequestSubject::Computed(question, values) => {
                 let count = computed(values).count();
                 self.answer_with(context, question, count, computed(values).map(Some), room)
             }
-            Subject::Status(_) => self.refuse(context, Refused::NotPublic),
+            RequestSubject::Status(_) => self.refuse(context, RefusalReason::NotPublic),
         }
     }
 
     /// The same with `values`, in their order; `None` for one that is damaged.
     fn answer_with<'v, B: AsRef<[u8]>>(
         &self,
-        context: &Context<'a, B>,
-        question: Question<'a>,
+        context: &AnswerContext<'a, B>,
+        question: RecordQuestion<'a>,
         values_count: usize,
         values: impl Iterator<Item = Option<(Value<'v>, &'v [u8])>>,
         room: &'a mut [u8],
-    ) -> Reply<'a> {
-        let filter = match Filter::among(context, question.query, values_count) {
+    ) -> ReplyParts<'a> {
+        let filter = match ValueFilter::among(context, question.query, values_count) {
             Ok(filter) => filter,
             Err(refused) => return self.refuse(context, refused),
         };
@@ -589,7 +610,7 @@ impl<'a> Challenged<'a> {
         let (mut len, mut count, mut withheld, mut private) = (0, 0, false, false);
         for value in values {
             let Some((value, encoded)) = value else {
-                return self.refuse(context, Refused::DamagedRecord);
+                return self.refuse(context, RefusalReason::DamagedRecord);
             };
             if !filter.selects(&value) {
                 continue;
@@ -599,7 +620,7 @@ impl<'a> Challenged<'a> {
                 continue;
             }
             let Some(room) = room.get_mut(len..len + encoded.len()) else {
-                return self.refuse(context, Refused::AnswerTooLong);
+                return self.refuse(context, RefusalReason::AnswerTooLong);
             };
             room.copy_from_slice(encoded);
             private |= !value.is_public();
@@ -607,24 +628,30 @@ impl<'a> Challenged<'a> {
             count += 1;
         }
         if count == 0 && withheld {
-            return self.refuse(context, Refused::Unreadable);
+            return self.refuse(context, RefusalReason::Unreadable);
         }
-        match Selected::from(&room[..len], count, Filter::All) {
+        match SelectedValues::from(&room[..len], count, ValueFilter::All) {
             Some(selected) if private => question.show(context, selected).private(),
             Some(selected) => question.show(context, selected),
-            None => self.refuse(context, Refused::DamagedRecord),
+            None => self.refuse(context, RefusalReason::DamagedRecord),
         }
     }
 
     /// The state of the server: `count` values in wire form. Index and type lists do not apply, as deployed.
     #[must_use]
-    pub fn status<B>(&self, context: &Context<'a, B>, values: &'a [u8], count: usize) -> Reply<'a> {
-        let (Subject::Status(spelt), Some(selected)) =
-            (self.subject, Selected::from(values, count, Filter::All))
+    pub fn status<B>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        values: &'a [u8],
+        count: usize,
+    ) -> ReplyParts<'a> {
+        let (RequestSubject::Status(spelt), Some(selected)) =
+            (self.subject, SelectedValues::from(values, count, ValueFilter::All))
         else {
-            return self.refuse(context, Refused::NotPublic);
+            return self.refuse(context, RefusalReason::NotPublic);
         };
-        let mut reply = Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
+        let mut reply =
+            ReplyParts::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
         reply.push_text(spelt);
         reply.push_values(selected);
         reply.finish().private()
@@ -646,23 +673,23 @@ fn readers<'a>(values: impl Iterator<Item = Value<'a>>) -> impl Iterator<Item = 
 /// # Errors
 /// When the handle is not here, or damaged.
 pub fn keys<'a, 'k, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     identity: Reference<'_>,
     kind: &'k [u8],
-) -> Result<Keys<'a, 'k>, NotLocal> {
+) -> Result<KeyCandidates<'a, 'k>, NotLocal> {
     let LocalRecord { record, is_copy } = find_local(context, Handle(identity.handle))?;
-    let keys = Keys { record, kind, index: identity.index, after: None };
+    let keys = KeyCandidates { record, kind, index: identity.index, after: None };
     // A copy need not have all that the registry has.
     if is_copy && keys.clone().next().is_none() {
-        return Err(NotLocal::Elsewhere);
+        return Err(NotLocal::Remote);
     }
     Ok(keys)
 }
 
 /// See [`keys`].
 #[derive(Clone, Copy, Debug)]
-pub struct Keys<'a, 'k> {
-    record: Option<Record<'a>>,
+pub struct KeyCandidates<'a, 'k> {
+    record: Option<EncodedRecord<'a>>,
     kind: &'k [u8],
     /// The index that is asked for, or 0 for any.
     index: i32,
@@ -670,7 +697,7 @@ pub struct Keys<'a, 'k> {
     after: Option<i32>,
 }
 
-impl<'a> Iterator for Keys<'a, '_> {
+impl<'a> Iterator for KeyCandidates<'a, '_> {
     type Item = Value<'a>;
 
     fn next(&mut self) -> Option<Value<'a>> {

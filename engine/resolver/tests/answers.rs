@@ -11,14 +11,14 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply as Answered, Request, Response};
 use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
 use handle_resolver::batch::Scratch;
-use handle_resolver::slow::Why;
+use handle_resolver::slow::SlowReason;
 use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, Refused, Service, SortingRoom, answer, answer_batch,
-    answer_message, too_long,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ServiceFacts, SortingRoom, answer,
+    answer_batch, answer_message, too_long,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_snapshot::{Layer, Records};
+use handle_snapshot::{Layer, RecordSet};
 use proptest::prelude::*;
 use std::io::Cursor;
 use std::sync::OnceLock;
@@ -80,12 +80,12 @@ fn layer() -> &'static [Layer<Vec<u8>>] {
     std::slice::from_ref(LAYER.get_or_init(|| build(&["10.1", "0.NA"], true)))
 }
 
-fn context<'a>(layers: &'a [Layer<Vec<u8>>], service: Service<'a>) -> Context<'a, Vec<u8>> {
-    Context::new(Records::new(layers).unwrap(), service, NOW)
+fn context<'a>(layers: &'a [Layer<Vec<u8>>], service: ServiceFacts<'a>) -> AnswerContext<'a, Vec<u8>> {
+    AnswerContext::new(RecordSet::new(layers).unwrap(), service, NOW)
 }
 
 /// A request as a datagram.
-struct Asked {
+struct RequestSpec {
     handle: Vec<u8>,
     indexes: Vec<[u8; 4]>,
     types: Vec<Vec<u8>>,
@@ -95,7 +95,7 @@ struct Asked {
     session_id: i32,
 }
 
-impl Asked {
+impl RequestSpec {
     fn new(handle: &str) -> Self {
         Self {
             handle: handle.as_bytes().to_vec(),
@@ -155,8 +155,8 @@ impl Asked {
 }
 
 /// The datagrams of the reply put together again: its envelope, and what follows.
-fn written(outcome: &Outcome<'_>) -> Option<(Envelope, Vec<u8>)> {
-    let Outcome::Reply(reply) = outcome else { return None };
+fn written(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
+    let AnswerOutcome::Reply(reply) = outcome else { return None };
     let mut out = vec![0xaa; reply.datagrams_len()];
     reply.write_datagrams(&mut out);
     let mut message = Vec::new();
@@ -175,7 +175,7 @@ fn written(outcome: &Outcome<'_>) -> Option<(Envelope, Vec<u8>)> {
 }
 
 /// The code of the answer, and the indexes of the values in it.
-fn ask_with(context: &Context<'_, Vec<u8>>, asked: &Asked) -> (ResponseCode, Vec<i32>) {
+fn ask_with(context: &AnswerContext<'_, Vec<u8>>, asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
     let datagram = asked.datagram();
     let (envelope, message) = written(&answer(context, &datagram)).unwrap();
     assert_eq!(envelope.request_id, 4711);
@@ -198,22 +198,22 @@ fn ask_with(context: &Context<'_, Vec<u8>>, asked: &Asked) -> (ResponseCode, Vec
     (code, indexes)
 }
 
-fn ask(asked: &Asked) -> (ResponseCode, Vec<i32>) {
-    ask_with(&context(layer(), Service::ALONE), asked)
+fn ask(asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
+    ask_with(&context(layer(), ServiceFacts::ALONE), asked)
 }
 
 #[test]
 fn selects_the_union_of_indexes_and_types_and_shows_public_values_only() {
-    let cases: [(Asked, &[i32]); 9] = [
-        (Asked::new("10.1/mixed"), &[1, 2, 4]),
-        (Asked::new("10.1/MIXED"), &[1, 2, 4]),
-        (Asked::new("10.1/mixed").index(4), &[4]),
-        (Asked::new("10.1/mixed").index(3).index(4), &[4]),
-        (Asked::new("10.1/mixed").kind("url"), &[1]),
-        (Asked::new("10.1/mixed").kind("URL."), &[1, 2]),
-        (Asked::new("10.1/mixed").kind("email").index(2), &[2, 4]),
-        (Asked::new("10.1/mixed").kind("EMAIL").kind("URL").index(1).index(1), &[1, 4]),
-        (Asked::new("10.1/Ünicode"), &[1]),
+    let cases: [(RequestSpec, &[i32]); 9] = [
+        (RequestSpec::new("10.1/mixed"), &[1, 2, 4]),
+        (RequestSpec::new("10.1/MIXED"), &[1, 2, 4]),
+        (RequestSpec::new("10.1/mixed").index(4), &[4]),
+        (RequestSpec::new("10.1/mixed").index(3).index(4), &[4]),
+        (RequestSpec::new("10.1/mixed").kind("url"), &[1]),
+        (RequestSpec::new("10.1/mixed").kind("URL."), &[1, 2]),
+        (RequestSpec::new("10.1/mixed").kind("email").index(2), &[2, 4]),
+        (RequestSpec::new("10.1/mixed").kind("EMAIL").kind("URL").index(1).index(1), &[1, 4]),
+        (RequestSpec::new("10.1/Ünicode"), &[1]),
     ];
     for (asked, indexes) in cases {
         assert_eq!(ask(&asked), (ResponseCode::SUCCESS, indexes.to_vec()), "{:?}", asked.types);
@@ -222,45 +222,57 @@ fn selects_the_union_of_indexes_and_types_and_shows_public_values_only() {
 
 #[test]
 fn tells_missing_handles_from_missing_values_and_from_those_of_others() {
-    assert_eq!(ask(&Asked::new("10.1/none")).0, ResponseCode::HANDLE_NOT_FOUND);
-    assert_eq!(ask(&Asked::new("10.1/ünicode")).0, ResponseCode::HANDLE_NOT_FOUND);
-    assert_eq!(ask(&Asked::new("10.1/empty")).0, ResponseCode::VALUES_NOT_FOUND);
-    assert_eq!(ask(&Asked::new("10.1/private")).0, ResponseCode::VALUES_NOT_FOUND);
-    assert_eq!(ask(&Asked::new("10.1/public").index(9)).0, ResponseCode::VALUES_NOT_FOUND);
-    assert_eq!(ask(&Asked::new("10.1/public").kind("")).0, ResponseCode::VALUES_NOT_FOUND);
-    assert_eq!(ask(&Asked::new("99.9/elsewhere")).0, ResponseCode::SERVER_NOT_RESPONSIBLE);
-    assert_eq!(ask(&Asked::new("")).0, ResponseCode::HANDLE_NOT_FOUND, "0.NA/ with 0.NA homed");
-    assert_eq!(ask(&Asked::new("0.site/STATUS")).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new("10.1/none")).0, ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new("10.1/ünicode")).0, ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new("10.1/empty")).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new("10.1/private")).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new("10.1/public").index(9)).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new("10.1/public").kind("")).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new("99.9/elsewhere")).0, ResponseCode::SERVER_NOT_RESPONSIBLE);
+    assert_eq!(ask(&RequestSpec::new("")).0, ResponseCode::HANDLE_NOT_FOUND, "0.NA/ with 0.NA homed");
+    assert_eq!(ask(&RequestSpec::new("0.site/STATUS")).0, ResponseCode::VALUES_NOT_FOUND);
 }
 
 #[test]
 fn without_public_only_the_first_hidden_value_decides() {
     let refused = ResponseCode::OPERATION_NOT_SUPPORTED;
-    assert_eq!(ask(&Asked::new("10.1/mixed").not_public_only()).0, refused);
-    assert_eq!(ask(&Asked::new("10.1/mixed").index(1).not_public_only()), (ResponseCode::SUCCESS, vec![1]));
-    let unreadable = Asked::new("10.1/mixed").index(5).not_public_only();
+    assert_eq!(ask(&RequestSpec::new("10.1/mixed").not_public_only()).0, refused);
+    assert_eq!(
+        ask(&RequestSpec::new("10.1/mixed").index(1).not_public_only()),
+        (ResponseCode::SUCCESS, vec![1])
+    );
+    let unreadable = RequestSpec::new("10.1/mixed").index(5).not_public_only();
     assert_eq!(ask(&unreadable).0, ResponseCode::INSUFFICIENT_PERMISSIONS);
-    let in_session = Asked { session_id: -1, ..Asked::new("10.1/public").not_public_only() };
+    let in_session = RequestSpec { session_id: -1, ..RequestSpec::new("10.1/public").not_public_only() };
     assert_eq!(ask(&in_session).0, refused, "identity matters in a session");
-    assert_eq!(ask(&Asked { session_id: 9, ..Asked::new("10.1/public") }).0, ResponseCode::SESSION_TIMEOUT);
+    assert_eq!(
+        ask(&RequestSpec { session_id: 9, ..RequestSpec::new("10.1/public") }).0,
+        ResponseCode::SESSION_TIMEOUT
+    );
 }
 
 #[test]
 fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
-    assert_eq!(ask(&Asked::new("0.NA/10.1.7")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
-    assert_eq!(ask(&Asked::new("10.1.7")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]), "a bare prefix");
-    assert_eq!(ask(&Asked::new("0.na/10.1.2.3")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
-    assert_eq!(ask(&Asked::new("0.NA/10.1.2")), (ResponseCode::SUCCESS, vec![1]), "what exists wins");
-    assert_eq!(ask(&Asked::new("0.NA/10.2.1")).0, ResponseCode::HANDLE_NOT_FOUND, "not public");
-    let alone =
-        Asked { flags: OpFlags::PLAIN_REQUEST.with(OpFlags::DO_NOT_REFER), ..Asked::new("0.NA/10.1.7") };
+    assert_eq!(ask(&RequestSpec::new("0.NA/10.1.7")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
+    assert_eq!(
+        ask(&RequestSpec::new("10.1.7")),
+        (ResponseCode::PREFIX_REFERRAL, vec![1, 2]),
+        "a bare prefix"
+    );
+    assert_eq!(ask(&RequestSpec::new("0.na/10.1.2.3")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
+    assert_eq!(ask(&RequestSpec::new("0.NA/10.1.2")), (ResponseCode::SUCCESS, vec![1]), "what exists wins");
+    assert_eq!(ask(&RequestSpec::new("0.NA/10.2.1")).0, ResponseCode::HANDLE_NOT_FOUND, "not public");
+    let alone = RequestSpec {
+        flags: OpFlags::PLAIN_REQUEST.with(OpFlags::DO_NOT_REFER),
+        ..RequestSpec::new("0.NA/10.1.7")
+    };
     assert_eq!(ask(&alone).0, ResponseCode::HANDLE_NOT_FOUND);
     // Older peers read the code as another, and still not that there is no such prefix.
-    let old = Asked { suggested: Version::new(2, 4), ..Asked::new("0.NA/10.1.7") };
+    let old = RequestSpec { suggested: Version::new(2, 4), ..RequestSpec::new("0.NA/10.1.7") };
     assert_eq!(ask(&old).0, ResponseCode::SERVER_READ_ONLY);
     // A name with more ancestors than are looked at is not found, and costs no more than they do.
     let deep = format!("0.NA/10.1{}", ".x".repeat(200));
-    assert_eq!(ask(&Asked::new(&deep)).0, ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(ask(&RequestSpec::new(&deep)).0, ResponseCode::HANDLE_NOT_FOUND);
 }
 
 #[test]
@@ -280,8 +292,8 @@ fn a_layer_that_vouches_for_its_records_changes_no_answer() {
     let handles =
         RECORDS.iter().map(|record| record.0).chain(["10.1/none", "10.7/x", "0.NA/10.1.3", "nothing"]);
     for handle in handles {
-        let datagram = Asked::new(handle).datagram();
-        let written = |layers| written(&answer(&context(layers, Service::ALONE), &datagram));
+        let datagram = RequestSpec::new(handle).datagram();
+        let written = |layers| written(&answer(&context(layers, ServiceFacts::ALONE), &datagram));
         assert_eq!(written(&one), written(&two), "{handle}");
     }
 }
@@ -289,8 +301,8 @@ fn a_layer_that_vouches_for_its_records_changes_no_answer() {
 #[test]
 fn answers_for_derived_prefixes_when_only_they_are_homed() {
     let layers = [build(&["0.NA/10.1"], true)];
-    let context = context(&layers, Service::ALONE);
-    let code = |handle| ask_with(&context, &Asked::new(handle)).0;
+    let context = context(&layers, ServiceFacts::ALONE);
+    let code = |handle| ask_with(&context, &RequestSpec::new(handle)).0;
     assert_eq!(code("0.NA/10.1.2"), ResponseCode::SUCCESS);
     assert_eq!(code("0.na/10.1.2.3"), ResponseCode::PREFIX_REFERRAL);
     assert_eq!(code("10.1.2"), ResponseCode::SUCCESS);
@@ -301,17 +313,18 @@ fn answers_for_derived_prefixes_when_only_they_are_homed() {
 #[test]
 fn folds_local_names_only_where_the_service_does() {
     let layers = [build(&["10.1"], false)];
-    let context = context(&layers, Service::ALONE);
-    assert_eq!(ask_with(&context, &Asked::new("10.1/public")).0, ResponseCode::SUCCESS);
-    assert_eq!(ask_with(&context, &Asked::new("10.1/PUBLIC")).0, ResponseCode::HANDLE_NOT_FOUND);
+    let context = context(&layers, ServiceFacts::ALONE);
+    assert_eq!(ask_with(&context, &RequestSpec::new("10.1/public")).0, ResponseCode::SUCCESS);
+    assert_eq!(ask_with(&context, &RequestSpec::new("10.1/PUBLIC")).0, ResponseCode::HANDLE_NOT_FOUND);
 }
 
 #[test]
 fn only_the_server_that_a_handle_hashes_to_answers() {
     for option in [HashOption::Prefix, HashOption::Suffix, HashOption::Handle] {
         let codes = [0, 1, 2].map(|server_at| {
-            let service = Service { hash_option: option, servers_count: 3, server_at, ..Service::ALONE };
-            ask_with(&context(layer(), service), &Asked::new("10.1/public")).0
+            let service =
+                ServiceFacts { hash_option: option, servers_count: 3, server_at, ..ServiceFacts::ALONE };
+            ask_with(&context(layer(), service), &RequestSpec::new("10.1/public")).0
         });
         let answered = codes.iter().filter(|&&code| code == ResponseCode::SUCCESS).count();
         let refused = codes.iter().filter(|&&code| code == ResponseCode::SERVER_NOT_RESPONSIBLE).count();
@@ -324,10 +337,10 @@ fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
     use sha2::Digest as _;
     for (version, len) in [(Version::CURRENT, 33), (Version::new(2, 6), 21), (Version::new(2, 0), 0)] {
         let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST);
-        let asked = Asked { suggested: version, flags, ..Asked::new("10.1/public") };
+        let asked = RequestSpec { suggested: version, flags, ..RequestSpec::new("10.1/public") };
         let datagram = asked.datagram();
         let covered = Message::decode(&datagram[Envelope::LEN..]).unwrap().covered.to_vec();
-        let (_, message) = written(&answer(&context(layer(), Service::ALONE), &datagram)).unwrap();
+        let (_, message) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)).unwrap();
         let message = Message::decode(&message).unwrap();
         assert_eq!(message.header.flags.has(OpFlags::REQUEST_DIGEST), len > 0);
         match len {
@@ -340,27 +353,27 @@ fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
 
 #[test]
 fn errors_that_nobody_can_read_are_not_answered_for_ever() {
-    let context = context(layer(), Service::ALONE);
+    let context = context(layer(), ServiceFacts::ALONE);
     let first = answer(&context, b"what could this be about?");
-    let Outcome::Reply(reply) = first else { panic!("the sender is told") };
+    let AnswerOutcome::Reply(reply) = first else { panic!("the sender is told") };
     let mut datagram = vec![0; reply.datagrams_len()];
     reply.write_datagrams(&mut datagram);
-    assert!(matches!(answer(&context, &datagram), Outcome::Drop(DropReason::ErrorReply)));
+    assert!(matches!(answer(&context, &datagram), AnswerOutcome::Drop(DropReason::ErrorReply)));
 }
 
 #[test]
 fn what_is_shorter_than_an_envelope_gets_no_answer() {
-    let datagram = Asked::new("10.1/public").datagram();
+    let datagram = RequestSpec::new("10.1/public").datagram();
     for len in 0..Envelope::LEN {
-        let outcome = answer(&context(layer(), Service::ALONE), &datagram[..len]);
-        assert!(matches!(outcome, Outcome::Drop(DropReason::TooShort)), "{len}");
+        let outcome = answer(&context(layer(), ServiceFacts::ALONE), &datagram[..len]);
+        assert!(matches!(outcome, AnswerOutcome::Drop(DropReason::TooShort)), "{len}");
     }
 }
 
 #[test]
 fn every_truncation_of_a_request_is_answered() {
-    let context = context(layer(), Service::ALONE);
-    let datagram = Asked::new("10.1/mixed").index(1).kind("URL").datagram();
+    let context = context(layer(), ServiceFacts::ALONE);
+    let datagram = RequestSpec::new("10.1/mixed").index(1).kind("URL").datagram();
     for len in Envelope::LEN..datagram.len() {
         let (_, message) = written(&answer(&context, &datagram[..len])).unwrap();
         let code = Message::decode(&message).unwrap().header.response_code;
@@ -372,50 +385,51 @@ fn every_truncation_of_a_request_is_answered() {
 
 #[test]
 fn what_is_missing_of_a_datagram_counts_as_zero_up_to_the_operation() {
-    let context = context(layer(), Service::ALONE);
-    let datagram = Asked::new("10.1/mixed").datagram();
+    let context = context(layer(), ServiceFacts::ALONE);
+    let datagram = RequestSpec::new("10.1/mixed").datagram();
     for len in Envelope::LEN..Envelope::LEN + Header::LEN {
-        let expected = if len < Envelope::LEN + 4 { Refused::NoOperation } else { Refused::Short };
+        let expected =
+            if len < Envelope::LEN + 4 { RefusalReason::NoOperation } else { RefusalReason::Short };
         assert_eq!(refused(&answer(&context, &datagram[..len])), Some(expected), "cut to {len}");
     }
     let mut short = datagram[..Envelope::LEN].to_vec();
     short[19] = 23;
-    assert_eq!(refused(&answer(&context, &short)), Some(Refused::Short), "no header is announced");
+    assert_eq!(refused(&answer(&context, &short)), Some(RefusalReason::Short), "no header is announced");
 }
 
 #[test]
 fn a_datagram_may_be_longer_than_its_message_but_no_message_longer_than_a_datagram() {
-    let context = context(layer(), Service::ALONE);
-    let mut datagram = Asked::new("10.1/mixed").datagram();
+    let context = context(layer(), ServiceFacts::ALONE);
+    let mut datagram = RequestSpec::new("10.1/mixed").datagram();
     datagram.resize(UDP_MESSAGE_LEN_MAX + 100, 0xee);
     assert_eq!(refused(&answer(&context, &datagram)), None, "what follows the message is ignored");
-    let mut longest = Asked::new("10.1/mixed");
+    let mut longest = RequestSpec::new("10.1/mixed");
     longest.types = vec![vec![b'x'; 100]; 4];
     let len = longest.datagram().len();
     longest.types.push(vec![b'x'; UDP_MESSAGE_LEN_MAX - len - 4]);
     assert_eq!(longest.datagram().len(), UDP_MESSAGE_LEN_MAX);
-    let refused_of = |asked: &Asked| refused(&answer(&context, &asked.datagram()));
+    let refused_of = |asked: &RequestSpec| refused(&answer(&context, &asked.datagram()));
     assert_eq!(refused_of(&longest), None);
     longest.types[0].push(b'x');
-    assert_eq!(refused_of(&longest), Some(Refused::Oversized));
+    assert_eq!(refused_of(&longest), Some(RefusalReason::Oversized));
 }
 
-fn refused(outcome: &Outcome<'_>) -> Option<Refused> {
+fn refused(outcome: &AnswerOutcome<'_>) -> Option<RefusalReason> {
     match outcome {
-        Outcome::Reply(reply) => reply.refused(),
+        AnswerOutcome::Reply(reply) => reply.refused(),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_body_that_cannot_be_read_is_told_before_anything_else() {
-    let context = context(layer(), Service { site: b"a site record", ..Service::ALONE });
+    let context = context(layer(), ServiceFacts { site: b"a site record", ..ServiceFacts::ALONE });
     for op_code in OpCode::KNOWN.iter().filter(|op_code| op_code.is_deployed()) {
         for (session_id, body) in [(0, &b""[..]), (9, b""), (0, &[0, 0, 0, 9, b'/'])] {
-            let asked = Asked { session_id, ..Asked::new("") };
+            let asked = RequestSpec { session_id, ..RequestSpec::new("") };
             let datagram = asked.frame(&Request::Unknown(*op_code, body));
             let outcome = answer(&context, &datagram);
-            assert_eq!(refused(&outcome), Some(Refused::Malformed), "{op_code:?} {body:?}");
+            assert_eq!(refused(&outcome), Some(RefusalReason::Malformed), "{op_code:?} {body:?}");
             let (envelope, _) = written(&outcome).unwrap();
             assert_eq!((envelope.version, envelope.request_id), (Version::COMPATIBLE, -1));
         }
@@ -425,15 +439,15 @@ fn a_body_that_cannot_be_read_is_told_before_anything_else() {
 #[test]
 fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
     use handle_proto::wire::admin::HandleBody;
-    use handle_proto::wire::auth::Verification;
+    use handle_proto::wire::auth::VerificationRequest;
     use handle_proto::wire::digest::RequestDigest;
     use handle_proto::wire::list::Reference;
     use handle_proto::wire::session::{KeyExchange, SessionSetup};
-    let context = context(layer(), Service::ALONE);
+    let context = context(layer(), ServiceFacts::ALONE);
     let handle = HandleBody { handle: b"/" };
     let identity = Reference { handle: b"10.1/admin", index: 300 };
     let digest = RequestDigest { algorithm: handle_proto::code::DigestAlgorithm::SHA1, digest: &[0; 20] };
-    let verification = Verification { identity, nonce: &[0; 16], digest, signed_response: b"" };
+    let verification = VerificationRequest { identity, nonce: &[0; 16], digest, signed_response: b"" };
     let setup = SessionSetup { exchange: KeyExchange::ServerKey, timeout_s: 0, identity };
     let cases = [
         (Request::GetSiteInfo(handle), ResponseCode::OPERATION_NOT_SUPPORTED),
@@ -445,7 +459,7 @@ fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
         (Request::SessionSetup(setup), ResponseCode::SESSION_FAILED),
     ];
     for (request, code) in cases {
-        let datagram = Asked::new("").frame(&request);
+        let datagram = RequestSpec::new("").frame(&request);
         let (_, message) = written(&answer(&context, &datagram)).unwrap();
         assert_eq!(Message::decode(&message).unwrap().header.response_code, code, "{request:?}");
     }
@@ -454,8 +468,8 @@ fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
 #[test]
 fn the_site_record_is_sent_where_there_is_one() {
     use handle_proto::wire::admin::HandleBody;
-    let service = Service { site: b"a site record", ..Service::ALONE };
-    let datagram = Asked::new("").frame(&Request::GetSiteInfo(HandleBody { handle: b"/" }));
+    let service = ServiceFacts { site: b"a site record", ..ServiceFacts::ALONE };
+    let datagram = RequestSpec::new("").frame(&Request::GetSiteInfo(HandleBody { handle: b"/" }));
     let (_, message) = written(&answer(&context(layer(), service), &datagram)).unwrap();
     let message = Message::decode(&message).unwrap();
     assert_eq!((message.header.response_code, message.body), (ResponseCode::SUCCESS, &b"a site record"[..]));
@@ -476,26 +490,26 @@ fn layer_of_one(count: i32) -> [Layer<Vec<u8>>; 1] {
 fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
     const VALUES: i32 = 256;
     let layers = layer_of_one(VALUES);
-    let alone = Service::ALONE;
-    let with_slow_path = Service { authenticates: true, ..alone };
+    let alone = ServiceFacts::ALONE;
+    let with_slow_path = ServiceFacts { authenticates: true, ..alone };
     let most = QUERY_COMPARISONS_MAX / usize::try_from(VALUES).unwrap();
     let longest = (MESSAGE_LEN_MAX as usize - 100) / 4;
     for flags in [OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.without(OpFlags::PUBLIC_ONLY)] {
         let datagram = |count: usize| {
             let indexes = (1u32..).take(count).map(u32::to_be_bytes).collect();
-            Asked { flags, indexes, ..Asked::new("10.1/many") }.datagram()
+            RequestSpec { flags, indexes, ..RequestSpec::new("10.1/many") }.datagram()
         };
         for (count, is_long) in [(most, false), (most + 1, true), (longest, true)] {
             let datagram = datagram(count);
             let (envelope, bytes) = Envelope::split(&datagram).unwrap();
             let refused_alone = refused(&answer_message(&context(&layers, alone), envelope, bytes));
-            assert_eq!(refused_alone, is_long.then_some(Refused::QueryTooLong), "without a slow path");
+            assert_eq!(refused_alone, is_long.then_some(RefusalReason::QueryTooLong), "without a slow path");
             let outcome = answer_message(&context(&layers, with_slow_path), envelope, bytes);
             let why = match outcome {
-                Outcome::Slow(slow) => Some(slow.why()),
+                AnswerOutcome::Slow(slow) => Some(slow.why()),
                 _ => None,
             };
-            assert_eq!(why, is_long.then_some(Why::Template));
+            assert_eq!(why, is_long.then_some(SlowReason::Template));
             let room = SortingRoom::new();
             let context = context(&layers, with_slow_path).sorting_in(&room);
             let (_, message) = written(&answer_message(&context, envelope, bytes)).unwrap();
@@ -507,8 +521,8 @@ fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
 
 /// The body of the answer that has the first `count` values of `10.1/many`.
 fn plain_answer(layers: &[Layer<Vec<u8>>], count: usize) -> Vec<u8> {
-    let all = Asked::new("10.1/many").datagram();
-    let (_, message) = written(&answer(&context(layers, Service::ALONE), &all)).unwrap();
+    let all = RequestSpec::new("10.1/many").datagram();
+    let (_, message) = written(&answer(&context(layers, ServiceFacts::ALONE), &all)).unwrap();
     let body = Message::decode(&message).unwrap().body.to_vec();
     let values_at = 4 + "10.1/many".len() + 4;
     let len = (body.len() - values_at) / 256 * count;
@@ -520,26 +534,28 @@ fn plain_answer(layers: &[Layer<Vec<u8>>], count: usize) -> Vec<u8> {
 #[test]
 fn what_takes_too_many_datagrams_is_to_be_asked_for_over_tcp_and_what_is_no_message_nowhere() {
     let ask_in = |datagrams| {
-        let service = Service { answer_datagrams_max: datagrams, ..Service::ALONE };
-        let datagram = Asked::new("10.1/long").datagram();
-        let Outcome::Reply(reply) = answer(&context(layer(), service), &datagram) else { panic!("a reply") };
+        let service = ServiceFacts { answer_datagrams_max: datagrams, ..ServiceFacts::ALONE };
+        let datagram = RequestSpec::new("10.1/long").datagram();
+        let AnswerOutcome::Reply(reply) = answer(&context(layer(), service), &datagram) else {
+            panic!("a reply")
+        };
         (reply.response_code(), reply.refused())
     };
-    assert_eq!(ask_in(1), (ResponseCode::ERROR, Some(Refused::TooManyDatagrams)));
+    assert_eq!(ask_in(1), (ResponseCode::ERROR, Some(RefusalReason::TooManyDatagrams)));
     assert_eq!(ask_in(2), (ResponseCode::SUCCESS, None));
     // Signatures can make an answer longer than any message.
     let longest = MESSAGE_LEN_MAX as usize;
     assert_eq!(too_long(2 * UDP_DATA_LEN_MAX, 2), None);
-    assert_eq!(too_long(2 * UDP_DATA_LEN_MAX + 1, 2), Some(Refused::TooManyDatagrams));
+    assert_eq!(too_long(2 * UDP_DATA_LEN_MAX + 1, 2), Some(RefusalReason::TooManyDatagrams));
     assert_eq!(too_long(longest, FRAGMENTS_MAX), None);
-    assert_eq!(too_long(longest + 1, FRAGMENTS_MAX), Some(Refused::AnswerTooLong));
+    assert_eq!(too_long(longest + 1, FRAGMENTS_MAX), Some(RefusalReason::AnswerTooLong));
 }
 
 #[test]
 fn every_reason_has_a_name_and_a_number_of_its_own() {
-    for (at, &refused) in Refused::ALL.iter().enumerate() {
+    for (at, &refused) in RefusalReason::ALL.iter().enumerate() {
         assert_eq!(refused as usize, at);
-        assert!(Refused::ALL.iter().filter(|other| other.name() == refused.name()).count() == 1);
+        assert!(RefusalReason::ALL.iter().filter(|other| other.name() == refused.name()).count() == 1);
         assert!(refused.code() != ResponseCode::SUCCESS);
     }
 }
@@ -560,7 +576,7 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
         (0..13u8, 0..13u8, -1..2i32),
     );
     let good = asked.prop_map(|(handle, indexes, types, flags, (minor, suggested, session_id))| {
-        let mut asked = Asked::new(&handle);
+        let mut asked = RequestSpec::new(&handle);
         indexes.into_iter().for_each(|index| asked.indexes.push(index.to_be_bytes()));
         types.into_iter().for_each(|kind| asked.types.push(kind.as_bytes().to_vec()));
         asked.flags = OpFlags(flags);
@@ -582,7 +598,7 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
 
 /// Answers `datagrams` as a batch, and says how many got usual answers, once each is what it is alone.
 fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
-    let context = context(layers, Service::ALONE);
+    let context = context(layers, ServiceFacts::ALONE);
     let mut scratch = Scratch::new();
     let mut batch = vec![None; datagrams.len()];
     answer_batch(&context, &mut scratch, datagrams.iter().map(Vec::as_slice), |at, outcome| {
@@ -597,8 +613,8 @@ fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
                 assert_eq!(format!("{outcome:?}"), format!("{alone:?}"));
                 assert_eq!(written(&outcome), written(&alone));
             }
-            InBatch::Usual(usual) => {
-                let Outcome::Reply(reply) = alone else { panic!("{alone:?}") };
+            InBatch::Fast(usual) => {
+                let AnswerOutcome::Reply(reply) = alone else { panic!("{alone:?}") };
                 let (mut bytes, mut expected) = (vec![0xaa; usual.len()], vec![0x55; reply.datagrams_len()]);
                 usual.write(&mut bytes);
                 reply.write_datagrams(&mut expected);
@@ -617,7 +633,7 @@ fn whatever_changes_in_a_usual_request_its_answer_is_that_of_one_alone() {
     // All prefixes are homed, so the layer vouches for its records.
     let layers = [build(&["10.1", "0.NA", "99.9"], true)];
     let same_alone = |datagrams: &[Vec<u8>]| same_alone(&layers, datagrams);
-    let usual = Asked::new("10.1/public").datagram();
+    let usual = RequestSpec::new("10.1/public").datagram();
     assert_eq!(same_alone(std::slice::from_ref(&usual)), 1);
     let changed: Vec<Vec<u8>> = (0..usual.len() * 8)
         .map(|bit| {
@@ -644,7 +660,7 @@ proptest! {
 
     #[test]
     fn values_that_are_not_public_never_leave(datagram in datagrams()) {
-        if let Some((_, message)) = written(&answer(&context(layer(), Service::ALONE), &datagram)) {
+        if let Some((_, message)) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)) {
             for secret in [&b"open sesame"[..], b"nobody reads this", b"hidden"] {
                 // Unless the client sent it itself, as part of a name.
                 let echoed = datagram.windows(secret.len()).any(|window| window == secret);

@@ -11,16 +11,16 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::session::{KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version};
-use handle_resolver::authority::{Administrators, Entitled, entitles};
+use handle_resolver::authority::{AuthorityOutcome, ServerAdministrators, entitles};
 use handle_resolver::batch::Scratch;
-use handle_resolver::slow::{Evaluated, Why, keys};
+use handle_resolver::slow::{FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
-    Context, InBatch, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_batch,
-    answer_message, refuse_listing,
+    AnswerContext, AnswerOutcome, InBatch, MayCompute, NotLocal, RefusalReason, ReplyParts, ServiceFacts,
+    SlowPathRequest, answer, answer_batch, answer_message, refuse_listing,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_snapshot::{Layer, Records};
+use handle_snapshot::{Layer, RecordSet};
 use std::io::Cursor;
 
 const NOW: u32 = 1_700_000_000;
@@ -28,13 +28,14 @@ const PRIVATE: Permissions = Permissions(0x0c);
 const UNREADABLE: Permissions = Permissions(0x04);
 const PUBLIC: Permissions = Permissions::DEFAULT;
 const READ: AdminPermissions = AdminPermissions::READ_VALUE;
-const SERVICE: Service<'static> = Service { signs: true, authenticates: true, ..Service::ALONE };
+const SERVICE: ServiceFacts<'static> =
+    ServiceFacts { signs: true, authenticates: true, ..ServiceFacts::ALONE };
 
 /// Records as they are given: a handle and its values.
 #[derive(Default)]
-struct Set(Vec<(String, Vec<ValueBuf>)>);
+struct TestSet(Vec<(String, Vec<ValueBuf>)>);
 
-impl Set {
+impl TestSet {
     fn handle(mut self, handle: &str) -> Self {
         self.0.push((handle.to_owned(), vec![]));
         self
@@ -76,8 +77,8 @@ impl Set {
     }
 }
 
-fn context(layers: &[Layer<Vec<u8>>]) -> Context<'_, Vec<u8>> {
-    Context::new(Records::new(layers).unwrap(), SERVICE, NOW)
+fn context(layers: &[Layer<Vec<u8>>]) -> AnswerContext<'_, Vec<u8>> {
+    AnswerContext::new(RecordSet::new(layers).unwrap(), SERVICE, NOW)
 }
 
 fn who(index: i32, handle: &str) -> Reference<'_> {
@@ -106,26 +107,26 @@ fn answers() -> Vec<u8> {
     message(envelope, FLAGS, &Request::AnswerChallenge(answer))
 }
 
-fn slow<'a>(context: &Context<'a, Vec<u8>>, datagram: &'a [u8]) -> Slow<'a> {
+fn slow<'a>(context: &AnswerContext<'a, Vec<u8>>, datagram: &'a [u8]) -> SlowPathRequest<'a> {
     match answer(context, datagram) {
-        Outcome::Slow(slow) => slow,
+        AnswerOutcome::Slow(slow) => slow,
         other => panic!("{other:?}"),
     }
 }
 
-fn code(outcome: &Outcome<'_>) -> ResponseCode {
-    let Outcome::Reply(reply) = outcome else { panic!("{outcome:?}") };
+fn code(outcome: &AnswerOutcome<'_>) -> ResponseCode {
+    let AnswerOutcome::Reply(reply) = outcome else { panic!("{outcome:?}") };
     reply.response_code()
 }
 
-fn stream(reply: &Reply<'_>) -> Vec<u8> {
+fn stream(reply: &ReplyParts<'_>) -> Vec<u8> {
     let mut bytes = vec![0; Envelope::LEN + reply.message_len()];
     reply.write_stream(&mut bytes);
     bytes
 }
 
 /// Code and indexes of a reply.
-fn shown(reply: &Reply<'_>) -> (ResponseCode, Vec<i32>) {
+fn shown(reply: &ReplyParts<'_>) -> (ResponseCode, Vec<i32>) {
     let bytes = stream(reply);
     let (envelope, rest) = Envelope::split(&bytes).unwrap();
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
@@ -135,8 +136,8 @@ fn shown(reply: &Reply<'_>) -> (ResponseCode, Vec<i32>) {
     (reply.code, answer.values.iter().map(|value| value.index).collect())
 }
 
-fn records() -> Set {
-    Set::default()
+fn records() -> TestSet {
+    TestSet::default()
         .handle("10.1/half")
         .value(3, "URL", b"https://a.example/", PUBLIC)
         .value(1, "NOTE", b"for administrators", PRIVATE)
@@ -156,41 +157,45 @@ fn records() -> Set {
 fn only_what_needs_it_goes_the_slow_way() {
     let layers = records().layer(true);
     let (context, plain) =
-        (context(&layers), Context::new(Records::new(&layers).unwrap(), Service::ALONE, NOW));
+        (context(&layers), AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts::ALONE, NOW));
     let certify = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
     for (handle, flags, why) in [
         ("10.1/public", OpFlags::PLAIN_REQUEST, None),
         ("10.1/half", OpFlags::PLAIN_REQUEST, None),
         ("10.1/public", FLAGS, None),
         ("10.1/missing", FLAGS, None),
-        ("10.1/half", FLAGS, Some(Why::Identity)),
-        ("0.site/status", FLAGS, Some(Why::Identity)),
-        ("10.1/public", certify, Some(Why::Certify)),
-        ("99.9/elsewhere", certify, Some(Why::Certify)),
+        ("10.1/half", FLAGS, Some(SlowReason::Identity)),
+        ("0.site/status", FLAGS, Some(SlowReason::Identity)),
+        ("10.1/public", certify, Some(SlowReason::Certify)),
+        ("99.9/elsewhere", certify, Some(SlowReason::Certify)),
     ] {
         let asked = asks(handle, &[], flags);
         let outcome = answer(&context, &asked);
         match (why, &outcome) {
-            (None, Outcome::Reply(_)) => {}
-            (Some(why), Outcome::Slow(slow)) => assert_eq!(slow.why(), why, "{handle}"),
+            (None, AnswerOutcome::Reply(_)) => {}
+            (Some(why), AnswerOutcome::Slow(slow)) => assert_eq!(slow.why(), why, "{handle}"),
             _ => panic!("{handle}: {outcome:?}"),
         }
         assert!(
-            matches!(answer(&plain, &asked), Outcome::Reply(_)),
+            matches!(answer(&plain, &asked), AnswerOutcome::Reply(_)),
             "without a slow path nothing is left to it"
         );
     }
     let unreadable = asks("10.1/unreadable", &[], FLAGS);
     assert_eq!(code(&answer(&context, &unreadable)), ResponseCode::INSUFFICIENT_PERMISSIONS);
     let site = message(Envelope::request(1), certify, &Request::GetSiteInfo(HandleBody { handle: b"/" }));
-    assert_eq!(slow(&context, &site).why(), Why::Certify);
+    assert_eq!(slow(&context, &site).why(), SlowReason::Certify);
     let answers = answers();
-    assert_eq!(slow(&context, &answers).why(), Why::ChallengeAnswer);
+    assert_eq!(slow(&context, &answers).why(), SlowReason::ChallengeAnswer);
     assert_eq!(code(&answer(&plain, &answers)), ResponseCode::SESSION_TIMEOUT);
     let session = Envelope { session_id: -5, ..Envelope::request(1) };
     let query = Query { handle: b"10.1/public", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let in_session = message(session, FLAGS, &Request::Resolution(query));
-    assert_eq!(slow(&context, &in_session).why(), Why::Identity, "in a session identity always matters");
+    assert_eq!(
+        slow(&context, &in_session).why(),
+        SlowReason::Identity,
+        "in a session identity always matters"
+    );
 }
 
 #[test]
@@ -199,11 +204,13 @@ fn a_certified_request_is_evaluated_like_another() {
     let context = context(&layers);
     for (handle, flags) in [("10.1/public", OpFlags::PLAIN_REQUEST), ("10.1/none", OpFlags::PLAIN_REQUEST)] {
         let (asked, plain) = (asks(handle, &[], flags.with(OpFlags::CERTIFY)), asks(handle, &[], flags));
-        let Evaluated::Reply(reply) = slow(&context, &asked).evaluate(&context) else { panic!("{handle}") };
+        let FirstEvaluation::Reply(reply) = slow(&context, &asked).evaluate(&context) else {
+            panic!("{handle}")
+        };
         assert_eq!(reply.response_code(), code(&answer(&context, &plain)));
     }
     let asked = asks("10.1/half", &[], FLAGS.with(OpFlags::CERTIFY));
-    assert!(matches!(slow(&context, &asked).evaluate(&context), Evaluated::Identity));
+    assert!(matches!(slow(&context, &asked).evaluate(&context), FirstEvaluation::Identity));
 }
 
 #[test]
@@ -264,7 +271,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     let (envelope, rest) = Envelope::split(&original).unwrap();
     let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
     let reply = challenged.answer(&context, &mut room[..60]);
-    assert_eq!(reply.refused(), Some(Refused::AnswerTooLong), "no more than there is room for");
+    assert_eq!(reply.refused(), Some(RefusalReason::AnswerTooLong), "no more than there is room for");
     for (handle, code) in
         [("10.1/gone", ResponseCode::HANDLE_NOT_FOUND), ("99.9/moved", ResponseCode::SERVER_NOT_RESPONSIBLE)]
     {
@@ -281,7 +288,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
 #[test]
 fn one_administrators_value_must_hold_the_right_to_read() {
     let others = AdminPermissions(AdminPermissions::ALL.0 & !READ.0);
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("10.1/x")
         .value(1, "NOTE", b"for administrators", PRIVATE)
         .admin(100, others, (300, "10.1/most"))
@@ -296,18 +303,22 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
     let server = [who(1, "10.1/root")];
     let mut administrators =
-        Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
-    let permits = |administrators: &Administrators<'_>, index, handle| {
+        ServerAdministrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
+    let permits = |administrators: &ServerAdministrators<'_>, index, handle| {
         challenged.permits(&context, who(index, handle), administrators)
     };
-    assert_eq!(permits(&administrators, 300, "10.1/most"), Entitled::No);
-    assert_eq!(permits(&administrators, 300, "10.1/read"), Entitled::Yes);
-    assert_eq!(permits(&administrators, 301, "10.1/read"), Entitled::No);
-    assert_eq!(permits(&administrators, 1, "a"), Entitled::Yes, "types in any case, whoever may read them");
-    assert_eq!(permits(&administrators, 1, "b"), Entitled::No, "sub-types do not count");
-    assert_eq!(permits(&administrators, 1, "10.1/root"), Entitled::Yes, "the server's own");
+    assert_eq!(permits(&administrators, 300, "10.1/most"), AuthorityOutcome::No);
+    assert_eq!(permits(&administrators, 300, "10.1/read"), AuthorityOutcome::Yes);
+    assert_eq!(permits(&administrators, 301, "10.1/read"), AuthorityOutcome::No);
+    assert_eq!(
+        permits(&administrators, 1, "a"),
+        AuthorityOutcome::Yes,
+        "types in any case, whoever may read them"
+    );
+    assert_eq!(permits(&administrators, 1, "b"), AuthorityOutcome::No, "sub-types do not count");
+    assert_eq!(permits(&administrators, 1, "10.1/root"), AuthorityOutcome::Yes, "the server's own");
     administrators.server_reads_all = false;
-    assert_eq!(permits(&administrators, 1, "10.1/root"), Entitled::No);
+    assert_eq!(permits(&administrators, 1, "10.1/root"), AuthorityOutcome::No);
 
     let original = asks("0.site/STATUS", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
@@ -315,18 +326,18 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     assert!(status.is_status() && !challenged.is_status());
     let watchers = [who(5, "10.1/watch")];
     administrators.status = &watchers;
-    assert_eq!(status.permits(&context, who(5, "10.1/watch"), &administrators), Entitled::Yes);
-    assert_eq!(status.permits(&context, who(1, "10.1/root"), &administrators), Entitled::Yes);
-    assert_eq!(status.permits(&context, who(300, "10.1/read"), &administrators), Entitled::No);
+    assert_eq!(status.permits(&context, who(5, "10.1/watch"), &administrators), AuthorityOutcome::Yes);
+    assert_eq!(status.permits(&context, who(1, "10.1/root"), &administrators), AuthorityOutcome::Yes);
+    assert_eq!(status.permits(&context, who(300, "10.1/read"), &administrators), AuthorityOutcome::No);
     let values = ValueBuf::from(&Value::new(1, b"CNRI.SERVER_STATUS", b"requests=1;"));
     let reply = status.status(&context, values.as_bytes(), 1);
     assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1]));
-    assert_eq!(status.answer(&context, &mut []).refused(), Some(Refused::NotPublic));
+    assert_eq!(status.answer(&context, &mut []).refused(), Some(RefusalReason::NotPublic));
 }
 
 #[test]
 fn references_name_directly_and_through_groups() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("10.1/Groups")
         .group(1, &[(300, "10.1/a"), (2, "10.1/Groups"), (5, "99.9/elsewhere"), (0, "10.1/every")])
         .group(2, &[(3, "10.1/Groups"), (1, "10.1/Groups")])
@@ -340,7 +351,7 @@ fn references_name_directly_and_through_groups() {
     let may = |from: (i32, &str), index, handle| {
         entitles(&context, [who(from.0, from.1)].into_iter(), who(index, handle), 100)
     };
-    let is = |from, index, handle| may(from, index, handle) == Entitled::Yes;
+    let is = |from, index, handle| may(from, index, handle) == AuthorityOutcome::Yes;
     // Directly: prefixes fold, local names do not, even where the service folds.
     assert!(is((300, "10.1/a"), 300, "10.1/a"));
     assert!(is((300, "abc/a"), 300, "ABC/a") && !is((300, "10.1/a"), 300, "10.1/A"));
@@ -352,21 +363,25 @@ fn references_name_directly_and_through_groups() {
     // Through groups, and groups in groups, in any case that is stored; circles end.
     let groups = (1, "10.1/GROUPS");
     assert!(is(groups, 300, "10.1/a") && is(groups, 300, "10.1/deep") && is(groups, 9, "10.1/every"));
-    assert_eq!(may(groups, 300, "10.1/nobody"), Entitled::Elsewhere, "one of them is at another service");
-    assert_eq!(may((3, "10.1/Groups"), 300, "10.1/nobody"), Entitled::No);
+    assert_eq!(
+        may(groups, 300, "10.1/nobody"),
+        AuthorityOutcome::Remote,
+        "one of them is at another service"
+    );
+    assert_eq!(may((3, "10.1/Groups"), 300, "10.1/nobody"), AuthorityOutcome::No);
     assert!(!is((3, "10.1/Groups"), 300, "10.1/a"), "groups are not opened backwards");
     assert!(!is((0, "10.1/Groups"), 300, "10.1/a"), "index 0 names no group");
     assert!(!is((4, "10.1/Groups"), 1, "q"), "sub-types are no groups");
-    assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), Entitled::No, "damaged groups are skipped");
-    assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), Entitled::No);
-    assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), Entitled::Elsewhere);
+    assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No, "damaged groups are skipped");
+    assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No);
+    assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), AuthorityOutcome::Remote);
     assert!(is((300, "99.9/elsewhere"), 300, "99.9/elsewhere"), "whom it names directly need not be here");
     assert!(is((1, "10.1"), 1, "10.1/prefix"), "a bare prefix stands for its record");
 }
 
 #[test]
 fn lookups_of_groups_are_bounded() {
-    let mut set = Set::default().handle("10.1/chain");
+    let mut set = TestSet::default().handle("10.1/chain");
     for index in 1..=20 {
         set = set.group(index, &[(index + 1, "10.1/chain")]);
     }
@@ -375,12 +390,15 @@ fn lookups_of_groups_are_bounded() {
     let may = |lookups_max| {
         entitles(&context, [who(1, "10.1/chain")].into_iter(), who(300, "10.1/last"), lookups_max)
     };
-    assert_eq!((may(21), may(20), may(0)), (Entitled::Yes, Entitled::GaveUp, Entitled::GaveUp));
+    assert_eq!(
+        (may(21), may(20), may(0)),
+        (AuthorityOutcome::Yes, AuthorityOutcome::GaveUp, AuthorityOutcome::GaveUp)
+    );
 }
 
 #[test]
 fn keys_come_in_the_order_of_their_indexes() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("10.1/Keys")
         .value(7, "HS_SECKEY", b"seven", PRIVATE)
         .value(3, "hs_seckey", b"three", UNREADABLE)
@@ -399,22 +417,26 @@ fn keys_come_in_the_order_of_their_indexes() {
     assert_eq!(of(9, "HS_SECKEY"), [""; 0], "no public text is a secret");
     assert_eq!(of(0, "HS_PUBKEY"), ["five"]);
     assert_eq!(keys(&context, who(0, "10.1/none"), b"HS_PUBKEY").unwrap().count(), 0);
-    assert_eq!(keys(&context, who(0, "99.9/x"), b"HS_PUBKEY").unwrap_err(), NotLocal::Elsewhere);
+    assert_eq!(keys(&context, who(0, "99.9/x"), b"HS_PUBKEY").unwrap_err(), NotLocal::Remote);
 }
 
 #[test]
 fn another_server_gets_its_verdict() {
-    use handle_proto::wire::auth::Verification;
+    use handle_proto::wire::auth::VerificationRequest;
     use handle_proto::wire::digest::RequestDigest;
     let layers = records().layer(true);
     let context = context(&layers);
     let digest = RequestDigest { algorithm: handle_proto::code::DigestAlgorithm::SHA1, digest: &[0; 20] };
-    let verification =
-        Verification { identity: who(300, "10.1/admin"), nonce: &[0; 16], digest, signed_response: b"\x02" };
+    let verification = VerificationRequest {
+        identity: who(300, "10.1/admin"),
+        nonce: &[0; 16],
+        digest,
+        signed_response: b"\x02",
+    };
     let asked = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
     let (envelope, rest) = Envelope::split(&asked).unwrap();
-    let Outcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
-    assert_eq!(slow.why(), Why::Verification);
+    let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
+    assert_eq!(slow.why(), SlowReason::Verification);
     for is_valid in [false, true] {
         let bytes = stream(&slow.verdict(&context, is_valid));
         assert_eq!(Message::decode(&bytes[Envelope::LEN..]).unwrap().body, [u8::from(is_valid)]);
@@ -423,14 +445,14 @@ fn another_server_gets_its_verdict() {
 
 #[test]
 fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("0.NA/10.1")
         .value(1, "HS_SERV.PREFIX", b"0.SERV/x", PUBLIC)
         .handle("10.1/a")
         .layer(true);
-    let (alone, second) = (context(&layers), Service { servers_count: 2, server_at: 1, ..SERVICE });
+    let (alone, second) = (context(&layers), ServiceFacts { servers_count: 2, server_at: 1, ..SERVICE });
     let asked = answers();
-    let verifies = |context: &Context<'_, _>, handle: &str| {
+    let verifies = |context: &AnswerContext<'_, _>, handle: &str| {
         let reply = slow(context, &asked).verifies(context, handle.as_bytes()).err();
         reply.map(|reply| (reply.response_code(), reply.refused()))
     };
@@ -438,21 +460,21 @@ fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
         assert_eq!(verifies(&alone, handle), None, "{handle}");
     }
     let not_responsible = |refused| Some((ResponseCode::SERVER_NOT_RESPONSIBLE, Some(refused)));
-    assert_eq!(verifies(&alone, "99.9/a"), not_responsible(Refused::NotHomed));
+    assert_eq!(verifies(&alone, "99.9/a"), not_responsible(RefusalReason::NotHomed));
     assert_eq!(verifies(&alone, "0.NA/10.1.2"), Some((ResponseCode::PREFIX_REFERRAL, None)));
-    let second = Context::new(Records::new(&layers).unwrap(), second, NOW);
+    let second = AnswerContext::new(RecordSet::new(&layers).unwrap(), second, NOW);
     let elsewhere = ["10.1/a", "10.1/b", "10.1/c", "10.1/d", "10.1/e", "10.1/f"];
     let (here, there): (Vec<_>, Vec<_>) =
         elsewhere.iter().map(|handle| verifies(&second, handle)).partition(Option::is_none);
     assert!(!here.is_empty() && !there.is_empty());
-    assert!(there.iter().all(|verifies| *verifies == not_responsible(Refused::OtherServer)));
+    assert!(there.iter().all(|verifies| *verifies == not_responsible(RefusalReason::OtherServer)));
 }
 
 /// Handles under an @ may be computed.
 #[derive(Debug)]
-struct Extended;
+struct ExtendedNames;
 
-impl MayCompute for Extended {
+impl MayCompute for ExtendedNames {
     fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
         Some(&handle[..handle.iter().position(|&byte| byte == b'@')?])
     }
@@ -460,9 +482,9 @@ impl MayCompute for Extended {
 
 #[test]
 fn only_what_is_not_stored_is_computed() {
-    let layers = Set::default().handle("10.1/a@b").value(1, "URL", b"u", PUBLIC).layer(true);
+    let layers = TestSet::default().handle("10.1/a@b").value(1, "URL", b"u", PUBLIC).layer(true);
     let plain = context(&layers);
-    let computing = plain.computing(Some(&Extended));
+    let computing = plain.computing(Some(&ExtendedNames));
     let (public, certify) = (OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY));
     assert_eq!(code(&answer(&computing, &asks("10.1/a@b", &[], public))), ResponseCode::SUCCESS);
     assert_eq!(code(&answer(&computing, &asks("10.1/none", &[], public))), ResponseCode::HANDLE_NOT_FOUND);
@@ -471,19 +493,21 @@ fn only_what_is_not_stored_is_computed() {
         code(&answer(&computing, &asks("99.9/a@c", &[], public))),
         ResponseCode::SERVER_NOT_RESPONSIBLE
     );
-    for (flags, why) in [(public, Why::Template), (FLAGS, Why::Template), (certify, Why::Certify)] {
+    for (flags, why) in
+        [(public, SlowReason::Template), (FLAGS, SlowReason::Template), (certify, SlowReason::Certify)]
+    {
         let asked = asks("10.1/a@c", &[], flags);
         let slow = slow(&computing, &asked);
         assert_eq!((slow.why(), slow.handle()), (why, &b"10.1/a@c"[..]));
-        assert!(matches!(slow.evaluate(&computing), Evaluated::Template));
+        assert!(matches!(slow.evaluate(&computing), FirstEvaluation::Template));
         assert_eq!(slow.not_computed(&computing).response_code(), ResponseCode::HANDLE_NOT_FOUND);
     }
 }
 
 #[test]
 fn computed_values_are_selected_as_stored_ones() {
-    let layers = Set::default().handle("10.1/a").layer(true);
-    let context = context(&layers).computing(Some(&Extended));
+    let layers = TestSet::default().handle("10.1/a").layer(true);
+    let context = context(&layers).computing(Some(&ExtendedNames));
     let value = |index, permissions| Value { permissions, ..Value::new(index, b"URL", b"u") };
     let values = [value(1, PUBLIC), value(2, PRIVATE), value(3, UNREADABLE), value(4, PUBLIC)];
     let mut encoded = vec![];
@@ -504,10 +528,10 @@ fn computed_values_are_selected_as_stored_ones() {
         assert_eq!(shown(&reply), expected, "{indexes:?}");
     }
     for (session_id, indexes, hides) in [
-        (0, &[][..], Some(Refused::NotPublic)),
-        (0, &[3, 2], Some(Refused::NotPublic)),
-        (0, &[3], Some(Refused::Unreadable)),
-        (-1, &[1], Some(Refused::NotPublic)),
+        (0, &[][..], Some(RefusalReason::NotPublic)),
+        (0, &[3, 2], Some(RefusalReason::NotPublic)),
+        (0, &[3], Some(RefusalReason::Unreadable)),
+        (-1, &[1], Some(RefusalReason::NotPublic)),
         (-1, &[9], None),
     ] {
         let mut asked = asks("10.1/a@b", indexes, FLAGS);
@@ -517,13 +541,13 @@ fn computed_values_are_selected_as_stored_ones() {
     let asked = asks("10.1/a@b", &[], public);
     let (mut values, all) = (encoded.clone(), encoded.len());
     let reply = slow(&context, &asked).computed(&context, &mut values[..all - 1], 4);
-    assert_eq!(reply.refused(), Some(Refused::TemplateFailed), "what does not decode is not sent");
+    assert_eq!(reply.refused(), Some(RefusalReason::TemplateFailed), "what does not decode is not sent");
 }
 
 #[test]
 fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
-    let layers = Set::default().handle("10.1/a").admin(100, READ, (300, "10.1/read")).layer(true);
-    let context = context(&layers).computing(Some(&Extended));
+    let layers = TestSet::default().handle("10.1/a").admin(100, READ, (300, "10.1/read")).layer(true);
+    let context = context(&layers).computing(Some(&ExtendedNames));
     let (answers, original) = (answers(), asks("10.1/a@b", &[], FLAGS));
     let (envelope, rest) = Envelope::split(&original).unwrap();
     let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
@@ -542,11 +566,11 @@ fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
     let challenged = challenged.with_computed(&encoded);
     let server = [who(1, "10.1/root")];
     let administrators =
-        Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
+        ServerAdministrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
     let permits = |index, handle| challenged.permits(&context, who(index, handle), &administrators);
-    assert_eq!(permits(300, "10.1/read"), Entitled::Yes);
-    assert_eq!(permits(1, "10.1/root"), Entitled::Yes);
-    assert_eq!(permits(300, "10.1/forger"), Entitled::No, "what is computed gives no rights");
+    assert_eq!(permits(300, "10.1/read"), AuthorityOutcome::Yes);
+    assert_eq!(permits(1, "10.1/root"), AuthorityOutcome::Yes);
+    assert_eq!(permits(300, "10.1/forger"), AuthorityOutcome::No, "what is computed gives no rights");
     let mut room = [0; 4096];
     let reply = challenged.answer(&context, &mut room);
     assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1, 100]));
@@ -555,8 +579,8 @@ fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
 #[test]
 fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_the_session() {
     let layers = records().layer(true);
-    let with = |service| Context::new(Records::new(&layers).unwrap(), service, NOW);
-    let (context, without) = (with(Service { sessions: true, ..SERVICE }), with(SERVICE));
+    let with = |service| AnswerContext::new(RecordSet::new(&layers).unwrap(), service, NOW);
+    let (context, without) = (with(ServiceFacts { sessions: true, ..SERVICE }), with(SERVICE));
     let envelope = Envelope { session_id: 9, ..Envelope::request(1) };
     let asks = |handle: &str, flags| {
         let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
@@ -570,22 +594,22 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
         asks("99.9/moved", OpFlags::PLAIN_REQUEST),
     ];
     for asked in &public {
-        let Outcome::InSession(reply) = answer(&context, asked) else { panic!("{asked:?}") };
+        let AnswerOutcome::InSession(reply) = answer(&context, asked) else { panic!("{asked:?}") };
         assert_eq!(reply.session_id(), 9);
-        let refused = reply.refusing(Refused::WrongMac);
+        let refused = reply.refusing(RefusalReason::WrongMac);
         let (envelope, _) = Envelope::split(&stream(&refused)).map(|(envelope, _)| (envelope, ())).unwrap();
         assert_eq!((envelope.session_id, envelope.request_id), (9, 1), "the same frame");
         let mut outside = asked.clone();
         outside[4..8].fill(0);
         let alone = without.service().signs && reply.certifies();
         if !alone {
-            let Outcome::Reply(plain) = answer(&without, &outside) else { panic!("{outside:?}") };
+            let AnswerOutcome::Reply(plain) = answer(&without, &outside) else { panic!("{outside:?}") };
             assert_eq!(shown(&reply), shown(&plain));
         }
     }
     let mut batched = 0;
     answer_batch(&context, &mut Scratch::new(), public.iter().map(Vec::as_slice), |at, outcome| {
-        let (InBatch::Other(Outcome::InSession(reply)), Outcome::InSession(alone)) =
+        let (InBatch::Other(AnswerOutcome::InSession(reply)), AnswerOutcome::InSession(alone)) =
             (outcome, answer(&context, &public[at]))
         else {
             panic!("{outcome:?}")
@@ -596,23 +620,26 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     assert_eq!(batched, public.len());
     let site = Request::GetSiteInfo(HandleBody { handle: b"/" });
     for (asked, why) in [
-        (asks("10.1/public", FLAGS), Why::Session),
-        (asks("10.1/public", certified.with(OpFlags::ENCRYPT)), Why::Session),
-        (message(envelope, certified, &site), Why::Session),
-        (message(envelope, FLAGS, &Request::SessionTerminate(HandleBody { handle: b"/" })), Why::Session),
-        (answers(), Why::Session),
+        (asks("10.1/public", FLAGS), SlowReason::Session),
+        (asks("10.1/public", certified.with(OpFlags::ENCRYPT)), SlowReason::Session),
+        (message(envelope, certified, &site), SlowReason::Session),
+        (
+            message(envelope, FLAGS, &Request::SessionTerminate(HandleBody { handle: b"/" })),
+            SlowReason::Session,
+        ),
+        (answers(), SlowReason::Session),
     ] {
         assert_eq!(slow(&context, &asked).why(), why);
     }
     let exchange = KeyExchange::ServerKey;
     let setup = SessionSetup { exchange, timeout_s: 0, identity: who(1, "10.1/admin") };
     let setup = message(Envelope::request(1), FLAGS, &Request::SessionSetup(setup));
-    assert_eq!(slow(&context, &setup).why(), Why::SessionSetup);
+    assert_eq!(slow(&context, &setup).why(), SlowReason::SessionSetup);
     assert_eq!(code(&answer(&without, &setup)), ResponseCode::SESSION_FAILED);
     // What is encrypted has to be decrypted first; nobody does without sessions.
     let mut hidden = asks("10.1/public", certified);
     hidden[2] |= 0x40;
-    assert!(matches!(answer(&context, &hidden), Outcome::Encrypted));
+    assert!(matches!(answer(&context, &hidden), AnswerOutcome::Encrypted));
     assert_eq!(code(&answer(&without, &hidden)), ResponseCode::SESSION_TIMEOUT);
     hidden[4..8].fill(0);
     assert_eq!(code(&answer(&context, &hidden)), ResponseCode::SESSION_FAILED, "outside of any");
@@ -621,7 +648,8 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
 #[test]
 fn what_is_confidential_follows_from_flags_version_and_values() {
     let layers = records().layer(true);
-    let context = Context::new(Records::new(&layers).unwrap(), Service { sessions: true, ..SERVICE }, NOW);
+    let context =
+        AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts { sessions: true, ..SERVICE }, NOW);
     let mut room = vec![0; 4096];
     for (minor, index, flags, is_confidential) in [
         (11, 1, FLAGS, true),
@@ -645,7 +673,7 @@ fn what_is_confidential_follows_from_flags_version_and_values() {
 
 #[test]
 fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("0.NA/10.1")
         .value(300, "HS_SECKEY", b"secret", PRIVATE)
         .group(1, &[(300, "10.1/a")])
@@ -657,21 +685,21 @@ fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
     assert_eq!(found(300, "0.NA/10.1"), Ok(1));
     assert_eq!(found(300, "0.na/10.1"), Ok(1));
     assert_eq!(found(0, "0.NA/10.1"), Ok(1));
-    assert_eq!(found(301, "0.NA/10.1"), Err(NotLocal::Elsewhere), "the registry may have it");
-    assert_eq!(found(300, "0.NA/10.2"), Err(NotLocal::Elsewhere), "a prefix that is not homed here");
-    assert_eq!(found(300, "0.NA/10.3"), Err(NotLocal::Elsewhere));
+    assert_eq!(found(301, "0.NA/10.1"), Err(NotLocal::Remote), "the registry may have it");
+    assert_eq!(found(300, "0.NA/10.2"), Err(NotLocal::Remote), "a prefix that is not homed here");
+    assert_eq!(found(300, "0.NA/10.3"), Err(NotLocal::Remote));
     let may = |index, handle| entitles(&context, [who(index, handle)].into_iter(), who(300, "10.1/a"), 100);
-    assert_eq!(may(1, "0.NA/10.1"), Entitled::Yes);
-    assert_eq!(may(2, "0.NA/10.1"), Entitled::Elsewhere);
-    assert_eq!(may(300, "0.NA/10.1"), Entitled::No, "what is there is no group");
+    assert_eq!(may(1, "0.NA/10.1"), AuthorityOutcome::Yes);
+    assert_eq!(may(2, "0.NA/10.1"), AuthorityOutcome::Remote);
+    assert_eq!(may(300, "0.NA/10.1"), AuthorityOutcome::No, "what is there is no group");
 }
 
 #[test]
 fn listing_is_left_to_another_process_where_one_does_it() {
-    let layers = Set::default().handle("10.1/a").value(1, "URL", b"x", PUBLIC).layer(true);
-    let records = Records::new(&layers).unwrap();
-    let with = Service { forwards_listing: true, ..SERVICE };
-    let (with, without) = (Context::new(records, with, NOW), context(&layers));
+    let layers = TestSet::default().handle("10.1/a").value(1, "URL", b"x", PUBLIC).layer(true);
+    let records = RecordSet::new(&layers).unwrap();
+    let with = ServiceFacts { forwards_listing: true, ..SERVICE };
+    let (with, without) = (AnswerContext::new(records, with, NOW), context(&layers));
     let handle = HandleBody { handle: b"0.NA/10.1" };
     for (request, is_listing) in [
         (Request::ListHandles(handle), true),
@@ -679,33 +707,33 @@ fn listing_is_left_to_another_process_where_one_does_it() {
         (Request::DeleteHandle(handle), false),
     ] {
         let asked = message(Envelope::request(5), FLAGS, &request);
-        assert_eq!(matches!(answer(&with, &asked), Outcome::Listing), is_listing, "{request:?}");
-        let refused = |outcome: Outcome<'_>| matches!(outcome, Outcome::Reply(reply) if reply.refused() == Some(Refused::Administration));
+        assert_eq!(matches!(answer(&with, &asked), AnswerOutcome::Listing), is_listing, "{request:?}");
+        let refused = |outcome: AnswerOutcome<'_>| matches!(outcome, AnswerOutcome::Reply(reply) if reply.refused() == Some(RefusalReason::Administration));
         assert_ne!(refused(answer(&with, &asked)), is_listing, "{request:?}");
         assert!(refused(answer(&without, &asked)), "{request:?}");
         // The refusal of a listing refers to its request.
         let (envelope, rest) = Envelope::split(&asked).unwrap();
-        let busy = refuse_listing(&with, envelope, rest, Refused::Busy);
+        let busy = refuse_listing(&with, envelope, rest, RefusalReason::Busy);
         let mut bytes = vec![0; Envelope::LEN + busy.message_len()];
         busy.write_stream(&mut bytes);
         assert_eq!(Envelope::split(&bytes).unwrap().0.request_id, 5);
     }
     let cut = message(Envelope::request(5), FLAGS, &Request::ListHandles(handle));
     let (envelope, rest) = Envelope::split(&cut).unwrap();
-    let busy = refuse_listing(&with, envelope, &rest[..10], Refused::Busy);
-    assert_eq!(busy.refused(), Some(Refused::Busy), "whatever is missing");
+    let busy = refuse_listing(&with, envelope, &rest[..10], RefusalReason::Busy);
+    assert_eq!(busy.refused(), Some(RefusalReason::Busy), "whatever is missing");
 }
 
 #[test]
 fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resolves_for_them() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("0.NA/10.5")
         .value(1, "HS_SITE.PREFIX", b"a site", PUBLIC)
         .handle("0.NA/10.6")
         .value(1, "URL", b"x", PUBLIC)
         .layer(true);
-    let records = Records::new(&layers).unwrap();
-    let with = Context::new(records, Service { resolves_for_old: true, ..SERVICE }, NOW);
+    let records = RecordSet::new(&layers).unwrap();
+    let with = AnswerContext::new(records, ServiceFacts { resolves_for_old: true, ..SERVICE }, NOW);
     let without = context(&layers);
     let asked = |minor, handle: &str, flags| {
         let (version, suggested) = (Version::new(2, minor), Version::new(2, minor));
@@ -727,18 +755,18 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
         let asked = asked(minor, handle, flags);
         let case = format!("2.{minor} {handle}");
         match answer(&with, &asked) {
-            Outcome::Slow(slow) => {
+            AnswerOutcome::Slow(slow) => {
                 assert!(is_left && slow.wants_no_referral(&with), "{case}");
-                let Evaluated::Reply(reply) = slow.evaluate(&with) else { panic!("{case}") };
+                let FirstEvaluation::Reply(reply) = slow.evaluate(&with) else { panic!("{case}") };
                 assert_eq!(reply.response_code(), ResponseCode::PREFIX_REFERRAL, "{case}");
             }
-            outcome => assert!(!is_left && matches!(outcome, Outcome::Reply(_)), "{case}"),
+            outcome => assert!(!is_left && matches!(outcome, AnswerOutcome::Reply(_)), "{case}"),
         }
         let mut in_batch = None;
         answer_batch(&with, &mut Scratch::new(), [&asked[..]], |_, outcome| {
-            in_batch = Some(matches!(outcome, InBatch::Other(Outcome::Slow(_))));
+            in_batch = Some(matches!(outcome, InBatch::Other(AnswerOutcome::Slow(_))));
         });
         assert_eq!(in_batch, Some(is_left), "{case} in a batch");
-        assert!(matches!(answer(&without, &asked), Outcome::Reply(_)), "{case}");
+        assert!(matches!(answer(&without, &asked), AnswerOutcome::Reply(_)), "{case}");
     }
 }

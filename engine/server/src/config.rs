@@ -1,7 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::forward::config::ForwardConfig;
-use crate::observe::settings::Observe;
+use crate::observe::settings::ObserveParameters;
 use crate::query_log;
 use crate::rate_limit::RateLimitConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
@@ -9,7 +9,7 @@ use crate::tcp::settings::TcpSettings;
 use crate::templates::TemplatesConfig;
 use crate::verification::RecordChecks;
 use anyhow::ensure;
-use handle_net::Choice;
+use handle_net::DatapathChoice;
 use handle_process::listen::each_once;
 use handle_process::{log, text};
 use handle_proto::limit;
@@ -68,9 +68,9 @@ pub struct Config {
     /// Copy the set into memory of our own instead of mapping its files.
     pub copy_to_memory: bool,
     /// Sizes of everything that is bounded.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// What the outside may see.
-    pub observe: Observe,
+    pub observe: ObserveParameters,
     /// Connections.
     pub tcp: TcpSettings,
     /// Values computed for handles that are not stored.
@@ -88,7 +88,7 @@ pub struct Config {
     /// How many datagrams go to whom.
     pub rate_limit: RateLimitConfig,
     /// Whether and how answers are logged.
-    pub query_log: query_log::Settings,
+    pub query_log: query_log::QueryLogSettings,
 }
 
 /// How datagrams are moved.
@@ -104,7 +104,7 @@ pub enum Datapath {
     Portable,
 }
 
-impl From<Datapath> for Choice {
+impl From<Datapath> for DatapathChoice {
     fn from(datapath: Datapath) -> Self {
         match datapath {
             Datapath::Auto => Self::Auto,
@@ -117,7 +117,7 @@ impl From<Datapath> for Choice {
 /// Sizes of everything that is bounded. When something is full, we drop and count.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Datagrams that are received and answered together; a train counts once. Of single datagrams the portable datapath
     /// takes at most 64.
     pub batch_datagrams: usize,
@@ -173,8 +173,8 @@ impl Default for Config {
             verify_bytes_per_s: 64 << 20,
             wait_for_set: true,
             copy_to_memory: false,
-            limits: Limits::default(),
-            observe: Observe::default(),
+            limits: ServerLimits::default(),
+            observe: ObserveParameters::default(),
             tcp: TcpSettings::default(),
             templates: TemplatesConfig::default(),
             server_key: None,
@@ -183,12 +183,12 @@ impl Default for Config {
             sessions: SessionsConfig::default(),
             forward: ForwardConfig::default(),
             rate_limit: RateLimitConfig::default(),
-            query_log: query_log::Settings::default(),
+            query_log: query_log::QueryLogSettings::default(),
         }
     }
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             batch_datagrams: 512,
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut Limits)| {
+        let with = |change: fn(&mut ServerLimits)| {
             let mut config = Config::default();
             change(&mut config.limits);
             config.check().is_ok()

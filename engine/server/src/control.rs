@@ -1,6 +1,6 @@
 //! Status, statistics and commands over a UNIX socket: a line in, a line of JSON out.
 
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::takeover;
 use anyhow::{Context as _, bail};
 use handle_process::socket::bind_for_owner;
@@ -96,7 +96,7 @@ impl Control {
     }
 
     /// Serves clients, each in a thread, until the server stops.
-    pub fn serve(mut self, shared: &Arc<Shared>) {
+    pub fn serve(mut self, shared: &Arc<ServerState>) {
         let clients = Arc::new(AtomicUsize::new(0));
         while !shared.is_stopped() {
             let client = match self.listener.accept() {
@@ -136,7 +136,7 @@ impl Control {
 }
 
 /// Answers the lines of one client until it goes, is silent for too long, or the server stops.
-fn talk(mut client: &UnixStream, shared: &Shared, line_len_max: usize) -> std::io::Result<()> {
+fn talk(mut client: &UnixStream, shared: &ServerState, line_len_max: usize) -> std::io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(ACCEPT_PATIENCE))?;
     client.set_write_timeout(Some(LINE_PATIENCE))?;
@@ -180,7 +180,7 @@ impl Drop for Control {
 }
 
 /// Carries out one command.
-fn answer(command: &str, shared: &Shared) -> Value {
+fn answer(command: &str, shared: &ServerState) -> Value {
     match command {
         "status" => shared.status(),
         "stats" => shared.stats(),

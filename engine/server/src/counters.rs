@@ -8,10 +8,10 @@
 //! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
 //! `tcp_closed_*`. Every message over one is in `tcp_requests_answered`, `tcp_requests_under_way` or one of `tcp_dropped_*`.
 
-use crate::latency::{Histogram, Times};
+use crate::latency::{AnswerTimes, Histogram};
 use crossbeam_utils::CachePadded;
 use handle_proto::ResponseCode;
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,14 +62,14 @@ impl Transport {
 
 /// Which way an answer took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AnswerPath {
     /// The worker that received the request answered it.
     Worker,
     /// It was made on the slow path, and the worker sent it.
     Slow,
 }
 
-impl Way {
+impl AnswerPath {
     /// Both; the position of each is its number.
     pub const ALL: [Self; 2] = [Self::Worker, Self::Slow];
 
@@ -86,7 +86,7 @@ impl Way {
 /// Whether a number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "written so in the table")]
-pub enum Kind {
+pub enum CounterKind {
     /// It only grows; its metric ends in `_total`.
     counter,
     /// It is how many there are now.
@@ -95,7 +95,7 @@ pub enum Kind {
 
 /// How a counter is called outside: a row of [`Counters::TABLE`].
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct CounterRow {
     /// Its name in `stats`.
     pub name: &'static str,
     /// What is counted. Where several rows are one metric, what stands before the colon is about all of them.
@@ -103,7 +103,7 @@ pub struct Row {
     /// The metric, without `handled_` in front and `_total` behind.
     pub metric: &'static str,
     /// Whether it only grows.
-    pub kind: Kind,
+    pub kind: CounterKind,
     /// What tells the counters of one metric apart.
     pub labels: &'static [(&'static str, &'static str)],
 }
@@ -111,11 +111,11 @@ pub struct Row {
 macro_rules! row {
     ($name:ident, $help:expr) => { row!($name, $help, counter, stringify!($name), ) };
     ($name:ident, $help:expr, $kind:ident, $metric:expr, $($label:ident = $value:literal)*) => {
-        Row {
+        CounterRow {
             name: stringify!($name),
             help: $help.trim_ascii(),
             metric: $metric,
-            kind: Kind::$kind,
+            kind: CounterKind::$kind,
             labels: &[$((stringify!($label), $value),)*],
         }
     };
@@ -135,9 +135,9 @@ macro_rules! counters {
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: Counter,)*
             /// How long answers took, by transport and way.
-            answer_times: [[Histogram; Way::ALL.len()]; Transport::ALL.len()],
-            /// Errors, by reason in the order of [`Refused::ALL`].
-            refused: [Counter; Refused::ALL.len()],
+            answer_times: [[Histogram; AnswerPath::ALL.len()]; Transport::ALL.len()],
+            /// Errors, by reason in the order of [`RefusalReason::ALL`].
+            refused: [Counter; RefusalReason::ALL.len()],
             /// Replies by transport, and by response code in the order of [`ResponseCode::KNOWN`].
             replies: [[Counter; ResponseCode::KNOWN.len()]; Transport::ALL.len()],
         }
@@ -155,7 +155,7 @@ macro_rules! counters {
 
         impl Counters {
             /// How each of the plain counters is called.
-            pub const TABLE: &'static [Row] = &[$(
+            pub const TABLE: &'static [CounterRow] = &[$(
                 row!($name, concat!($($doc),*) $(, $kind, $metric, $($($label = $value)*)?)?),
             )*];
 
@@ -317,18 +317,18 @@ impl Counters {
         for replies in &self.replies {
             add_named(sums, "replies", codes().zip(replies));
         }
-        let reasons = Refused::ALL.iter().map(|refused| refused.name().to_owned());
+        let reasons = RefusalReason::ALL.iter().map(|refused| refused.name().to_owned());
         add_named(sums, "refused", reasons.zip(&self.refused));
     }
 
     /// How long answers over `transport` took that came this way.
     #[must_use]
-    pub const fn answer_times(&self, transport: Transport, way: Way) -> &Histogram {
+    pub const fn answer_times(&self, transport: Transport, way: AnswerPath) -> &Histogram {
         &self.answer_times[transport as usize][way as usize]
     }
 
     /// Counts a reply by its code, and an error by its reason.
-    pub fn count_reply(&self, transport: Transport, code: ResponseCode, refused: Option<Refused>) {
+    pub fn count_reply(&self, transport: Transport, code: ResponseCode, refused: Option<RefusalReason>) {
         if let Some(at) = CODE_AT.get(usize::try_from(code.0).unwrap_or(usize::MAX)).copied() {
             self.replies[transport as usize][usize::from(at)].add(1);
         }
@@ -340,14 +340,14 @@ impl Counters {
 
 /// How long answers took that are counted in `sets`, by transport and way.
 fn times<'c>(sets: impl Iterator<Item = &'c Counters> + Clone) -> Value {
-    let times = |transport, way: Way| {
-        let times = Times::of(sets.clone().map(|counters| counters.answer_times(transport, way)));
+    let times = |transport, way: AnswerPath| {
+        let times = AnswerTimes::of(sets.clone().map(|counters| counters.answer_times(transport, way)));
         (way.name().to_owned(), times.to_json())
     };
     let by_way = |transport: Transport| {
         (
             transport.name().to_owned(),
-            Way::ALL.into_iter().map(|way| times(transport, way)).collect::<Value>(),
+            AnswerPath::ALL.into_iter().map(|way| times(transport, way)).collect::<Value>(),
         )
     };
     Transport::ALL.into_iter().map(by_way).collect()
@@ -369,9 +369,9 @@ const CODE_AT: [u8; 512] = {
 
 /// The sets of all workers.
 #[derive(Clone, Debug)]
-pub struct Shards(Arc<[CachePadded<Counters>]>);
+pub struct CounterShards(Arc<[CachePadded<Counters>]>);
 
-impl Shards {
+impl CounterShards {
     /// Sets for `workers_count` workers, all zero.
     #[must_use]
     pub fn new(workers_count: usize) -> Self {
@@ -411,10 +411,10 @@ impl Shards {
         ResponseCode::KNOWN.iter().enumerate().map(move |(at, &code)| (code, count(at)))
     }
 
-    /// Errors by reason, of all workers, in the order of [`Refused::ALL`].
-    pub fn refused(&self) -> impl Iterator<Item = (Refused, u64)> {
+    /// Errors by reason, of all workers, in the order of [`RefusalReason::ALL`].
+    pub fn refused(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
         let count = |at: usize| self.iter().map(|set| set.refused[at].get()).sum();
-        Refused::ALL.iter().enumerate().map(move |(at, &refused)| (refused, count(at)))
+        RefusalReason::ALL.iter().enumerate().map(move |(at, &refused)| (refused, count(at)))
     }
 
     /// The sum of one counter over all workers.
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn every_code_with_a_name_has_a_counter_of_its_own() {
-        let shards = Shards::new(2);
+        let shards = CounterShards::new(2);
         for (at, &code) in ResponseCode::KNOWN.iter().enumerate() {
             shards.shard(at % 2).count_reply(Transport::ALL[at % 2], code, None);
         }
@@ -441,11 +441,11 @@ mod tests {
             Transport::ALL.map(|transport| shards.replies(transport).map(|(_, count)| count).sum());
         let odd = ResponseCode::KNOWN.len() as u64 / 2;
         assert_eq!(replied, [ResponseCode::KNOWN.len() as u64 - odd, odd]);
-        for &refused in Refused::ALL {
+        for &refused in RefusalReason::ALL {
             shards.shard(1).count_reply(Transport::Udp, refused.code(), Some(refused));
         }
         let json = shards.to_json();
-        for refused in Refused::ALL {
+        for refused in RefusalReason::ALL {
             assert_eq!(json["total"]["refused"][refused.name()], 1, "{refused:?}");
         }
     }
@@ -459,11 +459,11 @@ mod tests {
             for other in same {
                 assert_ne!(other.labels, row.labels, "{} and {}", row.name, other.name);
                 assert_eq!(other.kind, row.kind, "{} and {}", row.name, other.name);
-                let names = |row: &Row| row.labels.iter().map(|&(name, _)| name).collect::<Vec<_>>();
+                let names = |row: &CounterRow| row.labels.iter().map(|&(name, _)| name).collect::<Vec<_>>();
                 assert_eq!(names(other), names(row), "{} and {}", row.name, other.name);
             }
         }
-        let shards = Shards::new(2);
+        let shards = CounterShards::new(2);
         shards.shard(1).datagrams_received.add(3);
         let json = shards.to_json();
         assert_eq!(

@@ -17,11 +17,11 @@ pub(crate) mod queue;
 pub(crate) mod stats;
 mod thread;
 
-use crate::slow::queue::Job;
-use breaker::Breaker;
+use crate::slow::queue::SlowJob;
+use breaker::CircuitBreaker;
 use config::ForwardConfig;
 use handle_sessions::forward::ForwardedRequest;
-use places::{NoPlace, Place, Places};
+use places::{ForwardPlace, ForwardPlaces, NoPlace};
 use queue::{ForwardItem, ForwardQueue};
 use stats::{ForwardCounts, ForwardStats};
 use std::net::IpAddr;
@@ -33,24 +33,24 @@ use zeroize::Zeroizing;
 
 /// What all forwarding threads share.
 #[derive(Debug)]
-pub(crate) struct Forward {
+pub(crate) struct Forwarder {
     path: PathBuf,
     /// How many threads there are.
     pub(crate) threads: usize,
     patience: Duration,
     pub(crate) identities: bool,
     pub(crate) queue: ForwardQueue,
-    places: Places,
-    breaker: Breaker,
+    places: ForwardPlaces,
+    breaker: CircuitBreaker,
     counts: ForwardCounts,
 }
 
 /// What a job has while it is forwarded.
 #[derive(Debug)]
-pub(crate) struct Forwarding {
-    place: Place,
+pub(crate) struct ForwardState {
+    place: ForwardPlace,
     /// What is sent to `handle-admin`; its connection from the first part of a listing on.
-    stage: Stage,
+    stage: ForwardStage,
     /// The answer where there is no other, unsigned.
     busy: Vec<u8>,
     /// Whether that is to be signed.
@@ -58,7 +58,7 @@ pub(crate) struct Forwarding {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ForwardStage {
     /// Nothing is sent yet: this frame is to be.
     Request(Zeroizing<Vec<u8>>),
     /// A part of a listing has come over this connection, and others will.
@@ -67,24 +67,29 @@ enum Stage {
     Over,
 }
 
-impl Forwarding {
+impl ForwardState {
     /// `request` in its `place`. `busy` is its answer where there is no other, to be signed if `signs` says so.
-    pub(crate) fn new(place: Place, request: &ForwardedRequest<'_>, busy: Vec<u8>, signs: bool) -> Box<Self> {
+    pub(crate) fn new(
+        place: ForwardPlace,
+        request: &ForwardedRequest<'_>,
+        busy: Vec<u8>,
+        signs: bool,
+    ) -> Box<Self> {
         let mut frame = Zeroizing::new(Vec::with_capacity(4 + request.expected_len()));
         frame.extend_from_slice(&[0; 4]);
         request.encode(&mut frame);
         let len = u32::try_from(frame.len() - 4).expect("two messages are below 4 GiB");
         frame[..4].copy_from_slice(&len.to_be_bytes());
-        Box::new(Self { place, stage: Stage::Request(frame), busy, signs })
+        Box::new(Self { place, stage: ForwardStage::Request(frame), busy, signs })
     }
 
     /// Whether the answer goes on behind what has come.
     pub(crate) const fn has_more(&self) -> bool {
-        matches!(self.stage, Stage::Listing(_))
+        matches!(self.stage, ForwardStage::Listing(_))
     }
 }
 
-impl Forward {
+impl Forwarder {
     /// What `config` asks for; `None` where nothing is forwarded. `jobs_count` is the number of jobs of the slow path.
     pub(crate) fn new(config: &ForwardConfig, jobs_count: usize) -> Option<Self> {
         Some(Self {
@@ -93,14 +98,14 @@ impl Forward {
             patience: Duration::from_millis(config.patience_ms.into()),
             identities: config.identities,
             queue: ForwardQueue::default(),
-            places: Places::new(config, jobs_count),
-            breaker: Breaker::new(Duration::from_millis(config.rest_ms.into())),
+            places: ForwardPlaces::new(config, jobs_count),
+            breaker: CircuitBreaker::new(Duration::from_millis(config.rest_ms.into())),
             counts: ForwardCounts::default(),
         })
     }
 
     /// A place for a request from `source`; counted where there is none.
-    pub(crate) fn enter(&self, source: IpAddr, is_datagram: bool) -> Option<Place> {
+    pub(crate) fn enter(&self, source: IpAddr, is_datagram: bool) -> Option<ForwardPlace> {
         let entered = self.places.enter(source, is_datagram);
         match entered {
             Ok(_) => self.counts.accepted(),
@@ -110,8 +115,8 @@ impl Forward {
         entered.ok()
     }
 
-    /// Hands over a job with a [`Forwarding`].
-    pub(crate) fn submit(&self, job: Box<Job>) {
+    /// Hands over a job with a [`ForwardState`].
+    pub(crate) fn submit(&self, job: Box<SlowJob>) {
         self.queue.submit(ForwardItem::Job(job));
     }
 

@@ -69,12 +69,12 @@ impl Histogram {
 
 /// What one or several histograms held at a moment.
 #[derive(Clone, Debug)]
-pub struct Times {
+pub struct AnswerTimes {
     counts: [u64; BUCKETS],
     sum_ns: u64,
 }
 
-impl Times {
+impl AnswerTimes {
     /// The sum of `histograms` now.
     pub fn of<'h>(histograms: impl IntoIterator<Item = &'h Histogram>) -> Self {
         let mut times = Self { counts: [0; BUCKETS], sum_ns: 0 };
@@ -205,7 +205,7 @@ mod tests {
         one.add(Duration::from_micros(3), 60);
         one.add(Duration::from_micros(100), 39);
         other.add(Duration::from_secs(5), 1);
-        let times = Times::of([&one, &other]);
+        let times = AnswerTimes::of([&one, &other]);
         assert_eq!((times.count(), times.sum_ns), (100, 180_000 + 3_900_000 + 5_000_000_000));
         let us = |share| times.percentile_ns(share).unwrap() / 1000;
         assert_eq!((us(0.5), us(0.6), us(0.61), us(0.99)), (3, 3, 114, 114));
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(octaves.last(), Some(&(f64::INFINITY, 1)));
         let holds = |s: f64| octaves.iter().find(|(bound, _)| *bound >= s).unwrap().1;
         assert_eq!((holds(3e-6), holds(100e-6), holds(1e-6)), (60, 39, 0));
-        assert!(Times::of([]).percentile_ns(0.5).is_none());
+        assert!(AnswerTimes::of([]).percentile_ns(0.5).is_none());
     }
 
     #[test]

@@ -23,11 +23,10 @@
 pub mod config;
 pub mod control;
 pub mod counters;
+pub mod first_set;
 pub mod forward;
-#[cfg(test)]
-mod injected;
 pub mod latency;
-mod left;
+mod leftovers;
 pub mod live;
 pub mod observe;
 pub mod query_log;
@@ -43,10 +42,11 @@ pub mod sources;
 pub mod status;
 pub mod takeover;
 pub mod tcp;
+mod telemetry;
 pub mod templates;
+#[cfg(test)]
+mod tests;
 pub mod verification;
-pub mod waiting;
-mod watch;
 pub mod watchdog;
 pub mod worker;
 

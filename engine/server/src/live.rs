@@ -5,11 +5,11 @@
 
 use crate::shutdown::{Shutdown, WorkerWakers};
 use crate::templates::{SetTemplates, TemplatesConfig};
-use crate::verification::{LayerState, Ledger, RecordChecks};
+use crate::verification::{LayerState, RecordChecks, VerificationLedger};
 use arc_swap::{ArcSwap, Cache};
-use handle_snapshot::map::How;
+use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST};
-use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use handle_snapshot::{Trust, verify};
 use inotify::{EventMask, Inotify, WatchMask};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ impl LiveSet {
     fn new(
         set: &PublishedSet,
         checks: RecordChecks,
-        ledger: &Ledger,
+        ledger: &VerificationLedger,
         templates: Option<&TemplatesConfig>,
     ) -> Self {
         let set = Arc::new(set.with_trust(|entry| ledger.trust(entry, checks, set.has_private_values())));
@@ -57,7 +57,7 @@ impl Deref for LiveSet {
 
 /// The set that is being served, and how to get the next.
 #[derive(Debug)]
-pub struct Live {
+pub struct ServedSet {
     directory: PathBuf,
     verify_new_layers: AtomicBool,
     set: Arc<ArcSwap<LiveSet>>,
@@ -65,39 +65,39 @@ pub struct Live {
     wakers: WorkerWakers,
     reloads: AtomicU64,
     /// What is known of the layers of the set.
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: VerificationLedger,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
-    opening: Mutex<Opening>,
+    opening: Mutex<SetOpener>,
 }
 
 /// What sets are opened with, and what came of it.
 #[derive(Debug)]
-struct Opening {
+struct SetOpener {
     templates: Option<TemplatesConfig>,
     checks: RecordChecks,
-    failure: Option<Failure>,
+    failure: Option<ReloadFailure>,
 }
 
 /// Why the newest set is not served.
 #[derive(Clone, Debug)]
-struct Failure {
+struct ReloadFailure {
     at: SystemTime,
     error: String,
 }
 
 /// A worker's way to the current set.
-pub type Reader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
+pub type SetReader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
 
 /// What a reload did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reloaded {
+pub enum ReloadOutcome {
     /// A new generation is live.
     Changed(u64),
     /// The published set is the one that is live.
     Unchanged(u64),
 }
 
-impl Live {
+impl ServedSet {
     /// Opens the set in `directory`. With `verify_new_layers`, layers that come later are verified first;
     /// `checks` says whether records are compared with their checksums; with `templates`, those of each set are read.
     ///
@@ -105,14 +105,14 @@ impl Live {
     /// When there is none, or it is damaged.
     pub fn open(
         directory: &Path,
-        how: How,
+        how: LoadMode,
         verify_new_layers: bool,
         checks: RecordChecks,
         templates: Option<TemplatesConfig>,
     ) -> Result<Arc<Self>, SetError> {
         let set = PublishedSet::open(directory, how)?;
         check_homed(&set, |_| false)?;
-        let ledger = Ledger::default();
+        let ledger = VerificationLedger::default();
         ledger.begin(&set.manifest().layers, |_| false);
         let live = LiveSet::new(&set, checks, &ledger, templates.as_ref());
         Ok(Arc::new(Self {
@@ -122,7 +122,7 @@ impl Live {
             wakers: WorkerWakers::default(),
             reloads: AtomicU64::new(0),
             ledger,
-            opening: Mutex::new(Opening { templates, checks, failure: None }),
+            opening: Mutex::new(SetOpener { templates, checks, failure: None }),
         }))
     }
 
@@ -159,12 +159,12 @@ impl Live {
     }
 
     /// Serves the live set as is known of it now.
-    fn renew(&self, opening: &Opening) {
+    fn renew(&self, opening: &SetOpener) {
         let set = self.set.load();
         self.replace(self.live_set(&set.set, opening));
     }
 
-    fn live_set(&self, set: &PublishedSet, opening: &Opening) -> LiveSet {
+    fn live_set(&self, set: &PublishedSet, opening: &SetOpener) -> LiveSet {
         LiveSet::new(set, opening.checks, &self.ledger, opening.templates.as_ref())
     }
 
@@ -178,7 +178,7 @@ impl Live {
         &self.wakers
     }
 
-    fn opening(&self) -> MutexGuard<'_, Opening> {
+    fn opening(&self) -> MutexGuard<'_, SetOpener> {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,7 +190,7 @@ impl Live {
 
     /// A way to the current set that costs one comparison where nothing has changed.
     #[must_use]
-    pub fn reader(&self) -> Reader {
+    pub fn reader(&self) -> SetReader {
         Cache::new(Arc::clone(&self.set))
     }
 
@@ -198,7 +198,7 @@ impl Live {
     ///
     /// # Errors
     /// When it does not open; then the old one stays.
-    pub fn reload(&self) -> Result<Reloaded, SetError> {
+    pub fn reload(&self) -> Result<ReloadOutcome, SetError> {
         self.take(&[])
     }
 
@@ -206,12 +206,12 @@ impl Live {
     ///
     /// # Errors
     /// When the set does not open, or such a file is still damaged; then the old one stays.
-    pub fn reload_damaged(&self) -> Result<Reloaded, SetError> {
+    pub fn reload_damaged(&self) -> Result<ReloadOutcome, SetError> {
         self.take(&self.ledger.damaged())
     }
 
     /// Takes the published set; the files of `stale` layers are opened again.
-    fn take(&self, stale: &[LayerEntry]) -> Result<Reloaded, SetError> {
+    fn take(&self, stale: &[LayerEntry]) -> Result<ReloadOutcome, SetError> {
         let mut opening = self.opening();
         let old = self.set.load_full();
         let is_stale = |entry: &LayerEntry| stale.contains(entry);
@@ -222,14 +222,14 @@ impl Live {
                 let layers = &set.manifest().layers;
                 // Not the generation alone: a directory that was made anew begins with the first again.
                 if set.manifest() == old.manifest() && !layers.iter().any(is_stale) {
-                    return Ok(Reloaded::Unchanged(generation));
+                    return Ok(ReloadOutcome::Unchanged(generation));
                 }
                 let is_new = |entry: &LayerEntry| !old.manifest().layers.contains(entry);
                 let verified = |entry: &LayerEntry| is_stale(entry) || self.verifies_new() && is_new(entry);
                 self.ledger.begin(layers, verified);
                 self.replace(self.live_set(&set, &opening));
                 self.reloads.fetch_add(1, Ordering::Relaxed);
-                Ok(Reloaded::Changed(generation))
+                Ok(ReloadOutcome::Changed(generation))
             }
             // What is still damaged is known to be, and the next look at the directory would call it whole.
             Err(error) if !stale.is_empty() => Err(error),
@@ -237,7 +237,7 @@ impl Live {
                 let text = error.to_string();
                 // The time is when it was first seen.
                 if opening.failure.as_ref().is_none_or(|known| known.error != text) {
-                    opening.failure = Some(Failure { at: SystemTime::now(), error: text });
+                    opening.failure = Some(ReloadFailure { at: SystemTime::now(), error: text });
                 }
                 Err(error)
             }
@@ -260,7 +260,7 @@ impl Live {
         for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
             if is_stale(entry) || self.verifies_new() && !is_known(entry) {
                 let path = self.directory.join(&entry.file);
-                verify::layer(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
+                verify::layer(layer).map_err(|fault| SetError { path, kind: SetErrorKind::Fault(fault) })?;
             }
         }
         check_homed(&set, is_known)?;
@@ -331,7 +331,7 @@ fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Re
     for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
         if !is_known(entry) {
             let path = set.dir().join(&entry.file);
-            verify::homed_sum(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
+            verify::homed_sum(layer).map_err(|fault| SetError { path, kind: SetErrorKind::Fault(fault) })?;
         }
     }
     Ok(())
@@ -341,7 +341,7 @@ fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Re
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reloads whenever a new set is published, until `shutdown`.
-pub fn watch(live: &Live, shutdown: &Shutdown) {
+pub fn watch(live: &ServedSet, shutdown: &Shutdown) {
     let mut inotify = watch_directory(&live.directory);
     if let Err(error) = &inotify {
         tracing::warn!(
@@ -359,14 +359,14 @@ pub fn watch(live: &Live, shutdown: &Shutdown) {
             Ok(inotify) => wait_for_events(inotify, &mut events, (shutdown, patience)),
             Err(_) => {
                 shutdown.poll(&mut [], Some(patience));
-                Seen::Nothing
+                DirectoryChange::Nothing
             }
         };
-        if seen == Seen::Gone {
+        if seen == DirectoryChange::Gone {
             // The directory was replaced by another of its name.
             inotify = watch_directory(&live.directory);
         }
-        let published = seen == Seen::Published;
+        let published = seen == DirectoryChange::Published;
         if !published && Instant::now() < look_at {
             continue;
         }
@@ -376,11 +376,11 @@ pub fn watch(live: &Live, shutdown: &Shutdown) {
         look_at = Instant::now() + LOOK_INTERVAL;
         let was_failing = live.is_failing();
         match live.reload() {
-            Ok(Reloaded::Changed(generation)) => tracing::info!(generation, "serving a new set"),
-            Ok(Reloaded::Unchanged(generation)) if was_failing => {
+            Ok(ReloadOutcome::Changed(generation)) => tracing::info!(generation, "serving a new set"),
+            Ok(ReloadOutcome::Unchanged(generation)) if was_failing => {
                 tracing::info!(generation, "the published set is whole again");
             }
-            Ok(Reloaded::Unchanged(_)) => {}
+            Ok(ReloadOutcome::Unchanged(_)) => {}
             // Once for each publication, not once a second.
             Err(error) if published || !was_failing => {
                 tracing::error!(%error, "the published set does not open; the old one stays live");
@@ -399,7 +399,7 @@ fn watch_directory(directory: &Path) -> std::io::Result<Inotify> {
 
 /// What the watcher saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum DirectoryChange {
     Nothing,
     /// A manifest was put there.
     Published,
@@ -412,19 +412,19 @@ fn wait_for_events(
     inotify: &mut Inotify,
     events: &mut [u8],
     (shutdown, patience): (&Shutdown, Duration),
-) -> Seen {
+) -> DirectoryChange {
     if !shutdown.wait_for(inotify.as_fd(), Some(patience)) {
-        return Seen::Nothing;
+        return DirectoryChange::Nothing;
     }
-    let Ok(events) = inotify.read_events(events) else { return Seen::Published };
-    let mut seen = Seen::Nothing;
+    let Ok(events) = inotify.read_events(events) else { return DirectoryChange::Published };
+    let mut seen = DirectoryChange::Nothing;
     for event in events {
         if event.mask.intersects(EventMask::IGNORED | EventMask::MOVE_SELF) {
-            return Seen::Gone;
+            return DirectoryChange::Gone;
         }
         // When too much happened to be told, something may have been published.
         if event.name.is_some_and(|name| name == MANIFEST) || event.mask.contains(EventMask::Q_OVERFLOW) {
-            seen = Seen::Published;
+            seen = DirectoryChange::Published;
         }
     }
     seen

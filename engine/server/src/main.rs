@@ -7,11 +7,11 @@ use handle_process::log;
 use handle_process::reload::shown;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
+use handle_server::first_set;
 use handle_server::privileges::{check_user, is_root};
-use handle_server::server::{Hooks, ReadConfig, Shared, open_live, read_site};
+use handle_server::server::{ReadConfig, ServerHooks, ServerState, open_live, read_site};
 use handle_server::slow;
-use handle_server::takeover::Program;
-use handle_server::waiting;
+use handle_server::takeover::SuccessorProgram;
 use handle_server::watchdog::Watchdog;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -208,12 +208,12 @@ fn check_core(core: usize) -> anyhow::Result<()> {
 }
 
 /// How this program was started, for its successor.
-fn program() -> Option<Program> {
+fn program() -> Option<SuccessorProgram> {
     let take_over = OsString::from("--take-over");
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|it| *it != take_over).collect();
     arguments.push(take_over);
     // Asked now: once the file is replaced, the kernel calls it deleted.
-    Some(Program { path: std::env::current_exe().ok()?, arguments })
+    Some(SuccessorProgram { path: std::env::current_exe().ok()?, arguments })
 }
 
 /// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the sender's.
@@ -237,10 +237,10 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
         tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
     }
     let is_told_to_stop = || signals.pending().any(|signal| signal != SIGHUP);
-    if !waiting::wait_for_set(config, is_told_to_stop)? {
+    if !first_set::wait_for_set(config, is_told_to_stop)? {
         return Ok(());
     }
-    let server = Server::start_with(config, Hooks { program: program(), read_config, set_log })?;
+    let server = Server::start_with(config, ServerHooks { program: program(), read_config, set_log })?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[
         NotifyState::MainPid(std::process::id()),
@@ -269,7 +269,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
 }
 
 /// Starts the thread that does what signals say; it ends with the process.
-fn heed(mut signals: Signals, shared: &Arc<Shared>) -> anyhow::Result<()> {
+fn heed(mut signals: Signals, shared: &Arc<ServerState>) -> anyhow::Result<()> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {

@@ -14,7 +14,7 @@
 //! host, listed peers, and who writes in a session that it set up from the same address are not limited.
 //!
 //! - [`Limiter`], [`EqualAnswers`]: the decisions, in fixed memory, without locks and allocation; time is an argument.
-//! - [`RateLimitConfig`], [`Prefix`]: the section of the configuration.
+//! - [`RateLimitConfig`], [`AddressPrefix`]: the section of the configuration.
 //! - [`RateLimit`]: the state of a worker.
 //!
 //! **Each worker has tables of its own**, and enforces its share: the configured rate divided by the
@@ -31,8 +31,8 @@ mod prefix;
 
 pub use config::RateLimitConfig;
 pub use equal::{EqualAnswers, NetworkHash};
-pub use limiter::{IPV4_PREFIXES, IPV6_PREFIXES, Limiter, Limits, Seed};
-pub use prefix::{InvalidPrefix, Prefix, Prefixes};
+pub use limiter::{HashSeed, IPV4_PREFIXES, IPV6_PREFIXES, Limiter, RateLimits};
+pub use prefix::{AddressPrefix, AddressPrefixes, InvalidPrefix};
 
 use crate::counters::Counters;
 use handle_net::{Datagram, Peer};
@@ -46,7 +46,7 @@ use std::time::Instant;
 
 /// What becomes of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LimitVerdict {
     /// It goes out.
     Send,
     /// A short reply goes out in its place.
@@ -122,14 +122,14 @@ pub struct RateLimit {
     certified: Limiter,
     /// Datagrams of any kind; none where they have no limit.
     datagrams: Option<Limiter>,
-    exempt: Prefixes,
+    exempt: AddressPrefixes,
     last: LastPeer,
     dry_run: bool,
     slip: u32,
     limited_until_slip: u32,
     started: Instant,
     now_ns: u64,
-    seed: Seed,
+    seed: HashSeed,
 }
 
 impl RateLimit {
@@ -139,11 +139,11 @@ impl RateLimit {
         config.enabled.then(|| Box::new(Self::new(config, workers_count, random_seed(), Instant::now())))
     }
 
-    fn new(config: &RateLimitConfig, workers_count: usize, seed: Seed, started: Instant) -> Self {
+    fn new(config: &RateLimitConfig, workers_count: usize, seed: HashSeed, started: Instant) -> Self {
         let (burst_ns, table_bytes) = (config.burst_ns(), config.table_bytes);
         let byte_ns = config.equal_byte_ns(workers_count);
         let equal = EqualAnswers::new(byte_ns, burst_ns, table_bytes, seed);
-        let limiter = |limits: &Limits| Limiter::new(limits, table_bytes / 4, seed);
+        let limiter = |limits: &RateLimits| Limiter::new(limits, table_bytes / 4, seed);
         Self {
             last: LastPeer {
                 bits: LOOPBACK[0],
@@ -155,7 +155,7 @@ impl RateLimit {
             long: limiter(&config.long_limits(workers_count)),
             certified: limiter(&config.certified_limits(workers_count)),
             datagrams: config.limits_datagrams().then(|| limiter(&config.limits(workers_count))),
-            exempt: Prefixes::new(&config.exempt),
+            exempt: AddressPrefixes::new(&config.exempt),
             dry_run: config.dry_run,
             slip: config.slip,
             limited_until_slip: config.slip,
@@ -181,7 +181,7 @@ impl RateLimit {
             (none, true) => *none = Some(Limiter::new(&limits, config.table_bytes / 4, this.seed)),
             (some, false) => *some = None,
         }
-        this.exempt = Prefixes::new(&config.exempt);
+        this.exempt = AddressPrefixes::new(&config.exempt);
         this.look_up(LOOPBACK[0]);
         (this.dry_run, this.slip, this.limited_until_slip) = (config.dry_run, config.slip, config.slip);
     }
@@ -220,10 +220,10 @@ impl RateLimit {
         answer: AnswerSize,
         request_len: usize,
         counters: &Counters,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         if self.exempts(peer) {
             counters.rate_limit_exempt.add(1);
-            return Verdict::Send;
+            return LimitVerdict::Send;
         }
         let beyond = bytes_beyond(answer.len, request_len);
         let (LastPeer { address, network, .. }, now_ns) = (self.last, self.now_ns);
@@ -243,7 +243,7 @@ impl RateLimit {
         if let Some(limiter) = &mut self.datagrams {
             limiter.count(address, datagrams, now_ns);
         }
-        Verdict::Send
+        LimitVerdict::Send
     }
 
     /// What becomes of `request` of `request_len` bytes from `peer`, whose answer takes another thread. What goes out is
@@ -254,10 +254,10 @@ impl RateLimit {
         request: SlowRequest,
         request_len: usize,
         counters: &Counters,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         if self.exempts(peer) {
             counters.rate_limit_exempt.add(1);
-            return Verdict::Send;
+            return LimitVerdict::Send;
         }
         let (LastPeer { address, network, .. }, now_ns) = (self.last, self.now_ns);
         let is_over = self.datagrams.as_mut().is_some_and(|limiter| limiter.is_over(address, now_ns))
@@ -273,7 +273,7 @@ impl RateLimit {
             // At once, so that many in one batch do not all find something left.
             self.certified.count(address, CERTIFIED_LEN, now_ns);
         }
-        Verdict::Send
+        LimitVerdict::Send
     }
 
     /// Counts the answer of `answer_len` bytes in `datagrams` to `request`, of `request_len` bytes, that another thread
@@ -303,10 +303,10 @@ impl RateLimit {
     }
 
     #[cold]
-    fn limited(&mut self, request_len: usize, counters: &Counters) -> Verdict {
+    fn limited(&mut self, request_len: usize, counters: &Counters) -> LimitVerdict {
         if self.dry_run {
             counters.rate_limit_dry_run.add(1);
-            return Verdict::Send;
+            return LimitVerdict::Send;
         }
         if self.slip > 0 {
             self.limited_until_slip -= 1;
@@ -315,12 +315,12 @@ impl RateLimit {
                 // Never more than came: a flood draws at most its own bytes.
                 if request_len >= SLIP_LEN {
                     counters.rate_limit_slipped.add(1);
-                    return Verdict::Slip;
+                    return LimitVerdict::Slip;
                 }
             }
         }
         counters.dropped_rate_limited.add(1);
-        Verdict::Drop
+        LimitVerdict::Drop
     }
 }
 
@@ -343,9 +343,9 @@ pub fn shortest_len(datagram: &Datagram<'_>) -> usize {
 }
 
 /// A seed that nobody outside can know, from the keys that the standard library draws for its maps.
-fn random_seed() -> Seed {
+fn random_seed() -> HashSeed {
     let random = RandomState::new();
-    Seed(std::array::from_fn(|at| random.hash_one(at)))
+    HashSeed(std::array::from_fn(|at| random.hash_one(at)))
 }
 
 /// `address` as 128 bits; IPv4 in its mapped form.
@@ -360,7 +360,7 @@ fn bits_of(address: IpAddr) -> u128 {
 mod tests {
     use super::*;
 
-    const SEED: Seed = Seed([
+    const SEED: HashSeed = HashSeed([
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
         0x94d0_49bb_1331_11eb,
@@ -374,7 +374,7 @@ mod tests {
         RateLimit::new(config, 1, SEED, Instant::now())
     }
 
-    fn limited(rate_limit: &mut RateLimit, request_len: usize, counters: &Counters) -> Verdict {
+    fn limited(rate_limit: &mut RateLimit, request_len: usize, counters: &Counters) -> LimitVerdict {
         rate_limit.limited(request_len, counters)
     }
 
@@ -389,7 +389,7 @@ mod tests {
     }
 
     /// An answer of `len` bytes to a question of 80.
-    fn verdict(rate_limit: &mut RateLimit, from: &str, len: usize, identity: u64) -> Verdict {
+    fn verdict(rate_limit: &mut RateLimit, from: &str, len: usize, identity: u64) -> LimitVerdict {
         let answer = AnswerSize { len, datagrams: len.div_ceil(512), identity };
         rate_limit.verdict(peer(from), answer, 80, &Counters::default())
     }
@@ -410,7 +410,8 @@ mod tests {
             ("127.0.0.1", true),
         ] {
             assert_eq!(rate_limit.exempts(peer(address)), expected, "{address}");
-            let answered = (0..10_000).all(|_| verdict(&mut rate_limit, address, 400, 1) == Verdict::Send);
+            let answered =
+                (0..10_000).all(|_| verdict(&mut rate_limit, address, 400, 1) == LimitVerdict::Send);
             assert_eq!(answered, expected, "{address}");
         }
     }
@@ -420,7 +421,7 @@ mod tests {
         let mut rate_limit = rate_limit(&RateLimitConfig::default());
         let mut sent = |from: &str, identity: fn(usize) -> u64| {
             (0..10_000)
-                .filter(|&at| verdict(&mut rate_limit, from, 400, identity(at)) == Verdict::Send)
+                .filter(|&at| verdict(&mut rate_limit, from, 400, identity(at)) == LimitVerdict::Send)
                 .count()
         };
         assert_eq!(sent("192.0.2.1", |_| 7), 52, "16 KiB of 320 bytes");
@@ -433,7 +434,9 @@ mod tests {
     fn long_answers_are_limited_however_different_they_are() {
         let mut rate_limit = rate_limit(&RateLimitConfig::default());
         let mut sent = |from: &str, len: usize| {
-            (0..1000).filter(|&at| verdict(&mut rate_limit, from, len, at * 272) == Verdict::Send).count()
+            (0..1000)
+                .filter(|&at| verdict(&mut rate_limit, from, len, at * 272) == LimitVerdict::Send)
+                .count()
         };
         assert_eq!(sent("192.0.2.1", 2048), 67, "128 KiB of 1,968 bytes");
         assert_eq!(sent("192.0.2.1", 512), 1000, "short ones are not");
@@ -443,7 +446,7 @@ mod tests {
     #[test]
     fn answers_no_longer_than_their_questions_are_free() {
         let mut rate_limit = rate_limit(&RateLimitConfig::default());
-        assert!((0..100_000).all(|_| verdict(&mut rate_limit, "192.0.2.1", 80, 7) == Verdict::Send));
+        assert!((0..100_000).all(|_| verdict(&mut rate_limit, "192.0.2.1", 80, 7) == LimitVerdict::Send));
     }
 
     #[test]
@@ -454,12 +457,12 @@ mod tests {
             let verdicts = (0..1000).map(|identity| {
                 let request = SlowRequest { identity: identity * 272, certifies };
                 let verdict = rate_limit.verdict_slow(peer("192.0.2.1"), request, 80, &counters);
-                if verdict == Verdict::Send {
+                if verdict == LimitVerdict::Send {
                     rate_limit.count_slow(peer("192.0.2.1"), request, 80, (900, 2));
                 }
                 verdict
             });
-            verdicts.filter(|&verdict| verdict == Verdict::Send).count()
+            verdicts.filter(|&verdict| verdict == LimitVerdict::Send).count()
         };
         assert_eq!(sent(true), 40, "32 KiB of 820 bytes");
         assert_eq!(sent(false), 160 - 40, "128 KiB of 820 bytes, of which the certified ones are some");
@@ -494,7 +497,7 @@ mod tests {
             let counters = Counters::default();
             let mut rate_limit = rate_limit(&RateLimitConfig { slip, ..Default::default() });
             let slipped =
-                expected.map(|_| u8::from(limited(&mut rate_limit, 64, &counters) == Verdict::Slip));
+                expected.map(|_| u8::from(limited(&mut rate_limit, 64, &counters) == LimitVerdict::Slip));
             assert_eq!(slipped, expected, "slip {slip}");
             let count: u64 = expected.iter().map(|&one| u64::from(one)).sum();
             assert_eq!(counters.rate_limit_slipped.get(), count);
@@ -506,15 +509,15 @@ mod tests {
     fn what_slips_is_never_longer_than_what_came() {
         let counters = Counters::default();
         let mut rate_limit = rate_limit(&RateLimitConfig { slip: 1, ..Default::default() });
-        assert_eq!(limited(&mut rate_limit, SLIP_LEN - 1, &counters), Verdict::Drop);
-        assert_eq!(limited(&mut rate_limit, SLIP_LEN, &counters), Verdict::Slip);
+        assert_eq!(limited(&mut rate_limit, SLIP_LEN - 1, &counters), LimitVerdict::Drop);
+        assert_eq!(limited(&mut rate_limit, SLIP_LEN, &counters), LimitVerdict::Slip);
     }
 
     #[test]
     fn a_dry_run_only_counts() {
         let counters = Counters::default();
         let mut rate_limit = rate_limit(&RateLimitConfig { dry_run: true, slip: 1, ..Default::default() });
-        assert_eq!(limited(&mut rate_limit, 64, &counters), Verdict::Send);
+        assert_eq!(limited(&mut rate_limit, 64, &counters), LimitVerdict::Send);
         assert_eq!(counters.rate_limit_dry_run.get(), 1);
         assert_eq!(counters.rate_limit_slipped.get() + counters.dropped_rate_limited.get(), 0);
     }
@@ -530,16 +533,16 @@ mod tests {
             let verdict = |it: &mut Box<RateLimit>| it.verdict(peer("127.0.0.2"), answer, 64, &counters);
             assert_eq!(limited.as_mut().map(verdict), expected, "{config:?}");
         };
-        change(strict.clone(), Some(Verdict::Send));
-        change(strict.clone(), Some(Verdict::Drop));
-        change(RateLimitConfig { ipv4_32_per_s: 100, ..strict.clone() }, Some(Verdict::Drop));
-        change(RateLimitConfig { slip: 1, ..strict.clone() }, Some(Verdict::Slip));
+        change(strict.clone(), Some(LimitVerdict::Send));
+        change(strict.clone(), Some(LimitVerdict::Drop));
+        change(RateLimitConfig { ipv4_32_per_s: 100, ..strict.clone() }, Some(LimitVerdict::Drop));
+        change(RateLimitConfig { slip: 1, ..strict.clone() }, Some(LimitVerdict::Slip));
         let exempt = vec!["127.0.0.0/8".parse().unwrap()];
-        change(RateLimitConfig { exempt, ..strict.clone() }, Some(Verdict::Send));
-        change(strict.clone(), Some(Verdict::Drop));
-        change(RateLimitConfig { ipv4_32_per_s: 0, ..strict.clone() }, Some(Verdict::Send));
+        change(RateLimitConfig { exempt, ..strict.clone() }, Some(LimitVerdict::Send));
+        change(strict.clone(), Some(LimitVerdict::Drop));
+        change(RateLimitConfig { ipv4_32_per_s: 0, ..strict.clone() }, Some(LimitVerdict::Send));
         change(RateLimitConfig { enabled: false, ..strict.clone() }, None);
-        change(strict, Some(Verdict::Send));
+        change(strict, Some(LimitVerdict::Send));
     }
 
     #[test]

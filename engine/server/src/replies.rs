@@ -1,30 +1,30 @@
 //! Where the replies of a worker go over UDP, and what is asked and counted on the way.
 
 use crate::counters::{Counters, Transport};
-use crate::rate_limit::{AnswerSize, RateLimit, SLIP_LEN, SlowRequest, Verdict};
-use crate::sessions::sealer::{Sealed, Sealer, Sender, each_datagram_part};
-use crate::slow::queue::Route;
+use crate::rate_limit::{AnswerSize, LimitVerdict, RateLimit, SLIP_LEN, SlowRequest};
+use crate::sessions::sealer::{AnswerRecipient, SealOutcome, SessionSealer, each_datagram_part};
+use crate::slow::queue::JobRoute;
 use crate::slow::shard::SlowShard;
-use crate::watch::Watch;
+use crate::telemetry::WorkerTelemetry;
 use crate::worker::count_drop;
 use handle_net::{Outbox, Peer};
 use handle_proto::ResponseCode;
 use handle_proto::limit::{UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
-use handle_resolver::{Context, Outcome, Refused, Reply, Usual, refuse_stream};
-use handle_snapshot::map::Mapped;
+use handle_resolver::{AnswerContext, AnswerOutcome, FastAnswer, RefusalReason, ReplyParts, refuse_stream};
+use handle_snapshot::map::MappedFile;
 
 /// An answer that can be sent in datagrams.
-pub(crate) trait Answer {
+pub(crate) trait DatagramAnswer {
     fn datagrams_count(&self) -> usize;
     fn datagrams_len(&self) -> usize;
     fn write_datagrams(&self, out: &mut [u8]);
     fn response_code(&self) -> ResponseCode;
-    fn refused(&self) -> Option<Refused>;
+    fn refused(&self) -> Option<RefusalReason>;
     /// A number that equal answers share.
     fn identity(&self) -> u64;
     /// What goes out in its place to who has had its answers.
-    fn limited(&self) -> Reply<'_>;
+    fn limited(&self) -> ReplyParts<'_>;
 
     /// What limits are about.
     fn size(&self) -> AnswerSize {
@@ -32,43 +32,43 @@ pub(crate) trait Answer {
     }
 }
 
-impl Answer for Reply<'_> {
+impl DatagramAnswer for ReplyParts<'_> {
     #[inline]
     fn datagrams_count(&self) -> usize {
-        Reply::datagrams_count(self)
+        ReplyParts::datagrams_count(self)
     }
 
     #[inline]
     fn datagrams_len(&self) -> usize {
-        Reply::datagrams_len(self)
+        ReplyParts::datagrams_len(self)
     }
 
     #[inline]
     fn write_datagrams(&self, out: &mut [u8]) {
-        Reply::write_datagrams(self, out);
+        ReplyParts::write_datagrams(self, out);
     }
 
     #[inline]
     fn response_code(&self) -> ResponseCode {
-        Reply::response_code(self)
+        ReplyParts::response_code(self)
     }
 
     #[inline]
-    fn refused(&self) -> Option<Refused> {
-        Reply::refused(self)
+    fn refused(&self) -> Option<RefusalReason> {
+        ReplyParts::refused(self)
     }
 
     #[inline]
     fn identity(&self) -> u64 {
-        Reply::identity(self)
+        ReplyParts::identity(self)
     }
 
-    fn limited(&self) -> Reply<'_> {
-        Reply::limited(self)
+    fn limited(&self) -> ReplyParts<'_> {
+        ReplyParts::limited(self)
     }
 }
 
-impl Answer for Usual<'_> {
+impl DatagramAnswer for FastAnswer<'_> {
     #[inline]
     fn datagrams_count(&self) -> usize {
         1
@@ -86,56 +86,60 @@ impl Answer for Usual<'_> {
 
     #[inline]
     fn response_code(&self) -> ResponseCode {
-        Usual::response_code(self)
+        FastAnswer::response_code(self)
     }
 
     #[inline]
-    fn refused(&self) -> Option<Refused> {
+    fn refused(&self) -> Option<RefusalReason> {
         None
     }
 
     #[inline]
     fn identity(&self) -> u64 {
-        Usual::identity(self)
+        FastAnswer::identity(self)
     }
 
-    fn limited(&self) -> Reply<'_> {
-        Usual::limited(self)
+    fn limited(&self) -> ReplyParts<'_> {
+        FastAnswer::limited(self)
     }
 }
 
 /// What one batch, or one datagram alone, is answered through.
-pub(crate) struct Replies<'w> {
+pub(crate) struct ReplySender<'w> {
     pub(crate) outbox: &'w mut Outbox,
     pub(crate) slow: &'w mut SlowShard,
-    pub(crate) sealer: &'w mut Option<Sealer>,
+    pub(crate) sealer: &'w mut Option<SessionSealer>,
     pub(crate) rate_limit: &'w mut Option<Box<RateLimit>>,
-    pub(crate) watch: &'w mut Watch,
+    pub(crate) telemetry: &'w mut WorkerTelemetry,
     pub(crate) counters: &'w Counters,
 }
 
-impl Replies<'_> {
+impl ReplySender<'_> {
     /// Deals with the outcome of a request of `asked_len` bytes that is answered alone. `request` is the whole
     /// message, its envelope first.
     pub(crate) fn finish(
         &mut self,
-        context: &Context<'_, Mapped>,
-        outcome: Outcome<'_>,
+        context: &AnswerContext<'_, MappedFile>,
+        outcome: AnswerOutcome<'_>,
         peer: Peer,
         asked_len: usize,
         request: &[u8],
     ) {
         let is_done = match outcome {
-            Outcome::Reply(reply) => self.send(peer, || asked_len, || request, &reply),
-            Outcome::Drop(reason) => return count_drop(reason, self.counters),
-            Outcome::Fragment(_) => return,
+            AnswerOutcome::Reply(reply) => self.send(peer, || asked_len, || request, &reply),
+            AnswerOutcome::Drop(reason) => return count_drop(reason, self.counters),
+            AnswerOutcome::Fragment(_) => return,
             // The resolver forwards no listing over UDP.
-            Outcome::Listing => false,
-            Outcome::InSession(reply) => self.send_in_session(context, peer, asked_len, request, &reply),
-            Outcome::Encrypted => {
-                self.defer(peer, asked_len, request, &refuse_stream(context, Refused::Busy, b""))
+            AnswerOutcome::Listing => false,
+            AnswerOutcome::InSession(reply) => {
+                self.send_in_session(context, peer, asked_len, request, &reply)
             }
-            Outcome::Slow(slow) => self.defer(peer, asked_len, request, &slow.refuse(context, Refused::Busy)),
+            AnswerOutcome::Encrypted => {
+                self.defer(peer, asked_len, request, &refuse_stream(context, RefusalReason::Busy, b""))
+            }
+            AnswerOutcome::Slow(slow) => {
+                self.defer(peer, asked_len, request, &slow.refuse(context, RefusalReason::Busy))
+            }
         };
         // The caller made sure that the longest answer has room.
         if !is_done {
@@ -152,7 +156,7 @@ impl Replies<'_> {
         peer: Peer,
         asked_len: impl FnOnce() -> usize,
         request: impl FnOnce() -> &'r [u8],
-        reply: &impl Answer,
+        reply: &impl DatagramAnswer,
     ) -> bool {
         let is_exempt = match self.rate_limit {
             None => return self.push(peer, request, reply),
@@ -172,7 +176,7 @@ impl Replies<'_> {
         peer: Peer,
         asked_len: usize,
         request: impl FnOnce() -> &'r [u8],
-        reply: &impl Answer,
+        reply: &impl DatagramAnswer,
     ) -> bool {
         let size = reply.size();
         // What has to wait for room is tried again; it counts when it goes out.
@@ -180,35 +184,41 @@ impl Replies<'_> {
             return false;
         }
         match self.verdict(peer, size, asked_len) {
-            Verdict::Send => self.push(peer, request, reply),
-            Verdict::Slip => self.push(peer, request, &reply.limited()),
-            Verdict::Drop => true,
+            LimitVerdict::Send => self.push(peer, request, reply),
+            LimitVerdict::Slip => self.push(peer, request, &reply.limited()),
+            LimitVerdict::Drop => true,
         }
     }
 
-    fn verdict(&mut self, peer: Peer, size: AnswerSize, asked_len: usize) -> Verdict {
+    fn verdict(&mut self, peer: Peer, size: AnswerSize, asked_len: usize) -> LimitVerdict {
         match self.rate_limit {
             Some(rate_limit) => rate_limit.verdict(peer, size, asked_len, self.counters),
-            None => Verdict::Send,
+            None => LimitVerdict::Send,
         }
     }
 
     /// Hands `request` to the slow path, unless its sender has had its answers; where there is no place, the
     /// answer is `busy`. False when the outbox has no room.
     #[cold]
-    pub(crate) fn defer(&mut self, peer: Peer, asked_len: usize, request: &[u8], busy: &Reply<'_>) -> bool {
+    pub(crate) fn defer(
+        &mut self,
+        peer: Peer,
+        asked_len: usize,
+        request: &[u8],
+        busy: &ReplyParts<'_>,
+    ) -> bool {
         if !self.outbox.has_room(busy.datagrams_count(), busy.datagrams_len().max(SLIP_LEN)) {
             return false;
         }
         let verdict = match self.rate_limit {
             Some(limit) => limit.verdict_slow(peer, SlowRequest::of(request), asked_len, self.counters),
-            None => Verdict::Send,
+            None => LimitVerdict::Send,
         };
         match verdict {
-            Verdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
-            Verdict::Send => self.push(peer, || request, &busy.refusing(self.slow.when_full())),
-            Verdict::Slip => self.push(peer, || request, &busy.limited()),
-            Verdict::Drop => true,
+            LimitVerdict::Send if self.slow.defer(JobRoute::Udp(peer), request, self.counters) => true,
+            LimitVerdict::Send => self.push(peer, || request, &busy.refusing(self.slow.when_full())),
+            LimitVerdict::Slip => self.push(peer, || request, &busy.limited()),
+            LimitVerdict::Drop => true,
         }
     }
 
@@ -216,39 +226,40 @@ impl Replies<'_> {
     /// room.
     pub(crate) fn send_in_session<'r>(
         &mut self,
-        context: &Context<'_, Mapped>,
+        context: &AnswerContext<'_, MappedFile>,
         peer: Peer,
         asked_len: usize,
         request: &'r [u8],
-        reply: &Reply<'r>,
+        reply: &ReplyParts<'r>,
     ) -> bool {
-        let (len, datagrams_count) = Sealer::room_for(reply);
+        let (len, datagrams_count) = SessionSealer::room_for(reply);
         if !self.outbox.has_room(datagrams_count, len) {
             return false;
         }
-        let Replies { outbox, sealer: Some(sealer), rate_limit, watch, counters, .. } = self else {
-            return self.send(peer, || asked_len, || request, &reply.refusing(Refused::UnknownSession));
+        let ReplySender { outbox, sealer: Some(sealer), rate_limit, telemetry: watch, counters, .. } = self
+        else {
+            return self.send(peer, || asked_len, || request, &reply.refusing(RefusalReason::UnknownSession));
         };
         let sealed = sealer.answer((request, peer.remote().ip()), reply, context.service());
         let (reply, message, sender) = match sealed {
-            Sealed::Plain(reply, sender) => (reply, None, sender),
-            Sealed::Mac(reply, message, sender) => (reply, Some(message), sender),
-            Sealed::Elsewhere => {
-                return self.defer(peer, asked_len, request, &reply.refusing(Refused::Busy));
+            SealOutcome::Plain(reply, sender) => (reply, None, sender),
+            SealOutcome::Mac(reply, message, sender) => (reply, Some(message), sender),
+            SealOutcome::SlowPath => {
+                return self.defer(peer, asked_len, request, &reply.refusing(RefusalReason::Busy));
             }
         };
         let verdict = match rate_limit {
-            Some(rate_limit) if sender == Sender::Unproven => {
+            Some(rate_limit) if sender == AnswerRecipient::Unproven => {
                 let mut size = reply.size();
                 size.len = message.map_or(size.len, <[u8]>::len);
                 rate_limit.verdict(peer, size, asked_len, counters)
             }
-            _ => Verdict::Send,
+            _ => LimitVerdict::Send,
         };
         let mut code = reply.response_code();
         let pushed = match (verdict, message) {
-            (Verdict::Send, None) => push(outbox, peer, &reply, counters),
-            (Verdict::Send, Some(message)) => {
+            (LimitVerdict::Send, None) => push(outbox, peer, &reply, counters),
+            (LimitVerdict::Send, Some(message)) => {
                 let pushed = push_message(outbox, peer, message, counters);
                 if pushed {
                     counters.answers_with_mac.add(1);
@@ -256,12 +267,12 @@ impl Replies<'_> {
                 }
                 pushed
             }
-            (Verdict::Slip, _) => {
+            (LimitVerdict::Slip, _) => {
                 let limited = reply.limited();
                 code = limited.response_code();
                 push(outbox, peer, &limited, counters)
             }
-            (Verdict::Drop, _) => return true,
+            (LimitVerdict::Drop, _) => return true,
         };
         if pushed {
             watch.answered(Transport::Udp, peer, || request, code, counters);
@@ -270,10 +281,15 @@ impl Replies<'_> {
     }
 
     #[inline]
-    fn push<'r>(&mut self, peer: Peer, request: impl FnOnce() -> &'r [u8], reply: &impl Answer) -> bool {
+    fn push<'r>(
+        &mut self,
+        peer: Peer,
+        request: impl FnOnce() -> &'r [u8],
+        reply: &impl DatagramAnswer,
+    ) -> bool {
         let pushed = push(self.outbox, peer, reply, self.counters);
         if pushed {
-            self.watch.answered(Transport::Udp, peer, request, reply.response_code(), self.counters);
+            self.telemetry.answered(Transport::Udp, peer, request, reply.response_code(), self.counters);
         }
         pushed
     }
@@ -281,7 +297,7 @@ impl Replies<'_> {
 
 /// Puts a reply into the outbox. False when there is no room.
 #[inline]
-fn push(outbox: &mut Outbox, peer: Peer, reply: &impl Answer, counters: &Counters) -> bool {
+fn push(outbox: &mut Outbox, peer: Peer, reply: &impl DatagramAnswer, counters: &Counters) -> bool {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);

@@ -2,29 +2,29 @@
 
 use crate::config::Config;
 use crate::control::Control;
-use crate::counters::Shards;
-use crate::live::{self, Live};
+use crate::counters::CounterShards;
+use crate::live::{self, ServedSet};
 use crate::observe::Observer;
 use crate::privileges;
 use crate::query_log::{self, QueryLog};
-use crate::settings::{self, Settings};
+use crate::settings::{self, LiveSettings};
 use crate::shutdown::Shutdown;
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
-use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
+use crate::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, SuccessorProgram};
 use crate::tcp;
 use crate::templates::TemplatesConfig;
 use crate::verification;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
-use handle_net::Options;
+use handle_net::SocketOptions;
 use handle_process::listen::explain_refusal;
 use handle_process::log::SetLog;
-use handle_process::site::{Answers, SiteRecord, differences};
+use handle_process::site::{ListenerService, SiteRecord, differences};
 use handle_sessions::Holder;
-use handle_snapshot::map::How;
-use handle_snapshot::set::Why;
+use handle_snapshot::map::LoadMode;
+use handle_snapshot::set::SetErrorKind;
 use serde_json::Value;
 use std::fmt;
 use std::io::ErrorKind;
@@ -36,16 +36,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// What workers, watcher and control socket share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ServerState {
     /// The current set.
-    pub live: Arc<Live>,
+    pub live: Arc<ServedSet>,
     /// What happened to every datagram.
-    pub shards: Shards,
+    pub shards: CounterShards,
     /// Who asks most, by worker.
     pub(crate) sources: Box<[Sources]>,
     pub(crate) query_log: Option<Arc<QueryLog>>,
     /// What of the configuration is in force.
-    pub(crate) settings: Settings,
+    pub(crate) settings: LiveSettings,
     /// What needs a signature or an identity; none where it has no threads.
     pub slow: Option<Arc<SlowPath>>,
     pub(crate) workers: OnceLock<Vec<WorkerInfo>>,
@@ -54,14 +54,14 @@ pub struct Shared {
     pub(crate) started: SystemTime,
     /// The sockets of the workers, for another process to go on with.
     pub(crate) handover: Handover,
-    pub(crate) hooks: Hooks,
+    pub(crate) hooks: ServerHooks,
     pub(crate) shutdown: Arc<Shutdown>,
     /// Who waits for the server to drain or a worker to end.
     waiting: OnceLock<Thread>,
     share_port: bool,
 }
 
-impl Shared {
+impl ServerState {
     /// Lets the workers answer what has arrived, and then stop.
     pub fn drain(&self) {
         if self.share_port && !self.is_draining() {
@@ -136,16 +136,16 @@ pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 
 /// What a server can do only as the program that it is.
 #[derive(Default)]
-pub struct Hooks {
+pub struct ServerHooks {
     /// How this program is started, for a restart by take-over.
-    pub program: Option<Program>,
+    pub program: Option<SuccessorProgram>,
     /// For a reload; without it the published set alone is reloaded.
     pub read_config: Option<ReadConfig>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }
 
-impl fmt::Debug for Hooks {
+impl fmt::Debug for ServerHooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hooks").field("program", &self.program).finish_non_exhaustive()
     }
@@ -154,7 +154,7 @@ impl fmt::Debug for Hooks {
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     addresses: Vec<SocketAddr>,
     http_address: Option<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
@@ -162,12 +162,12 @@ pub struct Server {
 }
 
 /// Says when a worker does not run any more, however it ended.
-struct Running<'s> {
-    shared: &'s Shared,
+struct WorkerGuard<'s> {
+    shared: &'s ServerState,
     at: usize,
 }
 
-impl Drop for Running<'_> {
+impl Drop for WorkerGuard<'_> {
     fn drop(&mut self) {
         self.shared.running[self.at].store(false, Ordering::Release);
         self.shared.handover.release(self.at);
@@ -187,14 +187,14 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause: the set, the site record, an address, the control socket.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
-        Self::start_with(config, Hooks::default())
+        Self::start_with(config, ServerHooks::default())
     }
 
     /// As [`start`](Self::start), with what only a program can do.
     ///
     /// # Errors
     /// As `start`. Where another process was to be taken over from, it goes on.
-    pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
+    pub fn start_with(config: &Config, hooks: ServerHooks) -> anyhow::Result<Self> {
         config.check()?;
         let site = read_site(config)?;
         site.differences().iter().for_each(|difference| tracing::warn!("{difference}"));
@@ -231,12 +231,12 @@ impl Server {
         let holder = hold_sessions(config, predecessor.is_some())?;
         let (query_log, log_writer) = QueryLog::open(&config.query_log)?.unzip();
         let http_address = observer.as_ref().map(Observer::address).transpose()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             live,
-            shards: Shards::new(sockets.len()),
+            shards: CounterShards::new(sockets.len()),
             sources: sockets.iter().map(|_| Sources::new(config.observe.sources_kept)).collect(),
             query_log,
-            settings: Settings::new(config.clone(), site),
+            settings: LiveSettings::new(config.clone(), site),
             slow,
             workers: OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
@@ -256,7 +256,7 @@ impl Server {
             return Err(error);
         }
         if let Some(observer) = &observer {
-            let announced = Announced { kind: Kind::Http, address: observer.address()? };
+            let announced = SocketAnnouncement { kind: SocketKind::Http, address: observer.address()? };
             server.shared.handover.hold(None, announced, observer.descriptor()?);
         }
         server.start_slow_path(holder)?;
@@ -275,13 +275,13 @@ impl Server {
         let mut held = Vec::new();
         for ((at, socket), listeners) in sockets {
             let address = socket.local_addr()?;
-            let announced = Announced { kind: Kind::Udp, address };
+            let announced = SocketAnnouncement { kind: SocketKind::Udp, address };
             self.shared.handover.hold(Some(at), announced, socket.try_clone()?.into());
             if !self.addresses.contains(&address) {
                 self.addresses.push(address);
             }
             for listener in &listeners {
-                held.push((at, Announced { kind: Kind::Tcp, address }, listener.try_clone()?));
+                held.push((at, SocketAnnouncement { kind: SocketKind::Tcp, address }, listener.try_clone()?));
             }
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
@@ -292,7 +292,7 @@ impl Server {
                     Ok((mut worker, info)) => {
                         drop(opened.send(Ok(info)));
                         drop(opened);
-                        let running = Running { shared: &shared, at };
+                        let running = WorkerGuard { shared: &shared, at };
                         worker.run();
                         drop(running);
                     }
@@ -332,7 +332,7 @@ impl Server {
         &mut self,
         control: Option<Control>,
         observer: Option<Observer>,
-        log_writer: Option<query_log::Writer>,
+        log_writer: Option<query_log::QueryLogWriter>,
     ) -> anyhow::Result<()> {
         let shared = Arc::clone(&self.shared);
         let watcher = std::thread::Builder::new()
@@ -384,7 +384,7 @@ impl Server {
 
     /// What is shared with the workers: the set, the counters, the way to drain.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<ServerState> {
         &self.shared
     }
 
@@ -446,7 +446,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
     let site = match &config.site {
         Some(path) => {
             let record = SiteRecord::read(path, config.server_id)?;
-            let answers = Answers::Queries { over_tcp: config.tcp.enabled };
+            let answers = ListenerService::Queries { over_tcp: config.tcp.enabled };
             let differences = record.server().map(|server| differences(&server, &config.listen, answers));
             OwnSite::from(&record).differing_in(differences.unwrap_or_default())
         }
@@ -469,10 +469,10 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 ///
 /// # Errors
 /// When there is none or it is damaged.
-pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
-    let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
+pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
+    let how = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let directory = config.snapshot.display();
-    let opened = Live::open(
+    let opened = ServedSet::open(
         &config.snapshot,
         how,
         config.verify_new_layers,
@@ -480,13 +480,13 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
         templates_of(config),
     );
     opened.map_err(|error| {
-        if matches!(error.why, Why::NotPublished) {
+        if matches!(error.kind, SetErrorKind::NotPublished) {
             let hint =
                 format!("cannot serve {directory} (publish a set: hdl snapshot publish {directory} RECORDS)");
             return anyhow::Error::new(error).context(hint);
         }
-        let kind = match &error.why {
-            Why::Io { error, .. } => error.kind(),
+        let kind = match &error.kind {
+            SetErrorKind::Io { error, .. } => error.kind(),
             _ => ErrorKind::Other,
         };
         let check = match kind {
@@ -504,7 +504,7 @@ pub(crate) fn templates_of(config: &Config) -> Option<TemplatesConfig> {
 }
 
 /// Whether this user may read what is served, and look for what is published next.
-fn readable(config: &Config, live: &Live) -> anyhow::Result<()> {
+fn readable(config: &Config, live: &ServedSet) -> anyhow::Result<()> {
     live.reload()?;
     for entry in &live.current().manifest().layers {
         let path = config.snapshot.join(&entry.file);
@@ -526,14 +526,14 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
 fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> Vec<(usize, UdpSocket)> {
     let workers = config.listen.iter().flat_map(|&listen| (0..workers_count).map(move |_| listen));
     let taken =
-        workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(Kind::Udp, listen)?.into())));
+        workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(SocketKind::Udp, listen)?.into())));
     taken.collect()
 }
 
 /// Opens the address of metrics and health, on the listener of another process if it has one there.
 fn open_observer(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<Observer>> {
     let Some(address) = config.observe.http else { return Ok(None) };
-    let taken = from.and_then(|from| from.take(Kind::Http, address));
+    let taken = from.and_then(|from| from.take(SocketKind::Http, address));
     Ok(Some(match taken {
         Some(listener) => Observer::on(listener.into())?,
         None => Observer::bind(address)?,
@@ -575,7 +575,7 @@ fn wait_until_free(config: &Config, address: SocketAddr) -> std::io::Result<()> 
     alone.reuse_port = false;
     let begun = Instant::now();
     loop {
-        let free = handle_net::bind(&alone).and_then(|_| tcp::side::probe(config, address));
+        let free = handle_net::bind(&alone).and_then(|_| tcp::worker::probe(config, address));
         match free {
             Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
                 std::thread::sleep(PAUSE);
@@ -601,7 +601,7 @@ fn bind_listeners(
         let mut left = true;
         while std::mem::take(&mut left) {
             for (&address, listeners) in addresses.iter().zip(&mut listeners) {
-                let taken = from.take(Kind::Tcp, address);
+                let taken = from.take(SocketKind::Tcp, address);
                 left |= taken.is_some();
                 listeners.extend(taken.map(TcpListener::from));
             }
@@ -609,19 +609,19 @@ fn bind_listeners(
     }
     for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, it)| it.is_empty()) {
         listeners
-            .extend(tcp::side::listen(config, address).map_err(|error| explain_refusal(address, error))?);
+            .extend(tcp::worker::listen(config, address).map_err(|error| explain_refusal(address, error))?);
     }
     Ok(listeners)
 }
 
 /// Binds a socket; where the port is the kernel's choice, one that is free for TCP as well.
-fn bind_with_tcp(config: &Config, options: &Options) -> std::io::Result<UdpSocket> {
+fn bind_with_tcp(config: &Config, options: &SocketOptions) -> std::io::Result<UdpSocket> {
     const TRIES_MAX: usize = 32;
     let mut tries = 0;
     loop {
         let socket = handle_net::bind(options)?;
         tries += 1;
-        match tcp::side::probe(config, socket.local_addr()?) {
+        match tcp::worker::probe(config, socket.local_addr()?) {
             Err(error) if options.address.port() == 0 && error.kind() == ErrorKind::AddrInUse => {
                 if tries == TRIES_MAX {
                     return Err(error);
@@ -632,9 +632,9 @@ fn bind_with_tcp(config: &Config, options: &Options) -> std::io::Result<UdpSocke
     }
 }
 
-pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {
+pub(crate) fn net_options(config: &Config, address: SocketAddr) -> SocketOptions {
     let limits = &config.limits;
-    let mut options = Options::new(address);
+    let mut options = SocketOptions::new(address);
     options.reuse_port = true;
     options.batch_len = limits.batch_datagrams;
     options.batch_segments = limits.batch_segments;

@@ -6,7 +6,7 @@
 pub mod sealer;
 
 use handle_sessions::config::SessionsConfig;
-use handle_sessions::{SessionLimits, Sessions, Terms};
+use handle_sessions::{SessionLimits, SessionTable, SetupTerms};
 use serde_json::{Map, Value};
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct ServerSessions {
     /// The table.
-    pub table: Sessions,
-    pub(crate) terms: Terms,
+    pub table: SessionTable,
+    pub(crate) terms: SetupTerms,
     started: Instant,
 }
 
@@ -26,7 +26,7 @@ impl ServerSessions {
         let limits = config.limits();
         let datagrams_per_source_max = limits.datagrams_per_source_max.filter(|_| has_tcp);
         config.enabled.then(|| Self {
-            table: Sessions::new(SessionLimits { datagrams_per_source_max, ..limits }),
+            table: SessionTable::new(SessionLimits { datagrams_per_source_max, ..limits }),
             terms: config.terms(),
             started: Instant::now(),
         })

@@ -3,14 +3,14 @@
 //! - A configuration that cannot be read, is wrong, or names a site record that does not open, changes nothing.
 //! - What sockets, threads and memory were made of stays as it is, and is named: a restart by take-over
 //!   changes that.
-//! - Workers look at [`generation`](Settings::generation) when there is time, and then take what is new.
+//! - Workers look at [`generation`](LiveSettings::generation) when there is time, and then take what is new.
 
 use crate::config::Config;
-use crate::server::{Shared, read_site, templates_of};
+use crate::server::{ServerState, read_site, templates_of};
 use crate::site::OwnSite;
 use arc_swap::ArcSwap;
 use handle_process::log::SetLog;
-use handle_process::reload::{self, Changes};
+use handle_process::reload::{self, SettingChanges};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,30 +78,30 @@ const LIVE: [&str; 57] = [
 
 /// A configuration in force, and what was read because of it.
 #[derive(Debug)]
-pub(crate) struct InForce {
+pub(crate) struct ActiveSettings {
     pub(crate) config: Config,
     pub(crate) site: OwnSite,
 }
 
 /// What is in force now.
 #[derive(Debug)]
-pub(crate) struct Settings {
-    current: ArcSwap<InForce>,
+pub(crate) struct LiveSettings {
+    current: ArcSwap<ActiveSettings>,
     generation: AtomicU64,
     /// Held while a new configuration is read and taken, and the published set after it.
     reloading: Mutex<()>,
 }
 
-impl Settings {
+impl LiveSettings {
     pub(crate) fn new(config: Config, site: OwnSite) -> Self {
         Self {
-            current: ArcSwap::from_pointee(InForce { config, site }),
+            current: ArcSwap::from_pointee(ActiveSettings { config, site }),
             generation: AtomicU64::new(0),
             reloading: Mutex::new(()),
         }
     }
 
-    pub(crate) fn current(&self) -> Arc<InForce> {
+    pub(crate) fn current(&self) -> Arc<ActiveSettings> {
         self.current.load_full()
     }
 
@@ -119,7 +119,7 @@ impl Settings {
         new: &Config,
         check_site: impl Fn(&OwnSite) -> anyhow::Result<()>,
         set_log: Option<&SetLog>,
-    ) -> anyhow::Result<Changes> {
+    ) -> anyhow::Result<SettingChanges> {
         new.check()?;
         let old = self.current();
         let (config, changes) = reload::merged(&old.config, new, &LIVE)?;
@@ -136,14 +136,14 @@ impl Settings {
         for difference in site.differences().iter().filter(|one| !old.site.differences().contains(one)) {
             tracing::warn!("{difference}");
         }
-        self.current.store(Arc::new(InForce { config, site }));
+        self.current.store(Arc::new(ActiveSettings { config, site }));
         self.generation.fetch_add(1, Ordering::Release);
         Ok(changes)
     }
 }
 
 /// Reads the configuration again, then the published set, and says what came of it.
-pub(crate) fn reload(shared: &Shared) -> Value {
+pub(crate) fn reload(shared: &ServerState) -> Value {
     // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
     // nor may the service manager take the end of the one for that of the other.
     let _reloading = shared.settings.reloading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,7 +156,7 @@ pub(crate) fn reload(shared: &Shared) -> Value {
     said
 }
 
-fn reload_all(shared: &Shared) -> Value {
+fn reload_all(shared: &ServerState) -> Value {
     let hooks = &shared.hooks;
     let generation = || shared.live.current().generation();
     let mut said = json!({ "ok": true });
@@ -192,7 +192,7 @@ fn reload_all(shared: &Shared) -> Value {
     }
     match shared.live.reload_damaged() {
         Ok(reloaded) => {
-            said["changed"] = matches!(reloaded, crate::live::Reloaded::Changed(_)).into();
+            said["changed"] = matches!(reloaded, crate::live::ReloadOutcome::Changed(_)).into();
         }
         Err(error) => {
             tracing::error!(%error, "the published set does not open; the old one stays live");
@@ -208,8 +208,8 @@ fn reload_all(shared: &Shared) -> Value {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
-        Settings::new(Config::default(), OwnSite::alone())
+    fn settings() -> LiveSettings {
+        LiveSettings::new(Config::default(), OwnSite::alone())
     }
 
     #[test]

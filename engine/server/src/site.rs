@@ -3,7 +3,7 @@
 use handle_process::site::SiteRecord;
 use handle_proto::HashOption;
 use handle_proto::limit::FRAGMENTS_MAX;
-use handle_resolver::Service;
+use handle_resolver::ServiceFacts;
 
 /// The site record in wire form, with what is read from it for every reply.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl OwnSite {
     /// A server that is alone in a site without a record.
     #[must_use]
     pub fn alone() -> Self {
-        let alone = Service::ALONE;
+        let alone = ServiceFacts::ALONE;
         Self {
             bytes: Vec::new(),
             serial: alone.site_serial,
@@ -106,8 +106,8 @@ impl OwnSite {
     /// What the resolver needs of it for requests over TCP. Who is connected has proven their address: they may have as
     /// long an answer as there is, and what is forwarded.
     #[must_use]
-    pub fn stream_service(&self) -> Service<'_> {
-        Service {
+    pub fn stream_service(&self) -> ServiceFacts<'_> {
+        ServiceFacts {
             answer_datagrams_max: FRAGMENTS_MAX,
             forwards_listing: self.forwards_listing,
             ..self.service()
@@ -116,8 +116,8 @@ impl OwnSite {
 
     /// What the resolver needs of it for requests over UDP.
     #[must_use]
-    pub fn service(&self) -> Service<'_> {
-        Service {
+    pub fn service(&self) -> ServiceFacts<'_> {
+        ServiceFacts {
             site: &self.bytes,
             site_serial: self.serial,
             primary: self.primary,

@@ -14,27 +14,27 @@ pub mod stats;
 mod work;
 
 use crate::config::Config;
-use crate::forward::{Forward, ForwardThread};
-use crate::server::Shared;
+use crate::forward::{ForwardThread, Forwarder};
+use crate::server::ServerState;
 use crate::server_key;
 use crate::sessions::ServerSessions;
 use crate::shutdown::Shutdown;
 use crate::site::OwnSite;
 use anyhow::{Context as _, bail};
-use config::{Identity, SlowConfig, identities};
+use config::{HandleIdentity, SlowConfig, identities};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use handle_process::priority::stand_back;
-use handle_resolver::Refused;
-use handle_sessions::Sessions;
+use handle_resolver::RefusalReason;
+use handle_sessions::SessionTable;
 use handle_sessions::config::exempt_sources;
-use handle_sessions::holder::{Asked, Holder, TakenChallenge};
+use handle_sessions::holder::{Holder, SharedTable, TakenChallenge};
 use handle_sessions::numbers;
-use queue::Queues;
+use queue::JobQueues;
 use serde_json::{Value, json};
-use signer::Signer;
+use signer::AnswerSigner;
 use stats::SlowCounters;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,27 +46,27 @@ use work::SlowThread;
 const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
 
 /// Fills a buffer with random bytes; false when there are none to be had.
-pub type Random = fn(&mut [u8]) -> bool;
+pub type RandomNumbers = fn(&mut [u8]) -> bool;
 
 /// The slow path of a server: what its threads and its workers share.
 #[derive(Debug)]
 pub struct SlowPath {
-    pub(crate) queues: Queues,
+    pub(crate) queues: JobQueues,
     /// What another process answers, where there is one.
-    pub(crate) forward: Option<Forward>,
+    pub(crate) forward: Option<Forwarder>,
     /// What is said to a datagram for which there is no place: of all codes only one makes deployed clients come over TCP,
     /// where they are not told from whoever forges their address.
-    pub(crate) when_full: Refused,
-    signer: Option<Signer>,
+    pub(crate) when_full: RefusalReason,
+    signer: Option<AnswerSigner>,
     challenges: Mutex<Challenges>,
     /// Those of this process, where there are any.
     pub sessions: Option<Arc<ServerSessions>>,
-    server: Vec<Identity>,
+    server: Vec<HandleIdentity>,
     server_reads_all: bool,
-    status: Vec<Identity>,
+    status: Vec<HandleIdentity>,
     config: SlowConfig,
     counters: Box<[CachePadded<SlowCounters>]>,
-    random: Random,
+    random: RandomNumbers,
     shutdown: Arc<Shutdown>,
     started: Instant,
     /// Closed when those who keep sessions are to stop.
@@ -84,9 +84,9 @@ fn kernel_random(room: &mut [u8]) -> bool {
 ///
 /// # Errors
 /// When the key cannot be used, or is not the one of the site record.
-pub fn open_signer(config: &Config, site: &OwnSite) -> anyhow::Result<Option<Signer>> {
+pub fn open_signer(config: &Config, site: &OwnSite) -> anyhow::Result<Option<AnswerSigner>> {
     let Some(key) = config.server_key.as_ref().filter(|_| config.slow.threads > 0) else { return Ok(None) };
-    let signer = Signer::new(server_key::read(key)?, config.slow.signatures_kept);
+    let signer = AnswerSigner::new(server_key::read(key)?, config.slow.signatures_kept);
     signer.check_site(site)?;
     Ok(Some(signer))
 }
@@ -98,7 +98,7 @@ impl SlowPath {
     /// When an administrator is none.
     pub fn new(
         config: &Config,
-        signer: Option<Signer>,
+        signer: Option<AnswerSigner>,
         workers_count: usize,
         shutdown: &Arc<Shutdown>,
     ) -> anyhow::Result<Option<Self>> {
@@ -117,9 +117,9 @@ impl SlowPath {
             exempt: exempt.clone(),
         };
         Ok(Some(Self {
-            queues: Queues::new(workers_count, slow.queue_requests, exempt),
-            forward: Forward::new(&config.forward, slow.queue_requests),
-            when_full: if config.tcp.enabled { Refused::OverTcp } else { Refused::Busy },
+            queues: JobQueues::new(workers_count, slow.queue_requests, exempt),
+            forward: Forwarder::new(&config.forward, slow.queue_requests),
+            when_full: if config.tcp.enabled { RefusalReason::OverTcp } else { RefusalReason::Busy },
             signer,
             challenges: Mutex::new(Challenges::new(limits)),
             sessions: ServerSessions::new(&config.sessions, config.tcp.enabled).map(Arc::new),
@@ -153,7 +153,7 @@ impl SlowPath {
     ///
     /// # Errors
     /// When the kernel refuses one, or the cores it should run on.
-    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<ServerState>) -> anyhow::Result<Vec<JoinHandle<()>>> {
         let usable = handle_net::usable_cores().context("cannot ask which cores are ours")?;
         if let Some(core) = self.config.cores.iter().find(|core| !usable.contains(core)) {
             bail!("`slow.cores` has {core}: this process may use {usable:?}");
@@ -268,8 +268,8 @@ impl SlowPath {
 }
 
 /// Another process asks about sessions.
-impl Asked for SlowPath {
-    fn sessions(&self) -> Option<&Sessions> {
+impl SharedTable for SlowPath {
+    fn sessions(&self) -> Option<&SessionTable> {
         self.sessions.as_ref().map(|sessions| &sessions.table)
     }
 

@@ -28,11 +28,11 @@ pub struct PrefixBits {
 /// IPv6 networks are the upper half of the address. IPv4 networks have `ffff:ffff` in front, which as IPv6 would
 /// be a multicast address, and no datagram comes from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix(u64);
+pub struct SourcePrefix(u64);
 
 const IPV4_MARK: u64 = 0xffff_ffff_0000_0000;
 
-impl Prefix {
+impl SourcePrefix {
     /// The network of `ip`. IPv4 in IPv6 counts as IPv4.
     #[must_use]
     pub fn of(ip: IpAddr, bits: PrefixBits) -> Self {
@@ -59,14 +59,14 @@ impl Prefix {
 pub struct Sources {
     /// Odd while the worker writes.
     version: AtomicU64,
-    slots: Box<[Slot]>,
+    slots: Box<[SourceSlot]>,
     /// All that was noted, halved as the counts are.
     total: AtomicU64,
 }
 
 /// A place in the table; free when its count is 0.
 #[derive(Debug, Default)]
-struct Slot {
+struct SourceSlot {
     prefix: AtomicU64,
     count: AtomicU64,
 }
@@ -75,12 +75,12 @@ impl Sources {
     /// A table of `slots_count` places.
     #[must_use]
     pub fn new(slots_count: usize) -> Self {
-        let slots = (0..slots_count).map(|_| Slot::default()).collect();
+        let slots = (0..slots_count).map(|_| SourceSlot::default()).collect();
         Self { version: AtomicU64::new(0), slots, total: AtomicU64::new(0) }
     }
 
     /// Changes the table; readers that see a part of it begin anew. Only the owner may.
-    fn write(&self, change: impl FnOnce(&[Slot], &AtomicU64)) {
+    fn write(&self, change: impl FnOnce(&[SourceSlot], &AtomicU64)) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -89,10 +89,10 @@ impl Sources {
     }
 
     /// Counts a datagram. Only the owner may.
-    fn note(&self, prefix: Prefix) {
+    fn note(&self, prefix: SourcePrefix) {
         self.write(|slots, total| {
             add(total, 1);
-            let mut rarest: Option<(&Slot, u64)> = None;
+            let mut rarest: Option<(&SourceSlot, u64)> = None;
             for slot in slots {
                 let count = slot.count.load(Ordering::Relaxed);
                 if count > 0 && slot.prefix.load(Ordering::Relaxed) == prefix.0 {
@@ -122,7 +122,7 @@ impl Sources {
     }
 
     /// The prefixes that are there with their counts, and the count of all.
-    fn read(&self) -> (Vec<(Prefix, u64)>, u64) {
+    fn read(&self) -> (Vec<(SourcePrefix, u64)>, u64) {
         let mut read = (Vec::with_capacity(self.slots.len()), 0);
         for _ in 0..READS_MAX {
             let version = self.version.load(Ordering::Acquire);
@@ -131,7 +131,7 @@ impl Sources {
                 let (prefix, count) =
                     (slot.prefix.load(Ordering::Relaxed), slot.count.load(Ordering::Relaxed));
                 if count > 0 {
-                    read.0.push((Prefix(prefix), count));
+                    read.0.push((SourcePrefix(prefix), count));
                 }
             }
             read.1 = self.total.load(Ordering::Relaxed);
@@ -153,8 +153,8 @@ fn add(number: &AtomicU64, count: u64) {
 /// The `count_max` prefixes with most datagrams of all tables together, and the share of each.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "shares for people")]
-pub fn top<'s>(tables: impl IntoIterator<Item = &'s Sources>, count_max: usize) -> Vec<(Prefix, f64)> {
-    let (mut sums, mut all) = (HashMap::<Prefix, u64>::new(), 0);
+pub fn top<'s>(tables: impl IntoIterator<Item = &'s Sources>, count_max: usize) -> Vec<(SourcePrefix, f64)> {
+    let (mut sums, mut all) = (HashMap::<SourcePrefix, u64>::new(), 0);
     for table in tables {
         let (counts, total) = table.read();
         all += total;
@@ -170,7 +170,7 @@ pub fn top<'s>(tables: impl IntoIterator<Item = &'s Sources>, count_max: usize) 
 
 /// A worker's choice of the datagrams that are noted.
 #[derive(Clone, Debug)]
-pub struct Sampler {
+pub struct SourceSampler {
     every: u32,
     bits: PrefixBits,
     /// Datagrams until the next that is noted.
@@ -180,7 +180,7 @@ pub struct Sampler {
     halved_s: u64,
 }
 
-impl Sampler {
+impl SourceSampler {
     /// Notes one of `every` datagrams in the mean, none where that is 0. The gaps follow from `seed`: they
     /// vary, so that nobody can hide between them by keeping time.
     #[must_use]
@@ -222,7 +222,7 @@ impl Sampler {
             sources.halve(u32::try_from(half_lives).unwrap_or(u32::MAX));
         }
         while self.gap < count {
-            sources.note(Prefix::of(source(self.gap as usize), self.bits));
+            sources.note(SourcePrefix::of(source(self.gap as usize), self.bits));
             // From 1 to 2 * every - 1.
             self.gap = self.gap.saturating_add(1 + self.next() % (2 * self.every - 1));
         }
@@ -253,7 +253,7 @@ mod tests {
     fn prefixes_keep_as_many_bits_as_told() {
         let show = |text, ipv4, ipv6| {
             let bits = PrefixBits { ipv4, ipv6 };
-            Prefix::of(ip(text), bits).show(bits)
+            SourcePrefix::of(ip(text), bits).show(bits)
         };
         assert_eq!(show("192.0.2.77", 24, 48), "192.0.2.0/24");
         assert_eq!(show("::ffff:192.0.2.77", 24, 48), "192.0.2.0/24");
@@ -263,10 +263,10 @@ mod tests {
         assert_eq!(show("2001:db8:1:2:3:4:5:6", 24, 64), "2001:db8:1:2::/64");
         assert_eq!(show("2001:db8::", 24, 0), "::/0");
         assert_eq!(show("::1", 24, 48), "::/48");
-        assert_ne!(Prefix::of(ip("::1"), BITS), Prefix::of(ip("0.0.0.0"), BITS));
+        assert_ne!(SourcePrefix::of(ip("::1"), BITS), SourcePrefix::of(ip("0.0.0.0"), BITS));
     }
 
-    fn all(sampler: &mut Sampler, sources: &Sources, now_s: u64, ips: &[IpAddr]) {
+    fn all(sampler: &mut SourceSampler, sources: &Sources, now_s: u64, ips: &[IpAddr]) {
         for ips in ips.chunks(64) {
             sampler.sample(sources, now_s, ips.len(), |at| ips[at]);
         }
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn heavy_prefixes_are_found_among_many_light_ones() {
         let sources = Sources::new(32);
-        let mut sampler = Sampler::new(4, BITS, 1);
+        let mut sampler = SourceSampler::new(4, BITS, 1);
         // A fifth from one network, a tenth from another, the rest from twenty thousand.
         let ips: Vec<IpAddr> = (0..100_000u32)
             .map(|i| match i % 10 {
@@ -295,20 +295,20 @@ mod tests {
     #[test]
     fn one_of_some_is_noted_in_the_mean() {
         for every in [1, 7, 64] {
-            let (sources, mut sampler) = (Sources::new(4), Sampler::new(every, BITS, 7));
+            let (sources, mut sampler) = (Sources::new(4), SourceSampler::new(every, BITS, 7));
             all(&mut sampler, &sources, 5, &vec![ip("192.0.2.1"); 64_000]);
             let noted = sources.read().1;
             let expected = 64_000 / u64::from(every);
             assert!(noted.abs_diff(expected) <= expected / 10, "{noted} of {expected}");
         }
-        let (sources, mut sampler) = (Sources::new(4), Sampler::new(0, BITS, 7));
+        let (sources, mut sampler) = (Sources::new(4), SourceSampler::new(0, BITS, 7));
         all(&mut sampler, &sources, 5, &[ip("192.0.2.1"); 1000]);
         assert_eq!(sources.read(), (vec![], 0), "none where none is wanted");
     }
 
     #[test]
     fn other_networks_begin_anew() {
-        let (sources, mut sampler) = (Sources::new(4), Sampler::new(1, BITS, 7));
+        let (sources, mut sampler) = (Sources::new(4), SourceSampler::new(1, BITS, 7));
         let ips = [ip("192.0.2.1"), ip("192.0.2.2")];
         let shown =
             |bits| top([&sources], 4).into_iter().map(|(prefix, _)| prefix.show(bits)).collect::<Vec<_>>();
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_was_long_ago_fades() {
-        let (sources, mut sampler) = (Sources::new(4), Sampler::new(1, BITS, 7));
+        let (sources, mut sampler) = (Sources::new(4), SourceSampler::new(1, BITS, 7));
         all(&mut sampler, &sources, 1000, &[ip("192.0.2.1"); 1000]);
         all(&mut sampler, &sources, 1000 + HALF_LIFE_S, &[ip("198.51.100.1"); 500]);
         let shares: Vec<f64> = top([&sources], 4).iter().map(|(_, share)| *share).collect();
@@ -345,7 +345,7 @@ mod tests {
             for (at, table) in tables.iter().enumerate() {
                 let stop = &stop;
                 scope.spawn(move || {
-                    let mut sampler = Sampler::new(1, BITS, at as u64);
+                    let mut sampler = SourceSampler::new(1, BITS, at as u64);
                     let ips = [ip("192.0.2.1"), ip("2001:db8::1"), ip("198.51.100.1")];
                     // Once at least, however late the thread begins.
                     loop {

@@ -1,12 +1,12 @@
 //! What `status` says.
 
-use crate::server::Shared;
-use crate::sources::{self, Prefix};
+use crate::server::ServerState;
+use crate::sources::{self, SourcePrefix};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-impl Shared {
+impl ServerState {
     /// Counters, in all, for each worker and of the slow path; times, and who asks most.
     #[must_use]
     pub fn stats(&self) -> Value {
@@ -28,7 +28,7 @@ impl Shared {
     }
 
     /// Who asks most, as many as are shown, each with its share.
-    pub(crate) fn top_sources(&self) -> Vec<(Prefix, f64)> {
+    pub(crate) fn top_sources(&self) -> Vec<(SourcePrefix, f64)> {
         sources::top(&self.sources, self.settings.current().config.observe.sources_shown)
     }
 

@@ -1,7 +1,7 @@
 //! Requests over connections: framing, the same resolver behind it, and who may stay how long.
 //!
-//! [`Tcp`] is a machine without sockets or a clock: it is fed what happened to connections and what time it
-//! is, and acts on a [`Wire`]. A worker gives it the connections of its datapath.
+//! [`TcpConnections`] is a machine without sockets or a clock: it is fed what happened to connections and what time it
+//! is, and acts on a [`ConnectionActions`]. A worker gives it the connections of its datapath.
 //!
 //! - All whole messages of one receive are answered together, and their answers sent together.
 //! - A connection stays open while its requests ask for that (KC); after one that does not, it is closed behind
@@ -13,31 +13,36 @@
 //! - Every connection is counted when it comes, and once more, by reason, when it is given up. Every request is in
 //!   exactly one of `tcp_answered`, `tcp_dropped_error_reply` and `tcp_dropped_bug`.
 
-mod round;
+mod actions;
+mod replies;
 pub mod settings;
-pub(crate) mod side;
 mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod worker;
+
+pub use actions::ConnectionActions;
 
 use crate::counters::Counters;
-use crate::query_log::Tap;
-use crate::sessions::sealer::Sealer;
+use crate::query_log::QueryLogTap;
+use crate::sessions::sealer::SessionSealer;
 use crate::slow::shard::ListingReader;
-use handle_net::{Connections, Gone, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, StreamEvent, StreamId};
 use handle_proto::OpFlags;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
-use handle_resolver::{Context, Refused, Reply, answer_message, answer_messages, refuse_stream};
-use round::Round;
+use handle_resolver::{
+    AnswerContext, RefusalReason, ReplyParts, answer_message, answer_messages, refuse_stream,
+};
+use replies::ReplyRound;
 use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use table::{Stream, Table, Wait};
+use table::{ConnectionWait, StreamTable, TableStream};
 
 /// While draining, how long who has just connected may take for the first byte of a request, in milliseconds.
 const FIRST_REQUEST_MS: u64 = 300;
@@ -46,48 +51,9 @@ const ROUND_LEN: usize = 128 << 10;
 /// Room for a round and the longest answer on top.
 const OUT_LEN: usize = ROUND_LEN + Envelope::LEN + MESSAGE_LEN_MAX as usize;
 
-/// What the machine does to connections.
-pub trait Wire {
-    /// Sends `bytes`, and keeps what cannot be sent now; how much is kept then.
-    ///
-    /// # Errors
-    /// When there is nobody any more.
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone>;
-    /// Bytes kept for all connections.
-    fn kept_len_all(&self) -> usize;
-    /// Reads from the connection, or does not.
-    fn set_reading(&mut self, id: StreamId, reading: bool);
-    /// Ends the connection behind what is kept; true when it is gone at once.
-    fn close(&mut self, id: StreamId) -> bool;
-    /// Ends the connection now.
-    fn abort(&mut self, id: StreamId);
-}
-
-impl Wire for Connections {
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
-        self.send(id, bytes)
-    }
-
-    fn kept_len_all(&self) -> usize {
-        self.kept_len_all()
-    }
-
-    fn set_reading(&mut self, id: StreamId, reading: bool) {
-        self.set_reading(id, reading);
-    }
-
-    fn close(&mut self, id: StreamId) -> bool {
-        self.close(id)
-    }
-
-    fn abort(&mut self, id: StreamId) {
-        self.abort(id);
-    }
-}
-
 /// Why a connection is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum CloseReason {
     /// Its last request is answered.
     Done,
     /// The other side has ended, between two requests.
@@ -112,7 +78,7 @@ enum Why {
     Drained,
 }
 
-impl Why {
+impl CloseReason {
     fn count(self, counters: &Counters) {
         match self {
             Self::Done => &counters.tcp_closed_done,
@@ -132,49 +98,49 @@ impl Why {
 }
 
 /// What a turn works with.
-pub struct Turn<'t, 'a, B, W> {
+pub struct ConnectionTurn<'t, 'a, B, W> {
     /// Whose connections.
     pub wire: &'t mut W,
     /// What answers depend on.
-    pub context: &'t Context<'a, B>,
+    pub context: &'t AnswerContext<'a, B>,
     /// Where all is counted.
     pub counters: &'t Counters,
     /// Milliseconds since some moment.
     pub now_ms: u64,
-    /// Takes a request whose answer is made elsewhere and comes by [`Tcp::reply`]; false when it has no room.
+    /// Takes a request whose answer is made on the slow path and comes by [`TcpConnections::reply`]; false when it has no room.
     pub defer: &'t mut dyn FnMut(StreamId, IpAddr, &[u8]) -> bool,
     /// Answers in sessions, where there are any.
-    pub sealer: Option<&'t mut Sealer>,
+    pub sealer: Option<&'t mut SessionSealer>,
     /// Where answers are logged, if they are.
-    pub tap: Option<&'t mut Tap>,
+    pub tap: Option<&'t mut QueryLogTap>,
 }
 
 /// The connections of a worker, and what of requests has come over them.
-pub struct Tcp {
+pub struct TcpConnections {
     settings: TcpSettings,
-    table: Table,
+    table: StreamTable,
     /// Bytes of requests that are not whole, or wait until answers have been read.
     input_len: usize,
     draining_since_ms: Option<u64>,
     /// Nobody is let in any more, as whoever was accepted before has been heard of.
     draining: bool,
-    answers: Answers,
+    answers: AnswerRoom,
 }
 
 /// Room for the messages of a round and their answers, kept between rounds.
-struct Answers {
+struct AnswerRoom {
     scratch: Scratch,
     messages: Vec<Range<usize>>,
     done: Vec<bool>,
     out: Box<[u8]>,
     used: usize,
-    /// How many of the round are answered elsewhere.
+    /// How many of the round are answered on the slow path.
     deferred: u32,
 }
 
 /// What follows the messages that are whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+enum StreamRest {
     /// More messages, maybe.
     More,
     /// The beginning of one, or nothing.
@@ -185,17 +151,17 @@ enum After {
     Unreadable,
 }
 
-impl Tcp {
+impl TcpConnections {
     /// No connections yet.
     #[must_use]
     pub fn new(settings: TcpSettings) -> Self {
         Self {
-            table: Table::new(settings.table_limits()),
+            table: StreamTable::new(settings.table_limits()),
             settings,
             input_len: 0,
             draining_since_ms: None,
             draining: false,
-            answers: Answers {
+            answers: AnswerRoom {
                 scratch: Scratch::new(),
                 messages: Vec::with_capacity(STAGED_COUNT),
                 done: Vec::with_capacity(STAGED_COUNT),
@@ -233,15 +199,18 @@ impl Tcp {
     /// Whether nothing is under way: no connection is left but such as only wait for the other side's end.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.table.len() == self.table.count(Wait::Closing)
+        self.table.len() == self.table.count(ConnectionWait::Closing)
     }
 
     /// Gives up on everybody, as time is up.
-    pub fn abort_all<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
-        for wait in Wait::ALL {
+    pub fn abort_all<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
+        for wait in ConnectionWait::ALL {
             while let Some(id) = self.table.first(wait) {
                 if !wait.is_over() {
-                    Why::Drained.count(turn.counters);
+                    CloseReason::Drained.count(turn.counters);
                 }
                 turn.wire.abort(id);
                 self.forget(id);
@@ -251,7 +220,11 @@ impl Tcp {
     }
 
     /// Takes what happened to a connection.
-    pub fn handle<B: AsRef<[u8]>, W: Wire>(&mut self, event: StreamEvent<'_>, turn: &mut Turn<'_, '_, B, W>) {
+    pub fn handle<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        event: StreamEvent<'_>,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         match event {
             StreamEvent::Opened { id, peer } => self.open(id, peer, turn),
             StreamEvent::Refused => turn.counters.tcp_refused_full.add(1),
@@ -261,7 +234,7 @@ impl Tcp {
             StreamEvent::Closed { id } => {
                 if let Some(connection) = self.table.get(id) {
                     if !connection.wait.is_over() {
-                        Why::Broken.count(turn.counters);
+                        CloseReason::Broken.count(turn.counters);
                     }
                     self.forget(id);
                 }
@@ -273,21 +246,26 @@ impl Tcp {
     /// When [`tick`](Self::tick) has something to do, at the earliest.
     #[must_use]
     pub fn next_expiry_ms(&self) -> Option<u64> {
-        Wait::ALL.iter().filter_map(|&wait| self.table.next_expiry_ms(wait)).min()
+        ConnectionWait::ALL.iter().filter_map(|&wait| self.table.next_expiry_ms(wait)).min()
     }
 
     /// Gives up on whom nothing was heard of for too long.
-    pub fn tick<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
-        for wait in Wait::ALL {
+    pub fn tick<B: AsRef<[u8]>, W: ConnectionActions>(&mut self, turn: &mut ConnectionTurn<'_, '_, B, W>) {
+        for wait in ConnectionWait::ALL {
             while let Some(id) = self.table.expired(wait, turn.now_ms) {
                 match wait {
-                    Wait::Idle => self.give_up(id, Why::Idle, Some((Refused::Idle, b"")), turn),
-                    Wait::Reading => {
-                        self.give_up(id, Why::HalfRequest, Some((Refused::HalfRequest, b"")), turn)
+                    ConnectionWait::Idle => {
+                        self.give_up(id, CloseReason::Idle, Some((RefusalReason::Idle, b"")), turn)
                     }
-                    Wait::Sending => self.abort(id, Why::SlowReader, turn),
-                    Wait::Slow => self.give_up(id, Why::Idle, None, turn),
-                    Wait::Closing | Wait::Ending => {
+                    ConnectionWait::Reading => self.give_up(
+                        id,
+                        CloseReason::HalfRequest,
+                        Some((RefusalReason::HalfRequest, b"")),
+                        turn,
+                    ),
+                    ConnectionWait::Sending => self.abort(id, CloseReason::SlowReader, turn),
+                    ConnectionWait::Slow => self.give_up(id, CloseReason::Idle, None, turn),
+                    ConnectionWait::Closing | ConnectionWait::Ending => {
                         turn.wire.abort(id);
                         self.forget(id);
                     }
@@ -299,13 +277,13 @@ impl Tcp {
 
     /// Finishes what is under way on each connection, and then closes it. Who has just connected to ask something
     /// gets a moment to say it.
-    pub fn drain<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
+    pub fn drain<B: AsRef<[u8]>, W: ConnectionActions>(&mut self, turn: &mut ConnectionTurn<'_, '_, B, W>) {
         let since_ms = *self.draining_since_ms.get_or_insert(turn.now_ms);
         self.draining = turn.now_ms.saturating_sub(since_ms) >= FIRST_REQUEST_MS;
-        while let Some(id) = self.table.first(Wait::Idle)
+        while let Some(id) = self.table.first(ConnectionWait::Idle)
             && !self.table.is_new(id, turn.now_ms, FIRST_REQUEST_MS)
         {
-            self.give_up(id, Why::Drained, None, turn);
+            self.give_up(id, CloseReason::Drained, None, turn);
         }
         self.gauge(turn.counters);
     }
@@ -320,14 +298,14 @@ impl Tcp {
         }
     }
 
-    /// Sends an answer that was made elsewhere, or a part of it that is not the last. The client tells answers by the ids of its requests, so it may
+    /// Sends an answer that was made on the slow path, or a part of it that is not the last. The client tells answers by the ids of its requests, so it may
     /// overtake others and be overtaken. Returns whether there is somebody left to get it; where not, that is counted.
-    pub fn reply<B: AsRef<[u8]>, W: Wire>(
+    pub fn reply<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
         message: &[u8],
         is_last: bool,
-        turn: &mut Turn<'_, '_, B, W>,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) -> bool {
         let is_there = match self.table.get_mut(id) {
             Some(connection) if !connection.wait.is_over() => {
@@ -347,7 +325,7 @@ impl Tcp {
         is_there
     }
 
-    /// Notes that answers for `id` are made elsewhere, and will come by [`reply`](Self::reply): the connection stays
+    /// Notes that answers for `id` are made on the slow path, and will come by [`reply`](Self::reply): the connection stays
     /// until then.
     fn defer(&mut self, id: StreamId) {
         let deferred = std::mem::take(&mut self.answers.deferred);
@@ -356,11 +334,11 @@ impl Tcp {
         }
     }
 
-    fn open<B: AsRef<[u8]>, W: Wire>(
+    fn open<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
         peer: SocketAddr,
-        turn: &mut Turn<'_, '_, B, W>,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let refused = if self.draining {
             Some(&turn.counters.tcp_refused_draining)
@@ -376,11 +354,14 @@ impl Tcp {
             return turn.wire.abort(id);
         }
         turn.counters.tcp_accepted.add(1);
-        self.table.insert(id, peer, turn.now_ms, Stream::default());
+        self.table.insert(id, peer, turn.now_ms, TableStream::default());
     }
 
-    /// Makes sure that there is a place: see [`Table::evictable`].
-    fn make_place<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) -> bool {
+    /// Makes sure that there is a place: see [`StreamTable::evictable`].
+    fn make_place<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) -> bool {
         // More than one has to go where there were more places before.
         while self.table.len() >= self.settings.connections {
             let Some(id) = self.table.evictable(turn.now_ms) else { return false };
@@ -389,17 +370,17 @@ impl Tcp {
                 turn.wire.abort(id);
                 self.forget(id);
             } else {
-                self.abort(id, Why::Evicted, turn);
+                self.abort(id, CloseReason::Evicted, turn);
             }
         }
         true
     }
 
-    fn receive<B: AsRef<[u8]>, W: Wire>(
+    fn receive<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
         bytes: &[u8],
-        turn: &mut Turn<'_, '_, B, W>,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let Some(connection) = self.table.get_mut(id) else { return };
         turn.counters.tcp_bytes_received.add(bytes.len() as u64);
@@ -417,12 +398,16 @@ impl Tcp {
     }
 
     /// Goes on with what was kept, where nothing keeps it back.
-    fn go_on<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, turn: &mut Turn<'_, '_, B, W>) {
+    fn go_on<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         let Some(connection) = self.table.get_mut(id) else { return };
         if !connection.wait.is_over() && !connection.is_kept {
             let mut input = std::mem::take(&mut connection.input);
             self.input_len -= input.len();
-            let is_begun = matches!(split(&input, self.settings.request_bytes), Ok(Front::Needs(_)));
+            let is_begun = matches!(split(&input, self.settings.request_bytes), Ok(StreamFront::Needs(_)));
             if is_begun {
                 // Nothing to answer: keep it where it is.
                 self.keep(id, input);
@@ -435,7 +420,12 @@ impl Tcp {
     }
 
     /// Answers the messages at the front of `input`, and keeps the rest.
-    fn serve<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, input: &[u8], turn: &mut Turn<'_, '_, B, W>) {
+    fn serve<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        input: &[u8],
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         let mut at = 0;
         let mut left = Vec::new();
         let mut has_progressed = false;
@@ -446,7 +436,7 @@ impl Tcp {
             self.answers.answer(asker, input, turn);
             self.defer(id);
             let is_done = !self.answers.done.contains(&false);
-            if is_done && after == After::More && self.answers.used < ROUND_LEN {
+            if is_done && after == StreamRest::More && self.answers.used < ROUND_LEN {
                 continue;
             }
             let mut kept = self.flush(id, turn);
@@ -469,25 +459,25 @@ impl Tcp {
             if kept.is_err() {
                 return self.broke(id, turn);
             }
-            if after != After::More || matches!(kept, Ok(1..)) {
+            if after != StreamRest::More || matches!(kept, Ok(1..)) {
                 break after;
             }
         };
         let Some(connection) = self.table.get_mut(id) else { return };
         connection.has_progressed |= has_progressed;
         match after {
-            After::Last => {
+            StreamRest::Last => {
                 connection.is_last = true;
                 self.keep(id, left);
             }
-            After::Unreadable if left.is_empty() => {
+            StreamRest::Unreadable if left.is_empty() => {
                 let rest = &input[at..];
                 let refused = match Envelope::split(rest) {
                     // It could be read, were it allowed to be so long.
-                    Ok((envelope, _)) if envelope.message_len <= MESSAGE_LEN_MAX => Refused::TooLong,
-                    _ => Refused::Malformed,
+                    Ok((envelope, _)) if envelope.message_len <= MESSAGE_LEN_MAX => RefusalReason::TooLong,
+                    _ => RefusalReason::Malformed,
                 };
-                self.give_up(id, Why::Unreadable, Some((refused, b"")), turn);
+                self.give_up(id, CloseReason::Unreadable, Some((refused, b"")), turn);
             }
             _ => {
                 left.extend_from_slice(&input[at..]);
@@ -505,11 +495,11 @@ impl Tcp {
     }
 
     /// Sends what has been answered; how much of it is kept.
-    fn flush<B: AsRef<[u8]>, W: Wire>(
+    fn flush<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
-        turn: &mut Turn<'_, '_, B, W>,
-    ) -> Result<usize, Gone> {
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) -> Result<usize, ConnectionGone> {
         let used = std::mem::take(&mut self.answers.used);
         if used == 0 {
             return Ok(0);
@@ -520,13 +510,18 @@ impl Tcp {
         kept
     }
 
-    fn note_kept(&mut self, id: StreamId, kept: Result<usize, Gone>) {
+    fn note_kept(&mut self, id: StreamId, kept: Result<usize, ConnectionGone>) {
         if let (Some(connection), Ok(kept)) = (self.table.get_mut(id), kept) {
             connection.is_kept |= kept > 0;
         }
     }
 
-    fn send<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, bytes: &[u8], turn: &mut Turn<'_, '_, B, W>) {
+    fn send<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        bytes: &[u8],
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         turn.counters.tcp_bytes_sent.add(bytes.len() as u64);
         let kept = turn.wire.send(id, bytes);
         self.note_kept(id, kept);
@@ -535,22 +530,34 @@ impl Tcp {
         }
     }
 
-    fn broke<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, turn: &mut Turn<'_, '_, B, W>) {
+    fn broke<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         if self.table.get(id).is_some() {
-            Why::Broken.count(turn.counters);
+            CloseReason::Broken.count(turn.counters);
             turn.wire.abort(id);
             self.forget(id);
         }
     }
 
-    fn sent<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, turn: &mut Turn<'_, '_, B, W>) {
+    fn sent<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         if let Some(connection) = self.table.get_mut(id) {
             connection.is_kept = false;
             self.go_on(id, turn);
         }
     }
 
-    fn end<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, turn: &mut Turn<'_, '_, B, W>) {
+    fn end<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         if let Some(connection) = self.table.get_mut(id) {
             connection.has_ended = true;
             self.settle(id, turn);
@@ -558,7 +565,11 @@ impl Tcp {
     }
 
     /// Says what a connection waits for now, or ends it when that is nothing.
-    fn settle<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, turn: &mut Turn<'_, '_, B, W>) {
+    fn settle<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         let Some(connection) = self.table.get(id) else { return };
         if connection.wait.is_over() {
             return;
@@ -567,25 +578,25 @@ impl Tcp {
         if self.input_len > self.settings.input_bytes && is_begun
             || connection.is_kept && turn.wire.kept_len_all() > self.settings.output_bytes
         {
-            return self.abort(id, Why::NoRoom, turn);
+            return self.abort(id, CloseReason::NoRoom, turn);
         }
         let wait = if connection.is_kept {
-            Wait::Sending
+            ConnectionWait::Sending
         } else if connection.slow_count > 0 && (connection.is_last || connection.has_ended || !is_begun) {
-            Wait::Slow
+            ConnectionWait::Slow
         } else if connection.is_last && !is_begun {
-            return self.give_up(id, Why::Done, None, turn);
+            return self.give_up(id, CloseReason::Done, None, turn);
         } else if connection.has_ended {
             return self.ended(id, turn);
         } else if is_begun {
-            Wait::Reading
+            ConnectionWait::Reading
         } else if self.draining_since_ms.is_some() {
-            return self.give_up(id, Why::Drained, None, turn);
+            return self.give_up(id, CloseReason::Drained, None, turn);
         } else {
-            Wait::Idle
+            ConnectionWait::Idle
         };
         let Some(connection) = self.table.get_mut(id) else { return };
-        let reads = wait != Wait::Sending;
+        let reads = wait != ConnectionWait::Sending;
         if connection.is_paused == reads {
             connection.is_paused = !reads;
             turn.wire.set_reading(id, reads);
@@ -597,14 +608,18 @@ impl Tcp {
     }
 
     /// The other side has ended, and all that was whole is answered.
-    fn ended<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, turn: &mut Turn<'_, '_, B, W>) {
+    fn ended<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         let Some(connection) = self.table.get_mut(id) else { return };
         if connection.input.is_empty() && connection.has_sent {
-            return self.give_up(id, Why::Ended, None, turn);
+            return self.give_up(id, CloseReason::Ended, None, turn);
         }
         let input = std::mem::take(&mut connection.input);
         self.input_len -= input.len();
-        let why = if input.is_empty() { Why::Ended } else { Why::CutOff };
+        let why = if input.is_empty() { CloseReason::Ended } else { CloseReason::CutOff };
         // Shown by `conversations.jsonl`, `malformed/*_half_close`: who ends early is told so.
         match Envelope::split(&input) {
             Err(_) => {
@@ -612,25 +627,25 @@ impl Tcp {
                 let mut padded = [0; Envelope::LEN];
                 padded[..input.len()].copy_from_slice(&input);
                 let refused = match Envelope::from_bytes(&padded).message_len {
-                    0..=MESSAGE_LEN_MAX => Refused::Short,
-                    _ => Refused::Malformed,
+                    0..=MESSAGE_LEN_MAX => RefusalReason::Short,
+                    _ => RefusalReason::Malformed,
                 };
                 self.give_up(id, why, Some((refused, b"")), turn);
             }
             Ok((envelope, rest)) => {
                 let text = format!("Expecting {} bytes, only received {}", envelope.message_len, rest.len());
-                self.give_up(id, why, Some((Refused::CutOff, text.as_bytes())), turn);
+                self.give_up(id, why, Some((RefusalReason::CutOff, text.as_bytes())), turn);
             }
         }
     }
 
     /// Closes a connection behind what is still to be sent, and behind what is wrong, where that is to be said.
-    fn give_up<B: AsRef<[u8]>, W: Wire>(
+    fn give_up<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
-        why: Why,
-        said: Option<(Refused, &[u8])>,
-        turn: &mut Turn<'_, '_, B, W>,
+        why: CloseReason,
+        said: Option<(RefusalReason, &[u8])>,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         if let Some((refused, text)) = said {
             let reply = refuse_stream(turn.context, refused, text);
@@ -647,11 +662,16 @@ impl Tcp {
         self.drop_input(id);
         // With answers to be read it may take as long as that may take.
         let is_kept = self.table.get(id).is_some_and(|connection| connection.is_kept);
-        let wait = if is_kept { Wait::Ending } else { Wait::Closing };
+        let wait = if is_kept { ConnectionWait::Ending } else { ConnectionWait::Closing };
         self.table.wait_for(id, wait, turn.now_ms);
     }
 
-    fn abort<B: AsRef<[u8]>, W: Wire>(&mut self, id: StreamId, why: Why, turn: &mut Turn<'_, '_, B, W>) {
+    fn abort<B: AsRef<[u8]>, W: ConnectionActions>(
+        &mut self,
+        id: StreamId,
+        why: CloseReason,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
+    ) {
         why.count(turn.counters);
         turn.wire.abort(id);
         self.forget(id);
@@ -675,25 +695,25 @@ impl Tcp {
     }
 }
 
-impl Answers {
+impl AnswerRoom {
     /// The messages of one round, from `at` on, and what follows them.
-    fn gather(&mut self, input: &[u8], at: &mut usize, message_len_max: u32) -> After {
+    fn gather(&mut self, input: &[u8], at: &mut usize, message_len_max: u32) -> StreamRest {
         self.messages.clear();
         while self.messages.len() < STAGED_COUNT {
             match split(&input[*at..], message_len_max) {
-                Ok(Front::Message(message, _)) => {
+                Ok(StreamFront::Message(message, _)) => {
                     let start = *at;
                     *at += message.len();
                     self.messages.push(start..*at);
                     if !asks_to_stay(message) {
-                        return After::Last;
+                        return StreamRest::Last;
                     }
                 }
-                Ok(Front::Needs(_)) => return After::Begun,
-                Err(_) => return After::Unreadable,
+                Ok(StreamFront::Needs(_)) => return StreamRest::Begun,
+                Err(_) => return StreamRest::Unreadable,
             }
         }
-        After::More
+        StreamRest::More
     }
 
     /// Answers the gathered messages, as far as there is room. `done` says which are dealt with.
@@ -701,22 +721,22 @@ impl Answers {
         &mut self,
         (id, source): (StreamId, IpAddr),
         input: &[u8],
-        turn: &mut Turn<'_, '_, B, W>,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let Self { scratch, messages, done, out, used, deferred } = self;
         let context = turn.context;
-        let mut round = Round { asker: (id, source), out, used, deferred, turn };
+        let mut round = ReplyRound { asker: (id, source), out, used, deferred, turn };
         done.clear();
         done.resize(messages.len(), false);
         let message = |at: usize| &input[messages[at].clone()];
         let gathered = (0..messages.len()).map(message);
         #[cfg(test)]
-        let gathered = gathered.inspect(|message| crate::injected::reading(message));
+        let gathered = gathered.inspect(|message| crate::tests::before_reading(message));
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             answer_messages(context, scratch, gathered, |at, outcome| {
                 #[cfg(test)]
-                crate::injected::answering(message(at));
+                crate::tests::before_answering(message(at));
                 done[at] = round.finish_in_batch(message(at), outcome);
             });
         }));
@@ -728,15 +748,15 @@ impl Answers {
         &mut self,
         (id, source): (StreamId, IpAddr),
         message: &[u8],
-        turn: &mut Turn<'_, '_, B, W>,
+        turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let Self { out, used, deferred, .. } = self;
-        let mut round = Round { asker: (id, source), out, used, deferred, turn };
+        let mut round = ReplyRound { asker: (id, source), out, used, deferred, turn };
         let answered = catch_unwind(AssertUnwindSafe(|| {
             #[cfg(test)]
-            crate::injected::reading(message);
+            crate::tests::before_reading(message);
             #[cfg(test)]
-            crate::injected::answering(message);
+            crate::tests::before_answering(message);
             let Ok((envelope, rest)) = Envelope::split(message) else { return false };
             let outcome = answer_message(round.turn.context, envelope, rest);
             round.finish(message, &outcome)
@@ -747,8 +767,8 @@ impl Answers {
     }
 
     /// Adds something to say that answers no request.
-    fn push(&mut self, reply: &Reply<'_>, counters: &Counters) {
-        round::put(reply, &mut self.out, &mut self.used, counters);
+    fn push(&mut self, reply: &ReplyParts<'_>, counters: &Counters) {
+        replies::put(reply, &mut self.out, &mut self.used, counters);
     }
 }
 

@@ -12,10 +12,10 @@
 use anyhow::{Context as _, ensure};
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
 use handle_proto::{Handle, Value, fold};
-use handle_resolver::{Context, MayCompute, Refused};
-use handle_snapshot::map::Mapped;
-use handle_snapshot::{Corrupt, Record, Records, hash_key};
-use handle_template::{Built, Chain, Namespace, Parts, ReferencedTemplates, Templates};
+use handle_resolver::{AnswerContext, MayCompute, RefusalReason};
+use handle_snapshot::map::MappedFile;
+use handle_snapshot::{CorruptRecord, EncodedRecord, RecordSet, hash_key};
+use handle_template::{BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -79,7 +79,7 @@ pub struct SetTemplates {
 impl SetTemplates {
     /// The templates that apply to `records`; `None` when there are none.
     #[must_use]
-    pub fn of(records: &Records<'_, Mapped>, config: &TemplatesConfig) -> Option<Self> {
+    pub fn of(records: &RecordSet<'_, MappedFile>, config: &TemplatesConfig) -> Option<Self> {
         if !config.enabled {
             return None;
         }
@@ -149,24 +149,29 @@ impl SetTemplates {
     ///
     /// # Errors
     /// When the templates cannot be applied, or the base is not to be had.
-    pub fn compute(&self, context: &Context<'_, Mapped>, handle: &[u8]) -> Result<Built, Refused> {
+    pub fn compute(
+        &self,
+        context: &AnswerContext<'_, MappedFile>,
+        handle: &[u8],
+    ) -> Result<BuildOutcome, RefusalReason> {
         let mut chain = self.chain(handle);
-        let Some(parts) = self.parts(&chain, handle) else { return Ok(Built::NotFound) };
+        let Some(parts) = self.parts(&chain, handle) else { return Ok(BuildOutcome::NotFound) };
         let records = context.records();
-        let damaged = |_| Refused::DamagedRecord;
+        let damaged = |_| RefusalReason::DamagedRecord;
         let values = match find(records, parts.base).map_err(damaged)? {
-            None if chain.is_empty() => return Ok(Built::NotFound),
+            None if chain.is_empty() => return Ok(BuildOutcome::NotFound),
             None => Vec::new(),
-            Some(base) => {
-                base.values_in_order().collect::<Result<Vec<_>, _>>().map_err(|_| Refused::DamagedRecord)?
-            }
+            Some(base) => base
+                .values_in_order()
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|_| RefusalReason::DamagedRecord)?,
         };
         let own = Namespace::of_record(values.iter().copied(), self.folds);
         own.iter().for_each(|namespace| chain.push(namespace));
-        let stored = Stored { records, folds: self.folds };
+        let stored = StoredReferences { records, folds: self.folds };
         chain.build(&parts, &values, &stored).map_err(|error| {
             tracing::debug!(handle = %String::from_utf8_lossy(handle), %error, "templates cannot be applied");
-            Refused::TemplateFailed
+            RefusalReason::TemplateFailed
         })
     }
 }
@@ -178,7 +183,10 @@ impl MayCompute for SetTemplates {
 }
 
 /// The stored record of `handle`, homed or not.
-fn find<'a>(records: &Records<'a, Mapped>, handle: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+fn find<'a>(
+    records: &RecordSet<'a, MappedFile>,
+    handle: &[u8],
+) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
     let mut key = Handle(handle).looked_up();
     if records.folds() {
         fold::fold(&mut key);
@@ -187,12 +195,12 @@ fn find<'a>(records: &Records<'a, Mapped>, handle: &[u8]) -> Result<Option<Recor
 }
 
 /// References lead to public values of this set.
-struct Stored<'s> {
-    records: &'s Records<'s, Mapped>,
+struct StoredReferences<'s> {
+    records: &'s RecordSet<'s, MappedFile>,
     folds: bool,
 }
 
-impl Templates for Stored<'_> {
+impl Templates for StoredReferences<'_> {
     fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates> {
         let record = find(self.records, handle).ok()??;
         let mut public = record.values_in_order().map_while(Result::ok).filter(Value::is_public);

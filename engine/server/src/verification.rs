@@ -9,10 +9,10 @@
 //! - A layer whose checksums are right and whose content is wrong was made wrongly, perhaps on purpose. Every lookup that
 //!   comes to it is answered with an error.
 
-use crate::live::Live;
-use handle_snapshot::map::Mapped;
+use crate::live::ServedSet;
+use handle_snapshot::map::MappedFile;
 use handle_snapshot::set::manifest::LayerEntry;
-use handle_snapshot::verify::{self, Fault};
+use handle_snapshot::verify::{self, LayerFault};
 use handle_snapshot::{Layer, Trust};
 use serde::{Deserialize, Serialize};
 use std::ops::{ControlFlow, Range};
@@ -41,7 +41,7 @@ pub enum LayerState {
     /// They are what was published.
     Whole,
     /// They are not.
-    Damaged(Fault),
+    Damaged(LayerFault),
 }
 
 impl LayerState {
@@ -65,7 +65,7 @@ impl LayerState {
 
 /// What is known of the layers of the live set.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct VerificationLedger {
     entries: Mutex<Entries>,
     /// Told whenever a layer becomes pending, the rate changes, or it is time to stop.
     changed: Condvar,
@@ -79,7 +79,7 @@ struct Entries {
     is_stopped: bool,
 }
 
-impl Ledger {
+impl VerificationLedger {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +121,7 @@ impl Ledger {
     }
 
     /// The layers that are damaged, with what is.
-    pub(crate) fn faults(&self) -> Vec<(LayerEntry, Fault)> {
+    pub(crate) fn faults(&self) -> Vec<(LayerEntry, LayerFault)> {
         let entries = self.lock();
         let fault = |(entry, state): &(LayerEntry, LayerState)| match state {
             LayerState::Damaged(fault) => Some((entry.clone(), *fault)),
@@ -197,7 +197,7 @@ impl Ledger {
 }
 
 /// Verifies layers that are pending, one after the other, until the ledger is [stopped](Ledger::stop).
-pub(crate) fn run(live: &Live) {
+pub(crate) fn run(live: &ServedSet) {
     stand_back();
     let ledger = &live.ledger;
     while let Some(entry) = ledger.next() {
@@ -239,7 +239,10 @@ pub(crate) fn run(live: &Live) {
 }
 
 /// Verifies a layer with rests; `None` when it was stopped.
-fn verify_slowly(layer: &Layer<Mapped>, ledger: &Ledger) -> Result<Option<verify::Report>, Fault> {
+fn verify_slowly(
+    layer: &Layer<MappedFile>,
+    ledger: &VerificationLedger,
+) -> Result<Option<verify::VerifyReport>, LayerFault> {
     let mut since = Instant::now();
     verify::layer_in_steps(layer, |range: Range<u64>| {
         let rested = ledger.rest(range.end - range.start, since.elapsed());
@@ -261,7 +264,7 @@ fn stand_back() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_snapshot::verify::What;
+    use handle_snapshot::verify::FaultKind;
 
     fn entry(name: &str) -> LayerEntry {
         LayerEntry { file: name.to_owned(), len: 1, header_sum: 1 }
@@ -269,9 +272,9 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_layer_stays_with_it_from_set_to_set() {
-        let ledger = Ledger::default();
+        let ledger = VerificationLedger::default();
         let [a, b, c] = ["a", "b", "c"].map(entry);
-        let damage = LayerState::Damaged(Fault { at: 9, what: What::RecordsSum });
+        let damage = LayerState::Damaged(LayerFault { at: 9, kind: FaultKind::RecordsSum });
         ledger.begin(&[a.clone(), b.clone()], |_| false);
         assert!(ledger.conclude(&a, damage.clone()) && ledger.conclude(&b, LayerState::Whole));
         ledger.begin(&[c.clone(), a.clone()], |entry| *entry == c);
@@ -284,11 +287,11 @@ mod tests {
 
     #[test]
     fn records_are_checked_where_private_values_are_and_in_damaged_layers_in_any_case() {
-        let ledger = Ledger::default();
+        let ledger = VerificationLedger::default();
         let [damaged, crafted, pending] = ["damaged", "crafted", "pending"].map(entry);
         ledger.begin(&[damaged.clone(), crafted.clone(), pending.clone()], |_| false);
-        ledger.conclude(&damaged, LayerState::Damaged(Fault { at: 1, what: What::IndexSum }));
-        ledger.conclude(&crafted, LayerState::Damaged(Fault { at: 1, what: What::Public }));
+        ledger.conclude(&damaged, LayerState::Damaged(LayerFault { at: 1, kind: FaultKind::IndexSum }));
+        ledger.conclude(&crafted, LayerState::Damaged(LayerFault { at: 1, kind: FaultKind::Public }));
         use RecordChecks::{Auto, Off, On};
         for (checks, has_private, expected) in [
             (Auto, false, Trust::Plain),
@@ -304,7 +307,7 @@ mod tests {
 
     #[test]
     fn the_verification_rests_as_long_as_its_rate_says_and_stops_when_told() {
-        let ledger = Ledger::default();
+        let ledger = VerificationLedger::default();
         ledger.begin(&[entry("a")], |_| false);
         ledger.set_rate(1 << 20);
         let begun = Instant::now();

@@ -1,7 +1,7 @@
 //! The sign of life for a service manager: given only while every worker turns.
 
 use crate::observe::health::{Heartbeat, look};
-use crate::server::Shared;
+use crate::server::ServerState;
 use std::time::{Duration, Instant};
 
 /// When to tell the service manager that all is well.
@@ -15,7 +15,7 @@ pub struct Watchdog {
 impl Watchdog {
     /// For a manager that gives us up when it has not heard for `patience`.
     #[must_use]
-    pub fn new(shared: &Shared, patience: Duration, now: Instant) -> Self {
+    pub fn new(shared: &ServerState, patience: Duration, now: Instant) -> Self {
         Self { heartbeat: Heartbeat::new(&shared.shards), patience, told: now }
     }
 
@@ -29,7 +29,7 @@ impl Watchdog {
     /// several times within the patience: see [`interval`](Self::interval).
     ///
     /// Workers that drain end as they should; how long that may take is bounded elsewhere.
-    pub fn is_due(&mut self, shared: &Shared, now: Instant) -> bool {
+    pub fn is_due(&mut self, shared: &ServerState, now: Instant) -> bool {
         look(&mut self.heartbeat, shared, now);
         if now.saturating_duration_since(self.told) < self.patience / 4 {
             return false;

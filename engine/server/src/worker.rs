@@ -2,31 +2,31 @@
 
 use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::Counters;
-use crate::left::Left;
-use crate::live::{LiveSet, Reader};
+use crate::leftovers::LeftoverDatagrams;
+use crate::live::{LiveSet, SetReader};
 use crate::query_log::unix_now;
 use crate::rate_limit::{RateLimit, shortest_len};
-use crate::replies::Replies;
-use crate::server::{Shared, net_options};
-use crate::sessions::sealer::Sealer;
-use crate::settings::InForce;
+use crate::replies::ReplySender;
+use crate::server::{ServerState, net_options};
+use crate::sessions::sealer::SessionSealer;
+use crate::settings::ActiveSettings;
 use crate::slow;
-use crate::slow::queue::Route;
+use crate::slow::queue::JobRoute;
 use crate::slow::shard::{ListingReader, SlowShard};
 use crate::takeover;
-use crate::tcp::side::Side;
-use crate::watch::Watch;
+use crate::tcp::worker::TcpWorker;
+use crate::telemetry::WorkerTelemetry;
 use anyhow::Context as _;
-use handle_net::{Datagram, Datapath, Inbox, Kind, Peer, Trains};
+use handle_net::{Datagram, Datapath, DatapathKind, Inbox, Peer, TrainSupport};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
+use handle_proto::wire::reassembly::{FragmentRefusal, Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
-    Context, DropReason, InBatch, MayCompute, Outcome, Refused, Service, answer, answer_batch,
-    answer_message, refuse_stream,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, MayCompute, RefusalReason, ServiceFacts, answer,
+    answer_batch, answer_message, refuse_stream,
 };
-use handle_snapshot::map::Mapped;
+use handle_snapshot::map::MappedFile;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,21 +57,21 @@ pub struct WorkerInfo {
     /// The core it is pinned to.
     pub core: Option<usize>,
     /// How it moves datagrams.
-    pub kind: Kind,
+    pub kind: DatapathKind,
     /// Why that way.
     pub reason: String,
     /// Whether in trains.
-    pub trains: Trains,
+    pub trains: TrainSupport,
 }
 
 /// One thread that answers on one socket.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     at: usize,
     path: Box<dyn Datapath>,
     /// Connections, where there may be any.
-    tcp: Option<Side>,
-    live: Reader,
+    tcp: Option<TcpWorker>,
+    live: SetReader,
     scratch: Scratch,
     /// Requests in fragments, by the address of the sender, as deployed.
     fragments: Reassembly<IpAddr>,
@@ -83,16 +83,16 @@ pub(crate) struct Worker {
     done: Vec<bool>,
     slow: SlowShard,
     /// Answers in sessions, where there are any.
-    sealer: Option<Sealer>,
+    sealer: Option<SessionSealer>,
     /// What a batch could not answer.
-    left: Left,
+    leftovers: LeftoverDatagrams,
     /// Batches before the next look at what is not done for each.
     batches_until_look: u32,
     /// The settings, and which they are.
-    in_force: Arc<InForce>,
+    in_force: Arc<ActiveSettings>,
     settings_generation: u64,
     started: Instant,
-    watch: Watch,
+    telemetry: WorkerTelemetry,
     /// Nothing has come since the last look around.
     has_settled: bool,
 }
@@ -101,7 +101,7 @@ impl Worker {
     /// Opens the datapath on `socket`; on the thread that will run the worker.
     pub(crate) fn open(
         config: &Config,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         at: usize,
         (socket, listeners): (UdpSocket, Vec<TcpListener>),
         core: Option<usize>,
@@ -115,7 +115,7 @@ impl Worker {
         let mut opened = handle_net::open_on(socket, config.datapath.into(), &net_options(config, address))
             .with_context(|| format!("cannot open the datapath on {address}"))?;
         let tcp = (!listeners.is_empty())
-            .then(|| Side::open(config, &mut *opened.path, listeners))
+            .then(|| TcpWorker::open(config, &mut *opened.path, listeners))
             .transpose()
             .with_context(|| format!("cannot accept connections on {address}"))?;
         let (kind, trains) = (opened.path.kind(), opened.path.trains());
@@ -125,7 +125,7 @@ impl Worker {
         let sessions = shared.slow.as_ref().and_then(|path| path.sessions.as_ref());
         let worker = Self {
             slow,
-            sealer: sessions.map(Sealer::new),
+            sealer: sessions.map(SessionSealer::new),
             shared: Arc::clone(shared),
             at,
             path: opened.path,
@@ -136,12 +136,12 @@ impl Worker {
             rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
             places: Vec::new(),
             done: Vec::new(),
-            left: Left::default(),
+            leftovers: LeftoverDatagrams::default(),
             batches_until_look: BATCHES_UNTIL_LOOK,
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
             started: Instant::now(),
-            watch: Watch::new(config, shared, at),
+            telemetry: WorkerTelemetry::new(config, shared, at),
             has_settled: false,
         };
         Ok((worker, info))
@@ -155,7 +155,7 @@ impl Worker {
         let mut stopped = false;
         loop {
             let draining = self.shared.is_draining();
-            if draining && !stopped && self.shared.handover.is_taken(self.at, takeover::Kind::Udp) {
+            if draining && !stopped && self.shared.handover.is_taken(self.at, takeover::SocketKind::Udp) {
                 stopped = self.stop_receiving();
             }
             let patience = match (draining, stopped) {
@@ -207,7 +207,7 @@ impl Worker {
         if !self.has_settled {
             return PATIENCE_SETTLING;
         }
-        let connections = self.tcp.as_ref().and_then(Side::next_expiry_ms);
+        let connections = self.tcp.as_ref().and_then(TcpWorker::next_expiry_ms);
         match [self.fragments.next_expiry_ms(), connections].into_iter().flatten().min() {
             None => PATIENCE_MAX,
             // A millisecond later, as the clock that wakes us is another.
@@ -229,22 +229,22 @@ impl Worker {
     /// What happened on connections. Returns how much that was.
     fn serve_connections(&mut self, draining: bool) -> usize {
         let Some(tcp) = &mut self.tcp else { return 0 };
-        let has_events = Side::has_events(&mut *self.path);
+        let has_events = TcpWorker::has_events(&mut *self.path);
         if draining {
-            tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::Kind::Tcp));
+            tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::SocketKind::Tcp));
         } else if !has_events && self.batches_until_look != BATCHES_UNTIL_LOOK {
             // Who waits for too long is looked for as often as other things that take time.
             return 0;
         }
-        let measured_since = if has_events { self.watch.begin_connections() } else { None };
+        let measured_since = if has_events { self.telemetry.begin_connections() } else { None };
         let set = self.live.load();
         let counters = self.shared.shards.shard(self.at);
         let context = context_of(set, self.in_force.site.stream_service(), now_unix_s());
         let answered_before = counters.tcp_requests_answered.get();
-        let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
-        let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), elsewhere);
+        let parts = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
+        let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), parts);
         let answered = counters.tcp_requests_answered.get() - answered_before;
-        self.watch.end_connections(measured_since, answered, counters);
+        self.telemetry.end_connections(measured_since, answered, counters);
         happened
     }
 
@@ -252,33 +252,33 @@ impl Worker {
     #[cold]
     fn deliver(&mut self) -> std::io::Result<()> {
         let counters = self.shared.shards.shard(self.at);
-        self.watch.begin_log();
+        self.telemetry.begin_log();
         if let Some(rate_limit) = &mut self.rate_limit {
             rate_limit.tick();
         }
         while let Some(job) = self.slow.answered(counters) {
             match (job.route, &mut self.tcp) {
-                (Route::Udp(peer), _) => {
-                    let limits = (self.rate_limit.as_deref_mut(), &mut self.watch);
+                (JobRoute::Udp(peer), _) => {
+                    let limits = (self.rate_limit.as_deref_mut(), &mut self.telemetry);
                     slow::shard::send(&mut *self.path, peer, &job, limits, counters)?;
                 }
-                (Route::Tcp(id, _), Some(tcp)) => {
+                (JobRoute::Tcp(id, _), Some(tcp)) => {
                     let set = self.live.load();
                     let service = self.in_force.site.stream_service();
                     let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
-                    let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
+                    let parts = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
                     let path = &mut *self.path;
-                    let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, elsewhere);
+                    let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, parts);
                     if is_there && !job.answer.is_empty() && !job.is_continued {
-                        self.watch.sent(&job, counters);
+                        self.telemetry.sent(&job, counters);
                     }
                     if job.has_more() {
                         self.slow.keep_listing(job);
                         continue;
                     }
                 }
-                (Route::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
+                (JobRoute::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
             }
             self.slow.release(job);
         }
@@ -326,7 +326,7 @@ impl Worker {
         let config = &self.in_force.config;
         self.fragments.set_limits(reassembly_limits(config));
         RateLimit::set(&mut self.rate_limit, &config.rate_limit, self.shared.running.len());
-        self.watch.set(config, &self.shared);
+        self.telemetry.set(config, &self.shared);
         if let Some(tcp) = &mut self.tcp {
             tcp.set(&mut *self.path, &config.tcp);
         }
@@ -348,24 +348,24 @@ impl Worker {
             return Ok(0);
         }
         let now_unix = unix_now();
-        self.watch.begin(now_unix, counters);
+        self.telemetry.begin(now_unix, counters);
         let context = context_of(set, self.in_force.site.service(), wire_s(now_unix));
         let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
         count_received(inbox, places, counters);
         let received = places.len();
         let source = |at: usize| inbox.get(usize::from(places[at])).peer.remote().ip();
-        self.watch.sample_sources(&self.shared, now_unix, received, source);
+        self.telemetry.sample_sources(&self.shared, now_unix, received, source);
         if let Some(rate_limit) = &mut self.rate_limit {
             rate_limit.tick();
         }
         done.clear();
         done.resize(received, false);
-        let mut replies = Replies {
+        let mut replies = ReplySender {
             outbox,
             slow: &mut self.slow,
             sealer: &mut self.sealer,
             rate_limit: &mut self.rate_limit,
-            watch: &mut self.watch,
+            telemetry: &mut self.telemetry,
             counters,
         };
         // Once the outbox is full, what follows need not be looked up: it waits until there is room.
@@ -375,44 +375,44 @@ impl Worker {
             let datagrams = inbox.iter().flat_map(|datagram| datagram.segments());
             let datagrams = datagrams.take_while(|_| !is_full.get());
             #[cfg(test)]
-            let datagrams = datagrams.inspect(|datagram| crate::injected::reading(datagram));
+            let datagrams = datagrams.inspect(|datagram| crate::tests::before_reading(datagram));
             answer_batch(&context, scratch, datagrams, |at, outcome| {
                 #[cfg(test)]
-                crate::injected::answering(datagram_at(inbox, places, at));
+                crate::tests::before_answering(datagram_at(inbox, places, at));
                 match outcome {
-                    InBatch::Usual(_) | InBatch::Other(Outcome::Reply(_)) => {
+                    InBatch::Fast(_) | InBatch::Other(AnswerOutcome::Reply(_)) => {
                         let asked = inbox.get(usize::from(places[at]));
                         let (len, request) = (|| shortest_len(&asked), || datagram_at(inbox, places, at));
                         done[at] = match outcome {
-                            InBatch::Usual(reply) => replies.send(asked.peer, len, request, reply),
-                            InBatch::Other(Outcome::Reply(reply)) => {
+                            InBatch::Fast(reply) => replies.send(asked.peer, len, request, reply),
+                            InBatch::Other(AnswerOutcome::Reply(reply)) => {
                                 replies.send(asked.peer, len, request, reply)
                             }
                             InBatch::Other(_) => false,
                         };
                         is_full.set(!done[at]);
                     }
-                    InBatch::Other(Outcome::Drop(reason)) => {
+                    InBatch::Other(AnswerOutcome::Drop(reason)) => {
                         count_drop(*reason, counters);
                         done[at] = true;
                     }
-                    InBatch::Other(Outcome::Fragment(_)) => {}
-                    InBatch::Other(Outcome::InSession(reply)) => {
+                    InBatch::Other(AnswerOutcome::Fragment(_)) => {}
+                    InBatch::Other(AnswerOutcome::InSession(reply)) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
                         let len = shortest_len(&asked);
                         done[at] = replies.send_in_session(&context, asked.peer, len, bytes, reply);
                         is_full.set(!done[at]);
                     }
-                    InBatch::Other(Outcome::Encrypted) => {
+                    InBatch::Other(AnswerOutcome::Encrypted) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
-                        let busy = refuse_stream(&context, Refused::Busy, b"");
+                        let busy = refuse_stream(&context, RefusalReason::Busy, b"");
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
                     // Not over UDP: the resolver forwards no listing there.
-                    InBatch::Other(Outcome::Listing) => counters.dropped_bug.add(1),
-                    InBatch::Other(Outcome::Slow(request)) => {
+                    InBatch::Other(AnswerOutcome::Listing) => counters.dropped_bug.add(1),
+                    InBatch::Other(AnswerOutcome::Slow(request)) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
-                        let busy = request.refuse(&context, Refused::Busy);
+                        let busy = request.refuse(&context, RefusalReason::Busy);
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
                 }
@@ -421,50 +421,54 @@ impl Worker {
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
-            self.watch.end(counters);
+            self.telemetry.end(counters);
             if self.batches_until_look == 0 {
                 self.look_around();
             }
             return Ok(received);
         }
         // Flushing gives the buffers back, so what is left is copied first.
-        self.left.clear();
+        self.leftovers.clear();
         let datagrams =
             inbox.iter().flat_map(|datagram| datagram.segments().map(move |bytes| (datagram.peer, bytes)));
         for ((peer, datagram), _) in datagrams.zip(done.iter()).filter(|&(_, &done)| !done) {
-            self.left.push(peer, datagram);
+            self.leftovers.push(peer, datagram);
         }
         flush(&mut *self.path, counters)?;
-        for (peer, datagram) in self.left.iter() {
+        for (peer, datagram) in self.leftovers.iter() {
             if !self.path.outbox().has_room(FRAGMENTS_MAX, ANSWER_LEN_MAX) {
                 flush(&mut *self.path, counters)?;
             }
             let (outbox, now_ms) = (self.path.outbox(), elapsed_ms(self.started));
-            let fragments = Fragments {
+            let fragments = FragmentStore {
                 table: &mut self.fragments,
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            let mut replies = Replies {
+            let mut replies = ReplySender {
                 outbox,
                 slow: &mut self.slow,
                 sealer: &mut self.sealer,
                 rate_limit: &mut self.rate_limit,
-                watch: &mut self.watch,
+                telemetry: &mut self.telemetry,
                 counters,
             };
             answer_alone(&context, fragments, &mut replies, peer, datagram);
         }
         flush(&mut *self.path, counters)?;
-        self.watch.end(counters);
+        self.telemetry.end(counters);
         Ok(received)
     }
 }
 
 /// What answers from `set` depend on.
-fn context_of<'a>(set: &'a LiveSet, service: Service<'a>, now_unix_s: u32) -> Context<'a, Mapped> {
+fn context_of<'a>(
+    set: &'a LiveSet,
+    service: ServiceFacts<'a>,
+    now_unix_s: u32,
+) -> AnswerContext<'a, MappedFile> {
     let templates = set.templates().map(|templates| templates as &dyn MayCompute);
-    Context::new(set.records(), service, now_unix_s).computing(templates)
+    AnswerContext::new(set.records(), service, now_unix_s).computing(templates)
 }
 
 fn reassembly_limits(config: &Config) -> ReassemblyLimits {
@@ -510,20 +514,20 @@ fn datagram_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> &'a [u8] {
 /// datagram that hit a bug.
 #[cold]
 fn answer_alone(
-    context: &Context<'_, Mapped>,
-    fragments: Fragments<'_>,
-    replies: &mut Replies<'_>,
+    context: &AnswerContext<'_, MappedFile>,
+    fragments: FragmentStore<'_>,
+    replies: &mut ReplySender<'_>,
     peer: Peer,
     datagram: &[u8],
 ) {
     let counters = replies.counters;
     let answered = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(test)]
-        crate::injected::reading(datagram);
+        crate::tests::before_reading(datagram);
         #[cfg(test)]
-        crate::injected::answering(datagram);
+        crate::tests::before_answering(datagram);
         match answer(context, datagram) {
-            Outcome::Fragment(envelope) => {
+            AnswerOutcome::Fragment(envelope) => {
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
                     && let Ok((envelope, bytes)) = Envelope::split(&message)
                 {
@@ -540,13 +544,13 @@ fn answer_alone(
 }
 
 /// Requests in fragments, at a moment.
-struct Fragments<'w> {
+struct FragmentStore<'w> {
     table: &'w mut Reassembly<IpAddr>,
     len_max: u32,
     now_ms: u64,
 }
 
-impl Fragments<'_> {
+impl FragmentStore<'_> {
     /// Keeps a fragment; the whole message once it is there.
     fn put_together(
         self,
@@ -561,18 +565,18 @@ impl Fragments<'_> {
         }
         let repeated = self.table.counts().repeated;
         let counter = match self.table.accept(peer.remote().ip(), datagram, self.now_ms) {
-            Ok(Reassembled::Complete(message)) => return Some(message),
-            Ok(Reassembled::Incomplete) if self.table.counts().repeated > repeated => {
+            Ok(ReassemblyOutcome::Complete(message)) => return Some(message),
+            Ok(ReassemblyOutcome::Incomplete) if self.table.counts().repeated > repeated => {
                 &counters.dropped_fragment_repeated
             }
-            Ok(Reassembled::Incomplete) => &counters.fragments_kept,
+            Ok(ReassemblyOutcome::Incomplete) => &counters.fragments_kept,
             // Deployed servers keep silent about a message in one fragment: `conversations.jsonl`,
             // `truncated_flag_single_packet`.
-            Ok(Reassembled::Whole(_))
-            | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
-                &counters.dropped_fragment_invalid
-            }
-            Err(Refusal::NoRoom) => &counters.dropped_fragment_no_room,
+            Ok(ReassemblyOutcome::Whole(_))
+            | Err(
+                FragmentRefusal::Unreadable(_) | FragmentRefusal::Misfit | FragmentRefusal::Contradiction,
+            ) => &counters.dropped_fragment_invalid,
+            Err(FragmentRefusal::NoRoom) => &counters.dropped_fragment_no_room,
         };
         counter.add(1);
         None

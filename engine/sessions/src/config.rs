@@ -1,6 +1,6 @@
 //! What an operator says about sessions.
 
-use crate::setup::Terms;
+use crate::setup::SetupTerms;
 use crate::table::SessionLimits;
 use anyhow::{Context as _, anyhow, ensure};
 use handle_auth::source::SourceList;
@@ -108,8 +108,8 @@ impl SessionsConfig {
 
     /// What is agreed to.
     #[must_use]
-    pub fn terms(&self) -> Terms {
-        Terms {
+    pub fn terms(&self) -> SetupTerms {
+        SetupTerms {
             ciphers: self.ciphers.iter().map(|cipher| cipher.code()).collect(),
             modulus_bits: self.modulus_bits_min..=self.modulus_bits_max,
             timeout_s: self.timeout_s,

@@ -5,7 +5,7 @@
 //! encrypted is in the clear here, so the socket is for one user alone, and both sides look who the other one is.
 
 use crate::protocol::{challenge, put_challenge};
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -28,7 +28,7 @@ pub enum Task {
 
 /// How far `handled` has opened a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum ForwardedForm {
     /// It is as it came: in no session, or in one that `handled` does not have.
     AsReceived,
     /// It is in a session of `handled`, and in the clear.
@@ -50,16 +50,16 @@ pub struct ForwardedRequest<'a> {
     /// Over UDP, the most datagrams of an answer; `None` over TCP.
     pub datagrams_max: Option<u16>,
     /// How far it was opened.
-    pub opening: Opening,
+    pub opening: ForwardedForm,
     /// The challenge that it answers, where `handled` has made and taken that.
-    pub challenge: Option<Challenge>,
+    pub challenge: Option<IssuedChallenge>,
     /// The message, envelope first.
     pub message: &'a [u8],
 }
 
 /// What `handled` sends.
 #[derive(Clone, Debug)]
-pub enum Forwarded<'a> {
+pub enum ForwardFrame<'a> {
     /// A request.
     Request(Box<ForwardedRequest<'a>>),
     /// The next part of the listing that was begun is wanted.
@@ -71,7 +71,7 @@ pub enum Forwarded<'a> {
 pub enum ForwardedAnswer<'a> {
     /// These messages, one behind the other, are the last; none where there is nothing to say.
     Last(&'a [u8]),
-    /// More messages follow these when [`Forwarded::Next`] asks for them.
+    /// More messages follow these when [`ForwardFrame::Next`] asks for them.
     Part(&'a [u8]),
 }
 
@@ -81,7 +81,7 @@ impl Task {
     const NEXT: u8 = 3;
 }
 
-impl Opening {
+impl ForwardedForm {
     const KNOWN: u8 = 1;
     const HIDDEN: u8 = 2;
     const MAC: u8 = 4;
@@ -153,14 +153,14 @@ impl ForwardedRequest<'_> {
             task,
             source: SocketAddr::new(ip, u16::from_be_bytes(*port)),
             datagrams_max: Some(u16::from_be_bytes(*datagrams_max)).filter(|&most| most > 0),
-            opening: Opening::from_bits(bits)?,
+            opening: ForwardedForm::from_bits(bits)?,
             challenge,
             message,
         })
     }
 }
 
-impl<'a> Forwarded<'a> {
+impl<'a> ForwardFrame<'a> {
     /// Appends the frame that asks for the next part of a listing, without its length.
     pub fn encode_next(out: &mut Vec<u8>) {
         out.push(Task::NEXT);
@@ -213,7 +213,7 @@ mod tests {
     use zeroize::Zeroizing;
 
     fn requests() -> Vec<ForwardedRequest<'static>> {
-        let challenge = Challenge {
+        let challenge = IssuedChallenge {
             version: Version::new(2, 7),
             suggested: Version::CURRENT,
             nonce: [3; 16],
@@ -224,17 +224,17 @@ mod tests {
             task: Task::Answer,
             source: ([192, 0, 2, 1], 4711).into(),
             datagrams_max: None,
-            opening: Opening::AsReceived,
+            opening: ForwardedForm::AsReceived,
             challenge: None,
             message: b"a message",
         };
-        let opening = Opening::InSession { was_hidden: true, has_mac: false };
+        let opening = ForwardedForm::InSession { was_hidden: true, has_mac: false };
         let source = ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 1).into();
         let (task, challenge) = (Task::Resolve, Some(challenge));
         vec![
             ForwardedRequest { task, source, datagrams_max: Some(4), opening, challenge, message: b"" },
             ForwardedRequest {
-                opening: Opening::InSession { was_hidden: false, has_mac: true },
+                opening: ForwardedForm::InSession { was_hidden: false, has_mac: true },
                 ..plain.clone()
             },
             plain,
@@ -252,13 +252,15 @@ mod tests {
     fn every_frame_decodes_to_what_encodes_to_it() {
         for request in requests() {
             let frame = encoded(&request);
-            let Some(Forwarded::Request(decoded)) = Forwarded::decode(&frame) else { panic!("{request:?}") };
+            let Some(ForwardFrame::Request(decoded)) = ForwardFrame::decode(&frame) else {
+                panic!("{request:?}")
+            };
             assert_eq!(format!("{decoded:?}"), format!("{request:?}"));
             assert_eq!(encoded(&decoded), frame);
         }
         let mut next = Vec::new();
-        Forwarded::encode_next(&mut next);
-        assert!(matches!(Forwarded::decode(&next), Some(Forwarded::Next)));
+        ForwardFrame::encode_next(&mut next);
+        assert!(matches!(ForwardFrame::decode(&next), Some(ForwardFrame::Next)));
         for answer in [ForwardedAnswer::Last(b""), ForwardedAnswer::Part(b"two pages")] {
             let mut frame = Vec::new();
             answer.encode(&mut frame);
@@ -271,20 +273,20 @@ mod tests {
         for request in requests() {
             let (frame, fixed_len) = (encoded(&request), encoded(&request).len() - request.message.len());
             for len in 0..fixed_len {
-                assert!(Forwarded::decode(&frame[..len]).is_none(), "{request:?} cut to {len}");
+                assert!(ForwardFrame::decode(&frame[..len]).is_none(), "{request:?} cut to {len}");
             }
         }
         for bits in 0..=u8::MAX {
             let is_known = bits == 0 || bits % 2 == 1 && bits < 8;
-            assert_eq!(Opening::from_bits(bits).is_some(), is_known, "{bits}");
+            assert_eq!(ForwardedForm::from_bits(bits).is_some(), is_known, "{bits}");
         }
         for frame in [&b""[..], b"\x00", b"\x04", b"\x03more"] {
-            assert!(Forwarded::decode(frame).is_none(), "{frame:?}");
+            assert!(ForwardFrame::decode(frame).is_none(), "{frame:?}");
         }
         assert!(ForwardedAnswer::decode(b"").is_none() && ForwardedAnswer::decode(b"\x03").is_none());
         // A length of the challenge that lies.
         let mut frame = encoded(&requests()[2]);
         frame[22..26].fill(0xff);
-        assert!(Forwarded::decode(&frame).is_none());
+        assert!(ForwardFrame::decode(&frame).is_none());
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! Only processes of the same user are answered: the socket is for its owner alone, and the kernel says who connects.
 
-use crate::protocol::{ASK_LEN_MAX, Ask, Known, Told, frame_buffer, receive, send};
+use crate::protocol::{ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send};
 use crate::session::Session;
-use crate::table::Sessions;
-use crate::traffic::Live as _;
-use handle_auth::challenges::Challenge;
+use crate::table::SessionTable;
+use crate::traffic::LiveSession as _;
+use handle_auth::challenges::IssuedChallenge;
 use handle_process::socket::bind_for_owner;
 use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
@@ -25,9 +25,9 @@ pub const CONNECTIONS_MAX: usize = 16;
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What a table in this process is asked with on behalf of others.
-pub trait Asked: Send + Sync + 'static {
+pub trait SharedTable: Send + Sync + 'static {
     /// The table; none where there are to be no sessions.
-    fn sessions(&self) -> Option<&Sessions>;
+    fn sessions(&self) -> Option<&SessionTable>;
 
     /// The time, in the seconds of the table.
     fn now_s(&self) -> u32;
@@ -56,7 +56,7 @@ pub trait Asked: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub enum TakenChallenge {
     /// It waited for an answer.
-    Waiting(Challenge),
+    Waiting(IssuedChallenge),
     /// It was answered, or has had its time.
     Over,
     /// There was none, as far as is known.
@@ -69,7 +69,7 @@ pub struct Holder {
     listener: UnixListener,
     path: PathBuf,
     /// Where the file is until this process takes its place.
-    beside: PathBuf,
+    private_socket: PathBuf,
     /// Device and number of the file.
     file: (u64, u64),
 }
@@ -98,7 +98,7 @@ impl Holder {
         let listener = bind_for_owner(&beside)?;
         listener.set_nonblocking(true)?;
         let file = std::fs::symlink_metadata(&beside)?;
-        Ok(Self { listener, path: path.to_owned(), beside, file: (file.dev(), file.ino()) })
+        Ok(Self { listener, path: path.to_owned(), private_socket: beside, file: (file.dev(), file.ino()) })
     }
 
     /// From here on it is this process that is found. Until then the other one is, and stays so if this one ends.
@@ -106,7 +106,7 @@ impl Holder {
     /// # Errors
     /// When the directory does not allow it any more.
     pub fn take_place(self) -> io::Result<Self> {
-        std::fs::rename(&self.beside, &self.path)?;
+        std::fs::rename(&self.private_socket, &self.path)?;
         Ok(self)
     }
 
@@ -119,8 +119,8 @@ impl Holder {
     }
 
     /// Answers until it is time to stop.
-    pub fn serve(self, asked: &Arc<impl Asked>) {
-        let connections = Arc::new(Connections::default());
+    pub fn serve(self, asked: &Arc<impl SharedTable>) {
+        let connections = Arc::new(HolderConnections::default());
         let mut number = 0;
         while !asked.is_stopped() {
             let socket = match self.listener.accept() {
@@ -162,9 +162,9 @@ impl Holder {
 
 /// Who is connected, to be hung up on in the end.
 #[derive(Default)]
-struct Connections(Mutex<HashMap<u64, UnixStream>>);
+struct HolderConnections(Mutex<HashMap<u64, UnixStream>>);
 
-impl Connections {
+impl HolderConnections {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, UnixStream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,7 +173,7 @@ impl Connections {
 impl Drop for Holder {
     fn drop(&mut self) {
         let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
-        for path in [&self.path, &self.beside] {
+        for path in [&self.path, &self.private_socket] {
             if std::fs::symlink_metadata(path).is_ok_and(is_ours) {
                 let _ = std::fs::remove_file(path);
             }
@@ -201,17 +201,17 @@ pub fn check_peer(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Answers one process until it goes, or says what is not understood.
-fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
+fn talk(mut socket: UnixStream, asked: &impl SharedTable) -> io::Result<()> {
     let mut buffer = frame_buffer();
     loop {
         receive(&mut socket, &mut buffer, ASK_LEN_MAX)?;
-        let Some(ask) = Ask::decode(&buffer) else {
+        let Some(ask) = LinkRequest::decode(&buffer) else {
             tracing::warn!("a process that asks about sessions is not understood: is it of another version?");
             return Ok(());
         };
         let told = answer(asked, ask);
         let expected_len = match &told {
-            Told::Challenge(challenge) => ASK_LEN_MAX + challenge.request.len(),
+            LinkReply::Challenge(challenge) => ASK_LEN_MAX + challenge.request.len(),
             _ => ASK_LEN_MAX,
         };
         send(&mut socket, &mut buffer, expected_len, |out| told.encode(out))?;
@@ -220,31 +220,32 @@ fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
 
 /// What is answered.
 #[must_use]
-pub fn answer(asked: &impl Asked, ask: Ask<'_>) -> Told {
-    let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return Told::No };
-    let with =
-        |id, then: &dyn Fn(&Session) -> Told| sessions.find(id, now_s).map_or(Told::No, |one| then(&one));
-    let yes_or_no = |yes| if yes { Told::Yes } else { Told::No };
+pub fn answer(asked: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
+    let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return LinkReply::No };
+    let with = |id, then: &dyn Fn(&Session) -> LinkReply| {
+        sessions.find(id, now_s).map_or(LinkReply::No, |one| then(&one))
+    };
+    let yes_or_no = |yes| if yes { LinkReply::Yes } else { LinkReply::No };
     match ask {
-        Ask::Find(id) => with(id, &|session| {
+        LinkRequest::Find(id) => with(id, &|session| {
             let keys = session.keys();
             let (key, version) = (keys.mac.key().clone(), keys.version);
-            Told::Session(Known { key, version, identity: session.identity() })
+            LinkReply::Session(SessionFacts { key, version, identity: session.identity() })
         }),
-        Ask::Accept { id, counter } => with(id, &|session| yes_or_no(session.accept(counter, now_s))),
-        Ask::Next(id) => with(id, &|session| Told::Number(session.next_counter())),
-        Ask::Authenticate { id, claimed, index } => {
+        LinkRequest::Accept { id, counter } => with(id, &|session| yes_or_no(session.accept(counter, now_s))),
+        LinkRequest::Next(id) => with(id, &|session| LinkReply::Number(session.next_counter())),
+        LinkRequest::Authenticate { id, claimed, index } => {
             with(id, &|session| yes_or_no(session.authenticate(claimed, index, now_s)))
         }
-        Ask::Open(new) => {
+        LinkRequest::Open(new) => {
             let opened = sessions.open(new, || asked.random(), |number| asked.is_taken(number), now_s);
-            opened.map_or_else(Told::Refused, |session| Told::Number(session.keys().id))
+            opened.map_or_else(LinkReply::Refused, |session| LinkReply::Number(session.keys().id))
         }
-        Ask::End(id) => yes_or_no(sessions.end(id)),
-        Ask::TakeChallenge(id) => match asked.take_challenge(id) {
-            TakenChallenge::Waiting(challenge) => Told::Challenge(challenge),
-            TakenChallenge::Over => Told::Over,
-            TakenChallenge::Unknown => Told::No,
+        LinkRequest::End(id) => yes_or_no(sessions.end(id)),
+        LinkRequest::TakeChallenge(id) => match asked.take_challenge(id) {
+            TakenChallenge::Waiting(challenge) => LinkReply::Challenge(challenge),
+            TakenChallenge::Over => LinkReply::Over,
+            TakenChallenge::Unknown => LinkReply::No,
         },
     }
 }

@@ -9,14 +9,14 @@
 //!   queries holds it; the one that administers asks, and has sessions of its own while nobody answers.
 //! - [`numbers`]: which process has made a challenge, by its number.
 //! - [`forward`]: requests that the one process hands to the other, as frames.
-//! - [`front`]: messages opened and sealed, for a process that asks.
+//! - [`endpoint`]: messages opened and sealed, for a process that asks.
 //!
 //! Time and random numbers come in as arguments. Keys are cleared in memory when a session ends.
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod endpoint;
 pub mod forward;
-pub mod front;
 pub mod holder;
 pub mod link;
 pub mod numbers;
@@ -28,10 +28,10 @@ pub mod traffic;
 pub mod window;
 
 pub use config::SessionsConfig;
-pub use front::{Came, Front, FrontCounts, Sealing};
+pub use endpoint::{AnswerSealer, EndpointCounts, IncomingMessage, SessionEndpoint};
 pub use holder::{Holder, TakenChallenge};
-pub use link::{Joint, Linked};
-pub use session::{Identity, Keys, NewSession, Session};
-pub use setup::{SetupError, Terms, agree};
-pub use table::{Refusal, SessionCounts, SessionLimits, Sessions};
-pub use traffic::{Live, Reject};
+pub use link::{JointSessions, LinkedSession};
+pub use session::{NewSession, Session, SessionIdentity, SessionKeys};
+pub use setup::{SetupError, SetupTerms, agree};
+pub use table::{SessionCounts, SessionLimits, SessionRefusal, SessionTable};
+pub use traffic::{LiveSession, MessageRejection};

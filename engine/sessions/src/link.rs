@@ -1,10 +1,12 @@
 //! The side of the process that asks: a table in another process, and one of our own while nobody answers.
 
 use crate::holder::{TakenChallenge, check_peer};
-use crate::protocol::{ASK_LEN_MAX, Ask, Known, TOLD_LEN_MAX, Told, frame_buffer, receive, send};
-use crate::session::{Identity, Keys, NewSession};
-use crate::table::{Refusal, Sessions};
-use crate::traffic::Live;
+use crate::protocol::{
+    ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, TOLD_LEN_MAX, frame_buffer, receive, send,
+};
+use crate::session::{NewSession, SessionIdentity, SessionKeys};
+use crate::table::{SessionRefusal, SessionTable};
+use crate::traffic::LiveSession;
 use handle_auth::message::MacKey;
 use handle_proto::wire::list::Reference;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -25,7 +27,7 @@ const LANES: usize = 4;
 
 /// The way to the process that holds the table.
 #[derive(Debug)]
-pub struct Link {
+pub struct TableLink {
     path: PathBuf,
     /// Connected when they are first needed, and again when they broke.
     lanes: [Mutex<Option<UnixStream>>; LANES],
@@ -35,7 +37,7 @@ pub struct Link {
     not_before: Mutex<Option<Instant>>,
 }
 
-impl Link {
+impl TableLink {
     /// The way to whoever answers at `path`, now or later.
     #[must_use]
     pub fn to(path: &Path) -> Self {
@@ -44,7 +46,7 @@ impl Link {
     }
 
     /// Asks; `None` when nobody answers.
-    fn ask(&self, ask: &Ask<'_>) -> Option<Told> {
+    fn ask(&self, ask: &LinkRequest<'_>) -> Option<LinkReply> {
         let mut lane = self.lane();
         // Looked at now, since it may have begun to hang while a lane was waited for.
         if self.not_before().is_some_and(|at| Instant::now() < at) {
@@ -75,7 +77,7 @@ impl Link {
         self.not_before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask_on(&self, socket: &mut Option<UnixStream>, ask: &Ask<'_>) -> io::Result<Told> {
+    fn ask_on(&self, socket: &mut Option<UnixStream>, ask: &LinkRequest<'_>) -> io::Result<LinkReply> {
         // Out of its place until all has gone well.
         let mut connected = match socket.take() {
             Some(connected) => connected,
@@ -84,7 +86,7 @@ impl Link {
         let mut buffer = frame_buffer();
         send(&mut connected, &mut buffer, ASK_LEN_MAX, |out| ask.encode(out))?;
         receive(&mut connected, &mut buffer, TOLD_LEN_MAX)?;
-        let told = Told::decode(&buffer);
+        let told = LinkReply::decode(&buffer);
         let told =
             told.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer of another version"))?;
         *socket = Some(connected);
@@ -118,63 +120,63 @@ pub fn is_too_slow(error: &io::Error) -> bool {
 /// A session in the table of another process. Where that does not answer any more, the session is of no more use:
 /// nothing is accepted in it.
 #[derive(Debug)]
-pub struct Linked {
-    link: Arc<Link>,
-    keys: Keys,
-    identity: OnceLock<Identity>,
+pub struct LinkedSession {
+    link: Arc<TableLink>,
+    keys: SessionKeys,
+    identity: OnceLock<SessionIdentity>,
 }
 
-impl Live for Linked {
-    fn keys(&self) -> &Keys {
+impl LiveSession for LinkedSession {
+    fn keys(&self) -> &SessionKeys {
         &self.keys
     }
 
     fn accept(&self, counter: i32, _: u32) -> bool {
-        matches!(self.link.ask(&Ask::Accept { id: self.keys.id, counter }), Some(Told::Yes))
+        matches!(self.link.ask(&LinkRequest::Accept { id: self.keys.id, counter }), Some(LinkReply::Yes))
     }
 
     fn next_counter(&self) -> i32 {
-        match self.link.ask(&Ask::Next(self.keys.id)) {
-            Some(Told::Number(number)) => number,
+        match self.link.ask(&LinkRequest::Next(self.keys.id)) {
+            Some(LinkReply::Number(number)) => number,
             // Refused by the client, who then sets up another session.
             _ => i32::MAX,
         }
     }
 
-    fn identity(&self) -> Option<Identity> {
+    fn identity(&self) -> Option<SessionIdentity> {
         self.identity.get().cloned()
     }
 
     fn authenticate(&self, claimed: Reference<'_>, index: i32, _: u32) -> bool {
-        let asked = self.link.ask(&Ask::Authenticate { id: self.keys.id, claimed, index });
-        let is_right = matches!(asked, Some(Told::Yes));
+        let asked = self.link.ask(&LinkRequest::Authenticate { id: self.keys.id, claimed, index });
+        let is_right = matches!(asked, Some(LinkReply::Yes));
         if is_right {
-            self.identity.get_or_init(|| Identity { index, handle: claimed.handle.into() });
+            self.identity.get_or_init(|| SessionIdentity { index, handle: claimed.handle.into() });
         }
         is_right
     }
 }
 
 /// A session wherever it is.
-pub type AnySession = Arc<dyn Live + Send + Sync>;
+pub type AnySession = Arc<dyn LiveSession + Send + Sync>;
 
 /// Two tables as one: that of another process where it answers, and our own.
 #[derive(Debug)]
-pub struct Joint {
-    here: Sessions,
-    there: Option<Arc<Link>>,
+pub struct JointSessions {
+    here: SessionTable,
+    there: Option<Arc<TableLink>>,
 }
 
-impl Joint {
+impl JointSessions {
     /// The sessions `here`, and those of whoever answers at `there`.
     #[must_use]
-    pub fn new(here: Sessions, there: Option<&Path>) -> Self {
-        Self { here, there: there.map(|path| Arc::new(Link::to(path))) }
+    pub fn new(here: SessionTable, there: Option<&Path>) -> Self {
+        Self { here, there: there.map(|path| Arc::new(TableLink::to(path))) }
     }
 
     /// The table of this process.
     #[must_use]
-    pub const fn here(&self) -> &Sessions {
+    pub const fn here(&self) -> &SessionTable {
         &self.here
     }
 
@@ -185,18 +187,20 @@ impl Joint {
             return Some(session);
         }
         let link = self.there.as_ref().filter(|_| id > 0)?;
-        let Some(Told::Session(Known { key, version, identity })) = link.ask(&Ask::Find(id)) else {
+        let Some(LinkReply::Session(SessionFacts { key, version, identity })) =
+            link.ask(&LinkRequest::Find(id))
+        else {
             return None;
         };
-        let keys = Keys { id, version, mac: MacKey::new(key) };
-        Some(Arc::new(Linked {
+        let keys = SessionKeys { id, version, mac: MacKey::new(key) };
+        Some(Arc::new(LinkedSession {
             link: Arc::clone(link),
             keys,
             identity: identity.map_or_else(OnceLock::new, OnceLock::from),
         }))
     }
 
-    /// Keeps a new session, there where somebody answers. Arguments are those of [`Sessions::open`].
+    /// Keeps a new session, there where somebody answers. Arguments are those of [`SessionTable::open`].
     ///
     /// # Errors
     /// When there is no place for it.
@@ -206,10 +210,10 @@ impl Joint {
         numbers: impl FnMut() -> u32,
         is_taken: impl Fn(i32) -> bool,
         now_s: u32,
-    ) -> Result<i32, Refusal> {
-        match self.there.as_ref().and_then(|link| link.ask(&Ask::Open(new.clone()))) {
-            Some(Told::Number(id)) => Ok(id),
-            Some(Told::Refused(refusal)) => Err(refusal),
+    ) -> Result<i32, SessionRefusal> {
+        match self.there.as_ref().and_then(|link| link.ask(&LinkRequest::Open(new.clone()))) {
+            Some(LinkReply::Number(id)) => Ok(id),
+            Some(LinkReply::Refused(refusal)) => Err(refusal),
             _ => self.here.open(new, numbers, is_taken, now_s).map(|session| session.keys().id),
         }
     }
@@ -217,9 +221,9 @@ impl Joint {
     /// Takes the challenge `id` of the other process, which nobody gets again.
     #[must_use]
     pub fn take_challenge(&self, id: i32) -> TakenChallenge {
-        match self.there.as_ref().and_then(|link| link.ask(&Ask::TakeChallenge(id))) {
-            Some(Told::Challenge(challenge)) => TakenChallenge::Waiting(challenge),
-            Some(Told::Over) => TakenChallenge::Over,
+        match self.there.as_ref().and_then(|link| link.ask(&LinkRequest::TakeChallenge(id))) {
+            Some(LinkReply::Challenge(challenge)) => TakenChallenge::Waiting(challenge),
+            Some(LinkReply::Over) => TakenChallenge::Over,
             _ => TakenChallenge::Unknown,
         }
     }
@@ -227,18 +231,21 @@ impl Joint {
     /// Ends a session. Whether there was one.
     pub fn end(&self, id: i32) -> bool {
         self.here.end(id)
-            || self.there.as_ref().is_some_and(|link| matches!(link.ask(&Ask::End(id)), Some(Told::Yes)))
+            || self
+                .there
+                .as_ref()
+                .is_some_and(|link| matches!(link.ask(&LinkRequest::End(id)), Some(LinkReply::Yes)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder::{Asked, Holder};
-    use crate::session::Claim;
+    use crate::holder::{Holder, SharedTable};
+    use crate::session::IdentityClaim;
     use crate::table::SessionLimits;
     use crate::table::tests::new_session;
-    use handle_auth::source::Origin;
+    use handle_auth::source::RequestOrigin;
     use std::io::Write as _;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -249,15 +256,15 @@ mod tests {
     }
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 
-    struct Process {
-        sessions: Sessions,
+    struct HolderProcess {
+        sessions: SessionTable,
         numbers: AtomicU32,
         now_s: AtomicU32,
         stopped: AtomicBool,
     }
 
-    impl Asked for Process {
-        fn sessions(&self) -> Option<&Sessions> {
+    impl SharedTable for HolderProcess {
+        fn sessions(&self) -> Option<&SessionTable> {
             Some(&self.sessions)
         }
 
@@ -279,16 +286,16 @@ mod tests {
     }
 
     /// A process that holds a table, as long as this lives.
-    struct Held {
-        process: Arc<Process>,
+    struct HolderHandle {
+        process: Arc<HolderProcess>,
         thread: Option<JoinHandle<()>>,
     }
 
-    impl Held {
+    impl HolderHandle {
         fn start(path: &Path, replace: bool) -> Self {
             let holder = Holder::bind(path, replace).unwrap().take_place().unwrap();
-            let process = Arc::new(Process {
-                sessions: Sessions::new(limits()),
+            let process = Arc::new(HolderProcess {
+                sessions: SessionTable::new(limits()),
                 numbers: AtomicU32::new(10),
                 now_s: AtomicU32::new(0),
                 stopped: AtomicBool::new(false),
@@ -298,26 +305,26 @@ mod tests {
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HolderHandle {
         fn drop(&mut self) {
             self.process.stopped.store(true, Ordering::Relaxed);
             self.thread.take().unwrap().join().unwrap();
         }
     }
 
-    fn joint(path: &Path) -> Joint {
-        Joint::new(Sessions::new(limits()), Some(path))
+    fn joint(path: &Path) -> JointSessions {
+        JointSessions::new(SessionTable::new(limits()), Some(path))
     }
 
     fn claimed(n: u8) -> NewSession {
         NewSession {
-            claim: Some(Claim::of(WHO)),
-            origin: Origin::connection([192, 0, 2, n].into()),
+            claim: Some(IdentityClaim::of(WHO)),
+            origin: RequestOrigin::connection([192, 0, 2, n].into()),
             ..new_session()
         }
     }
 
-    fn opened(joint: &Joint, n: u8) -> Result<i32, Refusal> {
+    fn opened(joint: &JointSessions, n: u8) -> Result<i32, SessionRefusal> {
         joint.open(claimed(n), || 100 + u32::from(n), |_| false, 0)
     }
 
@@ -325,7 +332,7 @@ mod tests {
     fn one_process_finds_what_the_other_has_and_the_other_way_round() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
-        let held = Held::start(&path, false);
+        let held = HolderHandle::start(&path, false);
         let joint = joint(&path);
         let theirs = held.process.sessions.open(claimed(1), || 7, |_| false, 0).unwrap();
         let session = joint.find(7, 0).unwrap();
@@ -357,7 +364,7 @@ mod tests {
     fn many_ask_at_once_and_counters_are_those_of_one_session() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
-        let held = Held::start(&path, false);
+        let held = HolderHandle::start(&path, false);
         let joint = joint(&path);
         held.process.sessions.open(claimed(1), || 7, |_| false, 0).unwrap();
         let mut numbers = std::thread::scope(|scope| {
@@ -381,7 +388,7 @@ mod tests {
         assert_eq!(opened(&joint, 1), Ok(101));
         let mine = joint.find(101, 0).unwrap();
         assert!(mine.accept(1, 0) && !mine.accept(1, 0));
-        let held = Held::start(&path, false);
+        let held = HolderHandle::start(&path, false);
         assert_eq!(opened(&joint, 2), Ok(10), "now somebody does");
         assert!(joint.find(101, 0).is_some() && joint.find(10, 0).is_some());
         let theirs = joint.find(10, 0).unwrap();
@@ -392,9 +399,9 @@ mod tests {
         assert!(joint.find(10, 0).is_none() && joint.find(101, 0).is_some());
         assert_eq!(opened(&joint, 3), Ok(103));
         // Started anew, it is found again over the connection that broke.
-        let held = Held::start(&path, false);
+        let held = HolderHandle::start(&path, false);
         assert_eq!(opened(&joint, 4), Ok(10));
-        let next = Held::start(&path, true);
+        let next = HolderHandle::start(&path, true);
         drop(held);
         assert!(path.exists(), "that of its successor");
         assert_eq!(opened(&joint, 5), Ok(10));
@@ -436,7 +443,7 @@ mod tests {
     fn the_socket_is_for_its_owner_and_nobody_else_is_displaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
-        let _held = Held::start(&path, false);
+        let _held = HolderHandle::start(&path, false);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(Holder::bind(&path, false).is_err(), "another process answers");
         let replaces = Holder::bind(&path, true).unwrap();
@@ -454,7 +461,7 @@ mod tests {
     fn who_is_not_understood_is_hung_up_on_and_others_are_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
-        let _held = Held::start(&path, false);
+        let _held = HolderHandle::start(&path, false);
         let joint = joint(&path);
         assert_eq!(opened(&joint, 1), Ok(10));
         for frame in [&[0, 0, 0, 1, 99][..], &[0xff; 4], &[0; 4]] {

@@ -3,12 +3,12 @@
 //! A frame is the length of what follows in four bytes, a byte that says what it is, and its fields; numbers are
 //! big-endian. One side asks, the other answers, in order. Keys are in it: the socket is for one user alone.
 
-use crate::session::{Claim, Identity, NewSession};
-use crate::table::Refusal;
-use handle_auth::challenges::Challenge;
+use crate::session::{IdentityClaim, NewSession, SessionIdentity};
+use crate::table::SessionRefusal;
+use handle_auth::challenges::IssuedChallenge;
 use handle_auth::digest::Digest;
 use handle_auth::session::SessionKey;
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
@@ -27,7 +27,7 @@ const USUAL_LEN: usize = ASK_LEN_MAX;
 
 /// What is asked.
 #[derive(Clone, Debug)]
-pub enum Ask<'a> {
+pub enum LinkRequest<'a> {
     /// What is known of a session.
     Find(i32),
     /// Whether a message with this counter may be accepted.
@@ -58,35 +58,35 @@ pub enum Ask<'a> {
 
 /// What is answered.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum LinkReply {
     /// Yes, or done.
     Yes,
     /// No, or there is no such session.
     No,
     /// No new session, and why.
-    Refused(Refusal),
+    Refused(SessionRefusal),
     /// A number: of a message, or of a new session.
     Number(i32),
     /// What is known of a session.
-    Session(Known),
+    Session(SessionFacts),
     /// A challenge.
-    Challenge(Challenge),
+    Challenge(IssuedChallenge),
     /// There was such a challenge, which is answered or has had its time.
     Over,
 }
 
 /// What is known of a session.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct SessionFacts {
     /// Its key.
     pub key: SessionKey,
     /// Its version.
     pub version: Version,
     /// Who has proven to be at the other end.
-    pub identity: Option<Identity>,
+    pub identity: Option<SessionIdentity>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> LinkRequest<'a> {
     const FIND: u8 = 1;
     const ACCEPT: u8 = 2;
     const NEXT: u8 = 3;
@@ -145,9 +145,9 @@ impl<'a> Ask<'a> {
                 rest = &[];
                 let claim = match after {
                     [] => None,
-                    claim => Some(Claim(claim.try_into().ok()?)),
+                    claim => Some(IdentityClaim(claim.try_into().ok()?)),
                 };
-                let origin = Origin::connection(IpAddr::V6(Ipv6Addr::from(*source)).to_canonical());
+                let origin = RequestOrigin::connection(IpAddr::V6(Ipv6Addr::from(*source)).to_canonical());
                 Self::Open(NewSession { key, version, claim, timeout_s, origin })
             }
             Self::END => Self::End(number(&mut rest)?),
@@ -158,7 +158,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-impl Told {
+impl LinkReply {
     const YES: u8 = 1;
     const NO: u8 = 2;
     const REFUSED: u8 = 3;
@@ -167,7 +167,8 @@ impl Told {
     const CHALLENGE: u8 = 6;
     const OVER: u8 = 7;
     /// In the order of their codes, from 0.
-    const REFUSALS: [Refusal; 3] = [Refusal::OverTcp, Refusal::Full, Refusal::NoNumber];
+    const REFUSALS: [SessionRefusal; 3] =
+        [SessionRefusal::OverTcp, SessionRefusal::Full, SessionRefusal::NoNumber];
 
     /// Appends the frame without its length.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -180,7 +181,7 @@ impl Told {
                 out.extend_from_slice(&[Self::REFUSED, code]);
             }
             Self::Number(number) => put_numbers(out, Self::NUMBER, &[*number]),
-            Self::Session(Known { key, version, identity }) => {
+            Self::Session(SessionFacts { key, version, identity }) => {
                 out.push(Self::SESSION);
                 put_key(out, key, *version);
                 if let Some(identity) = identity {
@@ -216,10 +217,10 @@ impl Told {
                     mut identity => {
                         let index = number(&mut identity)?;
                         (identity.len() <= HANDLE_LEN_MAX).then_some(())?;
-                        Some(Identity { index, handle: identity.into() })
+                        Some(SessionIdentity { index, handle: identity.into() })
                     }
                 };
-                Self::Session(Known { key, version, identity })
+                Self::Session(SessionFacts { key, version, identity })
             }
             Self::CHALLENGE => Self::Challenge(challenge(std::mem::take(&mut rest))?),
             Self::OVER => Self::Over,
@@ -258,8 +259,8 @@ fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
 }
 
 /// Appends a challenge: its versions, nonce, digest with its length, and the request.
-pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &Challenge) {
-    let Challenge { version, suggested, nonce, digest, request } = challenge;
+pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &IssuedChallenge) {
+    let IssuedChallenge { version, suggested, nonce, digest, request } = challenge;
     out.extend_from_slice(&[version.major, version.minor, suggested.major, suggested.minor]);
     out.extend_from_slice(nonce);
     out.push(u8::try_from(digest.len()).expect("no digest has more than 32 bytes"));
@@ -268,12 +269,12 @@ pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &Challenge) {
 }
 
 /// Reads a challenge, which is all of `bytes`.
-pub(crate) fn challenge(bytes: &[u8]) -> Option<Challenge> {
+pub(crate) fn challenge(bytes: &[u8]) -> Option<IssuedChallenge> {
     let (&[major, minor, suggested_major, suggested_minor], rest) = bytes.split_first_chunk()?;
     let (nonce, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
     let (&len, rest) = rest.split_first()?;
     let (digest, request) = rest.split_at_checked(len.into())?;
-    Some(Challenge {
+    Some(IssuedChallenge {
         version: Version::new(major, minor),
         suggested: Version::new(suggested_major, suggested_minor),
         nonce: *nonce,
@@ -340,32 +341,37 @@ mod tests {
 
     fn asks() -> Vec<Vec<u8>> {
         let claimed = Reference { handle: b"0.NA/TST", index: 301 };
-        let v6 = Origin::connection([1_u16; 8].into());
+        let v6 = RequestOrigin::connection([1_u16; 8].into());
         let asks = [
-            Ask::Find(5),
-            Ask::Accept { id: 5, counter: 7 },
-            Ask::Next(i32::MAX),
-            Ask::Authenticate { id: 5, claimed, index: 300 },
-            Ask::Open(new_session()),
-            Ask::Open(NewSession { claim: Some(Claim([9; 32])), origin: v6, ..new_session() }),
-            Ask::End(-1),
-            Ask::TakeChallenge(6),
+            LinkRequest::Find(5),
+            LinkRequest::Accept { id: 5, counter: 7 },
+            LinkRequest::Next(i32::MAX),
+            LinkRequest::Authenticate { id: 5, claimed, index: 300 },
+            LinkRequest::Open(new_session()),
+            LinkRequest::Open(NewSession {
+                claim: Some(IdentityClaim([9; 32])),
+                origin: v6,
+                ..new_session()
+            }),
+            LinkRequest::End(-1),
+            LinkRequest::TakeChallenge(6),
         ];
         asks.iter().map(|ask| encoded(|out| ask.encode(out))).collect()
     }
 
     fn told() -> Vec<Vec<u8>> {
-        let known = Known { key: new_session().key, version: Version::CURRENT, identity: None };
-        let identity = Some(Identity { index: 301, handle: b"0.NA/TST"[..].into() });
-        let mut all = vec![Told::Yes, Told::No, Told::Number(7), Told::Session(known.clone())];
-        all.push(Told::Session(Known { identity, ..known }));
-        all.extend(Told::REFUSALS.map(Told::Refused));
-        all.extend([Told::Over, Told::Challenge(a_challenge())]);
+        let known = SessionFacts { key: new_session().key, version: Version::CURRENT, identity: None };
+        let identity = Some(SessionIdentity { index: 301, handle: b"0.NA/TST"[..].into() });
+        let mut all =
+            vec![LinkReply::Yes, LinkReply::No, LinkReply::Number(7), LinkReply::Session(known.clone())];
+        all.push(LinkReply::Session(SessionFacts { identity, ..known }));
+        all.extend(LinkReply::REFUSALS.map(LinkReply::Refused));
+        all.extend([LinkReply::Over, LinkReply::Challenge(a_challenge())]);
         all.iter().map(|told| encoded(|out| told.encode(out))).collect()
     }
 
-    fn a_challenge() -> Challenge {
-        Challenge {
+    fn a_challenge() -> IssuedChallenge {
+        IssuedChallenge {
             version: Version::new(2, 7),
             suggested: Version::CURRENT,
             nonce: [3; NONCE_LEN],
@@ -383,11 +389,11 @@ mod tests {
     #[test]
     fn every_frame_decodes_to_what_encodes_to_it() {
         for frame in asks() {
-            let ask = Ask::decode(&frame).unwrap();
+            let ask = LinkRequest::decode(&frame).unwrap();
             assert_eq!(encoded(|out| ask.encode(out)), frame, "{ask:?}");
         }
         for frame in told() {
-            let told = Told::decode(&frame).unwrap();
+            let told = LinkReply::decode(&frame).unwrap();
             assert_eq!(encoded(|out| told.encode(out)), frame, "{told:?}");
         }
     }
@@ -397,43 +403,54 @@ mod tests {
     fn cut_frames_are_none_or_shorter_ones() {
         for frame in asks() {
             for len in 0..frame.len() {
-                if let Some(ask) = Ask::decode(&frame[..len]) {
+                if let Some(ask) = LinkRequest::decode(&frame[..len]) {
                     assert_eq!(encoded(|out| ask.encode(out)), frame[..len], "{ask:?} cut to {len}");
-                    assert!(matches!(ask, Ask::Authenticate { .. } | Ask::Open(_)), "{ask:?} cut to {len}");
+                    assert!(
+                        matches!(ask, LinkRequest::Authenticate { .. } | LinkRequest::Open(_)),
+                        "{ask:?} cut to {len}"
+                    );
                 }
             }
             let longer = [&frame[..], &[0]].concat();
-            assert!(Ask::decode(&longer).is_none() || frame[0] == Ask::AUTHENTICATE, "{frame:?} and more");
+            assert!(
+                LinkRequest::decode(&longer).is_none() || frame[0] == LinkRequest::AUTHENTICATE,
+                "{frame:?} and more"
+            );
         }
         for frame in told() {
             for len in 0..frame.len() {
-                if let Some(told) = Told::decode(&frame[..len]) {
-                    assert!(matches!(told, Told::Session(_) | Told::Challenge(_)), "{told:?} cut to {len}");
+                if let Some(told) = LinkReply::decode(&frame[..len]) {
+                    assert!(
+                        matches!(told, LinkReply::Session(_) | LinkReply::Challenge(_)),
+                        "{told:?} cut to {len}"
+                    );
                 }
             }
         }
         assert!(
-            Ask::decode(&[8]).is_none() && Told::decode(&[8]).is_none() && Told::decode(&[3, 3]).is_none()
+            LinkRequest::decode(&[8]).is_none()
+                && LinkReply::decode(&[8]).is_none()
+                && LinkReply::decode(&[3, 3]).is_none()
         );
-        let told = encoded(|out| Told::Challenge(a_challenge()).encode(out));
-        assert!(matches!(Told::decode(&told), Some(Told::Challenge(it)) if it == a_challenge()));
+        let told = encoded(|out| LinkReply::Challenge(a_challenge()).encode(out));
+        assert!(matches!(LinkReply::decode(&told), Some(LinkReply::Challenge(it)) if it == a_challenge()));
         // 33 bytes are no digest.
         let mut too_long = told[..5 + NONCE_LEN].to_vec();
         too_long.extend_from_slice(&[33; 34]);
-        assert!(Told::decode(&too_long).is_none());
+        assert!(LinkReply::decode(&too_long).is_none());
     }
 
     #[test]
     fn the_longest_frame_fits_and_a_longer_one_is_refused() {
         let handle = vec![b'x'; HANDLE_LEN_MAX];
         let claimed = Reference { handle: &handle, index: 1 };
-        let ask = Ask::Authenticate { id: 1, claimed, index: 1 };
+        let ask = LinkRequest::Authenticate { id: 1, claimed, index: 1 };
         let (mut sent, mut buffer) = (Vec::new(), Zeroizing::new(Vec::new()));
         send(&mut sent, &mut buffer, USUAL_LEN, |out| ask.encode(out)).unwrap();
         receive(&mut &sent[..], &mut buffer, ASK_LEN_MAX).unwrap();
-        assert!(Ask::decode(&buffer).is_some());
+        assert!(LinkRequest::decode(&buffer).is_some());
         buffer.push(b'x');
-        assert!(Ask::decode(&buffer).is_none(), "no handle is that long");
+        assert!(LinkRequest::decode(&buffer).is_none(), "no handle is that long");
         let len = u32::try_from(ASK_LEN_MAX + 1).unwrap().to_be_bytes();
         let frame = [&len[..], &vec![0; ASK_LEN_MAX + 1]].concat();
         let error = receive(&mut &frame[..], &mut buffer, ASK_LEN_MAX).unwrap_err();

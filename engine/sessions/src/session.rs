@@ -1,11 +1,11 @@
 //! One session: its key, who it is of, and what has been seen and sent in it.
 
-use crate::traffic::Live;
+use crate::traffic::LiveSession;
 use crate::window::CounterWindow;
 use ctutils::CtEq as _;
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
 use handle_proto::wire::list::Reference;
 use sha2::{Digest as _, Sha256};
@@ -27,19 +27,19 @@ pub struct NewSession {
     /// The version of the answer to the set-up; messages in the session are written in it.
     pub version: Version,
     /// Who the client says it is; nobody where it stays anonymous.
-    pub claim: Option<Claim>,
+    pub claim: Option<IdentityClaim>,
     /// Seconds without a message after which the session ends.
     pub timeout_s: u32,
     /// Who set it up.
-    pub origin: Origin,
+    pub origin: RequestOrigin,
 }
 
 /// Who a client says it is, as much of it as has to be kept: its handle can be long, and nobody has proven yet that
 /// it is theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim(pub [u8; 32]);
+pub struct IdentityClaim(pub [u8; 32]);
 
-impl Claim {
+impl IdentityClaim {
     /// The claim to be `identity`: handle and index, byte for byte.
     #[must_use]
     pub fn of(identity: Reference<'_>) -> Self {
@@ -50,14 +50,14 @@ impl Claim {
 
 /// Who has proven to be at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct SessionIdentity {
     /// The index of the value with the key that was proven.
     pub index: i32,
     /// Its handle.
     pub handle: Box<[u8]>,
 }
 
-impl Identity {
+impl SessionIdentity {
     /// A view of it.
     #[must_use]
     pub fn as_reference(&self) -> Reference<'_> {
@@ -67,7 +67,7 @@ impl Identity {
 
 /// What messages in a session are checked and made with.
 #[derive(Debug)]
-pub struct Keys {
+pub struct SessionKeys {
     /// The number of the session.
     pub id: i32,
     /// Its version.
@@ -79,9 +79,9 @@ pub struct Keys {
 /// A session in the table of this process.
 #[derive(Debug)]
 pub struct Session {
-    keys: Keys,
-    claim: Option<Claim>,
-    identity: OnceLock<Identity>,
+    keys: SessionKeys,
+    claim: Option<IdentityClaim>,
+    identity: OnceLock<SessionIdentity>,
     seen: CounterWindow,
     sent: AtomicU32,
     /// When it was set up, and then when the last message came that is not a copy.
@@ -90,14 +90,14 @@ pub struct Session {
     is_proven: AtomicBool,
     timeout_s: u32,
     unproven_s: u32,
-    origin: Origin,
+    origin: RequestOrigin,
 }
 
 impl Session {
     /// A session that ends after `unproven_s` seconds if no message comes in it.
     pub(crate) fn new(id: i32, new: NewSession, unproven_s: u32, now_s: u32) -> Self {
         Self {
-            keys: Keys { id, version: new.version, mac: MacKey::new(new.key) },
+            keys: SessionKeys { id, version: new.version, mac: MacKey::new(new.key) },
             claim: new.claim,
             identity: OnceLock::new(),
             seen: CounterWindow::new(),
@@ -131,13 +131,13 @@ impl Session {
 
     /// Who the client says it is.
     #[must_use]
-    pub const fn claim(&self) -> Option<Claim> {
+    pub const fn claim(&self) -> Option<IdentityClaim> {
         self.claim
     }
 
     /// Who has proven to be at the other end.
     #[must_use]
-    pub fn proven_identity(&self) -> Option<&Identity> {
+    pub fn proven_identity(&self) -> Option<&SessionIdentity> {
         self.identity.get()
     }
 
@@ -166,8 +166,8 @@ impl Session {
     }
 }
 
-impl Live for Session {
-    fn keys(&self) -> &Keys {
+impl LiveSession for Session {
+    fn keys(&self) -> &SessionKeys {
         &self.keys
     }
 
@@ -186,14 +186,14 @@ impl Live for Session {
         sent.min(i32::MAX.cast_unsigned()).cast_signed()
     }
 
-    fn identity(&self) -> Option<Identity> {
+    fn identity(&self) -> Option<SessionIdentity> {
         self.identity.get().cloned()
     }
 
     fn authenticate(&self, claimed: Reference<'_>, index: i32, now_s: u32) -> bool {
-        let claims = self.claim.is_some_and(|claim| claim.0.ct_eq(&Claim::of(claimed).0).to_bool());
+        let claims = self.claim.is_some_and(|claim| claim.0.ct_eq(&IdentityClaim::of(claimed).0).to_bool());
         if claims {
-            self.identity.get_or_init(|| Identity { index, handle: claimed.handle.into() });
+            self.identity.get_or_init(|| SessionIdentity { index, handle: claimed.handle.into() });
             self.touch(now_s);
         }
         claims
@@ -208,7 +208,7 @@ mod tests {
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 
     fn session() -> Session {
-        Session::new(5, NewSession { claim: Some(Claim::of(WHO)), ..new_session() }, 30, 100)
+        Session::new(5, NewSession { claim: Some(IdentityClaim::of(WHO)), ..new_session() }, 30, 100)
     }
 
     #[test]

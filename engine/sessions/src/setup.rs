@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 /// What a server agrees to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct SetupTerms {
     /// The ciphers that may be used; the first one is, except with peers that only know DES.
     pub ciphers: Vec<Cipher>,
     /// Sizes of the modulus, which the client chooses, in bits.
@@ -61,7 +61,7 @@ impl std::error::Error for SetupError {}
 
 /// What was agreed on.
 #[derive(Debug)]
-pub struct Agreed {
+pub struct AgreedSession {
     /// The key.
     pub key: SessionKey,
     /// What the client is told, so that it reaches the same key.
@@ -75,11 +75,11 @@ pub struct Agreed {
 /// # Errors
 /// When there is none on these terms.
 pub fn agree(
-    terms: &Terms,
+    terms: &SetupTerms,
     setup: &SessionSetup<'_>,
     suggested: Version,
     random: &[u8; PRIVATE_LEN],
-) -> Result<Agreed, SetupError> {
+) -> Result<AgreedSession, SetupError> {
     let KeyExchange::DiffieHellman(record) = setup.exchange else {
         return Err(SetupError::Mode(setup.exchange.mode()));
     };
@@ -102,7 +102,7 @@ pub fn agree(
         Ok(asked @ 1..) => asked.min(terms.timeout_s_max),
         _ => terms.timeout_s,
     };
-    Ok(Agreed { key, data, timeout_s })
+    Ok(AgreedSession { key, data, timeout_s })
 }
 
 #[cfg(test)]
@@ -111,9 +111,9 @@ mod tests {
     use handle_auth::agreement::{Group, KeyPair};
     use handle_proto::wire::list::Reference;
 
-    fn terms() -> Terms {
+    fn terms() -> SetupTerms {
         let (ciphers, modulus_bits) = (vec![Cipher::AES], 1024..=2048);
-        Terms { ciphers, modulus_bits, timeout_s: 100, timeout_s_max: 1000, allows_old_versions: false }
+        SetupTerms { ciphers, modulus_bits, timeout_s: 100, timeout_s_max: 1000, allows_old_versions: false }
     }
 
     fn setup(record: &[u8]) -> SessionSetup<'_> {
@@ -135,7 +135,7 @@ mod tests {
             (vec![], Version::CURRENT, None),
         ] {
             let case = format!("{ciphers:?} {suggested}");
-            let terms = Terms { ciphers, allows_old_versions: true, ..terms() };
+            let terms = SetupTerms { ciphers, allows_old_versions: true, ..terms() };
             let agreed = agree(&terms, &setup(&record), suggested, &[2; PRIVATE_LEN]);
             let Some(cipher) = expected else {
                 assert_eq!(agreed.unwrap_err(), SetupError::Cipher, "{case}");
@@ -155,7 +155,8 @@ mod tests {
         for minor in 1..=11 {
             let suggested = Version::new(2, minor);
             for allows_old_versions in [false, true] {
-                let terms = Terms { allows_old_versions, ciphers: vec![Cipher::AES, Cipher::DES], ..terms() };
+                let terms =
+                    SetupTerms { allows_old_versions, ciphers: vec![Cipher::AES, Cipher::DES], ..terms() };
                 let agreed = agree(&terms, &setup(&record), suggested, &[2; PRIVATE_LEN]);
                 let refused = (minor < 7 && !allows_old_versions).then_some(SetupError::Version);
                 assert_eq!(agreed.err(), refused, "2.{minor} {allows_old_versions}");
@@ -166,13 +167,13 @@ mod tests {
     #[test]
     fn groups_outside_the_bounds_and_other_modes_are_refused() {
         let record = KeyPair::new(Group::modp_14(), &[1; PRIVATE_LEN]).public_record();
-        let narrow = Terms { modulus_bits: 1024..=2047, ..terms() };
-        let refused = |terms: &Terms, setup: &SessionSetup<'_>| {
+        let narrow = SetupTerms { modulus_bits: 1024..=2047, ..terms() };
+        let refused = |terms: &SetupTerms, setup: &SessionSetup<'_>| {
             agree(terms, setup, Version::CURRENT, &[2; PRIVATE_LEN]).unwrap_err()
         };
         let size = SetupError::Key(AgreementError::Size { bits: 2048 });
         assert_eq!(refused(&narrow, &setup(&record)), size);
-        let narrow = Terms { modulus_bits: 2049..=4096, ..terms() };
+        let narrow = SetupTerms { modulus_bits: 2049..=4096, ..terms() };
         assert_eq!(refused(&narrow, &setup(&record)), size);
         assert!(matches!(refused(&terms(), &setup(b"")), SetupError::Key(AgreementError::Undecodable(_))));
         let key = Reference { handle: b"0.NA/TST", index: 300 };

@@ -10,9 +10,9 @@
 //! one takes the place of the one that is idle for longest.
 
 use crate::session::{NewSession, Session};
-use crate::traffic::Live as _;
+use crate::traffic::LiveSession as _;
 use arc_swap::ArcSwap;
-use handle_auth::source::{self, Origin, SourceList};
+use handle_auth::source::{self, RequestOrigin, SourceList};
 use rustc_hash::FxHashMap;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ pub struct SessionLimits {
 
 /// Why there is no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SessionRefusal {
     /// Too many unproven sessions were set up by datagrams: the client is to come over TCP.
     OverTcp,
     /// All places are taken, and none by a session that may go.
@@ -89,20 +89,20 @@ impl SessionCounts {
 }
 
 /// A map that is replaced, never changed.
-type Map = FxHashMap<i32, Arc<Session>>;
+type SessionMap = FxHashMap<i32, Arc<Session>>;
 
 #[derive(Debug, Default)]
-struct Shard {
-    map: ArcSwap<Map>,
+struct SessionShard {
+    map: ArcSwap<SessionMap>,
     /// Held by whoever makes the next map.
     writing: Mutex<()>,
 }
 
-impl Shard {
+impl SessionShard {
     /// Replaces the map by one that `change` has changed.
-    fn change<T>(&self, change: impl FnOnce(&mut Map) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut SessionMap) -> T) -> T {
         let _writing = lock(&self.writing);
-        let mut map = Map::clone(&self.map.load());
+        let mut map = SessionMap::clone(&self.map.load());
         let result = change(&mut map);
         self.map.store(Arc::new(map));
         result
@@ -115,12 +115,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The table.
 #[derive(Debug)]
-pub struct Sessions {
+pub struct SessionTable {
     limits: SessionLimits,
-    shards: Box<[Shard]>,
+    shards: Box<[SessionShard]>,
     count: AtomicUsize,
     /// Held while a session is set up, and taken before the lock of any shard.
-    index: Mutex<Index>,
+    index: Mutex<SessionIndex>,
     opened: AtomicU64,
     ended: AtomicU64,
     expired: AtomicU64,
@@ -132,25 +132,25 @@ pub struct Sessions {
 /// Sessions in the order of their set-up, and by source. Workers prove and end sessions without a look at it, so an entry
 /// may be of a session that is gone or proven by now: that is found out when the entry is needed.
 #[derive(Debug, Default)]
-struct Index {
+struct SessionIndex {
     unproven: VecDeque<Weak<Session>>,
     /// How many of these were set up by datagrams.
     datagrams_count: usize,
     /// When those that are not unproven any more were last dropped because of datagrams.
     sorted_s: Option<u32>,
-    of_source: HashMap<IpAddr, OfSource>,
+    of_source: HashMap<IpAddr, SourceSessions>,
 }
 
 /// The sessions of one source, the oldest first.
 #[derive(Debug, Default)]
-struct OfSource {
+struct SourceSessions {
     unproven: VecDeque<Weak<Session>>,
     proven: Vec<Weak<Session>>,
     /// Entries of unproven sessions at which they are sorted out next.
     sort_at: usize,
 }
 
-impl Index {
+impl SessionIndex {
     /// Drops entries that are not of an unproven session any more.
     fn sort_out(&mut self) {
         self.unproven.retain(|entry| unproven(entry).is_some());
@@ -170,7 +170,7 @@ impl Index {
     }
 }
 
-impl OfSource {
+impl SourceSessions {
     /// Moves entries of sessions that have become proven, and drops those of sessions that are gone.
     fn sort_out(&mut self) {
         let Self { unproven, proven, sort_at } = self;
@@ -190,14 +190,14 @@ fn unproven(entry: &Weak<Session>) -> Option<Arc<Session>> {
     entry.upgrade().filter(|session| !session.is_proven())
 }
 
-impl Sessions {
+impl SessionTable {
     /// An empty table.
     #[must_use]
     pub fn new(limits: SessionLimits) -> Self {
         let shards_count = limits.sessions_max.div_ceil(SHARD_SESSIONS).clamp(1, SHARDS_MAX);
         Self {
             limits,
-            shards: (0..shards_count).map(|_| Shard::default()).collect(),
+            shards: (0..shards_count).map(|_| SessionShard::default()).collect(),
             count: AtomicUsize::new(0),
             index: Mutex::default(),
             opened: AtomicU64::new(0),
@@ -216,7 +216,7 @@ impl Sessions {
         map.get(&id).filter(|session| !session.is_over(now_s)).cloned()
     }
 
-    fn shard(&self, id: i32) -> Option<&Shard> {
+    fn shard(&self, id: i32) -> Option<&SessionShard> {
         let id = usize::try_from(id).ok()?;
         self.shards.get(id % self.shards.len())
     }
@@ -226,18 +226,18 @@ impl Sessions {
     ///
     /// # Errors
     /// When the client is to come over TCP.
-    pub fn admit(&self, origin: Origin, now_s: u32) -> Result<(), Refusal> {
+    pub fn admit(&self, origin: RequestOrigin, now_s: u32) -> Result<(), SessionRefusal> {
         match self.wants_tcp(&mut lock(&self.index), origin, now_s) {
             true => {
                 self.sent_to_tcp.fetch_add(1, Ordering::Relaxed);
-                Err(Refusal::OverTcp)
+                Err(SessionRefusal::OverTcp)
             }
             false => Ok(()),
         }
     }
 
     /// Whether too many unproven sessions were set up by datagrams, of this source or in all.
-    fn wants_tcp(&self, index: &mut Index, origin: Origin, now_s: u32) -> bool {
+    fn wants_tcp(&self, index: &mut SessionIndex, origin: RequestOrigin, now_s: u32) -> bool {
         let limits = &self.limits;
         let Some(per_source_max) = limits.datagrams_per_source_max.filter(|_| !origin.is_connected) else {
             return false;
@@ -268,8 +268,8 @@ impl Sessions {
         mut numbers: impl FnMut() -> u32,
         is_taken: impl Fn(i32) -> bool,
         now_s: u32,
-    ) -> Result<Arc<Session>, Refusal> {
-        let origin = Origin { ip: source::of(new.origin.ip), ..new.origin };
+    ) -> Result<Arc<Session>, SessionRefusal> {
+        let origin = RequestOrigin { ip: source::of(new.origin.ip), ..new.origin };
         let is_exempt = self.limits.exempt.contains(new.origin.ip);
         let is_free = |id: &i32| {
             let shard = self.shard(*id).filter(|_| *id > 0);
@@ -278,16 +278,16 @@ impl Sessions {
         let mut index = lock(&self.index);
         if self.wants_tcp(&mut index, new.origin, now_s) {
             self.sent_to_tcp.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::OverTcp);
+            return Err(SessionRefusal::OverTcp);
         }
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
-        let (id, shard) = id.and_then(|id| Some((id, self.shard(id)?))).ok_or(Refusal::NoNumber)?;
+        let (id, shard) = id.and_then(|id| Some((id, self.shard(id)?))).ok_or(SessionRefusal::NoNumber)?;
         if !is_exempt {
             self.make_room_of_source(&mut index, origin.ip, now_s);
         }
         if !self.make_room(&mut index, origin.ip, shard, now_s) {
             self.refused_full.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::Full);
+            return Err(SessionRefusal::Full);
         }
         let session = Arc::new(Session::new(id, NewSession { origin, ..new }, self.limits.unproven_s, now_s));
         shard.change(|map| map.insert(id, Arc::clone(&session)));
@@ -307,7 +307,7 @@ impl Sessions {
 
     /// Lets the oldest unproven session of `source` go where it has as many as it may, and its proven sessions that are
     /// idle for longest where these are too many.
-    fn make_room_of_source(&self, index: &mut Index, source: IpAddr, now_s: u32) {
+    fn make_room_of_source(&self, index: &mut SessionIndex, source: IpAddr, now_s: u32) {
         let Some(of_source) = index.of_source.get_mut(&source) else { return };
         // Now and then, so that it is little for each session, and before one has to go.
         if of_source.unproven.len() >= self.limits.unproven_per_source_max.min(of_source.sort_at) {
@@ -333,7 +333,7 @@ impl Sessions {
     /// Where at least an eighth of a full table is unproven sessions, the oldest of them goes. Else there are too many
     /// proven ones, and of those whose client has not proven who it is the one goes that is idle for longest. Sessions of
     /// proven identities stay, other than for those of the same source.
-    fn make_room(&self, index: &mut Index, source: IpAddr, shard: &Shard, now_s: u32) -> bool {
+    fn make_room(&self, index: &mut SessionIndex, source: IpAddr, shard: &SessionShard, now_s: u32) -> bool {
         while self.len() >= self.limits.sessions_max {
             let few = (self.limits.sessions_max / 8).max(1);
             let map = shard.map.load();
@@ -358,7 +358,7 @@ impl Sessions {
     fn displace(&self, session: &Arc<Session>, now_s: u32) {
         let id = session.keys().id;
         let Some(shard) = self.shard(id) else { return };
-        let is_it = |map: &Map| map.get(&id).is_some_and(|there| Arc::ptr_eq(there, session));
+        let is_it = |map: &SessionMap| map.get(&id).is_some_and(|there| Arc::ptr_eq(there, session));
         if is_it(&shard.map.load()) && shard.change(|map| is_it(map) && map.remove(&id).is_some()) {
             let counter = if session.is_over(now_s) { &self.expired } else { &self.displaced };
             counter.fetch_add(1, Ordering::Relaxed);
@@ -426,7 +426,7 @@ impl Sessions {
 
 /// The session that may go for another proven one: one that is over, or else the longest idle of those that are proven
 /// and whose client has not proven who it is.
-fn longest_idle(map: &Map, now_s: u32) -> Option<Arc<Session>> {
+fn longest_idle(map: &SessionMap, now_s: u32) -> Option<Arc<Session>> {
     let may_go = |session: &&Arc<Session>| {
         session.is_over(now_s) || session.is_proven() && session.proven_identity().is_none()
     };
@@ -437,7 +437,7 @@ fn longest_idle(map: &Map, now_s: u32) -> Option<Arc<Session>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::session::Claim;
+    use crate::session::IdentityClaim;
     use handle_auth::session::SessionKey;
     use handle_proto::Version;
     use handle_proto::code::Cipher;
@@ -462,26 +462,26 @@ pub(crate) mod tests {
             version: Version::CURRENT,
             claim: None,
             timeout_s: 60,
-            origin: Origin::connection([192, 0, 2, 1].into()),
+            origin: RequestOrigin::connection([192, 0, 2, 1].into()),
         }
     }
 
     fn of(n: u8) -> NewSession {
         NewSession {
-            origin: Origin::connection([192, 0, 2, n].into()),
-            claim: Some(Claim::of(WHO)),
+            origin: RequestOrigin::connection([192, 0, 2, n].into()),
+            claim: Some(IdentityClaim::of(WHO)),
             ..new_session()
         }
     }
 
     /// Opens a session under `number`.
-    fn open(table: &Sessions, new: NewSession, number: u32, now_s: u32) -> Result<i32, Refusal> {
+    fn open(table: &SessionTable, new: NewSession, number: u32, now_s: u32) -> Result<i32, SessionRefusal> {
         table.open(new, || number, |_| false, now_s).map(|session| session.keys().id)
     }
 
     #[test]
     fn a_session_is_found_until_it_ends_or_expires() {
-        let table = Sessions::new(limits());
+        let table = SessionTable::new(limits());
         assert_eq!(open(&table, of(1), 7, 0), Ok(7));
         assert_eq!(open(&table, of(1), 0x8000_0009, 0), Ok(9), "made positive");
         assert!(table.find(7, 60).is_some() && table.find(7, 61).is_none());
@@ -498,10 +498,10 @@ pub(crate) mod tests {
 
     #[test]
     fn numbers_are_positive_and_free() {
-        let table = Sessions::new(limits());
-        assert_eq!(open(&table, of(1), 0, 0), Err(Refusal::NoNumber));
+        let table = SessionTable::new(limits());
+        assert_eq!(open(&table, of(1), 0, 0), Err(SessionRefusal::NoNumber));
         assert_eq!(open(&table, of(1), 5, 0), Ok(5));
-        assert_eq!(open(&table, of(1), 5, 0), Err(Refusal::NoNumber));
+        assert_eq!(open(&table, of(1), 5, 0), Err(SessionRefusal::NoNumber));
         let mut numbers = [5, 6, 8].into_iter();
         let session = table.open(of(1), || numbers.next().unwrap(), |id| id == 6, 0);
         assert_eq!(session.unwrap().keys().id, 8, "6 is that of a challenge");
@@ -509,17 +509,17 @@ pub(crate) mod tests {
     }
 
     /// Lets a message come in the session `id`.
-    fn prove(table: &Sessions, id: i32, now_s: u32) {
+    fn prove(table: &SessionTable, id: i32, now_s: u32) {
         assert!(table.find(id, now_s).unwrap().accept(1, now_s), "{id}");
     }
 
-    fn found(table: &Sessions, ids: impl IntoIterator<Item = i32>, now_s: u32) -> Vec<i32> {
+    fn found(table: &SessionTable, ids: impl IntoIterator<Item = i32>, now_s: u32) -> Vec<i32> {
         ids.into_iter().filter(|&id| table.find(id, now_s).is_some()).collect()
     }
 
     #[test]
     fn a_source_loses_its_own_oldest_unproven_session_and_no_other_does() {
-        let table = Sessions::new(SessionLimits { sessions_max: 100, ..limits() });
+        let table = SessionTable::new(SessionLimits { sessions_max: 100, ..limits() });
         for number in 1..=3 {
             open(&table, of(1), number, 0).unwrap();
         }
@@ -534,7 +534,7 @@ pub(crate) mod tests {
 
     #[test]
     fn proven_sessions_of_a_source_displace_the_one_that_is_idle_for_longest() {
-        let table = Sessions::new(SessionLimits { sessions_max: 100, ..limits() });
+        let table = SessionTable::new(SessionLimits { sessions_max: 100, ..limits() });
         for number in 1..=20_u8 {
             let now_s = u32::from(number);
             let id = open(&table, of(1), now_s, now_s).unwrap();
@@ -549,7 +549,7 @@ pub(crate) mod tests {
 
     #[test]
     fn nothing_unproven_takes_the_place_of_a_proven_session() {
-        let table = Sessions::new(SessionLimits { sessions_max: 16, per_source_max: 8, ..limits() });
+        let table = SessionTable::new(SessionLimits { sessions_max: 16, per_source_max: 8, ..limits() });
         for number in 1..=12 {
             open(&table, of(u8::try_from(number).unwrap()), number, 0).unwrap();
             prove(&table, i32::try_from(number).unwrap(), 0);
@@ -564,7 +564,7 @@ pub(crate) mod tests {
 
     #[test]
     fn where_all_are_proven_the_longest_idle_goes_and_proven_identities_stay() {
-        let table = Sessions::new(limits());
+        let table = SessionTable::new(limits());
         for number in 1..=4_u8 {
             open(&table, of(number), number.into(), number.into()).unwrap();
             prove(&table, number.into(), number.into());
@@ -578,7 +578,7 @@ pub(crate) mod tests {
         for id in [2, 4, 5] {
             authenticate(id);
         }
-        assert_eq!(open(&table, of(6), 6, 50), Err(Refusal::Full));
+        assert_eq!(open(&table, of(6), 6, 50), Err(SessionRefusal::Full));
         assert_eq!((table.len(), table.counts().refused_full), (4, 1));
         assert_eq!(open(&table, of(4), 7, 50), Ok(7), "for one of the same source");
         assert!(table.find(4, 50).is_none());
@@ -589,20 +589,24 @@ pub(crate) mod tests {
     #[test]
     fn clients_are_sent_to_tcp_where_many_datagrams_set_up_what_nobody_uses() {
         let limits = SessionLimits { sessions_max: 16, datagrams_per_source_max: Some(2), ..limits() };
-        let table = Sessions::new(limits);
-        let datagram = |n| NewSession { origin: Origin::datagram([192, 0, 2, n].into()), ..of(n) };
+        let table = SessionTable::new(limits);
+        let datagram = |n| NewSession { origin: RequestOrigin::datagram([192, 0, 2, n].into()), ..of(n) };
         for number in 1..=2 {
             open(&table, datagram(1), number, 0).unwrap();
         }
-        assert_eq!(open(&table, datagram(1), 3, 0), Err(Refusal::OverTcp));
-        assert_eq!(table.admit(datagram(1).origin, 0), Err(Refusal::OverTcp));
+        assert_eq!(open(&table, datagram(1), 3, 0), Err(SessionRefusal::OverTcp));
+        assert_eq!(table.admit(datagram(1).origin, 0), Err(SessionRefusal::OverTcp));
         assert_eq!(table.admit(of(1).origin, 0), Ok(()));
         prove(&table, 1, 0);
         assert_eq!(open(&table, datagram(1), 3, 0), Ok(3), "what is used does not count");
         for number in 4..=5 {
             open(&table, datagram(2), number, 0).unwrap();
         }
-        assert_eq!(table.admit(datagram(3).origin, 0), Err(Refusal::OverTcp), "a quarter of the table");
+        assert_eq!(
+            table.admit(datagram(3).origin, 0),
+            Err(SessionRefusal::OverTcp),
+            "a quarter of the table"
+        );
         assert_eq!(open(&table, of(3), 6, 0), Ok(6));
         prove(&table, 2, 1);
         assert_eq!(table.admit(datagram(3).origin, 1), Ok(()), "some of which is used by now");
@@ -615,9 +619,9 @@ pub(crate) mod tests {
         let exempt = SourceList::parse(&["192.0.2.1".to_owned()]).unwrap();
         let limits =
             SessionLimits { sessions_max: 100, datagrams_per_source_max: Some(0), exempt, ..limits() };
-        let table = Sessions::new(limits);
+        let table = SessionTable::new(limits);
         for number in 1..=20 {
-            let new = NewSession { origin: Origin::datagram([192, 0, 2, 1].into()), ..of(1) };
+            let new = NewSession { origin: RequestOrigin::datagram([192, 0, 2, 1].into()), ..of(1) };
             open(&table, new, number, 0).unwrap();
         }
         assert_eq!((table.len(), table.counts().displaced), (20, 0));
@@ -625,8 +629,11 @@ pub(crate) mod tests {
 
     #[test]
     fn threads_share_it_and_it_never_has_more_than_it_may() {
-        let table =
-            Sessions::new(SessionLimits { sessions_max: 500, unproven_per_source_max: 10_000, ..limits() });
+        let table = SessionTable::new(SessionLimits {
+            sessions_max: 500,
+            unproven_per_source_max: 10_000,
+            ..limits()
+        });
         let numbers = std::sync::atomic::AtomicU32::new(1);
         std::thread::scope(|scope| {
             for n in 0..4_u8 {
@@ -664,7 +671,7 @@ pub(crate) mod tests {
         let count = 100_000_u32;
         let all = count as usize;
         let table =
-            Sessions::new(SessionLimits { sessions_max: all, unproven_per_source_max: all, ..limits() });
+            SessionTable::new(SessionLimits { sessions_max: all, unproven_per_source_max: all, ..limits() });
         let before = resident();
         // Numbers all over the range, as random ones are.
         for n in 1..=count {

@@ -1,6 +1,6 @@
 //! Messages in a session: what has to be right about one that comes, and what is done to one that goes.
 
-use crate::session::{Identity, Keys, PROTECTED_SINCE};
+use crate::session::{PROTECTED_SINCE, SessionIdentity, SessionKeys};
 use handle_auth::SignError;
 use handle_proto::Version;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -10,9 +10,9 @@ use zeroize::Zeroizing;
 
 /// A session as whoever takes messages in it sees it, wherever its table is. Time is in seconds, by the clock of
 /// whoever asks; a table in another process goes by its own.
-pub trait Live: std::fmt::Debug {
+pub trait LiveSession: std::fmt::Debug {
     /// What messages are checked and made with.
-    fn keys(&self) -> &Keys;
+    fn keys(&self) -> &SessionKeys;
 
     /// Whether a message with this counter, whose MAC is right, may be accepted; from now on it may not.
     fn accept(&self, counter: i32, now_s: u32) -> bool;
@@ -21,7 +21,7 @@ pub trait Live: std::fmt::Debug {
     fn next_counter(&self) -> i32;
 
     /// Who has proven to be at the other end.
-    fn identity(&self) -> Option<Identity>;
+    fn identity(&self) -> Option<SessionIdentity>;
 
     /// Notes that `claimed` has been proven, with the key in its value `index`: all that follows is from it. Only the
     /// identity that the session was set up for counts, and false is the answer for any other.
@@ -30,7 +30,7 @@ pub trait Live: std::fmt::Debug {
 
 /// Why a message in a session is not accepted. RFC 3652 section 3.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reject {
+pub enum MessageRejection {
     /// Its MAC is wrong, or unreadable.
     WrongMac,
     /// A message with this counter has been accepted before, or could have been.
@@ -40,7 +40,7 @@ pub enum Reject {
 /// Whether `version`, of a message or of the answer to it, protects less than the session does. No client wants that:
 /// whoever changes a version on its way wants an answer that says less of itself.
 #[must_use]
-pub fn is_downgraded(session: &(impl Live + ?Sized), version: Version) -> bool {
+pub fn is_downgraded(session: &(impl LiveSession + ?Sized), version: Version) -> bool {
     session.keys().version >= PROTECTED_SINCE && version < PROTECTED_SINCE
 }
 
@@ -49,27 +49,27 @@ pub fn is_downgraded(session: &(impl Live + ?Sized), version: Version) -> bool {
 /// # Errors
 /// When it has a MAC that is wrong, or has come before, or has a version that protects less than the session does.
 pub fn check(
-    session: &(impl Live + ?Sized),
+    session: &(impl LiveSession + ?Sized),
     envelope: &Envelope,
     message: &Message<'_>,
     now_s: u32,
-) -> Result<bool, Reject> {
+) -> Result<bool, MessageRejection> {
     if is_downgraded(session, envelope.answer_version()) {
-        return Err(Reject::WrongMac);
+        return Err(MessageRejection::WrongMac);
     }
     match message.decode_credential() {
         Ok(Some(credential)) if credential.is_mac() => {}
         // As deployed: a signature in a session is not looked at.
         Ok(_) => return Ok(false),
-        Err(_) => return Err(Reject::WrongMac),
+        Err(_) => return Err(MessageRejection::WrongMac),
     }
     if is_downgraded(session, envelope.version) {
-        return Err(Reject::WrongMac);
+        return Err(MessageRejection::WrongMac);
     }
-    let credential = session.keys().mac.verify(envelope, message).map_err(|_| Reject::WrongMac)?;
+    let credential = session.keys().mac.verify(envelope, message).map_err(|_| MessageRejection::WrongMac)?;
     match session.accept(credential.counter, now_s) {
         true => Ok(true),
-        false => Err(Reject::Replayed(credential.counter)),
+        false => Err(MessageRejection::Replayed(credential.counter)),
     }
 }
 
@@ -77,7 +77,7 @@ pub fn check(
 ///
 /// # Errors
 /// When it is no message, or has a version that protects less than the session does.
-pub fn seal(session: &(impl Live + ?Sized), message: &mut Vec<u8>) -> Result<(), SignError> {
+pub fn seal(session: &(impl LiveSession + ?Sized), message: &mut Vec<u8>) -> Result<(), SignError> {
     let version = Envelope::split(message).map_or(PROTECTED_SINCE, |(envelope, _)| envelope.version);
     if is_downgraded(session, version) {
         return Err(SignError::Failed);
@@ -88,7 +88,7 @@ pub fn seal(session: &(impl Live + ?Sized), message: &mut Vec<u8>) -> Result<(),
 /// Decrypts what came behind `envelope`; `None` when that fails. The envelope is then that of a message in the clear.
 #[must_use]
 pub fn decrypt(
-    session: &(impl Live + ?Sized),
+    session: &(impl LiveSession + ?Sized),
     envelope: &mut Envelope,
     bytes: &[u8],
 ) -> Option<Zeroizing<Vec<u8>>> {
@@ -99,7 +99,7 @@ pub fn decrypt(
 }
 
 /// Encrypts all of `message` that follows its envelope. `random` has to be fresh for every message.
-pub fn encrypt(session: &(impl Live + ?Sized), random: &[u8; 16], message: &mut Vec<u8>) {
+pub fn encrypt(session: &(impl LiveSession + ?Sized), random: &[u8; 16], message: &mut Vec<u8>) {
     let Ok((envelope, text)) = Envelope::split(message) else { return };
     let hidden = session.keys().mac.key().encrypt(envelope.version, random, text);
     let flags = EnvelopeFlags(envelope.flags.0 | EnvelopeFlags::ENCRYPTED.0);
@@ -137,7 +137,7 @@ mod tests {
         Session::new(5, NewSession { version, ..new_session() }, 60, 0)
     }
 
-    fn check_bytes(session: &Session, bytes: &[u8]) -> Result<bool, Reject> {
+    fn check_bytes(session: &Session, bytes: &[u8]) -> Result<bool, MessageRejection> {
         let (envelope, rest) = Envelope::split(bytes).unwrap();
         check(session, &envelope, &Message::decode(rest).unwrap(), 0)
     }
@@ -159,7 +159,7 @@ mod tests {
                 assert!(!matches!(verdict, Ok(Ok(true))), "2.{minor} byte {at}");
             }
             assert_eq!(check_bytes(&server, &first), Ok(true), "2.{minor}");
-            let again = if minor < 5 { Ok(true) } else { Err(Reject::Replayed(1)) };
+            let again = if minor < 5 { Ok(true) } else { Err(MessageRejection::Replayed(1)) };
             assert_eq!(check_bytes(&server, &first), again, "2.{minor}");
             let mut second = message(version);
             seal(&client, &mut second).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_session_has_no_messages_of_versions_that_protect_less() {
         let session = session(Version::CURRENT);
-        let downgraded = Err(Reject::WrongMac);
+        let downgraded = Err(MessageRejection::WrongMac);
         for (minor, suggested, without_mac, with_mac) in [
             (11, 11, Ok(false), Ok(true)),
             (7, 7, Ok(false), Ok(true)),
@@ -201,7 +201,7 @@ mod tests {
         });
         assert_eq!(check_bytes(&session, &signed), Ok(false));
         handle_auth::message::attach(&mut signed, covered_len, |out| out.extend_from_slice(b"what?"));
-        assert_eq!(check_bytes(&session, &signed), Err(Reject::WrongMac));
+        assert_eq!(check_bytes(&session, &signed), Err(MessageRejection::WrongMac));
     }
 
     #[test]

@@ -4,20 +4,20 @@
 
 use allocation_counter::measure;
 use handle_auth::session::SessionKey;
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_proto::code::Cipher;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf};
 use handle_proto::{OpCode, OpFlags, Version};
 use handle_sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_sessions::{Live as _, NewSession, Sessions, SessionsConfig};
+use handle_sessions::{LiveSession as _, NewSession, SessionTable, SessionsConfig};
 
 /// Messages in each measurement.
 const COUNT: usize = 16;
 
-fn table(version: Version) -> (Sessions, i32) {
-    let table = Sessions::new(SessionsConfig::default().limits());
+fn table(version: Version) -> (SessionTable, i32) {
+    let table = SessionTable::new(SessionsConfig::default().limits());
     let key = SessionKey::new(Cipher::AES, vec![7; 32]).unwrap();
-    let origin = Origin::connection([192, 0, 2, 1].into());
+    let origin = RequestOrigin::connection([192, 0, 2, 1].into());
     let new = NewSession { key, version, claim: None, timeout_s: 100, origin };
     let session = table.open(new, || 5, |_| false, 0).unwrap();
     let id = session.keys().id;

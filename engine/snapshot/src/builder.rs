@@ -1,9 +1,9 @@
 //! Records in any order, one layer file out, in bounded memory.
 
-use crate::encode::{Encoder, Refused, tombstone};
-use crate::format::{Header, KEY_LEN_MAX, RECORD_ALIGN, RECORD_HEAD_LEN, RecordHead, hash_key};
+use crate::encode::{Encoder, RecordRefusal, tombstone};
+use crate::format::{KEY_LEN_MAX, LayerHeader, RECORD_ALIGN, RECORD_HEAD_LEN, RecordHead, hash_key};
 use crate::merge::{Head, Merge, Source};
-use crate::record::Record;
+use crate::record::EncodedRecord;
 use crate::writer::{BuildError, HomedPrefixes, LayerOptions, LayerWriter};
 use handle_proto::Value;
 use std::boxed::Box;
@@ -26,7 +26,7 @@ const RUN_HEAD_LEN: usize = 16;
 
 /// How far a builder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum BuildProgress {
     /// Records taken so far.
     Taken {
         /// How many.
@@ -51,11 +51,11 @@ pub struct Builder<'p> {
     options: LayerOptions,
     temp_dir: PathBuf,
     memory_len_max: usize,
-    progress: Option<Box<dyn FnMut(Progress) + 'p>>,
+    progress: Option<Box<dyn FnMut(BuildProgress) + 'p>>,
     homed: Option<HomedPrefixes>,
     encoder: Encoder,
-    batch: Batch,
-    runs: Option<Runs>,
+    batch: RecordBatch,
+    runs: Option<SortedRuns>,
     records_count: u64,
 }
 
@@ -76,7 +76,7 @@ impl<'p> Builder<'p> {
             progress: None,
             homed: None,
             encoder: Encoder::default(),
-            batch: Batch::default(),
+            batch: RecordBatch::default(),
             runs: None,
             records_count: 0,
         }
@@ -89,7 +89,7 @@ impl<'p> Builder<'p> {
     }
 
     /// Calls `progress` now and then.
-    pub fn on_progress(mut self, progress: impl FnMut(Progress) + 'p) -> Self {
+    pub fn on_progress(mut self, progress: impl FnMut(BuildProgress) + 'p) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }
@@ -140,7 +140,7 @@ impl<'p> Builder<'p> {
         origin: u64,
         handle: &[u8],
         at: usize,
-        result: Result<(), Refused>,
+        result: Result<(), RecordRefusal>,
     ) -> Result<(), BuildError> {
         if let Err(why) = result {
             let handle = handle[..handle.len().min(KEY_LEN_MAX)].into();
@@ -148,19 +148,19 @@ impl<'p> Builder<'p> {
         }
         let key = key_at(&self.batch.arena, at);
         let hash = hash_key(self.options.seed, key);
-        self.batch.entries.push(Entry { hash, origin, at: unit(at) });
+        self.batch.entries.push(SortEntry { hash, origin, at: unit(at) });
         self.records_count += 1;
         if self.batch.len() >= self.memory_len_max {
             self.spill()?;
         }
         if self.records_count.is_multiple_of(PROGRESS_EVERY) {
             let records = self.records_count;
-            self.tell(Progress::Taken { records });
+            self.tell(BuildProgress::Taken { records });
         }
         Ok(())
     }
 
-    fn tell(&mut self, progress: Progress) {
+    fn tell(&mut self, progress: BuildProgress) {
         if let Some(tell) = &mut self.progress {
             tell(progress);
         }
@@ -170,7 +170,7 @@ impl<'p> Builder<'p> {
         self.batch.sort();
         let runs = match &mut self.runs {
             Some(runs) => runs,
-            none => none.insert(Runs::new(&self.temp_dir)?),
+            none => none.insert(SortedRuns::new(&self.temp_dir)?),
         };
         runs.write(&self.batch)?;
         self.batch.clear();
@@ -181,13 +181,13 @@ impl<'p> Builder<'p> {
     ///
     /// # Errors
     /// When two records have the same key, or a file cannot be written or read.
-    pub fn finish<W: Write + Seek>(mut self, out: W) -> Result<(W, Header), BuildError> {
+    pub fn finish<W: Write + Seek>(mut self, out: W) -> Result<(W, LayerHeader), BuildError> {
         let mut writer = LayerWriter::new(out, &self.temp_dir, self.options)?;
         if self.runs.is_some() {
             if !self.batch.entries.is_empty() {
                 self.spill()?;
             }
-            self.batch = Batch::default();
+            self.batch = RecordBatch::default();
             let runs = self.runs.take().expect("looked at above");
             let sources = runs.sources(self.memory_len_max)?;
             self.write(Merge::new(sources), &mut writer)?;
@@ -218,7 +218,7 @@ impl<'p> Builder<'p> {
             merge.advance()?;
             let records = writer.records_count();
             if records.is_multiple_of(PROGRESS_EVERY) || records == records_all {
-                self.tell(Progress::Written { records, records_all });
+                self.tell(BuildProgress::Written { records, records_all });
             }
         }
         Ok(())
@@ -227,13 +227,13 @@ impl<'p> Builder<'p> {
 
 /// Records in memory, in the form they have in the file, and their order.
 #[derive(Debug, Default)]
-struct Batch {
+struct RecordBatch {
     arena: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<SortEntry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct SortEntry {
     hash: u64,
     origin: u64,
     /// Offset in the arena, in units of [`RECORD_ALIGN`].
@@ -252,9 +252,9 @@ fn key_at(arena: &[u8], at: usize) -> &[u8] {
     &arena[at + RECORD_HEAD_LEN..][..head.key_len.into()]
 }
 
-impl Batch {
+impl RecordBatch {
     fn len(&self) -> usize {
-        self.arena.len() + self.entries.len() * size_of::<Entry>()
+        self.arena.len() + self.entries.len() * size_of::<SortEntry>()
     }
 
     fn clear(&mut self) {
@@ -264,21 +264,21 @@ impl Batch {
 
     fn sort(&mut self) {
         let arena = &self.arena;
-        let key = |entry: &Entry| key_at(arena, entry.at as usize * RECORD_ALIGN);
+        let key = |entry: &SortEntry| key_at(arena, entry.at as usize * RECORD_ALIGN);
         // By origin too, so that of duplicates the same two are named every time.
         self.entries.sort_unstable_by(|a, b| {
             a.hash.cmp(&b.hash).then_with(|| key(a).cmp(key(b))).then(a.origin.cmp(&b.origin))
         });
     }
 
-    fn record(&self, entry: &Entry) -> Record<'_> {
+    fn record(&self, entry: &SortEntry) -> EncodedRecord<'_> {
         let at = entry.at as usize * RECORD_ALIGN;
-        Record::split(&self.arena[at..]).expect("a record was written here").0
+        EncodedRecord::split(&self.arena[at..]).expect("a record was written here").0
     }
 }
 
 struct InMemory {
-    batch: Batch,
+    batch: RecordBatch,
     next: usize,
 }
 
@@ -297,19 +297,19 @@ impl Source for InMemory {
 }
 
 /// Sorted runs, one after the other in one nameless file.
-struct Runs {
+struct SortedRuns {
     file: BufWriter<File>,
     at: u64,
     ends: Vec<u64>,
 }
 
-impl Runs {
+impl SortedRuns {
     fn new(temp_dir: &Path) -> io::Result<Self> {
         let file = BufWriter::with_capacity(1 << 20, tempfile::tempfile_in(temp_dir)?);
         Ok(Self { file, at: 0, ends: Vec::new() })
     }
 
-    fn write(&mut self, batch: &Batch) -> io::Result<()> {
+    fn write(&mut self, batch: &RecordBatch) -> io::Result<()> {
         for entry in &batch.entries {
             let record = batch.record(entry).as_bytes();
             self.file.write_all(&entry.hash.to_le_bytes())?;
@@ -321,16 +321,16 @@ impl Runs {
         Ok(())
     }
 
-    fn sources(self, memory_len_max: usize) -> io::Result<Vec<Run>> {
+    fn sources(self, memory_len_max: usize) -> io::Result<Vec<SortedRun>> {
         let file = std::sync::Arc::new(self.file.into_inner()?);
         let len = (memory_len_max / self.ends.len()).clamp(RUN_BUFFER_LEN_MIN, RUN_BUFFER_LEN_MAX);
         let starts = core::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(at, &end)| Run::open(file.clone(), at, end, len)).collect()
+        starts.zip(&self.ends).map(|(at, &end)| SortedRun::open(file.clone(), at, end, len)).collect()
     }
 }
 
 /// Reads one run back through a buffer.
-struct Run {
+struct SortedRun {
     file: std::sync::Arc<File>,
     /// Where the file goes on behind the buffer, and where the run ends.
     at: u64,
@@ -341,7 +341,7 @@ struct Run {
     head_len: usize,
 }
 
-impl Run {
+impl SortedRun {
     fn open(file: std::sync::Arc<File>, at: u64, end: u64, buffer_len: usize) -> io::Result<Self> {
         let mut run = Self { file, at, end, buffer: Vec::new(), buffer_len, head_at: 0, head_len: 0 };
         run.advance()?;
@@ -373,7 +373,7 @@ impl Run {
     }
 }
 
-impl Source for Run {
+impl Source for SortedRun {
     type Error = io::Error;
 
     fn head(&self) -> Option<Head<'_>> {
@@ -381,7 +381,7 @@ impl Source for Run {
             return None;
         }
         let record = &self.buffer[self.head_at..][..self.head_len][RUN_HEAD_LEN..];
-        let (record, _) = Record::split(record)?;
+        let (record, _) = EncodedRecord::split(record)?;
         Some(Head { hash: self.word(0), origin: self.word(1), record })
     }
 

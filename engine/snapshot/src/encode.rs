@@ -11,7 +11,7 @@ use std::vec::Vec;
 /// Why a record cannot be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum RecordRefusal {
     /// The handle has no slash; such names are stored as `0.NA/` and the name.
     NoSlash,
     /// The handle is too long.
@@ -33,7 +33,7 @@ pub enum Refused {
     },
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RecordRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSlash => f.write_str("the handle has no slash"),
@@ -50,7 +50,7 @@ impl fmt::Display for Refused {
     }
 }
 
-impl core::error::Error for Refused {}
+impl core::error::Error for RecordRefusal {}
 
 /// Writes records; keeps its buffers from one to the next.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Encoder {
         handle: &[u8],
         folds: bool,
         values: impl IntoIterator<Item = Value<'v>>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RecordRefusal> {
         let start = out.len();
         let result = self.try_record(out, handle, folds, values);
         if result.is_err() {
@@ -82,7 +82,7 @@ impl Encoder {
         handle: &[u8],
         folds: bool,
         values: impl IntoIterator<Item = Value<'v>>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RecordRefusal> {
         let start = begin(out, handle, folds)?;
         let public_at = out.len();
         self.private.clear();
@@ -93,10 +93,10 @@ impl Encoder {
             check(&value)?;
             values_len += value.encoded_len();
             if position >= VALUES_COUNT_MAX {
-                return Err(Refused::ValuesCount);
+                return Err(RecordRefusal::ValuesCount);
             }
             if values_len > VALUES_LEN_MAX {
-                return Err(Refused::ValuesLen);
+                return Err(RecordRefusal::ValuesLen);
             }
             self.indexes.push(value.index);
             if value.is_public() {
@@ -116,42 +116,42 @@ impl Encoder {
         Ok(())
     }
 
-    fn check_indexes(&mut self) -> Result<(), Refused> {
+    fn check_indexes(&mut self) -> Result<(), RecordRefusal> {
         if !self.indexes.is_sorted() {
             self.indexes.sort_unstable();
         }
         match self.indexes.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(Refused::IndexTwice(pair[0])),
+            Some(pair) => Err(RecordRefusal::IndexTwice(pair[0])),
             None => Ok(()),
         }
     }
 }
 
 /// Appends a record that says: deleted.
-pub(crate) fn tombstone(out: &mut Vec<u8>, handle: &[u8], folds: bool) -> Result<(), Refused> {
+pub(crate) fn tombstone(out: &mut Vec<u8>, handle: &[u8], folds: bool) -> Result<(), RecordRefusal> {
     let start = begin(out, handle, folds)?;
     let key_len = small(handle.len());
     finish(out, start, RecordHead { key_len, flags: RECORD_TOMBSTONE, ..<_>::default() });
     Ok(())
 }
 
-fn check(value: &Value<'_>) -> Result<(), Refused> {
+fn check(value: &Value<'_>) -> Result<(), RecordRefusal> {
     let count = value.references.len();
     if value.index < 1 {
-        return Err(Refused::Index(value.index));
+        return Err(RecordRefusal::Index(value.index));
     }
     if count > limit::REFERENCES_COUNT_MAX {
-        return Err(Refused::ReferencesCount { index: value.index, count });
+        return Err(RecordRefusal::ReferencesCount { index: value.index, count });
     }
     Ok(())
 }
 
-fn begin(out: &mut Vec<u8>, handle: &[u8], folds: bool) -> Result<usize, Refused> {
+fn begin(out: &mut Vec<u8>, handle: &[u8], folds: bool) -> Result<usize, RecordRefusal> {
     if handle.len() > KEY_LEN_MAX {
-        return Err(Refused::HandleLen(handle.len()));
+        return Err(RecordRefusal::HandleLen(handle.len()));
     }
     if !handle.contains(&b'/') {
-        return Err(Refused::NoSlash);
+        return Err(RecordRefusal::NoSlash);
     }
     let start = out.len();
     out.extend_from_slice(&[0; RECORD_HEAD_LEN]);
@@ -182,10 +182,10 @@ fn small<T: TryFrom<usize>>(number: usize) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Record;
+    use crate::EncodedRecord;
     use handle_proto::{Permissions, wire::list::References};
 
-    fn encode(handle: &[u8], values: &[Value<'_>]) -> Result<Vec<u8>, Refused> {
+    fn encode(handle: &[u8], values: &[Value<'_>]) -> Result<Vec<u8>, RecordRefusal> {
         let mut out = Vec::new();
         Encoder::default().record(&mut out, handle, true, values.iter().copied())?;
         Ok(out)
@@ -212,7 +212,7 @@ mod tests {
         ];
         for values in orders {
             let bytes = encode(b"10.1/abc", values).unwrap();
-            let (record, rest) = Record::split(&bytes).unwrap();
+            let (record, rest) = EncodedRecord::split(&bytes).unwrap();
             assert!(rest.is_empty() && !record.is_tombstone());
             assert_eq!(record.key(), b"10.1/ABC");
             let again: Vec<_> = record.values_in_order().map(Result::unwrap).collect();
@@ -236,39 +236,39 @@ mod tests {
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            if let Some((record, _)) = Record::split(&bytes) {
+            if let Some((record, _)) = EncodedRecord::split(&bytes) {
                 assert!(record.values_in_order().count() <= usize::from(u16::MAX) * 2);
                 record.private().count();
             }
         }
         for len in 0..whole.len() {
-            assert!(Record::split(&whole[..len]).is_none());
+            assert!(EncodedRecord::split(&whole[..len]).is_none());
         }
     }
 
     #[test]
     fn refuses_what_cannot_be_served() {
         let url = Value::new(1, b"URL", b"u");
-        assert_eq!(encode(b"10.1", &[]), Err(Refused::NoSlash));
-        assert_eq!(encode(b"", &[]), Err(Refused::NoSlash));
-        assert_eq!(encode(&[b'/'; KEY_LEN_MAX + 1], &[]), Err(Refused::HandleLen(KEY_LEN_MAX + 1)));
+        assert_eq!(encode(b"10.1", &[]), Err(RecordRefusal::NoSlash));
+        assert_eq!(encode(b"", &[]), Err(RecordRefusal::NoSlash));
+        assert_eq!(encode(&[b'/'; KEY_LEN_MAX + 1], &[]), Err(RecordRefusal::HandleLen(KEY_LEN_MAX + 1)));
         assert!(encode(&[b'/'; KEY_LEN_MAX], &[]).is_ok());
-        assert_eq!(encode(b"1/a", &[Value { index: 0, ..url }]), Err(Refused::Index(0)));
-        assert_eq!(encode(b"1/a", &[Value { index: -1, ..url }]), Err(Refused::Index(-1)));
-        assert_eq!(encode(b"1/a", &[url, private(5), url]), Err(Refused::IndexTwice(1)));
+        assert_eq!(encode(b"1/a", &[Value { index: 0, ..url }]), Err(RecordRefusal::Index(0)));
+        assert_eq!(encode(b"1/a", &[Value { index: -1, ..url }]), Err(RecordRefusal::Index(-1)));
+        assert_eq!(encode(b"1/a", &[url, private(5), url]), Err(RecordRefusal::IndexTwice(1)));
         let many: Vec<_> = (1..=VALUES_COUNT_MAX + 1).map(|n| Value::new(small(n), b"", b"")).collect();
-        assert_eq!(encode(b"1/a", &many), Err(Refused::ValuesCount));
+        assert_eq!(encode(b"1/a", &many), Err(RecordRefusal::ValuesCount));
         assert!(encode(b"1/a", &many[1..]).is_ok());
         let data = std::vec![0; VALUES_LEN_MAX - Value::LEN_MIN];
         assert!(encode(b"1/a", &[Value::new(1, b"", &data)]).is_ok());
-        assert_eq!(encode(b"1/a", &[Value::new(1, b"x", &data)]), Err(Refused::ValuesLen));
+        assert_eq!(encode(b"1/a", &[Value::new(1, b"x", &data)]), Err(RecordRefusal::ValuesLen));
         let references = [0; 8 * (limit::REFERENCES_COUNT_MAX + 1)];
         let of = |count: usize| References::from_encoded(count, &references[..8 * count]).unwrap();
         let max = limit::REFERENCES_COUNT_MAX;
         assert!(encode(b"1/a", &[Value { references: of(max), ..url }]).is_ok());
         assert_eq!(
             encode(b"1/a", &[Value { references: of(max + 1), ..url }]),
-            Err(Refused::ReferencesCount { index: 1, count: max + 1 })
+            Err(RecordRefusal::ReferencesCount { index: 1, count: max + 1 })
         );
     }
 }

@@ -194,7 +194,7 @@ impl core::error::Error for OpenError {}
 /// The header, in numbers. Offsets and lengths are bytes of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each field is a row of the table in docs/snapshot-format.md")]
-pub struct Header {
+pub struct LayerHeader {
     pub flags: u32,
     pub file_len: u64,
     pub seed: u64,
@@ -247,7 +247,7 @@ pub mod header_at {
 }
 const _: () = assert!(header_at::HEADER_SUM + 8 == HEADER_LEN && HEADER_LEN.is_multiple_of(SECTION_ALIGN));
 
-impl Header {
+impl LayerHeader {
     /// Reads and checks a header; `found_len` is how many bytes the file has.
     ///
     /// # Errors
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn headers_survive_and_every_flip_is_seen() {
-        let header = Header {
+        let header = LayerHeader {
             flags: FLAG_FOLDS,
             file_len: 192 + 64 + 64,
             seed: 7,
@@ -442,18 +442,18 @@ mod tests {
             index_at: 256,
             index_len: 64,
             index_buckets: 1,
-            ..Header::default()
+            ..LayerHeader::default()
         };
         let bytes = header.encode();
-        assert_eq!(Header::decode(&bytes, 320), Ok(header));
-        assert_eq!(Header::decode(&bytes, 319), Err(OpenError::Length { expected: 320, found: 319 }));
+        assert_eq!(LayerHeader::decode(&bytes, 320), Ok(header));
+        assert_eq!(LayerHeader::decode(&bytes, 319), Err(OpenError::Length { expected: 320, found: 319 }));
         for bit in 0..HEADER_LEN * 8 {
             let mut bytes = bytes;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&bytes, 320).is_err(), "bit {bit}");
+            assert!(LayerHeader::decode(&bytes, 320).is_err(), "bit {bit}");
         }
         for len in 0..HEADER_LEN {
-            assert_eq!(Header::decode(&bytes[..len], 320), Err(OpenError::Short { len: 320 }));
+            assert_eq!(LayerHeader::decode(&bytes[..len], 320), Err(OpenError::Short { len: 320 }));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The prefixes a layer says this service answers for.
 
 use crate::format::{KEY_LEN_MAX, RECORD_ALIGN, hash_key};
-use crate::index::Index;
+use crate::index::LayerIndex;
 use handle_proto::fold;
 
 /// Bytes of a prefix that are folded without clearing a large buffer first.
@@ -12,15 +12,15 @@ const USUAL_LEN: usize = 96;
 /// A prefix is what follows `0.NA/` in the name of its record: `10.5072`, `0.NA`, and `0.NA/10` for all
 /// that is derived from `10`.
 #[derive(Clone, Copy, Debug)]
-pub struct Homed<'a> {
+pub struct HomedTable<'a> {
     pub(crate) section: &'a [u8],
-    pub(crate) index: Index<'a>,
+    pub(crate) index: LayerIndex<'a>,
     pub(crate) entries_at: usize,
     pub(crate) count: u64,
     pub(crate) seed: u64,
 }
 
-impl<'a> Homed<'a> {
+impl<'a> HomedTable<'a> {
     /// Whether the prefix, in any case, is homed.
     #[must_use]
     pub fn has(&self, prefix: &[u8]) -> bool {
@@ -59,8 +59,8 @@ impl<'a> Homed<'a> {
 
     /// The prefixes, folded, in ascending order of (hash, prefix). Ends early where the bytes are damaged.
     #[must_use]
-    pub fn iter(&self) -> Prefixes<'a> {
-        Prefixes { left: self.count, entries: self.section.get(self.entries_at..).unwrap_or_default() }
+    pub fn iter(&self) -> PrefixIterator<'a> {
+        PrefixIterator { left: self.count, entries: self.section.get(self.entries_at..).unwrap_or_default() }
     }
 
     /// How many there are.
@@ -76,23 +76,23 @@ impl<'a> Homed<'a> {
     }
 }
 
-impl<'a> IntoIterator for Homed<'a> {
+impl<'a> IntoIterator for HomedTable<'a> {
     type Item = &'a [u8];
-    type IntoIter = Prefixes<'a>;
+    type IntoIter = PrefixIterator<'a>;
 
-    fn into_iter(self) -> Prefixes<'a> {
+    fn into_iter(self) -> PrefixIterator<'a> {
         self.iter()
     }
 }
 
-/// Homed prefixes in ascending order of (hash, prefix). See [`Homed::iter`].
+/// Homed prefixes in ascending order of (hash, prefix). See [`HomedTable::iter`].
 #[derive(Clone, Copy, Debug)]
-pub struct Prefixes<'a> {
+pub struct PrefixIterator<'a> {
     left: u64,
     entries: &'a [u8],
 }
 
-impl<'a> Prefixes<'a> {
+impl<'a> PrefixIterator<'a> {
     /// The bytes not yet read; at the end of an undamaged table, padding.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
@@ -100,7 +100,7 @@ impl<'a> Prefixes<'a> {
     }
 }
 
-impl<'a> Iterator for Prefixes<'a> {
+impl<'a> Iterator for PrefixIterator<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

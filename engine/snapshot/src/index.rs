@@ -8,7 +8,7 @@ use crate::prefetch::prefetch_all;
 
 /// An index, borrowed. It may lie about the bytes around it; every read is checked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Index<'a> {
+pub(crate) struct LayerIndex<'a> {
     /// All buckets: those that hashes are spread over, and the ones at the end that took what did not fit.
     buckets: &'a [[u8; BUCKET_LEN]],
     /// Buckets that hashes are spread over.
@@ -44,7 +44,7 @@ impl Candidate {
 const SLOTS_SEEN_MAX: usize = PROBE_BUCKETS_MAX * BUCKET_SLOTS;
 const _: () = assert!(SLOTS_SEEN_MAX <= u32::MAX as usize, "counted in 32 bits");
 
-impl<'a> Index<'a> {
+impl<'a> LayerIndex<'a> {
     /// An index of the whole buckets in `bytes`, `spread` of which are where searches begin.
     pub(crate) const fn new(bytes: &'a [u8], spread: u64) -> Self {
         Self { buckets: bytes.as_chunks().0, spread, checks: false }

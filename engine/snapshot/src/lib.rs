@@ -37,22 +37,22 @@ pub mod verify;
 pub mod writer;
 
 #[cfg(feature = "std")]
-pub use builder::{Builder, Progress};
+pub use builder::{BuildProgress, Builder};
 #[cfg(feature = "std")]
-pub use encode::Refused;
+pub use encode::RecordRefusal;
 pub use format::{OpenError, fold_key, hash_key};
-pub use homed::Homed;
+pub use homed::HomedTable;
 #[cfg(feature = "std")]
-pub use map::{How, Mapped};
+pub use map::{LoadMode, MappedFile};
 #[cfg(feature = "std")]
-pub use merge::{Merging, merge};
-pub use reader::{Corrupt, Layer, Trust};
-pub use record::Record;
-pub use records::{Records, Staged};
+pub use merge::{MergeProgress, merge};
+pub use reader::{CorruptRecord, Layer, Trust};
+pub use record::EncodedRecord;
+pub use records::{RecordSet, StagedLookup};
 #[cfg(feature = "std")]
-pub use set::publisher::Publisher;
+pub use set::publisher::SetPublisher;
 #[cfg(feature = "std")]
-pub use set::stager::{Place, Stager};
+pub use set::stager::{LayerPlace, Stager};
 #[cfg(feature = "std")]
 pub use set::{PublishedSet, SetError};
 #[cfg(feature = "std")]

@@ -22,7 +22,7 @@ static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// How the bytes of a file come into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum How {
+pub enum LoadMode {
     /// Mapped: nothing is read before it is needed, and the page cache is shared. A file cut short by
     /// someone else stops the process with SIGBUS.
     #[default]
@@ -34,13 +34,13 @@ pub enum How {
 
 /// The bytes of a file, until the last clone is dropped.
 #[derive(Clone, Debug)]
-pub struct Mapped(Arc<Mapping>);
+pub struct MappedFile(Arc<Mapping>);
 
 #[derive(Debug)]
 struct Mapping {
     map: Mmap,
     len: usize,
-    how: How,
+    load_mode: LoadMode,
 }
 
 impl Drop for Mapping {
@@ -55,12 +55,12 @@ pub fn mapped_bytes_now() -> u64 {
     MAPPED_BYTES.load(Ordering::Relaxed)
 }
 
-impl Mapped {
+impl MappedFile {
     /// Maps or copies a file.
     ///
     /// # Errors
     /// When it is not a file, cannot be read, or memory is short.
-    pub fn open(path: &Path, how: How) -> io::Result<Self> {
+    pub fn open(path: &Path, how: LoadMode) -> io::Result<Self> {
         // Asked before opening, which would wait for the other end of a pipe.
         if !path.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
@@ -68,44 +68,44 @@ impl Mapped {
         let file = File::open(path)?;
         let file_len = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let map = match how {
-            How::Map => map(&file)?,
-            How::CopyToMemory => copy(&file, file_len)?,
+            LoadMode::Map => map(&file)?,
+            LoadMode::CopyToMemory => copy(&file, file_len)?,
         };
         // A copy is as long as its pages; a file may have been cut since it was asked.
         let len = file_len.min(map.len());
         MAPPED_BYTES.fetch_add(len as u64, Ordering::Relaxed);
-        let mapped = Self(Arc::new(Mapping { map, len, how }));
-        mapped.expect(Access::Random);
+        let mapped = Self(Arc::new(Mapping { map, len, load_mode: how }));
+        mapped.expect(AccessPattern::Random);
         Ok(mapped)
     }
 
     /// Tells the system how the bytes will be read, so that it reads ahead or not.
-    pub(crate) fn expect(&self, access: Access) {
+    pub(crate) fn expect(&self, access: AccessPattern) {
         // Advice may be refused without harm.
         let _ = match access {
             // Where the file system caches files in large pieces (ext4 since Linux 6.16), one entry of the
             // page tables then covers two mebibytes: a third less time for a lookup among 10 M records.
-            Access::Random => self.0.map.advise(Advice::HugePage),
-            Access::Sequential => self.0.map.advise(Advice::Sequential),
+            AccessPattern::Random => self.0.map.advise(Advice::HugePage),
+            AccessPattern::Sequential => self.0.map.advise(Advice::Sequential),
         };
     }
 }
 
 /// How bytes will be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum AccessPattern {
     /// Here and there, by lookups.
     Random,
     /// From the first to the last, by checks and merges.
     Sequential,
 }
 
-impl Mapped {
+impl MappedFile {
     /// Gives the memory of a mapped range back; reading it again fetches it again. Copies stay.
     pub(crate) fn forget(&self, range: Range<u64>) {
         let [start, end] = [range.start, range.end]
             .map(|at| usize::try_from(at).unwrap_or(usize::MAX).min(self.0.len) / PAGE_LEN * PAGE_LEN);
-        if self.0.how == How::Map && start < end {
+        if self.0.load_mode == LoadMode::Map && start < end {
             // SAFETY: The requirement is that the bytes are afterwards what they were. The map is of a file,
             // shared and never written, so the pages come back from that file, which nobody changes (see `map`).
             let advised =
@@ -116,7 +116,7 @@ impl Mapped {
     }
 }
 
-impl AsRef<[u8]> for Mapped {
+impl AsRef<[u8]> for MappedFile {
     #[inline]
     fn as_ref(&self) -> &[u8] {
         &self.0.map[..self.0.len]
@@ -166,8 +166,8 @@ mod tests {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             let bytes: vec::Vec<u8> = (0..=255).cycle().take(len).collect();
             file.write_all(&bytes).unwrap();
-            for how in [How::Map, How::CopyToMemory] {
-                assert_eq!(Mapped::open(file.path(), how).unwrap().as_ref(), bytes, "{len} {how:?}");
+            for how in [LoadMode::Map, LoadMode::CopyToMemory] {
+                assert_eq!(MappedFile::open(file.path(), how).unwrap().as_ref(), bytes, "{len} {how:?}");
             }
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     fn a_copy_does_not_follow_the_file() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[7; 10_000]).unwrap();
-        let copy = Mapped::open(file.path(), How::CopyToMemory).unwrap();
+        let copy = MappedFile::open(file.path(), LoadMode::CopyToMemory).unwrap();
         file.as_file().set_len(0).unwrap();
         assert_eq!(copy.as_ref(), [7; 10_000]);
     }
@@ -186,8 +186,8 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let bytes: vec::Vec<u8> = (0..=250).cycle().take(300_000).collect();
         file.write_all(&bytes).unwrap();
-        for how in [How::Map, How::CopyToMemory] {
-            let mapped = Mapped::open(file.path(), how).unwrap();
+        for how in [LoadMode::Map, LoadMode::CopyToMemory] {
+            let mapped = MappedFile::open(file.path(), how).unwrap();
             for range in [0..300_000, 70_000..200_000, 299_999..u64::MAX, 7..7] {
                 mapped.forget(range);
                 assert_eq!(mapped.as_ref(), bytes, "{how:?}");
@@ -197,6 +197,6 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_a_file() {
-        assert!(Mapped::open(&std::env::temp_dir(), How::Map).is_err());
+        assert!(MappedFile::open(&std::env::temp_dir(), LoadMode::Map).is_err());
     }
 }

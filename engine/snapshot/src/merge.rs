@@ -1,8 +1,8 @@
 //! Several sorted inputs as one: runs of a builder, layers of a set.
 
 use crate::format::hash_key;
-use crate::reader::{Corrupt, Layer, LayerRecords};
-use crate::record::Record;
+use crate::reader::{CorruptRecord, Layer, LayerRecords};
+use crate::record::EncodedRecord;
 use crate::writer::{BuildError, HomedPrefixes, LayerWriter};
 use core::cmp::Ordering;
 use core::ops::ControlFlow;
@@ -24,7 +24,7 @@ pub(crate) trait Source {
 pub(crate) struct Head<'a> {
     pub hash: u64,
     pub origin: u64,
-    pub record: Record<'a>,
+    pub record: EncodedRecord<'a>,
 }
 
 /// A binary heap of sources; of equal records, that of the earlier source comes first.
@@ -88,13 +88,13 @@ impl<S: Source> Merge<S> {
 const PROGRESS_EVERY: u64 = 1 << 12;
 
 /// How far a merge is.
-pub struct Merging<'a> {
+pub struct MergeProgress<'a> {
     records_count: u64,
     written_len: u64,
     sources: &'a [LayerSource<'a>],
 }
 
-impl Merging<'_> {
+impl MergeProgress<'_> {
     /// Records read.
     #[must_use]
     pub const fn records_count(&self) -> u64 {
@@ -117,7 +117,7 @@ impl Merging<'_> {
     }
 }
 
-impl core::fmt::Debug for Merging<'_> {
+impl core::fmt::Debug for MergeProgress<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Merging").field("records_count", &self.records_count).finish_non_exhaustive()
     }
@@ -130,18 +130,18 @@ struct LayerSource<'a> {
 }
 
 impl Source for LayerSource<'_> {
-    type Error = Corrupt;
+    type Error = CorruptRecord;
 
     fn head(&self) -> Option<Head<'_>> {
         self.head
     }
 
-    fn advance(&mut self) -> Result<(), Corrupt> {
+    fn advance(&mut self) -> Result<(), CorruptRecord> {
         let at = self.records.at();
         let record = self.records.next().transpose()?;
         // A copy of a damaged record must not get into a new layer.
         if record.is_some_and(|record| !record.is_whole()) {
-            return Err(Corrupt { at });
+            return Err(CorruptRecord { at });
         }
         self.head = record.map(|record| Head { hash: hash_key(self.seed, record.key()), origin: 0, record });
         Ok(())
@@ -162,8 +162,8 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
     layers: &[Layer<B>],
     keep_tombstones: bool,
     mut out: LayerWriter<W>,
-    mut progress: impl FnMut(&Merging<'_>) -> ControlFlow<()>,
-) -> Result<(W, crate::format::Header), BuildError> {
+    mut progress: impl FnMut(&MergeProgress<'_>) -> ControlFlow<()>,
+) -> Result<(W, crate::format::LayerHeader), BuildError> {
     let options = *out.options();
     let mut sources = Vec::with_capacity(layers.len());
     for layer in layers {
@@ -194,7 +194,7 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
         records_count += 1;
         let is_last = merge.head().is_none();
         if records_count.is_multiple_of(PROGRESS_EVERY) || is_last {
-            let merging = Merging { records_count, written_len: out.len(), sources: &merge.sources };
+            let merging = MergeProgress { records_count, written_len: out.len(), sources: &merge.sources };
             if progress(&merging).is_break() {
                 return Err(BuildError::Stopped);
             }

@@ -6,11 +6,11 @@
 //! - How far a lookup trusts what records and buckets say beyond that is the layer's [`Trust`].
 //! - The staged form is the same lookup in steps, so that a batch can wait for memory once.
 
-use crate::format::{FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, Header, OpenError};
-use crate::homed::Homed;
-use crate::index::{Candidate, Index};
+use crate::format::{FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, LayerHeader, OpenError};
+use crate::homed::HomedTable;
+use crate::index::{Candidate, LayerIndex};
 use crate::prefetch::{prefetch, prefetch_all};
-use crate::record::Record;
+use crate::record::EncodedRecord;
 use core::fmt;
 
 /// Bytes of a record that are loaded ahead: most whole records, and the front of the others.
@@ -20,7 +20,7 @@ const RECORD_PREFETCH_LEN: usize = 384;
 #[derive(Clone, Debug)]
 pub struct Layer<B> {
     bytes: B,
-    header: Header,
+    header: LayerHeader,
     trust: Trust,
 }
 
@@ -30,40 +30,40 @@ pub enum Trust {
     /// Records are taken as they are: whoever published them has verified them.
     Plain,
     /// A record that is found is compared with its checksum, and so is a bucket of the index before a key counts
-    /// as missing. What is damaged is [`Corrupt`], all else is what was published.
+    /// as missing. What is damaged is [`CorruptRecord`], all else is what was published.
     Checked,
-    /// Every lookup that comes to this layer is [`Corrupt`].
+    /// Every lookup that comes to this layer is [`CorruptRecord`].
     Refused,
 }
 
 /// A record or slot contradicts itself: the file was damaged after it was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Corrupt {
+pub struct CorruptRecord {
     /// Offset in the file.
     pub at: u64,
 }
 
-impl fmt::Display for Corrupt {
+impl fmt::Display for CorruptRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the record at byte {} of the layer is damaged", self.at)
     }
 }
 
-impl core::error::Error for Corrupt {}
+impl core::error::Error for CorruptRecord {}
 
 /// What lookups need of a layer, at hand: to ask the layer costs more than to look.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct View<'a> {
+pub(crate) struct LayerView<'a> {
     /// The file up to the end of its records, so that offsets are those of the file.
     records: &'a [u8],
-    index: Index<'a>,
+    index: LayerIndex<'a>,
     /// Whether the layer has the table of homed prefixes that counts, and all its records are within.
     vouches: bool,
     /// Whether records are compared with their checksums.
     checks: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> LayerView<'a> {
     /// First step of a lookup: starts loading the bucket.
     #[inline]
     pub(crate) fn prefetch_index(&self, hash: u64) {
@@ -89,13 +89,17 @@ impl<'a> View<'a> {
 
     /// Last step: the record, if it has the key and not only the fingerprint.
     #[inline]
-    pub(crate) fn record_if(&self, candidate: Candidate, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+    pub(crate) fn record_if(
+        &self,
+        candidate: Candidate,
+        key: &[u8],
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let record = self.record(candidate.at)?;
         if record.key() != key {
             return Self::other_record(&record, candidate);
         }
         if self.checks && !record.is_whole() {
-            return Err(Corrupt { at: candidate.at });
+            return Err(CorruptRecord { at: candidate.at });
         }
         Ok(Some(record))
     }
@@ -103,8 +107,11 @@ impl<'a> View<'a> {
     /// A record with another key: only the fingerprint is the same, which happens once in some thousand lookups, or
     /// the key is damaged. So this check costs nothing that matters, and is made in any case.
     #[cold]
-    fn other_record(record: &Record<'_>, candidate: Candidate) -> Result<Option<Record<'a>>, Corrupt> {
-        if record.is_whole() { Ok(None) } else { Err(Corrupt { at: candidate.at }) }
+    fn other_record(
+        record: &EncodedRecord<'_>,
+        candidate: Candidate,
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
+        if record.is_whole() { Ok(None) } else { Err(CorruptRecord { at: candidate.at }) }
     }
 
     /// Goes on where only the fingerprint was the same.
@@ -114,7 +121,7 @@ impl<'a> View<'a> {
         mut candidate: Candidate,
         hash: u64,
         key: &[u8],
-    ) -> Result<Option<Record<'a>>, Corrupt> {
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         loop {
             candidate = self.index.after(hash, candidate);
             if candidate.is_none() {
@@ -130,7 +137,7 @@ impl<'a> View<'a> {
 
     /// All steps of a lookup.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let candidate = self.probe(hash);
         if candidate.is_none() {
             return Ok(None);
@@ -142,12 +149,12 @@ impl<'a> View<'a> {
     }
 
     #[inline]
-    fn record(&self, at: u64) -> Result<Record<'a>, Corrupt> {
+    fn record(&self, at: u64) -> Result<EncodedRecord<'a>, CorruptRecord> {
         if at < HEADER_LEN as u64 {
-            return Err(Corrupt { at });
+            return Err(CorruptRecord { at });
         }
-        let record = self.records.get(to_usize(at)..).and_then(Record::split);
-        record.map(|(record, _)| record.vouched_for(self.vouches)).ok_or(Corrupt { at })
+        let record = self.records.get(to_usize(at)..).and_then(EncodedRecord::split);
+        record.map(|(record, _)| record.vouched_for(self.vouches)).ok_or(CorruptRecord { at })
     }
 }
 
@@ -163,7 +170,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
     /// When the bytes are not a whole layer of a version we know.
     pub fn open(bytes: B) -> Result<Self, OpenError> {
         let slice = bytes.as_ref();
-        let header = Header::decode(slice, slice.len() as u64)?;
+        let header = LayerHeader::decode(slice, slice.len() as u64)?;
         let trust = if header.private_count > 0 { Trust::Checked } else { Trust::Plain };
         Ok(Self { bytes, header, trust })
     }
@@ -224,7 +231,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
 
     /// All fields of the header.
     #[must_use]
-    pub const fn header(&self) -> &Header {
+    pub const fn header(&self) -> &LayerHeader {
         &self.header
     }
 
@@ -242,21 +249,21 @@ impl<B: AsRef<[u8]>> Layer<B> {
     ///
     /// # Errors
     /// When the index leads to something that is not a record.
-    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'_>>, Corrupt> {
+    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'_>>, CorruptRecord> {
         self.view(false).find(hash, key)
     }
 
     /// `vouches`: whether this is the layer that does.
-    pub(crate) fn view(&self, vouches: bool) -> View<'_> {
+    pub(crate) fn view(&self, vouches: bool) -> LayerView<'_> {
         let (bytes, checks) = (self.as_bytes(), self.trust != Trust::Plain);
         if self.trust == Trust::Refused {
             // No bucket is there, so every search ends in damage.
-            return View { index: Index::new(&[], 1).checked(true), ..View::default() };
+            return LayerView { index: LayerIndex::new(&[], 1).checked(true), ..LayerView::default() };
         }
         let index = bytes.get(to_usize(self.header.index_at)..).unwrap_or_default();
-        View {
+        LayerView {
             records: bytes.get(..to_usize(self.header.homed_at)).unwrap_or_default(),
-            index: Index::new(index, self.header.index_buckets).checked(checks),
+            index: LayerIndex::new(index, self.header.index_buckets).checked(checks),
             vouches,
             checks,
         }
@@ -276,7 +283,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
 
     /// The homed prefixes; `None` when older layers say what they are.
     #[must_use]
-    pub fn homed(&self) -> Option<Homed<'_>> {
+    pub fn homed(&self) -> Option<HomedTable<'_>> {
         let header = &self.header;
         if !self.has_homed() {
             return None;
@@ -284,9 +291,9 @@ impl<B: AsRef<[u8]>> Layer<B> {
         let section = to_usize(header.homed_at)..to_usize(header.index_at);
         let section = self.as_bytes().get(section).unwrap_or_default();
         let index = section.get(..to_usize(header.homed_index_len)).unwrap_or_default();
-        Some(Homed {
+        Some(HomedTable {
             section,
-            index: Index::new(index, header.homed_buckets),
+            index: LayerIndex::new(index, header.homed_buckets),
             entries_at: to_usize(header.homed_index_len),
             count: header.homed_count,
             seed: header.seed,
@@ -335,14 +342,14 @@ impl<'a> LayerRecords<'a> {
 }
 
 impl<'a> Iterator for LayerRecords<'a> {
-    type Item = Result<Record<'a>, Corrupt>;
+    type Item = Result<EncodedRecord<'a>, CorruptRecord>;
 
     /// The next record. After an error there is none.
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let Some((record, rest)) = Record::split(self.rest) else {
+        let Some((record, rest)) = EncodedRecord::split(self.rest) else {
             self.left = 0;
-            return Some(Err(Corrupt { at: self.at }));
+            return Some(Err(CorruptRecord { at: self.at }));
         };
         self.at += record.as_bytes().len() as u64;
         self.rest = rest;

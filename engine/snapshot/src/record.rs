@@ -5,7 +5,7 @@ use handle_proto::Value;
 
 /// A record, borrowed from its layer. Its lengths are checked, the values inside it are not.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct EncodedRecord<'a> {
     bytes: &'a [u8],
     key: &'a [u8],
     public: &'a [u8],
@@ -16,7 +16,7 @@ pub struct Record<'a> {
     is_homed: bool,
 }
 
-impl<'a> Record<'a> {
+impl<'a> EncodedRecord<'a> {
     /// Splits a record from the bytes that follow it; `None` when its lengths contradict each other.
     #[inline]
     pub(crate) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
@@ -97,8 +97,8 @@ impl<'a> Record<'a> {
     ///
     /// Ends early where the bytes are damaged.
     #[must_use]
-    pub const fn private(&self) -> Private<'a> {
-        Private { left: self.private_count, bytes: self.private }
+    pub const fn private(&self) -> PrivateValues<'a> {
+        PrivateValues { remaining: self.private_count, bytes: self.private }
     }
 
     /// All values, in stored order.
@@ -126,20 +126,20 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The private values of a record. See [`Record::private`].
+/// The private values of a record. See [`EncodedRecord::private`].
 #[derive(Clone, Copy, Debug)]
-pub struct Private<'a> {
-    left: u16,
+pub struct PrivateValues<'a> {
+    remaining: u16,
     bytes: &'a [u8],
 }
 
-impl<'a> Private<'a> {
+impl<'a> PrivateValues<'a> {
     fn split(&mut self) -> Option<(u16, &'a [u8], Value<'a>)> {
-        let left = self.left.checked_sub(1)?;
+        let left = self.remaining.checked_sub(1)?;
         let (position, bytes) = self.bytes.split_first_chunk::<POSITION_LEN>()?;
         let (value, rest) = Value::split(bytes).ok()?;
         let encoded = &bytes[..bytes.len() - rest.len()];
-        (self.left, self.bytes) = (left, rest);
+        (self.remaining, self.bytes) = (left, rest);
         Some((u16::from_le_bytes(*position), encoded, value))
     }
 
@@ -150,7 +150,7 @@ impl<'a> Private<'a> {
     }
 }
 
-impl<'a> Iterator for Private<'a> {
+impl<'a> Iterator for PrivateValues<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -158,13 +158,13 @@ impl<'a> Iterator for Private<'a> {
     }
 }
 
-/// All values of a record in stored order. See [`Record::values_in_order`].
+/// All values of a record in stored order. See [`EncodedRecord::values_in_order`].
 #[derive(Clone, Copy, Debug)]
 pub struct ValuesInOrder<'a> {
     position: usize,
     public_left: u16,
     public: &'a [u8],
-    private: Private<'a>,
+    private: PrivateValues<'a>,
     private_next: Option<(u16, Value<'a>, &'a [u8])>,
 }
 
@@ -182,7 +182,7 @@ impl core::error::Error for CorruptValues {}
 
 impl<'a> ValuesInOrder<'a> {
     fn advance(&mut self) -> Result<(Value<'a>, &'a [u8]), CorruptValues> {
-        if self.private_next.is_none() && self.private.left > 0 {
+        if self.private_next.is_none() && self.private.remaining > 0 {
             let (position, encoded, value) = self.private.split().ok_or(CorruptValues)?;
             self.private_next = Some((position, value, encoded));
         }
@@ -203,13 +203,13 @@ impl<'a> ValuesInOrder<'a> {
 
     /// The next value and its wire form; what [`next`](Iterator::next) gives, with the bytes.
     pub fn next_encoded(&mut self) -> Option<Result<(Value<'a>, &'a [u8]), CorruptValues>> {
-        if self.public_left == 0 && self.private.left == 0 && self.private_next.is_none() {
+        if self.public_left == 0 && self.private.remaining == 0 && self.private_next.is_none() {
             return None;
         }
         let value = self.advance();
         self.position += 1;
         if value.is_err() {
-            (self.public_left, self.private.left, self.private_next) = (0, 0, None);
+            (self.public_left, self.private.remaining, self.private_next) = (0, 0, None);
         }
         Some(value)
     }

@@ -1,16 +1,16 @@
 //! Several layers as one: the newest that knows a handle decides.
 
 use crate::index::Candidate;
-use crate::reader::{Corrupt, Layer, View};
-use crate::record::Record;
+use crate::reader::{CorruptRecord, Layer, LayerView};
+use crate::record::EncodedRecord;
 use core::fmt;
 
 /// Layers of one set, newest first: what a resolver takes.
 #[derive(Debug)]
-pub struct Records<'a, B> {
+pub struct RecordSet<'a, B> {
     layers: &'a [Layer<B>],
     /// Of the newest layers.
-    at_hand: [View<'a>; AT_HAND],
+    at_hand: [LayerView<'a>; AT_HAND],
     seed: u64,
     /// The layer that vouches for its records; no layer's position when none does.
     vouching: u32,
@@ -19,13 +19,13 @@ pub struct Records<'a, B> {
 /// So many layers are as cheap to ask as they can be: a base, and what changes put above it as a rule.
 const AT_HAND: usize = 4;
 
-impl<B> Clone for Records<'_, B> {
+impl<B> Clone for RecordSet<'_, B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B> Copy for Records<'_, B> {}
+impl<B> Copy for RecordSet<'_, B> {}
 
 /// Two layers of a set do not hash or fold alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,16 +46,16 @@ impl core::error::Error for MixedLayers {}
 // Small enough to be returned in registers. What is written to memory in pieces and then copied as a whole
 // makes the processor wait until all before it is done, the loading of records among it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Staged {
+pub struct StagedLookup {
     /// Where the candidate is.
     at: u64,
     slots_seen: u32,
     /// Position of the layer that has it.
     layer: u32,
 }
-const _: () = assert!(size_of::<Staged>() <= 16, "two registers");
+const _: () = assert!(size_of::<StagedLookup>() <= 16, "two registers");
 
-impl Staged {
+impl StagedLookup {
     #[inline]
     const fn new(Candidate { at, slots_seen }: Candidate, layer: u32) -> Self {
         Self { at, slots_seen, layer }
@@ -67,7 +67,7 @@ impl Staged {
     }
 }
 
-impl<'a, B: AsRef<[u8]>> Records<'a, B> {
+impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
     /// Takes layers, newest first.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
         // The newest table is the one that counts.
         let table = (0..).zip(layers).find(|(_, layer)| layer.has_homed());
         let vouching = table.and_then(|(n, layer)| layer.is_within().then_some(n)).unwrap_or(u32::MAX);
-        let mut at_hand = [View::default(); AT_HAND];
+        let mut at_hand = [LayerView::default(); AT_HAND];
         for (n, (view, layer)) in (0..).zip(at_hand.iter_mut().zip(layers)) {
             *view = layer.view(vouching == n);
         }
@@ -117,7 +117,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// # Errors
     /// When an index leads to something that is not a record.
     #[inline]
-    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         self.resolve(self.probe(hash), hash, key)
     }
 
@@ -129,7 +129,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
 
     /// The table of homed prefixes that counts.
     #[must_use]
-    pub fn homed_table(&self) -> Option<crate::Homed<'a>> {
+    pub fn homed_table(&self) -> Option<crate::HomedTable<'a>> {
         self.layers.iter().find_map(Layer::homed)
     }
 
@@ -149,35 +149,35 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// Second step: reads buckets, newest first, up to the first that has the fingerprint.
     #[inline]
     #[must_use]
-    pub fn probe(&self, hash: u64) -> Staged {
+    pub fn probe(&self, hash: u64) -> StagedLookup {
         let [newest, others @ ..] = &self.at_hand;
         let candidate = newest.probe(hash);
         if !candidate.is_none() || self.layers.len() <= 1 {
-            return Staged::new(candidate, 0);
+            return StagedLookup::new(candidate, 0);
         }
         for (layer, view) in self.present(others) {
             let candidate = view.probe(hash);
             if !candidate.is_none() {
-                return Staged::new(candidate, layer);
+                return StagedLookup::new(candidate, layer);
             }
         }
-        if self.layers.len() > AT_HAND { self.probe_older(hash) } else { Staged::default() }
+        if self.layers.len() > AT_HAND { self.probe_older(hash) } else { StagedLookup::default() }
     }
 
     #[inline(never)]
-    fn probe_older(&self, hash: u64) -> Staged {
+    fn probe_older(&self, hash: u64) -> StagedLookup {
         for (layer, view) in self.older(AT_HAND - 1) {
             let candidate = view.probe(hash);
             if !candidate.is_none() {
-                return Staged::new(candidate, layer);
+                return StagedLookup::new(candidate, layer);
             }
         }
-        Staged::default()
+        StagedLookup::default()
     }
 
     /// Third step: starts loading the record.
     #[inline]
-    pub fn prefetch_record(&self, staged: Staged) {
+    pub fn prefetch_record(&self, staged: StagedLookup) {
         match (staged.layer, self.at_hand.get(staged.layer as usize)) {
             _ if staged.candidate().is_none() => {}
             (0, _) => self.at_hand[0].prefetch_record(staged.candidate()),
@@ -191,7 +191,12 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// # Errors
     /// When an index leads to something that is not a record.
     #[inline]
-    pub fn resolve(&self, staged: Staged, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+    pub fn resolve(
+        &self,
+        staged: StagedLookup,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let found = match (staged.layer, self.at_hand.get(staged.layer as usize)) {
             _ if staged.candidate().is_none() => return Ok(None),
             (0, _) => self.at_hand[0].record_if(staged.candidate(), key)?,
@@ -206,7 +211,12 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     }
 
     #[cold]
-    fn find_after(&self, staged: Staged, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+    fn find_after(
+        &self,
+        staged: StagedLookup,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let mut found = self.view(staged.layer).find_after(staged.candidate(), hash, key)?;
         for (_, layer) in self.older(staged.layer as usize) {
             if found.is_some() {
@@ -221,20 +231,20 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     #[inline]
     fn present<'v>(
         &self,
-        others: &'v [View<'a>],
-    ) -> impl Iterator<Item = (u32, &'v View<'a>)> + use<'a, 'v, B> {
+        others: &'v [LayerView<'a>],
+    ) -> impl Iterator<Item = (u32, &'v LayerView<'a>)> + use<'a, 'v, B> {
         (1..).zip(others.iter().take(self.layers.len() - 1))
     }
 
     /// A layer by its position, newest first.
     #[cold]
-    fn view(&self, layer: u32) -> View<'a> {
+    fn view(&self, layer: u32) -> LayerView<'a> {
         let vouches = layer == self.vouching;
         self.layers.get(layer as usize).map(|layer| layer.view(vouches)).unwrap_or_default()
     }
 
     /// The layers older than one, with their positions.
-    fn older(&self, than: usize) -> impl Iterator<Item = (u32, View<'a>)> + use<'a, B> {
+    fn older(&self, than: usize) -> impl Iterator<Item = (u32, LayerView<'a>)> + use<'a, B> {
         let vouching = self.vouching;
         let layers = (0..).zip(self.layers).skip(than + 1);
         layers.map(move |(n, layer)| (n, layer.view(n == vouching)))

@@ -10,10 +10,10 @@ pub mod stager;
 pub mod storage;
 
 use crate::format::OpenError;
-use crate::map::{Access, How, Mapped};
+use crate::map::{AccessPattern, LoadMode, MappedFile};
 use crate::reader::{Layer, Trust};
-use crate::records::Records;
-use crate::verify::{self, Fault, Report};
+use crate::records::RecordSet;
+use crate::verify::{self, LayerFault, VerifyReport};
 use crate::writer::{BuildError, header_sum};
 use core::fmt;
 use manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestError};
@@ -31,13 +31,13 @@ pub struct SetError {
     /// The file, or the directory.
     pub path: PathBuf,
     /// What is wrong with it.
-    pub why: Why,
+    pub kind: SetErrorKind,
 }
 
 /// What is wrong with a set.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Why {
+pub enum SetErrorKind {
     /// There is no MANIFEST.
     NotPublished,
     /// Another process publishes there.
@@ -61,7 +61,7 @@ pub enum Why {
     /// A layer does not hash or fold like the newest.
     Mixed,
     /// A layer is damaged.
-    Fault(Fault),
+    Fault(LayerFault),
     /// The new layer was not built.
     Build(BuildError),
     /// The new layer does not fit the set.
@@ -71,19 +71,23 @@ pub enum Why {
 impl fmt::Display for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        match &self.why {
-            Why::NotPublished => write!(f, "{path}: no set has been published here, there is no {MANIFEST}"),
-            Why::Locked => write!(f, "{path}: another process publishes here and holds the lock"),
-            Why::Io { doing, error } => write!(f, "{path}: cannot {doing}: {error}"),
-            Why::Manifest(error) => write!(f, "{path}: {error}"),
-            Why::Open(error) => write!(f, "{path}: {error}"),
-            Why::OtherFile { what } => {
+        match &self.kind {
+            SetErrorKind::NotPublished => {
+                write!(f, "{path}: no set has been published here, there is no {MANIFEST}")
+            }
+            SetErrorKind::Locked => write!(f, "{path}: another process publishes here and holds the lock"),
+            SetErrorKind::Io { doing, error } => write!(f, "{path}: cannot {doing}: {error}"),
+            SetErrorKind::Manifest(error) => write!(f, "{path}: {error}"),
+            SetErrorKind::Open(error) => write!(f, "{path}: {error}"),
+            SetErrorKind::OtherFile { what } => {
                 write!(f, "{path}: this is not the file that {MANIFEST} names, its {what} differs")
             }
-            Why::Mixed => write!(f, "{path}: this layer has another seed or case rule than the newest"),
-            Why::Fault(fault) => write!(f, "{path}: {fault}"),
-            Why::Build(error) => write!(f, "{path}: {error}"),
-            Why::Refused(why) => write!(f, "{path}: {why}"),
+            SetErrorKind::Mixed => {
+                write!(f, "{path}: this layer has another seed or case rule than the newest")
+            }
+            SetErrorKind::Fault(fault) => write!(f, "{path}: {fault}"),
+            SetErrorKind::Build(error) => write!(f, "{path}: {error}"),
+            SetErrorKind::Refused(why) => write!(f, "{path}: {why}"),
         }
     }
 }
@@ -92,16 +96,16 @@ impl fmt::Display for SetError {
 impl core::error::Error for SetError {}
 
 impl SetError {
-    fn new(path: impl Into<PathBuf>, why: Why) -> Self {
-        Self { path: path.into(), why }
+    fn new(path: impl Into<PathBuf>, why: SetErrorKind) -> Self {
+        Self { path: path.into(), kind: why }
     }
 
     fn io(path: impl Into<PathBuf>, doing: &'static str, error: io::Error) -> Self {
-        Self::new(path, Why::Io { doing, error })
+        Self::new(path, SetErrorKind::Io { doing, error })
     }
 
     fn is_not_found(&self) -> bool {
-        matches!(&self.why, Why::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+        matches!(&self.kind, SetErrorKind::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -109,9 +113,9 @@ impl SetError {
 #[derive(Clone, Debug)]
 pub struct PublishedSet {
     dir: PathBuf,
-    how: How,
+    load_mode: LoadMode,
     manifest: Manifest,
-    layers: Box<[Layer<Mapped>]>,
+    layers: Box<[Layer<MappedFile>]>,
 }
 
 impl PublishedSet {
@@ -119,7 +123,7 @@ impl PublishedSet {
     ///
     /// # Errors
     /// When there is none, or it is not whole.
-    pub fn open(dir: &Path, how: How) -> Result<Self, SetError> {
+    pub fn open(dir: &Path, how: LoadMode) -> Result<Self, SetError> {
         Self::open_from(dir, how, &|_| None)
     }
 
@@ -128,7 +132,7 @@ impl PublishedSet {
     /// # Errors
     /// When there is no set, or it is not whole.
     pub fn reopen(previous: &Self) -> Result<Self, SetError> {
-        Self::open_from(&previous.dir, previous.how, &|entry| previous.layer(entry))
+        Self::open_from(&previous.dir, previous.load_mode, &|entry| previous.layer(entry))
     }
 
     /// The same, but for the layers that `is_stale` names: these are opened again, for the file may be another now.
@@ -137,13 +141,13 @@ impl PublishedSet {
     /// When there is no set, or it is not whole.
     pub fn reopen_stale(previous: &Self, is_stale: impl Fn(&LayerEntry) -> bool) -> Result<Self, SetError> {
         let shared = |entry: &LayerEntry| previous.layer(entry).filter(|_| !is_stale(entry));
-        Self::open_from(&previous.dir, previous.how, &shared)
+        Self::open_from(&previous.dir, previous.load_mode, &shared)
     }
 
     fn open_from<'p>(
         dir: &Path,
-        how: How,
-        shared: &impl Fn(&LayerEntry) -> Option<&'p Layer<Mapped>>,
+        how: LoadMode,
+        shared: &impl Fn(&LayerEntry) -> Option<&'p Layer<MappedFile>>,
     ) -> Result<Self, SetError> {
         let mut manifest = read_manifest(dir)?;
         for _ in 1..OPEN_ATTEMPTS_MAX {
@@ -156,25 +160,25 @@ impl PublishedSet {
                     }
                     manifest = now;
                 }
-                layers => return Ok(Self { dir: dir.into(), how, layers: layers?, manifest }),
+                layers => return Ok(Self { dir: dir.into(), load_mode: how, layers: layers?, manifest }),
             }
         }
         let layers = Self::open_layers(dir, how, &manifest, shared)?;
-        Ok(Self { dir: dir.into(), how, manifest, layers })
+        Ok(Self { dir: dir.into(), load_mode: how, manifest, layers })
     }
 
     fn open_layers<'p>(
         dir: &Path,
-        how: How,
+        how: LoadMode,
         manifest: &Manifest,
-        shared: &impl Fn(&LayerEntry) -> Option<&'p Layer<Mapped>>,
-    ) -> Result<Box<[Layer<Mapped>]>, SetError> {
+        shared: &impl Fn(&LayerEntry) -> Option<&'p Layer<MappedFile>>,
+    ) -> Result<Box<[Layer<MappedFile>]>, SetError> {
         let layers = manifest.layers.iter().map(|entry| {
             if let Some(layer) = shared(entry) {
                 return Ok(layer.clone());
             }
             let path = dir.join(&entry.file);
-            let bytes = Mapped::open(&path, how).map_err(|error| SetError::io(&path, "map it", error))?;
+            let bytes = MappedFile::open(&path, how).map_err(|error| SetError::io(&path, "map it", error))?;
             open_layer(bytes, entry).map_err(|why| SetError::new(&path, why))
         });
         let layers: Box<[_]> = layers.collect::<Result<_, _>>()?;
@@ -199,7 +203,7 @@ impl PublishedSet {
         self.layers.iter().any(|layer| layer.private_count() > 0)
     }
 
-    fn layer(&self, entry: &LayerEntry) -> Option<&Layer<Mapped>> {
+    fn layer(&self, entry: &LayerEntry) -> Option<&Layer<MappedFile>> {
         let at = self.manifest.layers.iter().position(|ours| ours == entry)?;
         self.layers.get(at)
     }
@@ -238,15 +242,15 @@ impl PublishedSet {
 
     /// The layers, newest first.
     #[must_use]
-    pub const fn layers(&self) -> &[Layer<Mapped>] {
+    pub const fn layers(&self) -> &[Layer<MappedFile>] {
         &self.layers
     }
 
     /// The layers as one, for a resolver.
     #[inline]
     #[must_use]
-    pub fn records(&self) -> Records<'_, Mapped> {
-        Records::new_alike(&self.layers)
+    pub fn records(&self) -> RecordSet<'_, MappedFile> {
+        RecordSet::new_alike(&self.layers)
     }
 
     /// Bytes of all layers.
@@ -259,12 +263,12 @@ impl PublishedSet {
     ///
     /// # Errors
     /// With the first fault and its file.
-    pub fn verify(&self) -> Result<Vec<Report>, SetError> {
-        let check = |(entry, layer): (&LayerEntry, &Layer<Mapped>)| {
-            let fault = |fault| SetError::new(self.dir.join(&entry.file), Why::Fault(fault));
-            layer.bytes().expect(Access::Sequential);
+    pub fn verify(&self) -> Result<Vec<VerifyReport>, SetError> {
+        let check = |(entry, layer): (&LayerEntry, &Layer<MappedFile>)| {
+            let fault = |fault| SetError::new(self.dir.join(&entry.file), SetErrorKind::Fault(fault));
+            layer.bytes().expect(AccessPattern::Sequential);
             let report = verify::layer(layer).map_err(fault);
-            layer.bytes().expect(Access::Random);
+            layer.bytes().expect(AccessPattern::Random);
             report
         };
         self.manifest.layers.iter().zip(&self.layers).map(check).collect()
@@ -277,7 +281,7 @@ impl PublishedSet {
 /// When there is none, or it is damaged.
 pub fn read_manifest(dir: &Path) -> Result<Manifest, SetError> {
     parse_manifest(dir, storage::read_small(&dir.join(MANIFEST), MANIFEST_LEN_MAX))?
-        .ok_or_else(|| SetError::new(dir, Why::NotPublished))
+        .ok_or_else(|| SetError::new(dir, SetErrorKind::NotPublished))
 }
 
 fn parse_manifest(dir: &Path, bytes: io::Result<Vec<u8>>) -> Result<Option<Manifest>, SetError> {
@@ -285,27 +289,27 @@ fn parse_manifest(dir: &Path, bytes: io::Result<Vec<u8>>) -> Result<Option<Manif
     match bytes {
         Ok(bytes) => match Manifest::parse(&bytes) {
             Ok(manifest) => Ok(Some(manifest)),
-            Err(error) => Err(SetError::new(path, Why::Manifest(error))),
+            Err(error) => Err(SetError::new(path, SetErrorKind::Manifest(error))),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(SetError::io(path, "read it", error)),
     }
 }
 
-fn open_layer<B: AsRef<[u8]>>(bytes: B, entry: &LayerEntry) -> Result<Layer<B>, Why> {
+fn open_layer<B: AsRef<[u8]>>(bytes: B, entry: &LayerEntry) -> Result<Layer<B>, SetErrorKind> {
     if bytes.as_ref().len() as u64 != entry.len {
-        return Err(Why::OtherFile { what: "length" });
+        return Err(SetErrorKind::OtherFile { what: "length" });
     }
-    let layer = Layer::open(bytes).map_err(Why::Open)?;
+    let layer = Layer::open(bytes).map_err(SetErrorKind::Open)?;
     if header_sum(layer.header()) != entry.header_sum {
-        return Err(Why::OtherFile { what: "checksum" });
+        return Err(SetErrorKind::OtherFile { what: "checksum" });
     }
     Ok(layer)
 }
 
 fn check_alike<B: AsRef<[u8]>>(dir: &Path, manifest: &Manifest, layers: &[Layer<B>]) -> Result<(), SetError> {
-    match Records::new(layers) {
+    match RecordSet::new(layers) {
         Ok(_) => Ok(()),
-        Err(mixed) => Err(SetError::new(dir.join(&manifest.layers[mixed.layer].file), Why::Mixed)),
+        Err(mixed) => Err(SetError::new(dir.join(&manifest.layers[mixed.layer].file), SetErrorKind::Mixed)),
     }
 }

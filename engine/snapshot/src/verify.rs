@@ -1,12 +1,12 @@
 //! The full check of a layer, made once before it goes live.
 
-use crate::encode::Refused;
+use crate::encode::RecordRefusal;
 use crate::format::{
     BASE_AT, BASE_BITS, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, KEY_LEN_MAX, SECTION_ALIGN,
     VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket_sum, buckets_for, checksum, hash_key,
 };
-use crate::reader::{Corrupt, Layer};
-use crate::record::Record;
+use crate::reader::{CorruptRecord, Layer};
+use crate::record::EncodedRecord;
 use core::fmt;
 use core::ops::{ControlFlow, Range};
 use handle_proto::{Handle, Value, limit};
@@ -18,7 +18,7 @@ pub(crate) const PASS_LEN: usize = 16 << 20;
 
 /// What a whole layer holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct VerifyReport {
     /// Records that are not tombstones.
     pub handles_count: u64,
     /// Records that hide a handle of older layers.
@@ -37,18 +37,18 @@ pub struct Report {
 
 /// The first thing that is wrong with a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct LayerFault {
     /// Offset in the file of what is wrong.
     pub at: u64,
     /// What it is.
-    pub what: What,
+    pub kind: FaultKind,
 }
 
 /// What can be wrong with a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is a sentence in `Display`")]
-pub enum What {
+pub enum FaultKind {
     RecordsSum,
     HomedSum,
     IndexSum,
@@ -59,7 +59,7 @@ pub enum What {
     Key,
     Order,
     Values,
-    Value(Refused),
+    Value(RecordRefusal),
     Position,
     Public,
     Tombstone,
@@ -71,46 +71,46 @@ pub enum What {
     Within,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LayerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.what {
-            What::RecordsSum => "the records do not match their checksum",
-            What::HomedSum => "the homed prefixes do not match their checksum",
-            What::IndexSum => "the index does not match its checksum",
-            What::RecordSum => "a record does not match its checksum",
-            What::BucketSum => "a bucket of an index does not match its checksum",
-            What::Padding => "there is something where only zeros belong",
-            What::Record => "a record has impossible lengths",
-            What::Key => "a key is not one a lookup would ask for",
-            What::Order => "a record is not after the one before it",
-            What::Values => "the values of a record do not decode",
-            What::Value(why) => return write!(f, "a record cannot be served (byte {}): {why}", self.at),
-            What::Position => "a private value has an impossible position",
-            What::Public => "a value is among the public ones and not public, or the reverse",
-            What::Tombstone => "a tombstone has values",
-            What::NotFound => "the index does not lead to a record",
-            What::Counts => "the number of records is not what the header says",
-            What::Slots => "the index has slots that no record uses",
-            What::Buckets => "the index is not of the size its records need",
-            What::Homed => "the table of homed prefixes contradicts itself",
-            What::Within => "a record is not under a homed prefix, and the header says that all are",
+        let text = match self.kind {
+            FaultKind::RecordsSum => "the records do not match their checksum",
+            FaultKind::HomedSum => "the homed prefixes do not match their checksum",
+            FaultKind::IndexSum => "the index does not match its checksum",
+            FaultKind::RecordSum => "a record does not match its checksum",
+            FaultKind::BucketSum => "a bucket of an index does not match its checksum",
+            FaultKind::Padding => "there is something where only zeros belong",
+            FaultKind::Record => "a record has impossible lengths",
+            FaultKind::Key => "a key is not one a lookup would ask for",
+            FaultKind::Order => "a record is not after the one before it",
+            FaultKind::Values => "the values of a record do not decode",
+            FaultKind::Value(why) => return write!(f, "a record cannot be served (byte {}): {why}", self.at),
+            FaultKind::Position => "a private value has an impossible position",
+            FaultKind::Public => "a value is among the public ones and not public, or the reverse",
+            FaultKind::Tombstone => "a tombstone has values",
+            FaultKind::NotFound => "the index does not lead to a record",
+            FaultKind::Counts => "the number of records is not what the header says",
+            FaultKind::Slots => "the index has slots that no record uses",
+            FaultKind::Buckets => "the index is not of the size its records need",
+            FaultKind::Homed => "the table of homed prefixes contradicts itself",
+            FaultKind::Within => "a record is not under a homed prefix, and the header says that all are",
         };
         write!(f, "{text} (byte {})", self.at)
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for LayerFault {}
 
-impl Fault {
+impl LayerFault {
     /// Whether bytes are not those that were written. Otherwise they are, and were wrong from the beginning.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
-        matches!(self.what, What::RecordsSum | What::HomedSum | What::IndexSum)
+        matches!(self.kind, FaultKind::RecordsSum | FaultKind::HomedSum | FaultKind::IndexSum)
     }
 }
 
-fn ensure(is_right: bool, at: u64, what: What) -> Result<(), Fault> {
-    if is_right { Ok(()) } else { Err(Fault { at, what }) }
+fn ensure(is_right: bool, at: u64, what: FaultKind) -> Result<(), LayerFault> {
+    if is_right { Ok(()) } else { Err(LayerFault { at, kind: what }) }
 }
 
 /// Checks everything about a layer: checksums, each record and value, that each record is found, the
@@ -118,7 +118,7 @@ fn ensure(is_right: bool, at: u64, what: What) -> Result<(), Fault> {
 ///
 /// # Errors
 /// With the first fault.
-pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
+pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<VerifyReport, LayerFault> {
     let report = layer_in_steps(layer, |_| ControlFlow::Continue(()))?;
     Ok(report.expect("nobody stops it"))
 }
@@ -127,10 +127,10 @@ pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
 ///
 /// # Errors
 /// When it is damaged.
-pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), Fault> {
+pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), LayerFault> {
     let header = layer.header();
     let homed = section(layer, header.homed_at..header.index_at);
-    ensure(checksum(homed) == header.homed_sum, header.homed_at, What::HomedSum)
+    ensure(checksum(homed) == header.homed_sum, header.homed_at, FaultKind::HomedSum)
 }
 
 /// As [`layer`], in steps of some mebibytes. `passed` is told which range of the file has been read, some of them
@@ -142,15 +142,18 @@ pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), Fault> {
 pub fn layer_in_steps<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
-) -> Result<Option<Report>, Fault> {
+) -> Result<Option<VerifyReport>, LayerFault> {
     if sums(layer, &mut passed)?.is_break() {
         return Ok(None);
     }
     let header = layer.header();
     let (homed, index) =
         (section(layer, header.homed_at..header.index_at), section(layer, header.index_at..header.file_len));
-    let mut report =
-        Report { records_len: header.records_len, index_len: header.index_len, ..Report::default() };
+    let mut report = VerifyReport {
+        records_len: header.records_len,
+        index_len: header.index_len,
+        ..VerifyReport::default()
+    };
     let mut iter = layer.records();
     let mut last: Option<(u64, &[u8])> = None;
     let mut indexes = Vec::new();
@@ -164,19 +167,19 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
             passed_to = at;
         }
         let Some(record) = iter.next() else { break };
-        let record = record.map_err(|Corrupt { at }| Fault { at, what: What::Record })?;
-        ensure(record.is_whole(), at, What::RecordSum)?;
+        let record = record.map_err(|CorruptRecord { at }| LayerFault { at, kind: FaultKind::Record })?;
+        ensure(record.is_whole(), at, FaultKind::RecordSum)?;
         let hash = hash_key(layer.seed(), record.key());
-        ensure(is_key(record.key(), layer.folds()), at, What::Key)?;
-        ensure(last.is_none_or(|last| last < (hash, record.key())), at, What::Order)?;
+        ensure(is_key(record.key(), layer.folds()), at, FaultKind::Key)?;
+        ensure(last.is_none_or(|last| last < (hash, record.key())), at, FaultKind::Order)?;
         last = Some((hash, record.key()));
-        values(&record, &mut indexes).map_err(|what| Fault { at, what })?;
+        values(&record, &mut indexes).map_err(|what| LayerFault { at, kind: what })?;
         let prefix = Handle(record.key()).naming_authority();
         let is_homed = || layer.homed().is_some_and(|homed| homed.has(prefix));
-        ensure(!layer.is_within() || record.is_tombstone() || is_homed(), at, What::Within)?;
+        ensure(!layer.is_within() || record.is_tombstone() || is_homed(), at, FaultKind::Within)?;
         let found = layer.find(hash, record.key()).ok().flatten();
         let is_found = found.is_some_and(|found| core::ptr::eq(found.as_bytes(), record.as_bytes()));
-        ensure(is_found, at, What::NotFound)?;
+        ensure(is_found, at, FaultKind::NotFound)?;
         report.handles_count += u64::from(!record.is_tombstone());
         report.tombstones_count += u64::from(record.is_tombstone());
         report.public_count += record.public_count() as u64;
@@ -184,13 +187,14 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
     }
     let counts = (report.handles_count, report.tombstones_count, report.private_count);
     let counted = (header.handles_count, header.tombstones_count, header.private_count);
-    ensure(counts == counted, header.records_at, What::Counts)?;
-    ensure(is_padding(iter.rest(), SECTION_ALIGN), iter.at(), What::Padding)?;
+    ensure(counts == counted, header.records_at, FaultKind::Counts)?;
+    ensure(is_padding(iter.rest(), SECTION_ALIGN), iter.at(), FaultKind::Padding)?;
 
     let records_count = report.handles_count + report.tombstones_count;
     slots(index, header.index_buckets, records_count, header.records_len)
-        .map_err(|what| Fault { at: header.index_at, what })?;
-    report.homed_count = self::homed(layer, homed).map_err(|what| Fault { at: header.homed_at, what })?;
+        .map_err(|what| LayerFault { at: header.index_at, kind: what })?;
+    report.homed_count =
+        self::homed(layer, homed).map_err(|what| LayerFault { at: header.homed_at, kind: what })?;
     Ok(Some(report))
 }
 
@@ -204,7 +208,7 @@ fn section<B: AsRef<[u8]>>(layer: &Layer<B>, range: Range<u64>) -> &[u8] {
 fn sums<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, Fault> {
+) -> Result<ControlFlow<()>, LayerFault> {
     let header = layer.header();
     let mut sum = Xxh3Default::new();
     let mut at = header.records_at;
@@ -216,11 +220,11 @@ fn sums<B: AsRef<[u8]>>(
         at += piece.len() as u64;
     }
     if sum.digest() != header.records_sum {
-        return Err(Fault { at: first_damaged(layer), what: What::RecordsSum });
+        return Err(LayerFault { at: first_damaged(layer), kind: FaultKind::RecordsSum });
     }
     homed_sum(layer)?;
     let index = section(layer, header.index_at..header.file_len);
-    ensure(checksum(index) == header.index_sum, header.index_at, What::IndexSum)?;
+    ensure(checksum(index) == header.index_sum, header.index_at, FaultKind::IndexSum)?;
     Ok(ControlFlow::Continue(()))
 }
 
@@ -246,59 +250,59 @@ fn is_key(key: &[u8], folds: bool) -> bool {
     key.len() <= KEY_LEN_MAX && key.contains(&b'/') && (is_folded || !folds)
 }
 
-fn values(record: &Record<'_>, indexes: &mut Vec<i32>) -> Result<(), What> {
+fn values(record: &EncodedRecord<'_>, indexes: &mut Vec<i32>) -> Result<(), FaultKind> {
     let ensure = |is_right: bool, what| if is_right { Ok(()) } else { Err(what) };
     let mut values_len = record.public_bytes().len();
     indexes.clear();
     let mut public = record.public_bytes();
     for _ in 0..record.public_count() {
-        let (value, rest) = Value::split(public).map_err(|_| What::Values)?;
-        ensure(value.is_public(), What::Public)?;
+        let (value, rest) = Value::split(public).map_err(|_| FaultKind::Values)?;
+        ensure(value.is_public(), FaultKind::Public)?;
         one(&value, indexes)?;
         public = rest;
     }
-    ensure(public.is_empty(), What::Values)?;
+    ensure(public.is_empty(), FaultKind::Values)?;
     let mut private = record.private();
     let mut position_min = 0;
     let mut private_count = 0;
     for (position, encoded) in &mut private {
-        let (value, _) = Value::split(encoded).map_err(|_| What::Values)?;
-        ensure(!value.is_public(), What::Public)?;
+        let (value, _) = Value::split(encoded).map_err(|_| FaultKind::Values)?;
+        ensure(!value.is_public(), FaultKind::Public)?;
         one(&value, indexes)?;
         let position = usize::from(position);
-        ensure((position_min..record.values_count()).contains(&position), What::Position)?;
+        ensure((position_min..record.values_count()).contains(&position), FaultKind::Position)?;
         position_min = position + 1;
         private_count += 1;
         values_len += encoded.len();
     }
-    ensure(private_count == record.private_count() && private.rest().is_empty(), What::Values)?;
-    ensure(record.values_count() <= VALUES_COUNT_MAX, What::Value(Refused::ValuesCount))?;
-    ensure(values_len <= VALUES_LEN_MAX, What::Value(Refused::ValuesLen))?;
-    ensure(!record.is_tombstone() || record.values_count() == 0, What::Tombstone)?;
+    ensure(private_count == record.private_count() && private.rest().is_empty(), FaultKind::Values)?;
+    ensure(record.values_count() <= VALUES_COUNT_MAX, FaultKind::Value(RecordRefusal::ValuesCount))?;
+    ensure(values_len <= VALUES_LEN_MAX, FaultKind::Value(RecordRefusal::ValuesLen))?;
+    ensure(!record.is_tombstone() || record.values_count() == 0, FaultKind::Tombstone)?;
     indexes.sort_unstable();
     match indexes.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(What::Value(Refused::IndexTwice(pair[0]))),
+        Some(pair) => Err(FaultKind::Value(RecordRefusal::IndexTwice(pair[0]))),
         None => Ok(()),
     }
 }
 
-fn one(value: &Value<'_>, indexes: &mut Vec<i32>) -> Result<(), What> {
+fn one(value: &Value<'_>, indexes: &mut Vec<i32>) -> Result<(), FaultKind> {
     let count = value.references.len();
     if value.index < 1 {
-        return Err(What::Value(Refused::Index(value.index)));
+        return Err(FaultKind::Value(RecordRefusal::Index(value.index)));
     }
     if count > limit::REFERENCES_COUNT_MAX {
-        return Err(What::Value(Refused::ReferencesCount { index: value.index, count }));
+        return Err(FaultKind::Value(RecordRefusal::ReferencesCount { index: value.index, count }));
     }
     indexes.push(value.index);
     Ok(())
 }
 
 /// Each of `count` things, of `len` bytes together, is known to be found; here, that the index holds nothing else.
-fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), What> {
+fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), FaultKind> {
     let (found, rest) = index.as_chunks::<BUCKET_LEN>();
     if buckets != buckets_for(count, len) || !rest.is_empty() {
-        return Err(What::Buckets);
+        return Err(FaultKind::Buckets);
     }
     let mut used_in_all = 0;
     for bucket in found {
@@ -308,18 +312,18 @@ fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), What> {
         let unused = fingerprints[used..].iter().chain(&distances[used..]);
         let base = bucket[BASE_AT..].first_chunk().map_or(0, |base| u64::from_le_bytes(*base));
         if (base & BUCKET_SUM_MASK) >> BASE_BITS != bucket_sum(bucket) {
-            return Err(What::BucketSum);
+            return Err(FaultKind::BucketSum);
         }
         let has_base = base & !BUCKET_SUM_MASK != 0;
         if unused.into_iter().any(|word| *word != [0; 2]) || (used == 0 && has_base) {
-            return Err(What::Slots);
+            return Err(FaultKind::Slots);
         }
         used_in_all += used as u64;
     }
-    if used_in_all == count { Ok(()) } else { Err(What::Slots) }
+    if used_in_all == count { Ok(()) } else { Err(FaultKind::Slots) }
 }
 
-fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>, What> {
+fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>, FaultKind> {
     let Some(homed) = layer.homed() else { return Ok(None) };
     let mut last: Option<(u64, &[u8])> = None;
     let mut prefixes = homed.iter();
@@ -328,16 +332,16 @@ fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>
         let is_folded = !prefix.iter().any(u8::is_ascii_lowercase);
         let this = (hash_key(layer.seed(), prefix), prefix);
         if last.is_some_and(|last| last >= this) || !is_folded || !homed.has(prefix) {
-            return Err(What::Homed);
+            return Err(FaultKind::Homed);
         }
         last = Some(this);
         count += 1;
     }
     if count != homed.len() {
-        return Err(What::Homed);
+        return Err(FaultKind::Homed);
     }
     if !is_padding(prefixes.rest(), SECTION_ALIGN) {
-        return Err(What::Padding);
+        return Err(FaultKind::Padding);
     }
     let header = layer.header();
     let index_len = usize::try_from(header.homed_index_len).unwrap_or(usize::MAX);

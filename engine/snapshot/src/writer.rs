@@ -1,13 +1,13 @@
 //! Records in order, one layer file out.
 
-use crate::encode::Refused;
+use crate::encode::RecordRefusal;
 use crate::format::{
     BASE_AT, BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, FLAG_FOLDS, FLAG_HOMED,
-    FLAG_WITHIN, HEADER_LEN, Header, KEY_LEN_MAX, LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN,
+    FLAG_WITHIN, HEADER_LEN, KEY_LEN_MAX, LAYER_LEN_MAX, LayerHeader, PROBE_BUCKETS_MAX, RECORD_ALIGN,
     SECTION_ALIGN, bucket, bucket_sum, buckets_for, fingerprint, hash_key, header_at,
 };
-use crate::reader::Corrupt;
-use crate::record::Record;
+use crate::reader::CorruptRecord;
+use crate::record::EncodedRecord;
 use core::fmt;
 use handle_proto::{Handle, fold};
 use std::collections::{BTreeSet, HashSet};
@@ -65,7 +65,7 @@ pub enum BuildError {
         /// Where it came from.
         origin: u64,
         /// Why.
-        why: Refused,
+        why: RecordRefusal,
     },
     /// Two records have the same key.
     Duplicate {
@@ -84,7 +84,7 @@ pub enum BuildError {
     /// The layer would be longer than its index can address.
     Len,
     /// A layer to be merged is damaged.
-    Corrupt(Corrupt),
+    Corrupt(CorruptRecord),
     /// Whoever was told of the progress did not want to go on.
     Stopped,
     /// The file could not be written, or a temporary file not used.
@@ -119,8 +119,8 @@ impl From<io::Error> for BuildError {
     }
 }
 
-impl From<Corrupt> for BuildError {
-    fn from(error: Corrupt) -> Self {
+impl From<CorruptRecord> for BuildError {
+    fn from(error: CorruptRecord) -> Self {
         Self::Corrupt(error)
     }
 }
@@ -183,11 +183,11 @@ impl<W: Write + Seek> LayerWriter<W> {
     ///
     /// # Errors
     /// When it is not in order, or the output cannot be written.
-    pub fn push(&mut self, record: &Record<'_>) -> Result<(), BuildError> {
+    pub fn push(&mut self, record: &EncodedRecord<'_>) -> Result<(), BuildError> {
         self.push_hashed(hash_key(self.options.seed, record.key()), record)
     }
 
-    pub(crate) fn push_hashed(&mut self, hash: u64, record: &Record<'_>) -> Result<(), BuildError> {
+    pub(crate) fn push_hashed(&mut self, hash: u64, record: &EncodedRecord<'_>) -> Result<(), BuildError> {
         let key = record.key();
         let is_first = self.records_count() == 0;
         if !is_first && (hash, key) <= (self.last_hash, &self.last_key) {
@@ -240,14 +240,14 @@ impl<W: Write + Seek> LayerWriter<W> {
     ///
     /// # Errors
     /// When the output cannot be written or the index cannot be built.
-    pub fn finish(mut self, homed: Option<&HomedPrefixes>) -> Result<(W, Header), BuildError> {
-        let mut header = Header {
+    pub fn finish(mut self, homed: Option<&HomedPrefixes>) -> Result<(W, LayerHeader), BuildError> {
+        let mut header = LayerHeader {
             seed: self.options.seed,
             created_unix_ms: self.options.created_unix_ms,
             handles_count: self.handles_count,
             tombstones_count: self.tombstones_count,
             private_count: self.private_count,
-            ..Header::default()
+            ..LayerHeader::default()
         };
         if self.options.folds {
             header.flags |= FLAG_FOLDS;
@@ -286,7 +286,7 @@ impl<W: Write + Seek> LayerWriter<W> {
         filler.finish(&mut self.sections)
     }
 
-    fn homed(&mut self, homed: &HomedPrefixes, header: &mut Header) -> Result<(), BuildError> {
+    fn homed(&mut self, homed: &HomedPrefixes, header: &mut LayerHeader) -> Result<(), BuildError> {
         let mut prefixes: Vec<(u64, &[u8])> =
             homed.0.iter().map(|prefix| (hash_key(self.options.seed, prefix), prefix.as_slice())).collect();
         prefixes.sort_unstable();
@@ -336,7 +336,7 @@ impl Filler {
     }
 
     /// Adds what is at byte `at`, a multiple of [`RECORD_ALIGN`] that is not zero and ascends with the hashes.
-    fn push(&mut self, hash: u64, at: u64, out: &mut impl Put) -> Result<(), BuildError> {
+    fn push(&mut self, hash: u64, at: u64, out: &mut impl ByteSink) -> Result<(), BuildError> {
         let (home, units) = (bucket(hash, self.buckets), at / RECORD_ALIGN as u64);
         while self.current < home {
             self.next(false, out)?;
@@ -360,7 +360,7 @@ impl Filler {
         Ok(())
     }
 
-    fn next(&mut self, goes_on: bool, out: &mut impl Put) -> Result<(), BuildError> {
+    fn next(&mut self, goes_on: bool, out: &mut impl ByteSink) -> Result<(), BuildError> {
         let base = self.base | if goes_on { BASE_GOES_ON } else { 0 };
         self.bytes[BASE_AT..].copy_from_slice(&base.to_le_bytes());
         let base = base | bucket_sum(&self.bytes) << BASE_BITS;
@@ -370,7 +370,7 @@ impl Filler {
         Ok(())
     }
 
-    fn finish(mut self, out: &mut impl Put) -> Result<(), BuildError> {
+    fn finish(mut self, out: &mut impl ByteSink) -> Result<(), BuildError> {
         while self.current < self.buckets || self.used > 0 {
             self.next(false, out)?;
         }
@@ -378,11 +378,11 @@ impl Filler {
     }
 }
 
-trait Put {
+trait ByteSink {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-impl Put for Vec<u8> {
+impl ByteSink for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.extend_from_slice(bytes);
         Ok(())
@@ -435,7 +435,7 @@ impl<W: Write> Sections<W> {
     }
 }
 
-impl<W: Write> Put for Sections<W> {
+impl<W: Write> ByteSink for Sections<W> {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.buffer.len() + bytes.len() > BUFFER_LEN {
             self.flush()?;
@@ -448,7 +448,7 @@ impl<W: Write> Put for Sections<W> {
 
 /// The checksum at the end of an encoded header, which a manifest repeats.
 #[must_use]
-pub fn header_sum(header: &Header) -> u64 {
+pub fn header_sum(header: &LayerHeader) -> u64 {
     let bytes = header.encode();
     u64::from_le_bytes(
         *bytes[header_at::HEADER_SUM..].first_chunk().expect("the header ends with its checksum"),

@@ -4,11 +4,11 @@
 
 use handle_proto::{Permissions, Value};
 use handle_snapshot::format::{
-    BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, HEADER_LEN, Header, bucket_sum,
+    BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, HEADER_LEN, LayerHeader, bucket_sum,
     checksum, fingerprint, header_at, record_sum,
 };
 use handle_snapshot::{
-    Builder, Corrupt, HomedPrefixes, Layer, LayerOptions, Records, Trust, hash_key, verify,
+    Builder, CorruptRecord, HomedPrefixes, Layer, LayerOptions, RecordSet, Trust, hash_key, verify,
 };
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -51,7 +51,7 @@ fn layer() -> Vec<u8> {
 fn use_it(bytes: &[u8]) {
     let Ok(layer) = Layer::open(bytes) else { return };
     let layers = [layer];
-    let records = Records::new(&layers).unwrap();
+    let records = RecordSet::new(&layers).unwrap();
     for key in HANDLES.iter().map(|handle| handle.as_bytes()).chain([b"10.1/GONE".as_slice(), b"no/such"]) {
         let hash = hash_key(records.seed(), key);
         records.prefetch_index(hash);
@@ -135,14 +135,15 @@ fn keys() -> impl Iterator<Item = &'static [u8]> {
 }
 
 /// What lookups find: the bytes of the record, nothing, or damage.
-fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, Corrupt>> {
-    let records = Records::new(layers).unwrap();
+fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, CorruptRecord>> {
+    let records = RecordSet::new(layers).unwrap();
     let find = |key| {
         let hash = hash_key(records.seed(), key);
         let found = records.find(hash, key);
         let staged = records.resolve(records.probe(hash), hash, key);
-        let bytes =
-            |record: Option<handle_snapshot::Record<'_>>| record.map(|record| record.as_bytes().to_vec());
+        let bytes = |record: Option<handle_snapshot::EncodedRecord<'_>>| {
+            record.map(|record| record.as_bytes().to_vec())
+        };
         assert_eq!(staged.map(bytes), found.map(bytes));
         found.map(bytes)
     };
@@ -150,7 +151,7 @@ fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, C
 }
 
 /// Asserts that a damaged layer gives what the whole one does, or an error.
-fn assert_right_or_damaged(expected: &[Result<Option<Vec<u8>>, Corrupt>], bytes: &[u8], what: &str) {
+fn assert_right_or_damaged(expected: &[Result<Option<Vec<u8>>, CorruptRecord>], bytes: &[u8], what: &str) {
     let Ok(layer) = Layer::open(bytes) else { return };
     let found = answers(&[layer.with_trust(Trust::Checked)]);
     for ((key, found), expected) in keys().zip(found).zip(expected) {
@@ -289,7 +290,7 @@ proptest! {
         };
         let sections = [records, homed, index].map(pad);
         let [records_len, homed_len, index_len] = sections.each_ref().map(|section| section.len() as u64);
-        let header = Header {
+        let header = LayerHeader {
             flags: 3,
             file_len: 192 + records_len + homed_len + index_len,
             handles_count: buckets,
@@ -303,7 +304,7 @@ proptest! {
             index_at: 192 + records_len + homed_len,
             index_len,
             index_buckets: buckets.min(index_len / 64),
-            ..Header::default()
+            ..LayerHeader::default()
         };
         let bytes = [header.encode().to_vec(), sections.concat()].concat();
         prop_assert!(Layer::open(bytes.as_slice()).is_ok());
@@ -334,7 +335,8 @@ fn a_full_index_does_not_hold_a_lookup_up() {
         let base = BASE_GOES_ON | (header.records_at / 8);
         bytes.extend_from_slice(&base.to_le_bytes());
     }
-    let header = Header { file_len: bytes.len() as u64, index_len: buckets * 64, index_buckets: 1, ..header };
+    let header =
+        LayerHeader { file_len: bytes.len() as u64, index_len: buckets * 64, index_buckets: 1, ..header };
     bytes[..HEADER_LEN].copy_from_slice(&header.encode());
     let layer = Layer::open(bytes).unwrap().with_trust(Trust::Plain);
     assert!(layer.find(hash, b"no/such").unwrap().is_none());

@@ -4,8 +4,8 @@
 
 use handle_proto::{Permissions, Value};
 use handle_snapshot::{
-    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerWriter, Records, fold_key, hash_key, merge,
-    verify,
+    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerWriter, RecordSet, fold_key, hash_key,
+    merge, verify,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ fn build(
 }
 
 fn check(layers: &[Layer<Vec<u8>>], model: &Model, handles: &[Vec<u8>], folds: bool) {
-    let records = Records::new(layers).unwrap();
+    let records = RecordSet::new(layers).unwrap();
     for layer in layers {
         let report = verify::layer(layer).unwrap();
         assert_eq!(report.handles_count, layer.handles_count(), "what is built is whole");
@@ -152,7 +152,7 @@ proptest! {
         }
         check(&layers, &model, &handles, folds);
         let homed = |layers: &[Layer<Vec<u8>>]| {
-            let records = Records::new(layers).unwrap();
+            let records = RecordSet::new(layers).unwrap();
             ["10.1", "0.na", "20"].map(|prefix| records.homed(prefix.as_bytes()))
         };
         let answer = if layers.len() > 2 { [false, true, true] } else { [true, false, false] };
@@ -267,7 +267,7 @@ fn the_layer_with_the_table_that_counts_vouches_for_its_records() {
     assert!(!layer(&["0.NA/10.1"], Some(&["0.NA/10"])).is_within(), "homed by an ancestor needs asking");
     assert!(!layer(&["10.1/a"], None).is_within(), "no table");
     let is_homed = |layers: &[Layer<Vec<u8>>], key: &str| {
-        let records = Records::new(layers).unwrap();
+        let records = RecordSet::new(layers).unwrap();
         let hash = hash_key(records.seed(), key.as_bytes());
         records.find(hash, key.as_bytes()).unwrap().unwrap().is_homed()
     };

@@ -3,12 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::Value;
-use handle_snapshot::set::Why;
-use handle_snapshot::set::manifest::{MANIFEST, Source};
+use handle_snapshot::set::SetErrorKind;
+use handle_snapshot::set::manifest::{MANIFEST, SetOrigin};
 use handle_snapshot::set::storage::{Storage, create_directory};
 use handle_snapshot::{
-    BuildError, Builder, HomedPrefixes, How, LayerOptions, Merging, Place, PublishedSet, Publisher, SetError,
-    hash_key,
+    BuildError, Builder, HomedPrefixes, LayerOptions, LayerPlace, LoadMode, MergeProgress, PublishedSet,
+    SetError, SetPublisher, hash_key,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +43,7 @@ fn builder(records: &[(&str, Option<&str>)], is_base: bool, options: LayerOption
 
 /// Everything the published set answers.
 fn answers(dir: &Path) -> BTreeMap<String, String> {
-    let set = PublishedSet::open(dir, How::Map).unwrap();
+    let set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     set.verify().unwrap();
     assert!(set.records().homed(b"1") && !set.records().homed(b"2"));
     let mut answers = BTreeMap::new();
@@ -60,7 +60,7 @@ fn answers(dir: &Path) -> BTreeMap<String, String> {
     answers
 }
 
-fn go_on(_: &Merging<'_>) -> ControlFlow<()> {
+fn go_on(_: &MergeProgress<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -72,22 +72,22 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(handle, url)| (handle.into(), url.into())).collect()
 }
 
-fn refusal(result: Result<&handle_snapshot::set::manifest::Manifest, SetError>) -> Why {
-    result.map(|_| ()).unwrap_err().why
+fn refusal(result: Result<&handle_snapshot::set::manifest::Manifest, SetError>) -> SetErrorKind {
+    result.map(|_| ()).unwrap_err().kind
 }
 
 #[test]
 fn base_deltas_merges_and_pruning() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let mut publisher = Publisher::open(dir).unwrap();
+    let mut publisher = SetPublisher::open(dir).unwrap();
     assert!(publisher.manifest().is_none() && publisher.options(0).is_none());
-    assert!(matches!(PublishedSet::open(dir, How::Map).unwrap_err().why, Why::NotPublished));
+    assert!(matches!(PublishedSet::open(dir, LoadMode::Map).unwrap_err().kind, SetErrorKind::NotPublished));
 
     let base = [("1/a", Some("a1")), ("1/b", Some("b1")), ("1/c", Some("c1"))];
     publisher.publish_base(10, |file, _| builder(&base, true, OPTIONS).finish(file)).unwrap();
     assert_eq!(answers(dir), map(&[("1/A", "a1"), ("1/B", "b1"), ("1/C", "c1")]));
-    let first = PublishedSet::open(dir, How::CopyToMemory).unwrap();
+    let first = PublishedSet::open(dir, LoadMode::CopyToMemory).unwrap();
     assert_eq!((first.generation(), first.created_unix_ms()), (1, 10));
 
     // A change, a deletion, something new, and a deletion of what is not there.
@@ -136,10 +136,10 @@ fn base_deltas_merges_and_pruning() {
 fn refuses_what_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let mut publisher = Publisher::open(dir).unwrap();
-    assert!(matches!(Publisher::open(dir).map(|_| ()).unwrap_err().why, Why::Locked));
+    let mut publisher = SetPublisher::open(dir).unwrap();
+    assert!(matches!(SetPublisher::open(dir).map(|_| ()).unwrap_err().kind, SetErrorKind::Locked));
     let one = [("1/a", Some("a"))];
-    let publish = |publisher: &mut Publisher, is_base, homed, options| {
+    let publish = |publisher: &mut SetPublisher, is_base, homed, options| {
         let write = |file, _: &Path| builder(&one, homed, options).finish(file);
         match is_base {
             true => publisher.publish_base(1, write).map(|_| ()),
@@ -147,26 +147,26 @@ fn refuses_what_does_not_fit() {
         }
     };
     let delta_first = publish(&mut publisher, false, false, OPTIONS).unwrap_err();
-    assert!(matches!(delta_first.why, Why::Refused(_)), "{delta_first}");
+    assert!(matches!(delta_first.kind, SetErrorKind::Refused(_)), "{delta_first}");
     let not_homed = publish(&mut publisher, true, false, OPTIONS).unwrap_err();
-    assert!(matches!(not_homed.why, Why::Refused(_)), "{not_homed}");
+    assert!(matches!(not_homed.kind, SetErrorKind::Refused(_)), "{not_homed}");
     publish(&mut publisher, true, true, OPTIONS).unwrap();
     for options in [LayerOptions { seed: 43, ..OPTIONS }, LayerOptions { folds: false, ..OPTIONS }] {
         let mixed = publish(&mut publisher, false, false, options).unwrap_err();
-        assert!(matches!(mixed.why, Why::Mixed), "{mixed}");
+        assert!(matches!(mixed.kind, SetErrorKind::Mixed), "{mixed}");
         publish(&mut publisher, true, true, options).unwrap();
         publish(&mut publisher, true, true, OPTIONS).unwrap();
     }
     let twice = [("1/a", Some("a")), ("1/A", Some("a"))];
     let duplicate =
         refusal(publisher.publish_delta(1, |file, _| builder(&twice, false, OPTIONS).finish(file)));
-    assert!(matches!(duplicate, Why::Build(_)));
+    assert!(matches!(duplicate, SetErrorKind::Build(_)));
 
     // A merge of layers that are gone meanwhile.
     publish(&mut publisher, false, false, OPTIONS).unwrap();
     let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 0..2, 1, go_on).unwrap();
     publish(&mut publisher, true, true, OPTIONS).unwrap();
-    assert!(matches!(refusal(publisher.publish(merged, 1)), Why::Refused(_)));
+    assert!(matches!(refusal(publisher.publish(merged, 1)), SetErrorKind::Refused(_)));
 
     // Too many layers.
     let mut published = 1;
@@ -179,21 +179,21 @@ fn refuses_what_does_not_fit() {
     assert_eq!(published, handle_snapshot::set::manifest::LAYERS_MAX);
     assert!(too_many.to_string().contains("merge"), "{too_many}");
     drop(publisher);
-    Publisher::open(dir).unwrap();
+    SetPublisher::open(dir).unwrap();
 }
 
 /// Publishes a delta that says of which transaction of the store 7 it is.
-fn publish_change(publisher: &mut Publisher, transaction: u64, records: &[(&str, Option<&str>)]) {
+fn publish_change(publisher: &mut SetPublisher, transaction: u64, records: &[(&str, Option<&str>)]) {
     let write = |file, _: &Path| builder(records, false, OPTIONS).finish(file);
-    let layer = publisher.stager().stage(Place::Delta, write).unwrap();
-    let layer = layer.showing(Source { store: 7, transaction });
+    let layer = publisher.stager().stage(LayerPlace::Delta, write).unwrap();
+    let layer = layer.showing(SetOrigin { store: 7, transaction });
     publisher.publish(layer, transaction * 1000).unwrap();
 }
 
 #[test]
 fn a_delta_takes_the_place_of_the_newest_layers() {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publisher
         .publish_base(1, |file, _| {
             builder(&[("1/a", Some("a1")), ("1/b", Some("b1"))], true, OPTIONS).finish(file)
@@ -205,71 +205,72 @@ fn a_delta_takes_the_place_of_the_newest_layers() {
     let below = publisher.manifest().unwrap().layers.clone();
     // What the two deltas say together, and more: 1/c gone, 1/d new.
     let all = [("1/a", Some("a2")), ("1/b", None), ("1/c", None), ("1/d", Some("d4"))];
-    let stage = |publisher: &Publisher, gone: &[_]| {
+    let stage = |publisher: &SetPublisher, gone: &[_]| {
         let write = |file, _: &Path| builder(&all, false, OPTIONS).finish(file);
-        publisher.stager().stage(Place::Absorbing(gone.to_vec()), write).unwrap()
+        publisher.stager().stage(LayerPlace::Absorbing(gone.to_vec()), write).unwrap()
     };
     let (late, layer) = (stage(&publisher, &below[..2]), stage(&publisher, &below[..2]));
     let candidate = publisher.candidate(std::slice::from_ref(&layer), 5).unwrap();
     let entry = layer.entry().clone();
-    let manifest = publisher.publish(layer.showing(Source { store: 7, transaction: 4 }), 5).unwrap().clone();
+    let manifest =
+        publisher.publish(layer.showing(SetOrigin { store: 7, transaction: 4 }), 5).unwrap().clone();
     assert_eq!((&candidate.layers, candidate.handles_count), (&manifest.layers, 2));
     assert_eq!(manifest.layers, [entry, below[2].clone()]);
-    assert_eq!(manifest.source, Some(Source { store: 7, transaction: 4 }));
+    assert_eq!(manifest.source, Some(SetOrigin { store: 7, transaction: 4 }));
     assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
-    assert!(matches!(refusal(publisher.publish(late, 6)), Why::Refused(_)), "they are gone");
+    assert!(matches!(refusal(publisher.publish(late, 6)), SetErrorKind::Refused(_)), "they are gone");
     // A merge shows what was shown.
     let merged = publisher.stager().stage_merge(&manifest, 0..2, 7, go_on).unwrap();
     publisher.publish(merged, 7).unwrap();
-    assert_eq!(publisher.manifest().unwrap().source, Some(Source { store: 7, transaction: 4 }));
+    assert_eq!(publisher.manifest().unwrap().source, Some(SetOrigin { store: 7, transaction: 4 }));
     assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
     let stopped = publisher.stager().stage_merge(&manifest, 0..2, 8, |_| ControlFlow::Break(()));
-    assert!(matches!(stopped.unwrap_err().why, Why::Build(BuildError::Stopped)));
+    assert!(matches!(stopped.unwrap_err().kind, SetErrorKind::Build(BuildError::Stopped)));
 }
 
 #[test]
 fn a_base_and_what_changed_since_come_together() {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
-    assert!(matches!(refusal(publisher.publish_together(Vec::new(), 1)), Why::Refused(_)));
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
+    assert!(matches!(refusal(publisher.publish_together(Vec::new(), 1)), SetErrorKind::Refused(_)));
     publisher
         .publish_base(1, |file, _| builder(&[("1/old", Some("1"))], true, OPTIONS).finish(file))
         .unwrap();
     // With another seed: the new layers only have to fit each other.
     let options = LayerOptions { seed: 43, ..OPTIONS };
-    let stage = |publisher: &Publisher, place: Place, records: &[_], options| {
-        let is_base = place == Place::Base;
+    let stage = |publisher: &SetPublisher, place: LayerPlace, records: &[_], options| {
+        let is_base = place == LayerPlace::Base;
         let write = |file, _: &Path| builder(records, is_base, options).finish(file);
         publisher.stager().stage(place, write).unwrap()
     };
     let base = [("1/a", Some("2")), ("1/b", Some("2"))];
     let delta = [("1/a", None), ("1/c", Some("3"))];
     let layers = vec![
-        stage(&publisher, Place::Base, &base, options),
-        stage(&publisher, Place::Delta, &delta, options).showing(Source { store: 1, transaction: 3 }),
+        stage(&publisher, LayerPlace::Base, &base, options),
+        stage(&publisher, LayerPlace::Delta, &delta, options).showing(SetOrigin { store: 1, transaction: 3 }),
     ];
     let manifest = publisher.publish_together(layers, 3).unwrap();
     assert_eq!((manifest.generation, manifest.layers.len(), manifest.handles_count), (2, 2, 2));
-    assert_eq!(manifest.source, Some(Source { store: 1, transaction: 3 }));
-    let set = PublishedSet::open(dir.path(), How::Map).unwrap();
+    assert_eq!(manifest.source, Some(SetOrigin { store: 1, transaction: 3 }));
+    let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
     let find = |key: &[u8]| set.records().find(hash_key(43, key), key).unwrap().is_some();
     assert_eq!([b"1/OLD".as_slice(), b"1/A", b"1/B", b"1/C"].map(find), [false, false, true, true]);
     let layers = vec![
-        stage(&publisher, Place::Base, &base, OPTIONS),
-        stage(&publisher, Place::Delta, &delta, options),
+        stage(&publisher, LayerPlace::Base, &base, OPTIONS),
+        stage(&publisher, LayerPlace::Delta, &delta, options),
     ];
-    assert!(matches!(refusal(publisher.publish_together(layers, 4)), Why::Mixed));
+    assert!(matches!(refusal(publisher.publish_together(layers, 4)), SetErrorKind::Mixed));
 }
 
 #[test]
 fn a_hold_stays_until_it_is_ended() {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     assert_eq!(publisher.held().unwrap(), None);
     publisher.hold("because").unwrap();
     publisher.hold("because of that").unwrap();
     drop(publisher);
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     assert_eq!(publisher.held().unwrap().as_deref(), Some("because of that"));
     publisher.resume().unwrap();
     publisher.resume().unwrap();
@@ -280,7 +281,7 @@ fn a_hold_stays_until_it_is_ended() {
 fn kept_generations_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let (dir, minute) = (dir.path(), Duration::from_secs(60));
-    let mut publisher = Publisher::open(dir).unwrap();
+    let mut publisher = SetPublisher::open(dir).unwrap();
     publisher.keep().unwrap();
     assert!(publisher.kept().unwrap().is_empty(), "there is nothing to keep");
     let base = |url| move |file, _: &Path| builder(&[("1/a", Some(url))], true, OPTIONS).finish(file);
@@ -294,11 +295,11 @@ fn kept_generations_come_back() {
     assert_eq!(publisher.prune(SystemTime::now() + minute, minute).unwrap().files_count, 1);
     let kept: Vec<_> = publisher.kept().unwrap().iter().map(|set| set.generation).collect();
     assert_eq!(kept, [2]);
-    assert!(matches!(refusal(publisher.roll_back(3, 5)), Why::Refused(_)));
+    assert!(matches!(refusal(publisher.roll_back(3, 5)), SetErrorKind::Refused(_)));
 
     let rolled_back = publisher.roll_back(2, 5000).unwrap();
     assert_eq!((rolled_back.generation, rolled_back.created_unix_ms), (5, 5000));
-    assert_eq!(rolled_back.source, Some(Source { store: 7, transaction: 2 }));
+    assert_eq!(rolled_back.source, Some(SetOrigin { store: 7, transaction: 2 }));
     assert_eq!(answers(dir), map(&[("1/A", "two"), ("1/B", "two")]));
 
     // Gone back to, forgotten, and still whole, for it is what is published.
@@ -314,7 +315,7 @@ fn kept_generations_come_back() {
     assert_eq!(publisher.kept().unwrap().len(), 1);
     let gone = publisher.kept().unwrap()[0].layers[0].file.clone();
     fs::remove_file(dir.join(gone)).unwrap();
-    assert!(matches!(refusal(publisher.roll_back(5, 9000)), Why::Io { .. }));
+    assert!(matches!(refusal(publisher.roll_back(5, 9000)), SetErrorKind::Io { .. }));
     assert_eq!(answers(dir), map(&[("1/A", "eight")]));
     publisher.prune(SystemTime::now() + minute, NO_GRACE).unwrap();
     assert!(!dir.join("MANIFEST-0000000001").exists() && dir.join("MANIFEST-0000000005").exists());
@@ -323,7 +324,7 @@ fn kept_generations_come_back() {
 #[test]
 fn grace_begins_when_a_set_stops_naming_a_file() {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     let base = |file, _: &Path| builder(&[("1/a", Some("a"))], true, OPTIONS).finish(file);
     publisher.publish_base(1, base).unwrap();
     let later = SystemTime::now() + Duration::from_secs(1000);
@@ -338,14 +339,14 @@ fn grace_begins_when_a_set_stops_naming_a_file() {
 fn says_which_file_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let mut publisher = Publisher::open(dir).unwrap();
+    let mut publisher = SetPublisher::open(dir).unwrap();
     publisher.publish_base(1, |file, _| builder(&[("1/a", Some("a"))], true, OPTIONS).finish(file)).unwrap();
     let layer = publisher.manifest().unwrap().layers[0].file.clone();
     let whole = fs::read(dir.join(&layer)).unwrap();
     let open_with = |bytes: &[u8]| {
         let _ = fs::remove_file(dir.join(&layer));
         fs::write(dir.join(&layer), bytes).unwrap();
-        PublishedSet::open(dir, How::Map)
+        PublishedSet::open(dir, LoadMode::Map)
     };
     assert!(open_with(&whole).is_ok());
     let mut torn = whole.clone();
@@ -366,11 +367,11 @@ fn says_which_file_is_wrong() {
     assert!(error.contains("index") && error.contains(&layer), "{error}");
 
     fs::remove_file(dir.join(&layer)).unwrap();
-    let error = PublishedSet::open(dir, How::Map).unwrap_err().to_string();
+    let error = PublishedSet::open(dir, LoadMode::Map).unwrap_err().to_string();
     assert!(error.contains(&layer), "{error}");
     let _ = fs::remove_file(dir.join(MANIFEST));
     fs::write(dir.join(MANIFEST), "generation 5\n").unwrap();
-    let error = PublishedSet::open(dir, How::Map).unwrap_err().to_string();
+    let error = PublishedSet::open(dir, LoadMode::Map).unwrap_err().to_string();
     assert!(error.contains(MANIFEST) && error.contains("cut short"), "{error}");
 }
 
@@ -458,7 +459,7 @@ impl State {
 }
 
 #[derive(Clone, Debug)]
-struct Faulty(Arc<Mutex<State>>, PathBuf);
+struct FaultyStorage(Arc<Mutex<State>>, PathBuf);
 
 struct FaultyFile(Arc<Mutex<State>>, usize, usize);
 
@@ -492,7 +493,7 @@ impl Seek for FaultyFile {
     }
 }
 
-impl Storage for Faulty {
+impl Storage for FaultyStorage {
     type File = FaultyFile;
     type Bytes = Vec<u8>;
 
@@ -570,8 +571,8 @@ impl Storage for Faulty {
 
 /// What is published, step by step: a base, a delta, a merge of both, which is kept, a delta, another that
 /// takes its place, another base, and back to what was kept; and pruning between.
-fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), SetError> {
-    let mut publisher = Publisher::with_storage(storage.clone())?;
+fn publish_all(storage: FaultyStorage, mut after: impl FnMut(&FaultyStorage)) -> Result<(), SetError> {
+    let mut publisher = SetPublisher::with_storage(storage.clone())?;
     let base = [("1/a", Some("a1")), ("1/b", Some("b1"))];
     publisher.publish_base(1, |file, _| builder(&base, true, OPTIONS).finish(file))?;
     after(&storage);
@@ -590,7 +591,7 @@ fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), Se
     let absorbing = [("1/c", None), ("1/d", Some("d5"))];
     let layer = publisher
         .stager()
-        .stage(Place::Absorbing(gone), |file, _| builder(&absorbing, false, OPTIONS).finish(file))?;
+        .stage(LayerPlace::Absorbing(gone), |file, _| builder(&absorbing, false, OPTIONS).finish(file))?;
     publisher.publish(layer, 5)?;
     after(&storage);
     publisher.prune(SystemTime::now(), NO_GRACE)?;
@@ -607,15 +608,15 @@ fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), Se
 
 #[test]
 fn a_set_that_is_taken_away_while_it_is_published_is_missing() {
-    let storage = Faulty(Arc::default(), std::env::temp_dir());
+    let storage = FaultyStorage(Arc::default(), std::env::temp_dir());
     storage.0.lock().unwrap().robbed = Some("MANIFEST");
-    let mut publisher = Publisher::with_storage(storage.clone()).unwrap();
-    let publish = |publisher: &mut Publisher<Faulty>| {
+    let mut publisher = SetPublisher::with_storage(storage.clone()).unwrap();
+    let publish = |publisher: &mut SetPublisher<FaultyStorage>| {
         let base = [("1/a", Some("a1"))];
         publisher.publish_base(1, |file, _| builder(&base, true, OPTIONS).finish(file)).map(|_| ())
     };
     let error = publish(&mut publisher).unwrap_err();
-    assert!(matches!(error.why, Why::NotPublished), "{error}");
+    assert!(matches!(error.kind, SetErrorKind::NotPublished), "{error}");
     storage.0.lock().unwrap().robbed = None;
     publish(&mut publisher).unwrap();
     assert_eq!(publisher.manifest().unwrap().layers.len(), 1);
@@ -631,7 +632,7 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
     let states = [None, Some(a), Some(b.clone()), Some(b.clone()), Some(c), Some(d), Some(z), Some(b)];
     let storage = |stop_at| {
         let state = State { stop_at, ..State::default() };
-        Faulty(Arc::new(Mutex::new(state)), std::env::temp_dir())
+        FaultyStorage(Arc::new(Mutex::new(state)), std::env::temp_dir())
     };
     let mut steps_after = vec![0];
     let whole = storage(None);
@@ -656,8 +657,8 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
             for (name, bytes) in storage.0.lock().unwrap().after_crash(&mut random) {
                 fs::write(dir.path().join(name), bytes).unwrap();
             }
-            let seen = match PublishedSet::open(dir.path(), How::Map) {
-                Err(SetError { why: Why::NotPublished, .. }) => None,
+            let seen = match PublishedSet::open(dir.path(), LoadMode::Map) {
+                Err(SetError { kind: SetErrorKind::NotPublished, .. }) => None,
                 Err(error) => panic!("stopped at {stop_at}, attempt {attempt}: {error}"),
                 Ok(_) => Some(answers(dir.path())),
             };
@@ -667,7 +668,7 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
             if attempt > 1 {
                 continue;
             }
-            let mut publisher = Publisher::open(dir.path()).unwrap();
+            let mut publisher = SetPublisher::open(dir.path()).unwrap();
             let again = [("1/again", Some("again"))];
             publisher.publish_base(9, |file, _| builder(&again, true, OPTIONS).finish(file)).unwrap();
             for kept in publisher.kept().unwrap() {
@@ -687,7 +688,7 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
 fn readers_see_whole_sets_while_a_publisher_works() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let mut publisher = Publisher::open(dir).unwrap();
+    let mut publisher = SetPublisher::open(dir).unwrap();
     let generation = |n: u64| {
         let url = n.to_string();
         move |file, _: &Path| {
@@ -697,7 +698,7 @@ fn readers_see_whole_sets_while_a_publisher_works() {
     publisher.publish_base(0, generation(1)).unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut set = PublishedSet::open(dir, How::Map).unwrap();
+            let mut set = PublishedSet::open(dir, LoadMode::Map).unwrap();
             while set.generation() < 30 {
                 let next = PublishedSet::reopen(&set).unwrap();
                 assert!(next.generation() >= set.generation());
@@ -728,7 +729,7 @@ fn files_are_for_owner_and_group_and_the_lock_for_the_owner() {
     // A lock that an earlier version left open to others is closed.
     fs::write(dir.join("LOCK"), "").unwrap();
     fs::set_permissions(dir.join("LOCK"), fs::Permissions::from_mode(0o644)).unwrap();
-    let mut publisher = Publisher::open(&dir).unwrap();
+    let mut publisher = SetPublisher::open(&dir).unwrap();
     publisher.publish_base(1, |file, _| builder(&[], true, OPTIONS).finish(file)).unwrap();
     publisher.keep().unwrap();
     publisher.hold("a test").unwrap();

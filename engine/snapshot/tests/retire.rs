@@ -3,12 +3,12 @@
 
 use handle_proto::Value;
 use handle_snapshot::map::mapped_bytes_now;
-use handle_snapshot::{Builder, HomedPrefixes, How, LayerOptions, PublishedSet, Publisher};
+use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, PublishedSet, SetPublisher};
 
 #[test]
 fn retired_maps_are_released_and_shared_ones_stay() {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
     let builder = |handle: &str| {
         let mut builder = Builder::new(dir.path(), options);
@@ -17,7 +17,7 @@ fn retired_maps_are_released_and_shared_ones_stay() {
     };
     publisher.publish_base(1, |file, _| builder("1/a").homed(HomedPrefixes::default()).finish(file)).unwrap();
     let by_publisher = mapped_bytes_now();
-    for how in [How::Map, How::CopyToMemory] {
+    for how in [LoadMode::Map, LoadMode::CopyToMemory] {
         let first = PublishedSet::open(dir.path(), how).unwrap();
         let base_len = first.bytes_mapped();
         assert_eq!(mapped_bytes_now(), by_publisher + base_len);
@@ -28,7 +28,7 @@ fn retired_maps_are_released_and_shared_ones_stay() {
         drop(again);
         assert_eq!(mapped_bytes_now(), by_publisher);
     }
-    let old = PublishedSet::open(dir.path(), How::Map).unwrap();
+    let old = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
     publisher.publish_delta(2, |file, _| builder("1/b").finish(file)).unwrap();
     let by_publisher = mapped_bytes_now() - old.bytes_mapped();
     let new = PublishedSet::reopen(&old).unwrap();

@@ -1,11 +1,11 @@
 //! Applying templates: values in, values out.
 
 use crate::chain::Parts;
-use crate::language::{Condition, NewValue, Step, Template, Test};
+use crate::language::{Condition, NewValue, StepTest, Template, TemplateStep};
 use crate::limit::{BUILT_LEN_MAX, MATCHED_LEN_MAX, REFERENCES_MAX, STEPS_MAX, VALUES_MAX};
 use crate::namespace::ReferencedTemplates;
 use crate::pattern::InvalidPattern;
-use crate::text::{EXTENSION, Parameter, Piece, Text};
+use crate::text::{EXTENSION, Parameter, TemplateText, TextPiece};
 use handle_proto::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ pub trait Templates {
 
 /// What came of the templates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Built {
+pub enum BuildOutcome {
     /// So many values in wire form, in the order they were made.
     Values {
         /// One after the other.
@@ -34,7 +34,7 @@ pub enum Built {
     NotFound,
 }
 
-impl Built {
+impl BuildOutcome {
     /// The values of the base as they are.
     pub(crate) fn copy(base: &[Value<'_>]) -> Result<Self, BuildError> {
         let mut values = Values::default();
@@ -80,12 +80,12 @@ impl fmt::Display for BuildError {
 impl std::error::Error for BuildError {}
 
 /// Why building ends early.
-enum Stop {
+enum BuildEnd {
     NotFound,
     Error(BuildError),
 }
 
-impl From<BuildError> for Stop {
+impl From<BuildError> for BuildEnd {
     fn from(error: BuildError) -> Self {
         Self::Error(error)
     }
@@ -121,12 +121,12 @@ impl Values {
 
 /// What a name stands for, with the groups of the pattern it has matched.
 #[derive(Clone)]
-struct Bound {
+struct BoundVariable {
     text: Rc<str>,
     groups: Rc<[String]>,
 }
 
-impl Bound {
+impl BoundVariable {
     fn new(text: &str) -> Self {
         Self { text: text.into(), groups: Rc::new([]) }
     }
@@ -141,13 +141,13 @@ impl Bound {
 }
 
 /// One application of templates to a handle.
-struct Builder<'b> {
+struct TemplateBuilder<'b> {
     base: &'b [Value<'b>],
     templates: &'b dyn Templates,
     /// The value of the base that `foreach` is at.
     original: Option<Value<'b>>,
     /// Names, the innermost last.
-    scope: Vec<(Rc<str>, Bound)>,
+    scope: Vec<(Rc<str>, BoundVariable)>,
     steps_left: usize,
     matched_left: usize,
     expanded_left: usize,
@@ -159,8 +159,8 @@ pub(crate) fn build(
     asked: &Parts<'_>,
     base: &[Value<'_>],
     referenced: &dyn Templates,
-) -> Result<Built, BuildError> {
-    let mut builder = Builder {
+) -> Result<BuildOutcome, BuildError> {
+    let mut builder = TemplateBuilder {
         base,
         templates: referenced,
         original: None,
@@ -170,18 +170,18 @@ pub(crate) fn build(
         expanded_left: BUILT_LEN_MAX,
     };
     for (name, bytes) in [("handle", asked.handle), ("base", asked.base), (EXTENSION, asked.extension)] {
-        builder.bind(name, Bound::new(&String::from_utf8_lossy(bytes)));
+        builder.bind(name, BoundVariable::new(&String::from_utf8_lossy(bytes)));
     }
     let mut values = Values::default();
     match builder.apply(templates, 0, &mut values) {
-        Ok(()) => Ok(Built::Values { bytes: values.bytes, count: values.count }),
-        Err(Stop::NotFound) => Ok(Built::NotFound),
-        Err(Stop::Error(error)) => Err(error),
+        Ok(()) => Ok(BuildOutcome::Values { bytes: values.bytes, count: values.count }),
+        Err(BuildEnd::NotFound) => Ok(BuildOutcome::NotFound),
+        Err(BuildEnd::Error(error)) => Err(error),
     }
 }
 
-impl Builder<'_> {
-    fn apply(&mut self, templates: &[Template], references: usize, out: &mut Values) -> Result<(), Stop> {
+impl TemplateBuilder<'_> {
+    fn apply(&mut self, templates: &[Template], references: usize, out: &mut Values) -> Result<(), BuildEnd> {
         for template in templates {
             self.step()?;
             match template {
@@ -190,7 +190,8 @@ impl Builder<'_> {
                     return Err(BuildError::TooManyReferences.into());
                 }
                 Template::Reference(index, handle) => {
-                    let referenced = self.templates.at(handle.as_bytes(), *index).ok_or(Stop::NotFound)?;
+                    let referenced =
+                        self.templates.at(handle.as_bytes(), *index).ok_or(BuildEnd::NotFound)?;
                     self.apply(&referenced.0, references + 1, out)?;
                 }
             }
@@ -199,16 +200,16 @@ impl Builder<'_> {
     }
 
     /// Runs steps; what they bind ends with them.
-    fn run(&mut self, steps: &[Step], out: &mut Values) -> Result<(), Stop> {
+    fn run(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
         let outside = self.scope.len();
         for step in steps {
             self.step()?;
             match step {
-                Step::Value(value) => self.value(value, out)?,
-                Step::ForEach(steps) => self.for_each(steps, out)?,
-                Step::If(condition, steps) => self.choose(condition, steps, out)?,
-                Step::Define(name, steps) => self.define(name, steps)?,
-                Step::NotFound => return Err(Stop::NotFound),
+                TemplateStep::Value(value) => self.value(value, out)?,
+                TemplateStep::ForEach(steps) => self.for_each(steps, out)?,
+                TemplateStep::If(condition, steps) => self.choose(condition, steps, out)?,
+                TemplateStep::Define(name, steps) => self.define(name, steps)?,
+                TemplateStep::NotFound => return Err(BuildEnd::NotFound),
             }
         }
         self.scope.truncate(outside);
@@ -220,11 +221,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn bind(&mut self, name: &str, bound: Bound) {
+    fn bind(&mut self, name: &str, bound: BoundVariable) {
         self.scope.push((name.into(), bound));
     }
 
-    fn value(&mut self, value: &NewValue, out: &mut Values) -> Result<(), Stop> {
+    fn value(&mut self, value: &NewValue, out: &mut Values) -> Result<(), BuildEnd> {
         let kind = value.kind.as_ref().map(|text| self.expand(text)).transpose()?;
         let data = value.data.as_ref().map(|text| self.expand(text)).transpose()?;
         if let Some(original) = self.original {
@@ -243,14 +244,14 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn for_each(&mut self, steps: &[Step], out: &mut Values) -> Result<(), Stop> {
+    fn for_each(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
         for value in self.base {
             self.step()?;
             let outside = self.scope.len();
             self.take_expanded(value.kind.len() + value.data.len())?;
-            self.bind("index", Bound::new(&value.index.to_string()));
-            self.bind("type", Bound::new(&String::from_utf8_lossy(value.kind)));
-            self.bind("data", Bound::new(&String::from_utf8_lossy(value.data)));
+            self.bind("index", BoundVariable::new(&value.index.to_string()));
+            self.bind("type", BoundVariable::new(&String::from_utf8_lossy(value.kind)));
+            self.bind("data", BoundVariable::new(&String::from_utf8_lossy(value.data)));
             self.original = Some(*value);
             let ran = self.run(steps, out);
             self.original = None;
@@ -260,23 +261,28 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn choose(&mut self, condition: &Condition, steps: &[Step], out: &mut Values) -> Result<(), Stop> {
+    fn choose(
+        &mut self,
+        condition: &Condition,
+        steps: &[TemplateStep],
+        out: &mut Values,
+    ) -> Result<(), BuildEnd> {
         let text = self.text_of(&condition.value);
         let groups = match &condition.test {
-            Test::Equals(expected) => (*text == *expected.as_str()).then(|| Rc::from([])),
-            Test::Matches(pattern) => {
+            StepTest::Equals(expected) => (*text == *expected.as_str()).then(|| Rc::from([])),
+            StepTest::Matches(pattern) => {
                 let left = self.matched_left.checked_sub(pattern.cost(text.len()));
                 self.matched_left = left.ok_or(BuildError::TooMuchMatched)?;
                 pattern.groups(&text).map(Rc::from)
             }
-            Test::Invalid(invalid) => return Err(BuildError::Pattern(invalid.clone()).into()),
+            StepTest::Invalid(invalid) => return Err(BuildError::Pattern(invalid.clone()).into()),
         };
         if groups.is_some() == condition.negated {
             return Ok(());
         }
         let outside = self.scope.len();
         if let Some(groups) = groups {
-            self.bind(&condition.bound, Bound { text, groups });
+            self.bind(&condition.bound, BoundVariable { text, groups });
         }
         self.run(steps, out)?;
         self.scope.truncate(outside);
@@ -284,16 +290,16 @@ impl Builder<'_> {
     }
 
     /// The data of the first value that the steps make is the parameter; nothing when they make none.
-    fn define(&mut self, name: &str, steps: &[Step]) -> Result<(), Stop> {
+    fn define(&mut self, name: &str, steps: &[TemplateStep]) -> Result<(), BuildEnd> {
         let mut values = Values::default();
         self.run(steps, &mut values)?;
         self.take_expanded(values.bytes.len())?;
         let data = Value::split(&values.bytes).map_or(&[][..], |(value, _)| value.data);
-        self.bind(name, Bound::new(&String::from_utf8_lossy(data)));
+        self.bind(name, BoundVariable::new(&String::from_utf8_lossy(data)));
         Ok(())
     }
 
-    fn bound(&self, name: &str) -> Option<&Bound> {
+    fn bound(&self, name: &str) -> Option<&BoundVariable> {
         self.scope.iter().rev().find(|(bound, _)| **bound == *name).map(|(_, bound)| bound)
     }
 
@@ -305,12 +311,12 @@ impl Builder<'_> {
         }
     }
 
-    fn expand(&mut self, text: &Text) -> Result<String, BuildError> {
+    fn expand(&mut self, text: &TemplateText) -> Result<String, BuildError> {
         let mut out = String::new();
         for piece in text.pieces() {
             let piece: Cow<'_, str> = match piece {
-                Piece::Literal(literal) => literal.as_str().into(),
-                Piece::Parameter(parameter) => self
+                TextPiece::Literal(literal) => literal.as_str().into(),
+                TextPiece::Parameter(parameter) => self
                     .bound(&parameter.name)
                     .map_or("", |bound| bound.get(parameter.group))
                     .to_owned()

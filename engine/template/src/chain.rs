@@ -1,6 +1,6 @@
 //! Which namespace answers, and where a handle is cut.
 
-use crate::build::{BuildError, Built, Templates, build};
+use crate::build::{BuildError, BuildOutcome, Templates, build};
 use crate::namespace::Namespace;
 use handle_proto::{Handle, Value};
 
@@ -78,11 +78,11 @@ impl<'n> Chain<'n> {
         asked: &Parts<'_>,
         base: &[Value<'_>],
         templates: &dyn Templates,
-    ) -> Result<Built, BuildError> {
+    ) -> Result<BuildOutcome, BuildError> {
         let innermost = self.innermost_first().find(|namespace| namespace.has_templates());
         match innermost {
             Some(namespace) => build(&namespace.templates, asked, base, templates),
-            None => Built::copy(base),
+            None => BuildOutcome::copy(base),
         }
     }
 }

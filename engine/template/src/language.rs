@@ -1,36 +1,36 @@
 //! The template language: what is read from XML, and kept to be applied.
 
 use crate::limit::{PATTERNS_LEN_MAX, XML_DEPTH_MAX};
-use crate::pattern::{InvalidPattern, Pattern};
-use crate::text::{EXTENSION, Parameter, Text};
+use crate::pattern::{HandlePattern, InvalidPattern};
+use crate::text::{EXTENSION, Parameter, TemplateText};
 use roxmltree::Node;
 
 /// One element `template`.
 #[derive(Clone, Debug)]
 pub(crate) enum Template {
-    Inline(Vec<Step>),
+    Inline(Vec<TemplateStep>),
     /// A value that holds the template: index and handle.
     Reference(i32, String),
 }
 
 /// One element of a template.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum TemplateStep {
     Value(NewValue),
     /// Once for each value of the base.
-    ForEach(Vec<Step>),
+    ForEach(Vec<TemplateStep>),
     /// `if`, or `else` with the condition of its `if` turned round.
-    If(Condition, Vec<Step>),
-    Define(String, Vec<Step>),
+    If(Condition, Vec<TemplateStep>),
+    Define(String, Vec<TemplateStep>),
     NotFound,
 }
 
 /// A value to be made. Inside `foreach` the original has what is missing.
 #[derive(Clone, Debug)]
 pub(crate) struct NewValue {
-    pub(crate) index: Option<Text>,
-    pub(crate) kind: Option<Text>,
-    pub(crate) data: Option<Text>,
+    pub(crate) index: Option<TemplateText>,
+    pub(crate) kind: Option<TemplateText>,
+    pub(crate) data: Option<TemplateText>,
 }
 
 /// When the content of an `if` applies.
@@ -38,22 +38,22 @@ pub(crate) struct NewValue {
 pub(crate) struct Condition {
     /// What is compared.
     pub(crate) value: Parameter,
-    pub(crate) test: Test,
+    pub(crate) test: StepTest,
     pub(crate) negated: bool,
     /// What the match is bound to within the content.
     pub(crate) bound: String,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Test {
+pub(crate) enum StepTest {
     Equals(String),
-    Matches(Pattern),
+    Matches(HandlePattern),
     /// The pattern cannot be used; to come here is an error.
     Invalid(InvalidPattern),
 }
 
 /// Reads elements of templates.
-pub(crate) struct Reader {
+pub(crate) struct TemplateReader {
     /// Whether patterns ignore case.
     folds: bool,
     /// Patterns that cannot be used.
@@ -66,7 +66,7 @@ pub(crate) struct Reader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
-impl Reader {
+impl TemplateReader {
     /// A reader of one text, whose patterns ignore case if the service `folds`.
     pub(crate) const fn new(folds: bool) -> Self {
         Self { folds, invalid: Vec::new(), patterns_len_left: PATTERNS_LEN_MAX }
@@ -82,7 +82,12 @@ impl Reader {
         Ok(parts.map(|(index, handle)| Template::Reference(index, handle.to_owned())))
     }
 
-    fn steps(&mut self, parent: Node<'_, '_>, in_foreach: bool, depth: usize) -> Result<Vec<Step>, TooDeep> {
+    fn steps(
+        &mut self,
+        parent: Node<'_, '_>,
+        in_foreach: bool,
+        depth: usize,
+    ) -> Result<Vec<TemplateStep>, TooDeep> {
         if depth > XML_DEPTH_MAX {
             return Err(TooDeep);
         }
@@ -91,25 +96,25 @@ impl Reader {
         let mut condition: Option<Condition> = None;
         for element in parent.children().filter(Node::is_element) {
             match element.tag_name().name() {
-                "value" => steps.push(Step::Value(new_value(element))),
-                "notfound" => steps.push(Step::NotFound),
+                "value" => steps.push(TemplateStep::Value(new_value(element))),
+                "notfound" => steps.push(TemplateStep::NotFound),
                 "foreach" if !in_foreach => {
-                    steps.push(Step::ForEach(self.steps(element, true, depth + 1)?));
+                    steps.push(TemplateStep::ForEach(self.steps(element, true, depth + 1)?));
                 }
                 "def" => {
                     let name = element.attribute("parameter").unwrap_or_default().to_owned();
-                    steps.push(Step::Define(name, self.steps(element, in_foreach, depth + 1)?));
+                    steps.push(TemplateStep::Define(name, self.steps(element, in_foreach, depth + 1)?));
                 }
                 "if" => {
                     condition = self.condition(element);
                     if let Some(condition) = condition.clone() {
-                        steps.push(Step::If(condition, self.steps(element, in_foreach, depth + 1)?));
+                        steps.push(TemplateStep::If(condition, self.steps(element, in_foreach, depth + 1)?));
                     }
                 }
                 "else" => {
                     if let Some(condition) = condition.clone() {
                         let turned = Condition { negated: !condition.negated, ..condition };
-                        steps.push(Step::If(turned, self.steps(element, in_foreach, depth + 1)?));
+                        steps.push(TemplateStep::If(turned, self.steps(element, in_foreach, depth + 1)?));
                     }
                 }
                 _ => {}
@@ -123,15 +128,15 @@ impl Reader {
         let value = Parameter::parse(element.attribute("value").unwrap_or(EXTENSION));
         let expression = element.attribute("expression")?;
         let test = match element.attribute("test").unwrap_or("equals") {
-            "equals" => Test::Equals(expression.to_owned()),
-            "matches" => match Pattern::new(expression, self.folds, self.patterns_len_left) {
+            "equals" => StepTest::Equals(expression.to_owned()),
+            "matches" => match HandlePattern::new(expression, self.folds, self.patterns_len_left) {
                 Ok(pattern) => {
                     self.patterns_len_left -= pattern.len();
-                    Test::Matches(pattern)
+                    StepTest::Matches(pattern)
                 }
                 Err(invalid) => {
                     self.invalid.push(invalid.clone());
-                    Test::Invalid(invalid)
+                    StepTest::Invalid(invalid)
                 }
             },
             _ => return None,
@@ -143,10 +148,10 @@ impl Reader {
 }
 
 fn new_value(element: Node<'_, '_>) -> NewValue {
-    let attribute = |name| element.attribute(name).map(Text::parse);
+    let attribute = |name| element.attribute(name).map(TemplateText::parse);
     let content = || {
         let text: String = element.children().filter(Node::is_text).filter_map(|node| node.text()).collect();
-        (!text.trim().is_empty()).then(|| Text::parse(&text))
+        (!text.trim().is_empty()).then(|| TemplateText::parse(&text))
     };
     NewValue { index: attribute("index"), kind: attribute("type"), data: attribute("data").or_else(content) }
 }

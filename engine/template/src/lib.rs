@@ -23,7 +23,7 @@ mod pattern;
 mod tests;
 mod text;
 
-pub use build::{BuildError, Built, Templates};
+pub use build::{BuildError, BuildOutcome, Templates};
 pub use chain::{Chain, Parts};
 pub use namespace::{Namespace, NamespaceError, ReferencedTemplates};
 pub use notice::Notice;

@@ -1,6 +1,6 @@
 //! HS_NAMESPACE: the XML, as far as templates are concerned.
 
-use crate::language::{Reader, Template, TooDeep};
+use crate::language::{Template, TemplateReader, TooDeep};
 use crate::limit::{XML_LEN_MAX, XML_NODES_MAX};
 use crate::pattern::InvalidPattern;
 use handle_proto::{Value, fold};
@@ -83,7 +83,7 @@ impl Namespace {
     /// When the text is none, or beyond the bounds of [`limit`](crate::limit).
     pub fn parse(xml: &[u8], folds: bool) -> Result<Self, NamespaceError> {
         with_root(xml, |root| {
-            let mut reader = Reader::new(folds);
+            let mut reader = TemplateReader::new(folds);
             let mut first = root.children().filter(is_template);
             let first = first.next();
             let mut templates = Vec::new();
@@ -133,7 +133,7 @@ impl ReferencedTemplates {
     /// As of [`Namespace::parse`].
     pub fn parse(xml: &[u8], folds: bool) -> Result<Self, NamespaceError> {
         with_root(xml, |root| {
-            let mut reader = Reader::new(folds);
+            let mut reader = TemplateReader::new(folds);
             let mut templates = Vec::new();
             if is_template(&root) {
                 templates.extend(reader.template(root)?);

@@ -12,7 +12,7 @@ use std::str::Chars;
 /// done in linear time are refused; possessive quantifiers do not keep what they have; `.` matches the
 /// rare line ends U+0085, U+2028 and U+2029.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern {
+pub(crate) struct HandlePattern {
     regex: Regex,
     /// Bytes of the compiled pattern, rounded up to a power of two.
     len: usize,
@@ -36,7 +36,7 @@ impl fmt::Display for InvalidPattern {
 
 impl std::error::Error for InvalidPattern {}
 
-impl Pattern {
+impl HandlePattern {
     /// Compiles `java`, which ignores case where the service does, if it takes at most `len_max` bytes.
     pub(crate) fn new(java: &str, folds: bool, len_max: usize) -> Result<Self, InvalidPattern> {
         let invalid = |why: String| InvalidPattern { pattern: java.to_owned(), why };
@@ -212,7 +212,9 @@ mod tests {
     use super::*;
 
     fn groups(java: &str, text: &str) -> Option<Vec<String>> {
-        Pattern::new(java, false, PATTERN_LEN_MAX).unwrap_or_else(|error| panic!("{error}")).groups(text)
+        HandlePattern::new(java, false, PATTERN_LEN_MAX)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .groups(text)
     }
 
     #[test]
@@ -227,11 +229,11 @@ mod tests {
     #[test]
     fn case_is_that_of_the_service() {
         assert!(
-            Pattern::new("ab\u{fc}", true, PATTERN_LEN_MAX).unwrap().groups("AB\u{dc}").is_some(),
+            HandlePattern::new("ab\u{fc}", true, PATTERN_LEN_MAX).unwrap().groups("AB\u{dc}").is_some(),
             "beyond ASCII too"
         );
-        assert!(Pattern::new("ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_none());
-        assert!(Pattern::new("(?i)ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_some());
+        assert!(HandlePattern::new("ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_none());
+        assert!(HandlePattern::new("(?i)ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_some());
     }
 
     #[test]
@@ -296,24 +298,24 @@ mod tests {
             r"\p{InGreek}",
             "(?x)a #",
         ] {
-            let error = Pattern::new(java, true, PATTERN_LEN_MAX).expect_err(java);
+            let error = HandlePattern::new(java, true, PATTERN_LEN_MAX).expect_err(java);
             assert_eq!(error.pattern, java);
             assert!(!error.why.is_empty() && error.to_string().contains(java));
         }
         let deep = "(".repeat(40) + &")".repeat(40);
-        assert!(Pattern::new(&deep, true, PATTERN_LEN_MAX).is_err());
+        assert!(HandlePattern::new(&deep, true, PATTERN_LEN_MAX).is_err());
     }
 
     #[test]
     fn a_pattern_costs_by_its_compiled_size() {
-        let small = Pattern::new("y", true, PATTERN_LEN_MAX).unwrap();
+        let small = HandlePattern::new("y", true, PATTERN_LEN_MAX).unwrap();
         assert_eq!((small.len(), small.cost(9)), (PATTERN_LEN_MIN, 10));
-        let large = Pattern::new("(.*?)([a-c]?){200}x", true, PATTERN_LEN_MAX).unwrap();
+        let large = HandlePattern::new("(.*?)([a-c]?){200}x", true, PATTERN_LEN_MAX).unwrap();
         assert!(large.len() >= 16 * MATCHED_UNIT_LEN, "{}", large.len());
         assert_eq!(large.cost(9), 10 * large.len() / MATCHED_UNIT_LEN);
         // At the edge of what is left for it, and beyond.
-        assert!(Pattern::new("(.*?)([a-c]?){200}x", true, large.len()).is_ok());
-        let refused = Pattern::new("(.*?)([a-c]?){200}x", true, large.len() - 1).unwrap_err();
+        assert!(HandlePattern::new("(.*?)([a-c]?){200}x", true, large.len()).is_ok());
+        let refused = HandlePattern::new("(.*?)([a-c]?){200}x", true, large.len() - 1).unwrap_err();
         assert!(refused.why.contains("beside"), "{refused}");
     }
 }

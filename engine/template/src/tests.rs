@@ -1,16 +1,16 @@
 //! What templates make of handles.
 
 use crate::limit::{BUILT_LEN_MAX, MATCHED_LEN_MAX, REFERENCES_MAX, STEPS_MAX, VALUES_MAX};
-use crate::{BuildError, Built, Chain, Namespace, Parts, ReferencedTemplates, Templates};
+use crate::{BuildError, BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
 use handle_proto::value::Ttl;
 use handle_proto::{Permissions, Value};
 use std::collections::HashMap;
 
 /// References that lead to texts.
 #[derive(Default)]
-struct Stored(HashMap<(Vec<u8>, i32), String>);
+struct StoredTexts(HashMap<(Vec<u8>, i32), String>);
 
-impl Templates for Stored {
+impl Templates for StoredTexts {
     fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates> {
         let text = self.0.get(&(handle.to_vec(), index))?;
         Some(ReferencedTemplates::parse(text.as_bytes(), true).unwrap_or_default())
@@ -31,8 +31,8 @@ fn build_with(
     content: &str,
     extension: &str,
     base: &[Value<'_>],
-    stored: &Stored,
-) -> Result<Built, BuildError> {
+    stored: &StoredTexts,
+) -> Result<BuildOutcome, BuildError> {
     let namespace = Namespace::parse(format!("<namespace>{content}</namespace>").as_bytes(), true).unwrap();
     let mut chain = Chain::new();
     chain.push(&namespace);
@@ -41,11 +41,11 @@ fn build_with(
 }
 
 /// The values as `index type data`, one in a line.
-fn lines(built: Result<Built, BuildError>) -> String {
+fn lines(built: Result<BuildOutcome, BuildError>) -> String {
     match built {
-        Ok(Built::NotFound) => "not found".to_owned(),
+        Ok(BuildOutcome::NotFound) => "not found".to_owned(),
         Err(error) => error.to_string(),
-        Ok(Built::Values { bytes, count }) => {
+        Ok(BuildOutcome::Values { bytes, count }) => {
             let (mut rest, mut lines) = (bytes.as_slice(), Vec::new());
             while !rest.is_empty() {
                 let (value, after) = Value::split(rest).unwrap();
@@ -61,7 +61,7 @@ fn lines(built: Result<Built, BuildError>) -> String {
 
 /// What the template with this content makes of `1234/abc@{extension}`.
 fn made(content: &str, extension: &str) -> String {
-    lines(build_with(&format!("<template>{content}</template>"), extension, &base(), &Stored::default()))
+    lines(build_with(&format!("<template>{content}</template>"), extension, &base(), &StoredTexts::default()))
 }
 
 fn value_of(data: &str) -> String {
@@ -78,7 +78,9 @@ fn the_example_of_the_documents_works() {
 #[test]
 fn copied_values_keep_what_they_are_and_new_ones_are_plain() {
     let content = "<template><foreach><value data='x'/></foreach><value type='T' data='y'/></template>";
-    let Ok(Built::Values { bytes, .. }) = build_with(content, "", &base()[..1], &Stored::default()) else {
+    let Ok(BuildOutcome::Values { bytes, .. }) =
+        build_with(content, "", &base()[..1], &StoredTexts::default())
+    else {
         panic!("values")
     };
     let (copied, rest) = Value::split(&bytes).unwrap();
@@ -87,7 +89,9 @@ fn copied_values_keep_what_they_are_and_new_ones_are_plain() {
     assert_eq!((new.timestamp, new.ttl, new.permissions), (0, Ttl::DEFAULT, Permissions::DEFAULT));
     // Bytes that are no text come through whole.
     let content = "<template><foreach><value/></foreach></template>";
-    let Ok(Built::Values { bytes, .. }) = build_with(content, "", &base()[2..], &Stored::default()) else {
+    let Ok(BuildOutcome::Values { bytes, .. }) =
+        build_with(content, "", &base()[2..], &StoredTexts::default())
+    else {
         panic!("values")
     };
     assert_eq!(Value::split(&bytes).unwrap().0.data, b"\xff\x00");
@@ -192,19 +196,19 @@ fn loops_do_not_nest_and_unknown_elements_are_skipped() {
 fn all_templates_add_to_one_list() {
     let content =
         "<template><value type='A' data='1'/></template><template><value type='B' data='2'/></template>";
-    assert_eq!(lines(build_with(content, "", &[], &Stored::default())), "1 A 1\n2 B 2");
+    assert_eq!(lines(build_with(content, "", &[], &StoredTexts::default())), "1 A 1\n2 B 2");
 }
 
 #[test]
 fn without_templates_the_base_is_the_answer() {
     let expected = "1 URL http://e.org/d\n2 EMAIL a@e.org\n5 BINARY \u{fffd}\0";
-    assert_eq!(lines(build_with("<contact>x</contact>", "", &base(), &Stored::default())), expected);
+    assert_eq!(lines(build_with("<contact>x</contact>", "", &base(), &StoredTexts::default())), expected);
 }
 
 #[test]
 fn references_are_followed() {
     let stored = |index: i32, text: &str| (("1/t".as_bytes().to_vec(), index), text.to_owned());
-    let mut templates = Stored(HashMap::from([
+    let mut templates = StoredTexts(HashMap::from([
         stored(1, "<template><value type='A' data='${extension}'/></template>"),
         stored(2, "<x><template ref='1:1/t'/><template><value type='B' data='b'/></template></x>"),
         stored(3, "no XML"),
@@ -247,11 +251,11 @@ fn limits_hold_at_their_edges() {
         let index = |at: usize| i32::try_from(at).unwrap();
         let values: Vec<_> =
             bases.iter().enumerate().map(|(at, data)| Value::new(index(at), b"T", data)).collect();
-        build_with(&format!("<template>{content}</template>"), "", &values, &Stored::default())
+        build_with(&format!("<template>{content}</template>"), "", &values, &StoredTexts::default())
     };
-    let count = |built: Result<Built, BuildError>| match built {
-        Ok(Built::Values { count, .. }) => Ok(count),
-        Ok(Built::NotFound) => Ok(0),
+    let count = |built: Result<BuildOutcome, BuildError>| match built {
+        Ok(BuildOutcome::Values { count, .. }) => Ok(count),
+        Ok(BuildOutcome::NotFound) => Ok(0),
         Err(error) => Err(error),
     };
     let copy = "<foreach><value/></foreach>";

@@ -2,10 +2,10 @@
 
 /// Text into which parameters are put: `${name}`, `${name[n]}`, `${n}`, `$n`, `\c`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text(Vec<Piece>);
+pub(crate) struct TemplateText(Vec<TextPiece>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum TextPiece {
     Literal(String),
     Parameter(Parameter),
 }
@@ -34,7 +34,7 @@ impl Parameter {
     }
 }
 
-impl Text {
+impl TemplateText {
     pub(crate) fn parse(text: &str) -> Self {
         let (mut pieces, mut literal, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find(['$', '\\']) {
@@ -42,9 +42,9 @@ impl Text {
             rest = &rest[at..];
             if let Some((parameter, after)) = parameter(rest) {
                 if !literal.is_empty() {
-                    pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+                    pieces.push(TextPiece::Literal(std::mem::take(&mut literal)));
                 }
-                pieces.push(Piece::Parameter(parameter));
+                pieces.push(TextPiece::Parameter(parameter));
                 rest = after;
                 continue;
             }
@@ -57,12 +57,12 @@ impl Text {
         }
         literal.push_str(rest);
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(literal));
+            pieces.push(TextPiece::Literal(literal));
         }
         Self(pieces)
     }
 
-    pub(crate) fn pieces(&self) -> &[Piece] {
+    pub(crate) fn pieces(&self) -> &[TextPiece] {
         &self.0
     }
 }
@@ -84,12 +84,12 @@ fn parameter(text: &str) -> Option<(Parameter, &str)> {
 mod tests {
     use super::*;
 
-    fn literal(text: &str) -> Piece {
-        Piece::Literal(text.to_owned())
+    fn literal(text: &str) -> TextPiece {
+        TextPiece::Literal(text.to_owned())
     }
 
-    fn named(name: &str, group: Option<usize>) -> Piece {
-        Piece::Parameter(Parameter { name: name.to_owned(), group })
+    fn named(name: &str, group: Option<usize>) -> TextPiece {
+        TextPiece::Parameter(Parameter { name: name.to_owned(), group })
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
             ("${x[y]}", vec![named("x[y]", None)]),
             ("\u{fc}${\u{fc}}\\\u{fc}", vec![literal("\u{fc}"), named("\u{fc}", None), literal("\u{fc}")]),
         ] {
-            assert_eq!(Text::parse(text).pieces(), pieces, "{text}");
+            assert_eq!(TemplateText::parse(text).pieces(), pieces, "{text}");
         }
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::{ArgGroup, Parser, Subcommand};
 use clap_complete::Shell;
 use handle_loadgen::assertion::{Assertion, number};
-use handle_loadgen::names::Template;
+use handle_loadgen::names::NameTemplate;
 use handle_loadgen::recording::Speed;
-use handle_loadgen::{Form, Idle, Pattern, RunOptions, Transport, phases};
-use handle_net::Choice;
+use handle_loadgen::{AccessOrder, Idle, QuestionForm, RunOptions, StreamTransport, phases};
+use handle_net::DatapathChoice;
 
 use super::help;
 
@@ -81,7 +81,7 @@ pub(crate) struct AskArgs {
     pub(crate) target: String,
     /// How requests travel: udp, udp-trains, tcp, http or http-json.
     #[arg(long, value_name = "NAME", default_value = "udp")]
-    pub(crate) transport: Transport,
+    pub(crate) transport: StreamTransport,
     /// Over connections: how many of them each thread has, at most [default: 16].
     #[arg(long, value_name = "N")]
     pub(crate) connections: Option<usize>,
@@ -100,7 +100,7 @@ pub(crate) struct AskArgs {
     pub(crate) snapshot: Option<PathBuf>,
     /// Names that differ in a number, like 10.5072/test-{1..5000}.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["handles", "generate", "replay"])]
-    pub(crate) template: Option<Template>,
+    pub(crate) template: Option<NameTemplate>,
     /// So many made-up names, with the lengths and characters of real ones.
     #[arg(long, value_name = "N", value_parser = parse_rate, conflicts_with_all = ["handles", "replay"])]
     pub(crate) generate: Option<NonZeroU64>,
@@ -114,11 +114,11 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "N", default_value_t = RunOptions::HANDLES_MAX, conflicts_with = "replay")]
     pub(crate) handles_max: usize,
     /// Which is asked for next: uniform, zipf, zipf:EXPONENT or sequential.
-    #[arg(long, value_name = "NAME", default_value_t = Pattern::Uniform, conflicts_with = "replay")]
-    pub(crate) pattern: Pattern,
+    #[arg(long, value_name = "NAME", default_value_t = AccessOrder::Uniform, conflicts_with = "replay")]
+    pub(crate) pattern: AccessOrder,
     /// How is asked: WEIGHT=ATTRIBUTE+ATTRIBUTE, like 90=plain; again for a mix.
     #[arg(long = "mix", value_name = "FORM")]
-    pub(crate) forms: Vec<Form>,
+    pub(crate) forms: Vec<QuestionForm>,
     /// After which an answer is late.
     #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "1s")]
     pub(crate) timeout: Duration,
@@ -158,8 +158,8 @@ pub(crate) struct AskArgs {
     pub(crate) cores: Vec<usize>,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
     /// (portable), or the first of these that works (auto); in an open loop auto is portable, which is more on time.
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    pub(crate) datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    pub(crate) datapath: DatapathChoice,
     /// How the time until the next request is spent: looking at the clock (spin) takes a whole core and is most
     /// exact, sleeping leaves the core to others, and auto sleeps until shortly before.
     #[arg(long, value_name = "auto|spin|sleep", default_value_t = Idle::Auto)]
@@ -376,8 +376,8 @@ pub(crate) struct EchoArgs {
     pub(crate) answer_len: Option<usize>,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
     /// (portable), or the first of these that works (auto).
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    pub(crate) datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    pub(crate) datapath: DatapathChoice,
     /// The core to run on.
     #[arg(long, value_name = "N")]
     pub(crate) core: Option<usize>,
@@ -399,8 +399,8 @@ pub(crate) struct LimitArgs {
     pub(crate) window: usize,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
     /// (portable), or the first of these that works (auto).
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    pub(crate) datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    pub(crate) datapath: DatapathChoice,
     /// The core that asks and the one that answers; the first two that may be used, if there are two.
     #[arg(long, value_name = "ASK,ANSWER", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use handle_loadgen::Form;
+use handle_loadgen::QuestionForm;
 use handle_loadgen::assertion::MEASURES;
 
 pub(crate) const EXIT_CODES: &str = "\
@@ -128,7 +128,7 @@ pub(crate) fn run_long() -> String {
         }
         text.push('\n');
     };
-    table("Attributes of a form (--mix WEIGHT=ATTRIBUTE+ATTRIBUTE):", &Form::ATTRIBUTES);
+    table("Attributes of a form (--mix WEIGHT=ATTRIBUTE+ATTRIBUTE):", &QuestionForm::ATTRIBUTES);
     table("What can be promised (--assert MEASURE<BOUND, also <=, > and >=):", &MEASURES);
     text + RUN
 }

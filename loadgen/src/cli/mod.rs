@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::{CommandFactory, Parser};
-use handle_loadgen::comparison::{Side, compare};
+use handle_loadgen::comparison::{ComparisonSide, compare};
 use handle_loadgen::hostile::{HostileOptions, hostile};
 use handle_loadgen::html;
 use handle_loadgen::read::{REPORT_LEN_MAX, whole};
@@ -27,7 +27,7 @@ use handle_proto::printable::{Printable, PrintableLines};
 
 use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};
 use files::{check_files, write_json, write_text};
-use text::Text;
+use text::TextOutput;
 
 /// A promise does not hold.
 const BROKEN: u8 = 1;
@@ -86,16 +86,16 @@ fn resolve(target: &str) -> anyhow::Result<SocketAddr> {
 fn compare_command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let side = |first: &Path, more: &[_]| {
         let paths: Vec<_> = std::iter::once(first.to_owned()).chain(more.iter().cloned()).collect();
-        Side::read(&paths)
+        ComparisonSide::read(&paths)
     };
     let comparison = compare(&side(&args.a, &args.more_a)?, &side(&args.b, &args.more_b)?, args.seed);
-    Text::beside(&[args.json.as_deref()]).put(&comparison);
+    TextOutput::beside(&[args.json.as_deref()]).put(&comparison);
     write_json(args.json.as_deref(), &comparison)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn replay_command(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
-    let text = Text::beside(&[args.json.as_deref()]);
+    let text = TextOutput::beside(&[args.json.as_deref()]);
     check_files(&[args.json.as_deref()])?;
     let mismatches = replay::read(&args.file)?;
     let target = resolve(&args.target)?;
@@ -121,7 +121,7 @@ fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
         ..HostileOptions::new(resolve(&args.target)?, args.probe.clone().into_bytes())
     };
     let files = [args.json.as_deref(), args.junit.as_deref()];
-    let text = Text::beside(&files);
+    let text = TextOutput::beside(&files);
     check_files(&files)?;
     let report = hostile(&options, |progress| {
         if !args.quiet {
@@ -170,7 +170,7 @@ fn limit_command(args: &LimitArgs) -> anyhow::Result<ExitCode> {
         datapath: args.datapath,
         cores,
     };
-    let text = Text::beside(&[args.json.as_deref()]);
+    let text = TextOutput::beside(&[args.json.as_deref()]);
     check_files(&[args.json.as_deref()])?;
     let report = limit(&options, |second| {
         if !args.quiet && !second.is_rest {
@@ -191,7 +191,7 @@ fn echo_command(args: &EchoArgs) -> anyhow::Result<ExitCode> {
         datapath: args.datapath,
         core: args.core,
     };
-    let text = Text::beside(&[]);
+    let text = TextOutput::beside(&[]);
     let ready = |address: SocketAddr, _, reason: &str| {
         text.line(format_args!("answers on {address} over UDP ({reason}); stops on Ctrl-C"));
     };

@@ -8,22 +8,22 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use handle_loadgen::find_max::{Bound, Search, find_max};
+use handle_loadgen::find_max::{RateBound, Search, find_max};
 use handle_loadgen::html;
-use handle_loadgen::live::{Screen, View};
+use handle_loadgen::live::{LiveView, Screen};
 use handle_loadgen::phases::{self, BadLine};
 use handle_loadgen::prometheus::Exporter;
 use handle_loadgen::read::{SCHEDULE_LEN_MAX, whole};
 use handle_loadgen::schedule::Phase;
 use handle_loadgen::series::{HistogramLog, write_csv};
 use handle_loadgen::{
-    Error, Form, KeySource, LimitReport, Load, Names, Report, RunOptions, Second, Streams, Transport, Truth,
-    Verify, replay, run,
+    Error, KeySource, LimitReport, LoadPattern, NameOptions, QuestionForm, ReferenceData, RunOptions,
+    RunReport, SecondCounts, StreamTransport, Streams, Verify, replay, run,
 };
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs};
 use super::files::{check_files, create, write, write_json, write_text};
-use super::text::Text;
+use super::text::TextOutput;
 use super::{BROKEN, INVALID, go_on, resolve, stop_on_signal};
 
 /// Load and timeout of `--quick`: with the wait for late answers, five seconds in all.
@@ -68,23 +68,23 @@ fn files(args: &RunArgs) -> [Option<&Path>; 5] {
 
 /// What is told of each second.
 struct Watchers {
-    text: Text,
-    output: Output,
+    text: TextOutput,
+    output: RunOutput,
     log: Option<HistogramLog<Box<dyn Write>>>,
     exporter: Option<Exporter>,
     /// The first that went wrong with them, which must not end the run.
     failed: Option<io::Error>,
 }
 
-enum Output {
+enum RunOutput {
     Nothing,
     Lines,
-    Screen(Box<(Screen, View)>),
+    Screen(Box<(Screen, LiveView)>),
 }
 
-impl Output {
+impl RunOutput {
     /// The live view on a terminal that can show one, and else lines.
-    fn open(args: &RunArgs, options: &RunOptions, text: Text) -> Self {
+    fn open(args: &RunArgs, options: &RunOptions, text: TextOutput) -> Self {
         if args.quiet {
             return Self::Nothing;
         }
@@ -94,17 +94,17 @@ impl Output {
         }
         let title = format!("handle-loadgen: {} over {}", options.target, options.transport);
         let duration = match &options.load {
-            Load::Recorded(_) => None,
-            Load::Phases(phases) => Some(phases.iter().map(|phase| phase.duration).sum()),
-            Load::Open { .. } | Load::Closed { .. } => Some(options.duration),
+            LoadPattern::Recorded(_) => None,
+            LoadPattern::Phases(phases) => Some(phases.iter().map(|phase| phase.duration).sum()),
+            LoadPattern::Open { .. } | LoadPattern::Closed { .. } => Some(options.duration),
         };
         // https://no-color.org: any text but an empty one.
         let is_colored = env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
-        let view = View::new(title, duration.as_ref().map(Duration::as_secs_f64), is_colored);
+        let view = LiveView::new(title, duration.as_ref().map(Duration::as_secs_f64), is_colored);
         Screen::open().map_or(Self::Lines, |screen| Self::Screen(Box::new((screen, view))))
     }
 
-    fn each(&mut self, second: &Second, text: Text) -> io::Result<()> {
+    fn each(&mut self, second: &SecondCounts, text: TextOutput) -> io::Result<()> {
         match self {
             Self::Nothing => {}
             _ if second.is_rest => {}
@@ -129,11 +129,11 @@ impl Watchers {
             Exporter::listen(address).with_context(|| format!("cannot listen on {address} for Prometheus"))
         });
         let (log, exporter) = (log.transpose()?, exporter.transpose()?);
-        let text = Text::beside(&files(args));
-        Ok(Self { text, output: Output::open(args, options, text), log, exporter, failed: None })
+        let text = TextOutput::beside(&files(args));
+        Ok(Self { text, output: RunOutput::open(args, options, text), log, exporter, failed: None })
     }
 
-    fn each(&mut self, second: &Second) {
+    fn each(&mut self, second: &SecondCounts) {
         let shown = self.output.each(second, self.text);
         if let Some(exporter) = &mut self.exporter {
             exporter.update(second);
@@ -146,7 +146,7 @@ impl Watchers {
 
     /// Gives the terminal back: a second signal ends the process as it is.
     fn leave(&mut self) {
-        self.output = Output::Nothing;
+        self.output = RunOutput::Nothing;
     }
 
     fn finish(self) -> anyhow::Result<()> {
@@ -156,7 +156,7 @@ impl Watchers {
 }
 
 /// Writes all of them that can be written, and says what was wrong with the first that cannot.
-fn write_files(args: &RunArgs, report: &Report) -> anyhow::Result<()> {
+fn write_files(args: &RunArgs, report: &RunReport) -> anyhow::Result<()> {
     let page = |path: &Path| {
         let json = serde_json::to_value(report).context("cannot make a page of the report")?;
         write_text(path, &html::page(&json).map_err(Error::Option)?)
@@ -184,24 +184,24 @@ fn run_options(args: &RunArgs) -> anyhow::Result<RunOptions> {
     Ok(options)
 }
 
-fn load(args: &RunArgs, duration: Duration) -> anyhow::Result<Load> {
+fn load(args: &RunArgs, duration: Duration) -> anyhow::Result<LoadPattern> {
     if let Some(rate) = args.rate {
-        return Ok(Load::Open { rate });
+        return Ok(LoadPattern::Open { rate });
     }
     if let Some((from, to)) = args.ramp {
-        return Ok(Load::Phases(vec![Phase { duration, from, to }]));
+        return Ok(LoadPattern::Phases(vec![Phase { duration, from, to }]));
     }
     if let Some(path) = &args.schedule {
-        return Ok(Load::Phases(read_schedule(path)?));
+        return Ok(LoadPattern::Phases(read_schedule(path)?));
     }
     if let Some(speed) = args.speed {
-        return Ok(Load::Recorded(speed));
+        return Ok(LoadPattern::Recorded(speed));
     }
     if args.steps.is_empty() {
-        return Ok(Load::Closed { window: args.window });
+        return Ok(LoadPattern::Closed { window: args.window });
     }
     let steps = u32::try_from(args.steps.len()).unwrap_or(u32::MAX);
-    Ok(Load::Phases(args.steps.iter().map(|rate| Phase::constant(*rate, duration / steps)).collect()))
+    Ok(LoadPattern::Phases(args.steps.iter().map(|rate| Phase::constant(*rate, duration / steps)).collect()))
 }
 
 fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
@@ -217,19 +217,19 @@ fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
 fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
     let target = resolve(&args.target)?;
     let names = match args {
-        AskArgs { handles: Some(file), .. } => Names::File(file.clone()),
-        AskArgs { template: Some(template), .. } => Names::Template(template.clone()),
-        AskArgs { generate: Some(count), .. } => Names::Generated(count.get()),
+        AskArgs { handles: Some(file), .. } => NameOptions::File(file.clone()),
+        AskArgs { template: Some(template), .. } => NameOptions::Template(template.clone()),
+        AskArgs { generate: Some(count), .. } => NameOptions::Generated(count.get()),
         AskArgs { replay: Some(path), .. } => {
-            Names::Recording { path: path.clone(), port: args.replay_port.unwrap_or(target.port()) }
+            NameOptions::Recording { path: path.clone(), port: args.replay_port.unwrap_or(target.port()) }
         }
-        AskArgs { snapshot: Some(dir), .. } => Names::Snapshot(dir.clone()),
+        AskArgs { snapshot: Some(dir), .. } => NameOptions::Snapshot(dir.clone()),
         _ => bail!(Error::Option("names are needed: --handles FILE or --snapshot DIR".to_owned())),
     };
     let truth = match (args.verify, &args.snapshot, &args.records) {
-        (true, Some(dir), _) => Some(Truth::Snapshot(dir.clone())),
-        (_, _, Some(file)) => Some(Truth::Records(file.clone())),
-        _ => args.first_pass.then_some(Truth::FirstPass),
+        (true, Some(dir), _) => Some(ReferenceData::Snapshot(dir.clone())),
+        (_, _, Some(file)) => Some(ReferenceData::Records(file.clone())),
+        _ => args.first_pass.then_some(ReferenceData::FirstPass),
     };
     let verify = truth.map(|truth| Verify {
         staleness_max: args.staleness,
@@ -241,19 +241,21 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         ..Verify::with(truth)
     });
     let transport = match (args.transport, args.connections, args.pipeline, args.per_connection) {
-        (Transport::Stream(streams), connections, pipeline, requests) => Transport::Stream(Streams {
-            connections: connections.unwrap_or(streams.connections),
-            pipeline: pipeline.unwrap_or(streams.pipeline),
-            requests: requests.unwrap_or(streams.requests),
-            ..streams
-        }),
+        (StreamTransport::Stream(streams), connections, pipeline, requests) => {
+            StreamTransport::Stream(Streams {
+                connections: connections.unwrap_or(streams.connections),
+                pipeline: pipeline.unwrap_or(streams.pipeline),
+                requests: requests.unwrap_or(streams.requests),
+                ..streams
+            })
+        }
         (datagrams, None, None, None) => datagrams,
         (datagrams, ..) => {
             let what = "--connections, --pipeline and --per-connection are for tcp, http and http-json";
             bail!(Error::Option(format!("{what}, not for {datagrams}")))
         }
     };
-    let forms = if args.forms.is_empty() { vec![Form::default()] } else { args.forms.clone() };
+    let forms = if args.forms.is_empty() { vec![QuestionForm::default()] } else { args.forms.clone() };
     Ok(RunOptions {
         host: Some(args.target.clone()),
         transport,
@@ -288,7 +290,7 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     };
     let at = |rate: u64, duration: Duration| {
         let rate = rate.try_into().map_err(|_| Error::Option("a rate is above 0".to_owned()))?;
-        let options = RunOptions { load: Load::Open { rate }, duration, ..options.clone() };
+        let options = RunOptions { load: LoadPattern::Open { rate }, duration, ..options.clone() };
         let mut stopped = false;
         let report = run(&options, |_| {
             stopped = go_on(&stop).is_break();
@@ -299,7 +301,7 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     if !args.warm_up.is_zero() {
         at(args.from.get(), args.warm_up)?;
     }
-    let text = Text::beside(&[args.json.as_deref()]);
+    let text = TextOutput::beside(&[args.json.as_deref()]);
     let report = find_max(&search, at, |trial, is_good| {
         if !args.quiet {
             text.line(format_args!("{trial}  {}", if is_good { "good" } else { "too high" }));
@@ -309,7 +311,7 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     write_json(args.json.as_deref(), &report)?;
     Ok(match (report.rate, report.bound) {
         (Some(_), _) => ExitCode::SUCCESS,
-        (None, Bound::Stopped) => ExitCode::from(INVALID),
+        (None, RateBound::Stopped) => ExitCode::from(INVALID),
         (None, _) => ExitCode::from(BROKEN),
     })
 }

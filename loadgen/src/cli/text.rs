@@ -10,11 +10,11 @@ use super::files::is_stdout;
 
 /// The text of one command. Nobody has to read it: a pipe that is closed ends neither a run nor its report.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Text {
+pub(super) struct TextOutput {
     to_stderr: bool,
 }
 
-impl Text {
+impl TextOutput {
     /// To standard output, or to standard error when one of the `files` is standard output.
     pub(super) fn beside(files: &[Option<&Path>]) -> Self {
         Self { to_stderr: files.iter().flatten().any(|path| is_stdout(path)) }

@@ -5,17 +5,17 @@
 //! make the interval wider than if each second stood for itself, which it does not. Of few samples those that are drawn again
 //! are too much alike, which is made good by what Student's distribution is wider than the normal one.
 
-use crate::random::Random;
+use crate::random::RandomGenerator;
 
 /// How often samples are drawn again.
 pub(super) const ROUNDS: usize = 4000;
 
 /// The samples of each run of a side.
-pub(super) type Runs = Vec<Vec<f64>>;
+pub(super) type SampleRuns = Vec<Vec<f64>>;
 
 /// What two sides have to do with each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Difference {
+pub(super) struct MeanDifference {
     /// Where B - A lies with a confidence of 95 %.
     pub(super) interval: (f64, f64),
     /// Where (B - A) / A lies, where A is never 0.
@@ -23,20 +23,25 @@ pub(super) struct Difference {
 }
 
 /// The mean of all samples; 0 of none.
-pub(super) fn mean(runs: &Runs) -> f64 {
+pub(super) fn mean(runs: &SampleRuns) -> f64 {
     let samples = || runs.iter().flatten();
     samples().sum::<f64>() / samples().count().max(1) as f64
 }
 
 /// How B differs from A. Runs without samples are left out; both sides need one with some.
-pub(super) fn difference(a: &Runs, b: &Runs, rounds: usize, random: &mut Random) -> Difference {
+pub(super) fn difference(
+    a: &SampleRuns,
+    b: &SampleRuns,
+    rounds: usize,
+    random: &mut RandomGenerator,
+) -> MeanDifference {
     let means: Vec<_> = (0..rounds).map(|_| (drawn_mean(a, random), drawn_mean(b, random))).collect();
     let has_share = means.iter().all(|(a, _)| *a != 0.0);
     let (mean_a, mean_b, factor) = (mean(a), mean(b), widening(units(a) + units(b)));
     let around = |found: f64, (low, high): (f64, f64)| {
         (found - factor * (found - low).max(0.0), found + factor * (high - found).max(0.0))
     };
-    Difference {
+    MeanDifference {
         interval: around(mean_b - mean_a, middle(means.iter().map(|(a, b)| b - a))),
         change: has_share
             .then(|| around(mean_b / mean_a - 1.0, middle(means.iter().map(|(a, b)| b / a - 1.0)))),
@@ -44,7 +49,7 @@ pub(super) fn difference(a: &Runs, b: &Runs, rounds: usize, random: &mut Random)
 }
 
 /// How many draws make up a mean: runs, or the blocks of a single one.
-fn units(runs: &Runs) -> usize {
+fn units(runs: &SampleRuns) -> usize {
     match &runs[..] {
         [run] => run.len() / block_len(run.len()),
         runs => runs.len(),
@@ -75,7 +80,7 @@ fn middle(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 /// The mean of as many runs as there are, drawn with repetition, and of as many samples of each.
-fn drawn_mean(runs: &Runs, random: &mut Random) -> f64 {
+fn drawn_mean(runs: &SampleRuns, random: &mut RandomGenerator) -> f64 {
     let (mut sum, mut count) = (0.0, 0);
     for number in 0..runs.len() {
         let run = &runs[if runs.len() == 1 { number } else { below(random, runs.len()) }];
@@ -98,7 +103,7 @@ fn block_len(samples: usize) -> usize {
     (samples as f64).cbrt().round().max(1.0) as usize
 }
 
-fn below(random: &mut Random, end: usize) -> usize {
+fn below(random: &mut RandomGenerator, end: usize) -> usize {
     usize::try_from(random.below(end as u64)).unwrap_or(0)
 }
 
@@ -109,22 +114,22 @@ mod tests {
     const FEWER: usize = 400;
 
     /// Numbers around 0 with a variance of 1 (twelve even ones are all but normal).
-    fn normal(random: &mut Random) -> f64 {
+    fn normal(random: &mut RandomGenerator) -> f64 {
         (0..12).map(|_| random.unit()).sum::<f64>() - 6.0
     }
 
-    fn differs(difference: &Difference) -> bool {
+    fn differs(difference: &MeanDifference) -> bool {
         difference.interval.0 > 0.0 || difference.interval.1 < 0.0
     }
 
     #[test]
     fn known_data_has_its_known_interval() {
-        let mut random = Random::new(11, 0);
+        let mut random = RandomGenerator::new(11, 0);
         let mut side = |mean: f64, deviation: f64, len: usize| {
             vec![(0..len).map(|_| mean + deviation * normal(&mut random)).collect::<Vec<_>>()]
         };
         let (a, b) = (side(100.0, 8.0, 400), side(103.0, 6.0, 900));
-        let found = difference(&a, &b, ROUNDS, &mut Random::new(1, 0));
+        let found = difference(&a, &b, ROUNDS, &mut RandomGenerator::new(1, 0));
         // As the textbook has it: 1.96 standard errors of a difference of means on both sides.
         let error = 1.96 * (64.0 / 400.0f64 + 36.0 / 900.0).sqrt();
         let middle = mean(&b) - mean(&a);
@@ -139,17 +144,17 @@ mod tests {
 
     #[test]
     fn without_spread_there_is_nothing_to_doubt() {
-        let random = &mut Random::new(1, 0);
+        let random = &mut RandomGenerator::new(1, 0);
         let found = difference(&vec![vec![4.0; 9]], &vec![vec![5.0; 5], vec![5.0; 2]], FEWER, random);
-        assert_eq!(found, Difference { interval: (1.0, 1.0), change: Some((0.25, 0.25)) });
+        assert_eq!(found, MeanDifference { interval: (1.0, 1.0), change: Some((0.25, 0.25)) });
         let found = difference(&vec![vec![0.0; 9]], &vec![vec![5.0; 5]], FEWER, random);
-        assert_eq!(found, Difference { interval: (5.0, 5.0), change: None });
+        assert_eq!(found, MeanDifference { interval: (5.0, 5.0), change: None });
     }
 
     /// How many of 60 pairs of sides that do not differ are said to.
-    fn wrong(mut side: impl FnMut(&mut Random) -> Runs) -> usize {
+    fn wrong(mut side: impl FnMut(&mut RandomGenerator) -> SampleRuns) -> usize {
         let is_wrong = |seed: &u64| {
-            let mut random = Random::new(*seed, 3);
+            let mut random = RandomGenerator::new(*seed, 3);
             let (a, b) = (side(&mut random), side(&mut random));
             differs(&difference(&a, &b, FEWER, &mut random))
         };
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn seconds_that_are_like_the_one_before_are_no_proof() {
-        let side = |random: &mut Random| {
+        let side = |random: &mut RandomGenerator| {
             let mut level = 0.0;
             let mut next = || {
                 level = 0.5 * level + normal(random);
@@ -178,7 +183,7 @@ mod tests {
 
     #[test]
     fn runs_that_differ_among_themselves_are_no_proof() {
-        let side = |random: &mut Random| {
+        let side = |random: &mut RandomGenerator| {
             let mut run = || {
                 let level = 1000.0 + 20.0 * normal(random);
                 (0..20).map(|_| level + normal(random)).collect()
@@ -192,7 +197,7 @@ mod tests {
     #[test]
     fn few_samples_prove_little() {
         for (runs, seconds) in [(1, 3), (1, 6), (2, 10), (3, 10)] {
-            let side = |random: &mut Random| {
+            let side = |random: &mut RandomGenerator| {
                 let mut run = || {
                     let level = if runs > 1 { 1000.0 + 20.0 * normal(random) } else { 1000.0 };
                     (0..seconds).map(|_| level + normal(random)).collect()

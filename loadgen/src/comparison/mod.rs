@@ -12,16 +12,16 @@ use handle_proto::printable::Printable;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::random::Random;
+use crate::random::RandomGenerator;
 use crate::read::{REPORT_LEN_MAX, whole};
-use bootstrap::{ROUNDS, Runs, difference, mean};
+use bootstrap::{ROUNDS, SampleRuns, difference, mean};
 
 /// Name and version of the form of [`Comparison`].
 pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/2";
 
 /// What is read of a report.
 #[derive(Clone, Debug, Deserialize)]
-struct Run {
+struct ComparedRun {
     schema: String,
     seconds: Vec<Sample>,
     accounts: Sums,
@@ -58,11 +58,11 @@ struct Sums {
 
 /// The runs of one side.
 #[derive(Clone, Debug, Default)]
-pub struct Side {
-    runs: Vec<Run>,
+pub struct ComparisonSide {
+    runs: Vec<ComparedRun>,
 }
 
-impl Side {
+impl ComparisonSide {
     /// Reads reports that `run --json` wrote.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Side {
     }
 
     fn add(&mut self, text: &[u8]) -> Result<(), String> {
-        let run: Run =
+        let run: ComparedRun =
             serde_json::from_slice(text).map_err(|error| format!("no report of a run: {error}"))?;
         if !run.schema.starts_with("handle-loadgen/run/") {
             return Err(format!("its schema is {}, not that of a run", run.schema));
@@ -91,25 +91,25 @@ impl Side {
         Ok(())
     }
 
-    fn answered(&self) -> Runs {
+    fn answered(&self) -> SampleRuns {
         let rates = |run| whole_seconds(run).iter().map(|second| second.answered_per_s).collect();
         self.runs.iter().map(rates).collect()
     }
 
     /// Times of the seconds in which there was an answer: the others have none, and some runs may have none at all.
-    fn times(&self, measure: fn(&Sample) -> f64) -> Runs {
+    fn times(&self, measure: fn(&Sample) -> f64) -> SampleRuns {
         let of = |run| whole_seconds(run).iter().filter(|sample| sample.has_answers()).map(measure).collect();
         self.runs.iter().map(of).filter(|times: &Vec<_>| !times.is_empty()).collect()
     }
 
     /// Requests given up in each second, as a share of those sent in it. One whose answer came late is no longer among
     /// those that are lost, and was not answered in time all the same.
-    fn losses(&self) -> Runs {
+    fn losses(&self) -> SampleRuns {
         let lost = |pair: &[Sample]| {
             let [before, second] = [pair[0], pair[1]];
             (second.lost_so_far - before.lost_so_far + second.late) / second.sent.max(1) as f64
         };
-        let of = |run: &Run| {
+        let of = |run: &ComparedRun| {
             let len = whole_seconds(run).len();
             // With the second before the first of them, which says what had been lost till then.
             run.seconds[..=len].windows(2).map(lost).collect()
@@ -125,7 +125,7 @@ impl Side {
 }
 
 /// The seconds in which requests were sent, without the first and the last.
-fn whole_seconds(run: &Run) -> &[Sample] {
+fn whole_seconds(run: &ComparedRun) -> &[Sample] {
     let sending = run.seconds.iter().rposition(|second| second.sent > 0).unwrap_or(0);
     run.seconds.get(1..sending).unwrap_or_default()
 }
@@ -136,7 +136,7 @@ pub struct Comparison {
     /// [`COMPARISON_SCHEMA`].
     pub schema: &'static str,
     /// What was measured, one after the other; times only where both sides have some.
-    pub measures: Vec<Compared>,
+    pub measures: Vec<MeasureComparison>,
     /// Requests without an answer in time, as a share of those sent: of A and of B.
     pub loss: (f64, f64),
     /// Where the difference of what was lost, second by second, lies with a confidence of 95 %, as such a share.
@@ -147,7 +147,7 @@ pub struct Comparison {
 
 /// One measure on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Compared {
+pub struct MeasureComparison {
     /// Which.
     pub name: &'static str,
     /// Seconds measured, of A and of B.
@@ -173,7 +173,7 @@ const SAMPLES_MIN: usize = 3;
 
 /// Compares the side A with B. The same `seed` gives the same intervals.
 #[must_use]
-pub fn compare(a: &Side, b: &Side, seed: u64) -> Comparison {
+pub fn compare(a: &ComparisonSide, b: &ComparisonSide, seed: u64) -> Comparison {
     let times = |name, measure: fn(&Sample) -> f64| {
         let (a, b) = (a.times(measure), b.times(measure));
         (!a.is_empty() && !b.is_empty()).then(|| compare_runs(name, &a, &b, seed))
@@ -193,12 +193,12 @@ pub fn compare(a: &Side, b: &Side, seed: u64) -> Comparison {
     }
 }
 
-fn compare_runs(name: &'static str, a: &Runs, b: &Runs, seed: u64) -> Compared {
-    let found = difference(a, b, ROUNDS, &mut Random::new(seed, 0));
+fn compare_runs(name: &'static str, a: &SampleRuns, b: &SampleRuns, seed: u64) -> MeasureComparison {
+    let found = difference(a, b, ROUNDS, &mut RandomGenerator::new(seed, 0));
     let (mean_a, mean_b) = (mean(a), mean(b));
-    let len = |runs: &Runs| runs.iter().map(Vec::len).sum();
+    let len = |runs: &SampleRuns| runs.iter().map(Vec::len).sum();
     let samples: (usize, usize) = (len(a), len(b));
-    Compared {
+    MeasureComparison {
         name,
         samples,
         a: mean_a,
@@ -227,7 +227,7 @@ fn verdict(interval: (f64, f64), samples: (usize, usize)) -> &'static str {
 /// Members of the setting that may differ between two runs that are to be compared.
 const MAY_DIFFER: [&str; 3] = ["target", "datapath", "seed"];
 
-fn warnings(a: &Side, b: &Side) -> Vec<String> {
+fn warnings(a: &ComparisonSide, b: &ComparisonSide) -> Vec<String> {
     let mut warnings = Vec::new();
     for (side, name) in [(a, "A"), (b, "B")] {
         for (number, run) in (1..).zip(&side.runs) {
@@ -261,7 +261,7 @@ impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<12}{:>14}{:>14}{:>14}{:>24}", "", "A", "B", "change", "95 % interval")?;
         for compared in &self.measures {
-            let Compared { name, a, b, difference_interval: (low, high), .. } = compared;
+            let MeasureComparison { name, a, b, difference_interval: (low, high), .. } = compared;
             write!(f, "{name:<12}{a:>14.0}{b:>14.0}")?;
             match (compared.change, compared.interval) {
                 (Some(change), Some((low, high))) => {
@@ -290,8 +290,8 @@ impl fmt::Display for Comparison {
 mod tests {
     use super::*;
 
-    fn side(answered_per_s: f64, spread: f64, seed: u64) -> Side {
-        let mut random = Random::new(seed, 0);
+    fn side(answered_per_s: f64, spread: f64, seed: u64) -> ComparisonSide {
+        let mut random = RandomGenerator::new(seed, 0);
         let mut near = |middle: f64| middle * (1.0 + spread * (random.unit() - 0.5));
         let sample = |answered_per_s: f64, ns: f64| {
             serde_json::json!({
@@ -306,7 +306,7 @@ mod tests {
             "schema": "handle-loadgen/run/3", "seconds": seconds, "invalid": [],
             "accounts": {"sent": 1000, "lost": 10, "late": 0}, "setting": {"rate": seed, "target": seed},
         });
-        let mut side = Side::default();
+        let mut side = ComparisonSide::default();
         side.add(report.to_string().as_bytes()).unwrap();
         side
     }
@@ -317,7 +317,7 @@ mod tests {
         let chance = compare(&base, &same, 1);
         assert!(chance.measures.iter().all(|measure| !measure.differs), "{chance}");
         let real = compare(&base, &faster, 1);
-        let Compared { differs, change, interval, samples, .. } = real.measures[0];
+        let MeasureComparison { differs, change, interval, samples, .. } = real.measures[0];
         let (change, interval) = (change.unwrap(), interval.unwrap());
         assert!(differs && (0.03..0.07).contains(&change), "{real}");
         assert!(
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn one_or_two_seconds_show_no_difference() {
-        let cut = |mut side: Side, seconds: usize| {
+        let cut = |mut side: ComparisonSide, seconds: usize| {
             side.runs[0].seconds.truncate(seconds + 2);
             side
         };
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn other_files_are_refused() {
-        let mut side = Side::default();
+        let mut side = ComparisonSide::default();
         for (text, says) in [
             ("{}", "no report of a run"),
             (

@@ -13,13 +13,13 @@ use handle_proto::{OpFlags, ResponseCode};
 use serde::Serialize;
 
 use super::HostileOptions;
-use super::mutate::{Case, request};
+use super::mutate::{HostileCase, request};
 use crate::replay::{exchange_tcp, exchange_udp, read_until};
 
 /// What is wrong with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fault {
+pub enum ServerFault {
     /// It does not answer a plain question any more.
     Silent,
     /// It answers the plain question otherwise than before.
@@ -28,7 +28,7 @@ pub enum Fault {
     Unsound,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ServerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Silent => "the server did not answer a plain question any more",
@@ -40,9 +40,9 @@ impl fmt::Display for Fault {
 
 /// What a case did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Struck {
+pub(super) struct CaseOutcome {
     pub(super) is_answered: bool,
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<ServerFault>,
 }
 
 /// Sockets, and what the server says when it is well.
@@ -92,7 +92,7 @@ impl Attack {
 
     /// Asks the plain question, and remembers its first answer.
     pub(super) fn is_alive(&mut self) -> io::Result<bool> {
-        Ok(self.fault()? != Some(Fault::Silent))
+        Ok(self.fault()? != Some(ServerFault::Silent))
     }
 
     /// Waits until the server answers as it did at first, or somebody stops it.
@@ -114,7 +114,7 @@ impl Attack {
     }
 
     /// What is wrong with the answer to the plain question.
-    fn fault(&mut self) -> io::Result<Option<Fault>> {
+    fn fault(&mut self) -> io::Result<Option<ServerFault>> {
         for _ in 0..PROBES {
             // Ids of their own, apart from those of cases.
             self.probes = self.probes % 0x00ff_ffff + 1;
@@ -125,10 +125,10 @@ impl Attack {
             // By the fastest of them: one that was held up says nothing about how far away the server is.
             let patience = (4 * asked.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
             self.patience = self.patience.min(patience);
-            let Ok(message) = Message::decode(&answer) else { return Ok(Some(Fault::Changed)) };
+            let Ok(message) = Message::decode(&answer) else { return Ok(Some(ServerFault::Changed)) };
             let said = (message.header.response_code, message.body.to_vec());
             return Ok(match &self.well {
-                Some(well) if *well != said => Some(Fault::Changed),
+                Some(well) if *well != said => Some(ServerFault::Changed),
                 Some(_) => None,
                 None => {
                     self.well = Some(said);
@@ -136,11 +136,11 @@ impl Attack {
                 }
             });
         }
-        Ok(Some(Fault::Silent))
+        Ok(Some(ServerFault::Silent))
     }
 
     /// Sends a case when it is due, looks at its answer, and asks the plain question.
-    pub(super) fn strike(&mut self, case: &Case) -> io::Result<Struck> {
+    pub(super) fn strike(&mut self, case: &HostileCase) -> io::Result<CaseOutcome> {
         let now = Instant::now();
         thread::sleep(self.due.saturating_duration_since(now));
         // What was late is not made up for: the rate is the most that there may be.
@@ -148,14 +148,14 @@ impl Attack {
         let (is_answered, is_sound) =
             if self.over_tcp { self.strike_tcp(case)? } else { self.strike_udp(case)? };
         let fault = match self.fault()? {
-            None if !is_sound => Some(Fault::Unsound),
+            None if !is_sound => Some(ServerFault::Unsound),
             fault => fault,
         };
-        Ok(Struck { is_answered, fault })
+        Ok(CaseOutcome { is_answered, fault })
     }
 
     /// Whether there was an answer, and whether all of them are sound.
-    fn strike_udp(&self, case: &Case) -> io::Result<(bool, bool)> {
+    fn strike_udp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
         for datagram in &case.datagrams {
             // What was said about an earlier datagram, as that nobody listens, is the probe's to find out.
             let _ = self.socket.send(datagram);
@@ -183,7 +183,7 @@ impl Attack {
         Ok((is_answered, is_sound))
     }
 
-    fn strike_tcp(&self, case: &Case) -> io::Result<(bool, bool)> {
+    fn strike_tcp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
         // That nobody listens is the probe's to find out.
         let Ok(mut stream) = TcpStream::connect_timeout(&self.target, self.timeout) else {
             return Ok((false, true));

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::options::RunOptions;
-use crate::random::Random;
+use crate::random::RandomGenerator;
 use attack::Attack;
-pub use attack::Fault;
-pub use mutate::{Case, KINDS, Kind};
-pub use verdict::{Finding, HOSTILE_SCHEMA, HostileReport, KindCount};
+pub use attack::ServerFault;
+pub use mutate::{HostileCase, KINDS, MutationKind};
+pub use verdict::{HOSTILE_SCHEMA, HostileFinding, HostileReport, KindCount};
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ pub fn is_private(address: IpAddr) -> bool {
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct HostileProgress {
     /// Cases sent.
     pub cases: u64,
     /// Of these, with an answer.
@@ -92,15 +92,15 @@ pub struct Progress {
 }
 
 /// How long it goes on, and who is told meanwhile.
-struct Course<'a> {
+struct HostileCourse<'a> {
     until: Instant,
     told: Instant,
-    state: Progress,
+    state: HostileProgress,
     is_stopped: bool,
-    progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+    progress: &'a mut dyn FnMut(HostileProgress) -> ControlFlow<()>,
 }
 
-impl Course<'_> {
+impl HostileCourse<'_> {
     /// Tells how far it has come, about once a second; whether somebody stopped it.
     fn is_stopped(&mut self) -> bool {
         if !self.is_stopped && self.told.elapsed() >= Duration::from_secs(1) {
@@ -124,7 +124,7 @@ impl Course<'_> {
 /// with, or a socket cannot be used.
 pub fn hostile(
     options: &HostileOptions,
-    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    mut progress: impl FnMut(HostileProgress) -> ControlFlow<()>,
 ) -> Result<HostileReport, Error> {
     check(options)?;
     let mut attack = Attack::open(options).map_err(Error::Open)?;
@@ -134,17 +134,17 @@ pub fn hostile(
     }
     let mut report = HostileReport::new(options);
     let started = Instant::now();
-    let mut course = Course {
+    let mut course = HostileCourse {
         until: started + options.duration,
         told: started,
-        state: Progress::default(),
+        state: HostileProgress::default(),
         is_stopped: false,
         progress: &mut progress,
     };
-    let mut random = Random::new(options.seed, 0);
+    let mut random = RandomGenerator::new(options.seed, 0);
     let is_enough = |cases: u64| options.cases > 0 && cases >= options.cases;
     while !is_enough(course.state.cases) && !course.is_over() {
-        let case = Case::make(&options.probe, &mut random);
+        let case = HostileCase::make(&options.probe, &mut random);
         let outcome = attack.strike(&case).map_err(Error::Open)?;
         course.state.cases += 1;
         course.state.answered += u64::from(outcome.is_answered);
@@ -192,18 +192,18 @@ fn check(options: &HostileOptions) -> Result<(), Error> {
 fn pursue(
     attack: &mut Attack,
     options: &HostileOptions,
-    course: &mut Course<'_>,
-    case: Case,
-    fault: Fault,
-) -> std::io::Result<Finding> {
-    let mut finding = Finding::new(course.state.cases, &case, fault);
+    course: &mut HostileCourse<'_>,
+    case: HostileCase,
+    fault: ServerFault,
+) -> std::io::Result<HostileFinding> {
+    let mut finding = HostileFinding::new(course.state.cases, &case, fault);
     if !attack.recovers(options.recovery, || course.is_stopped())? {
         // Of a wait that was cut short nobody knows.
         finding.is_dead = !course.is_stopped;
         return Ok(finding);
     }
-    let breaks = |attack: &mut Attack, course: &mut Course<'_>, datagrams: &[Vec<u8>]| {
-        let again = Case { kind: case.kind, datagrams: datagrams.to_vec() };
+    let breaks = |attack: &mut Attack, course: &mut HostileCourse<'_>, datagrams: &[Vec<u8>]| {
+        let again = HostileCase { kind: case.kind, datagrams: datagrams.to_vec() };
         let same = attack.strike(&again)?.fault == Some(fault);
         let is_back = !same || attack.recovers(options.recovery, || course.is_stopped())?;
         Ok::<_, std::io::Error>((same, is_back))

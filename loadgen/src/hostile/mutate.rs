@@ -9,13 +9,13 @@ use handle_proto::{OpCode, OpFlags};
 use serde::Serialize;
 
 use crate::question::request_head;
-use crate::random::Random;
+use crate::random::RandomGenerator;
 
 /// What was done to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the names say it, and `make` says how")]
-pub enum Kind {
+pub enum MutationKind {
     Length,
     Truncated,
     Extended,
@@ -31,26 +31,26 @@ pub enum Kind {
 }
 
 /// All kinds.
-pub const KINDS: [Kind; 12] = [
-    Kind::Length,
-    Kind::Truncated,
-    Kind::Extended,
-    Kind::Operation,
-    Kind::Version,
-    Kind::Envelope,
-    Kind::Handle,
-    Kind::Lists,
-    Kind::Fragments,
-    Kind::Bits,
-    Kind::Splice,
-    Kind::Noise,
+pub const KINDS: [MutationKind; 12] = [
+    MutationKind::Length,
+    MutationKind::Truncated,
+    MutationKind::Extended,
+    MutationKind::Operation,
+    MutationKind::Version,
+    MutationKind::Envelope,
+    MutationKind::Handle,
+    MutationKind::Lists,
+    MutationKind::Fragments,
+    MutationKind::Bits,
+    MutationKind::Splice,
+    MutationKind::Noise,
 ];
 
 /// What is sent: datagrams, or what they have over a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct HostileCase {
     /// What was done.
-    pub kind: Kind,
+    pub kind: MutationKind,
     /// In the order in which they are sent.
     pub datagrams: Vec<Vec<u8>>,
 }
@@ -105,15 +105,15 @@ fn put(bytes: &mut [u8], at: usize, word: u32) {
     }
 }
 
-impl Case {
+impl HostileCase {
     /// The next case, made of a request for `handle`.
     #[must_use]
-    pub fn make(handle: &[u8], random: &mut Random) -> Self {
+    pub fn make(handle: &[u8], random: &mut RandomGenerator) -> Self {
         let kind = *pick(&KINDS, random);
         let id = small(random, 0x6fff_ffff).cast_signed() + 1;
         let mut bytes = request(handle, id, OpFlags::PLAIN_REQUEST);
         let datagrams = match kind {
-            Kind::Length => {
+            MutationKind::Length => {
                 let len = bytes.len();
                 // Also the counts of both lists and the length of the credential, at the end.
                 let ends = [len - 12, len - 8, len - 4];
@@ -122,11 +122,11 @@ impl Case {
                 put(&mut bytes, at, *pick(&[&EDGES[..], &near].concat(), random));
                 vec![bytes]
             }
-            Kind::Truncated => {
+            MutationKind::Truncated => {
                 bytes.truncate(small(random, len_u32(bytes.len())) as usize);
                 vec![bytes]
             }
-            Kind::Extended => {
+            MutationKind::Extended => {
                 bytes.extend(noise(random, 900));
                 if random.below(2) == 0 {
                     let len = len_u32(bytes.len() - Envelope::LEN);
@@ -134,7 +134,7 @@ impl Case {
                 }
                 vec![bytes]
             }
-            Kind::Operation => {
+            MutationKind::Operation => {
                 let known = OpCode::KNOWN.iter().map(|code| code.0.cast_unsigned());
                 let codes: Vec<u32> = known.chain(EDGES).collect();
                 put(&mut bytes, 20, *pick(&codes, random));
@@ -142,30 +142,30 @@ impl Case {
                 put(&mut bytes, 28, word(random));
                 vec![bytes]
             }
-            Kind::Version => {
+            MutationKind::Version => {
                 let head = word(random).to_be_bytes();
                 bytes[0] = *pick(&[0, 1, 2, 3, 5, 9, 255, head[0]], random);
                 bytes[1] = *pick(&[0, 1, 4, 5, 10, 11, 12, 127, 128, 255], random);
                 bytes[3] = *pick(&[0, 1, 4, 11, 128, 255], random);
                 vec![bytes]
             }
-            Kind::Envelope => {
+            MutationKind::Envelope => {
                 bytes[2] = word(random).to_be_bytes()[0];
                 put(&mut bytes, 4, *pick(&EDGES, random));
                 put(&mut bytes, 12, *pick(&EDGES, random));
                 vec![bytes]
             }
-            Kind::Handle => vec![request(&strange_handle(random), id, OpFlags(word(random)))],
-            Kind::Lists => vec![lists(handle, id, random)],
-            Kind::Fragments => fragments(handle, id, random),
-            Kind::Bits => {
+            MutationKind::Handle => vec![request(&strange_handle(random), id, OpFlags(word(random)))],
+            MutationKind::Lists => vec![lists(handle, id, random)],
+            MutationKind::Fragments => fragments(handle, id, random),
+            MutationKind::Bits => {
                 for _ in 0..=small(random, 6) {
                     let at = small(random, len_u32(bytes.len())) as usize;
                     bytes[at] ^= 1 << random.below(8);
                 }
                 vec![bytes]
             }
-            Kind::Splice => {
+            MutationKind::Splice => {
                 let from = small(random, len_u32(bytes.len())) as usize;
                 let to = small(random, len_u32(bytes.len())) as usize;
                 let part = bytes[from.min(to)..from.max(to)].to_vec();
@@ -173,31 +173,31 @@ impl Case {
                 bytes.splice(at..at, part);
                 vec![bytes]
             }
-            Kind::Noise => vec![noise(random, 600)],
+            MutationKind::Noise => vec![noise(random, 600)],
         };
         Self { kind, datagrams }
     }
 }
 
-fn pick<'a, T>(items: &'a [T], random: &mut Random) -> &'a T {
+fn pick<'a, T>(items: &'a [T], random: &mut RandomGenerator) -> &'a T {
     &items[usize::try_from(random.below(items.len() as u64)).unwrap_or(0)]
 }
 
 /// A number below `end`; 0 if there is none.
-fn small(random: &mut Random, end: u32) -> u32 {
+fn small(random: &mut RandomGenerator, end: u32) -> u32 {
     u32::try_from(random.below(u64::from(end))).unwrap_or(0)
 }
 
-fn word(random: &mut Random) -> u32 {
+fn word(random: &mut RandomGenerator) -> u32 {
     u32::try_from(random.next() >> 32).unwrap_or(0)
 }
 
-fn noise(random: &mut Random, len_max: u32) -> Vec<u8> {
+fn noise(random: &mut RandomGenerator, len_max: u32) -> Vec<u8> {
     let len = small(random, len_max);
     (0..len).map(|_| word(random).to_be_bytes()[0]).collect()
 }
 
-fn strange_handle(random: &mut Random) -> Vec<u8> {
+fn strange_handle(random: &mut RandomGenerator) -> Vec<u8> {
     let long = small(random, 420) as usize;
     match random.below(10) {
         0 => Vec::new(),
@@ -215,7 +215,7 @@ fn strange_handle(random: &mut Random) -> Vec<u8> {
 }
 
 /// Long lists of indexes and types, with counts that may lie.
-fn lists(handle: &[u8], id: i32, random: &mut Random) -> Vec<u8> {
+fn lists(handle: &[u8], id: i32, random: &mut RandomGenerator) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(len_u32(handle.len()).to_be_bytes());
     body.extend_from_slice(handle);
@@ -231,7 +231,7 @@ fn lists(handle: &[u8], id: i32, random: &mut Random) -> Vec<u8> {
 }
 
 /// Pieces of a long request: in any order, twice, with gaps, or with heads that disagree.
-fn fragments(handle: &[u8], id: i32, random: &mut Random) -> Vec<Vec<u8>> {
+fn fragments(handle: &[u8], id: i32, random: &mut RandomGenerator) -> Vec<Vec<u8>> {
     let long = [handle, &vec![b'x'; 500 + small(random, 3000) as usize]].concat();
     let whole = request(&long, id, OpFlags::PLAIN_REQUEST);
     let mut envelope = Envelope { flags: EnvelopeFlags::TRUNCATED, ..Envelope::request(id) };
@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn cases_are_of_all_kinds_and_the_same_for_a_seed() {
         let make = |seed| {
-            let mut random = Random::new(seed, 0);
-            (0..20_000).map(|_| Case::make(b"10.1/a", &mut random)).collect::<Vec<_>>()
+            let mut random = RandomGenerator::new(seed, 0);
+            (0..20_000).map(|_| HostileCase::make(b"10.1/a", &mut random)).collect::<Vec<_>>()
         };
         let cases = make(1);
         assert!(cases == make(1) && cases != make(2));

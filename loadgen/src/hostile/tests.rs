@@ -1,5 +1,5 @@
 use super::*;
-use crate::question::Question;
+use crate::question::GeneratedQuestion;
 use handle_proto::wire::{Envelope, Header};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Responder {
                     // All three probes.
                     Bug::Crash => missed = 3,
                     Bug::Death => is_dead = true,
-                    _ if Question::of_message(&room[..len]).is_some() || found == Bug::Unsound => {
+                    _ if GeneratedQuestion::of_message(&room[..len]).is_some() || found == Bug::Unsound => {
                         let mut answer = room[..len].to_vec();
                         answer[27] = 100;
                         let len = u32::try_from(len - Envelope::LEN).unwrap();
@@ -102,7 +102,7 @@ fn a_sound_server_has_no_findings() {
 /// at most in each.
 #[test]
 fn the_verdict_is_junit_xml() {
-    let finding = |kind, fault| Finding {
+    let finding = |kind, fault| HostileFinding {
         case: 7,
         kind,
         fault,
@@ -116,9 +116,9 @@ fn the_verdict_is_junit_xml() {
     report.duration_s = 2.5;
     (0..9).for_each(|_| report.count(KINDS[0], true));
     report.findings = vec![
-        finding(KINDS[0], Fault::Silent),
-        finding(KINDS[0], Fault::Unsound),
-        finding(KINDS[1], Fault::Silent),
+        finding(KINDS[0], ServerFault::Silent),
+        finding(KINDS[0], ServerFault::Unsound),
+        finding(KINDS[1], ServerFault::Silent),
     ];
     let xml = report.junit();
     let document = roxmltree::Document::parse(&xml).unwrap();
@@ -159,7 +159,7 @@ fn negative_length(datagram: &[u8]) -> Bug {
 fn a_seeded_bug_is_found_and_minimised() {
     let report = go(negative_length, 3000);
     let finding = &report.findings[0];
-    assert_eq!((finding.fault, finding.is_repeatable, finding.is_dead), (Fault::Silent, true, false));
+    assert_eq!((finding.fault, finding.is_repeatable, finding.is_dead), (ServerFault::Silent, true, false));
     let minimal = finding.minimal_hex.as_ref().unwrap();
     let bytes = data_encoding::HEXLOWER.decode(minimal[0].as_bytes()).unwrap();
     assert!(negative_length(&bytes) == Bug::Crash, "it still breaks the server");
@@ -174,12 +174,12 @@ fn a_seeded_bug_is_found_and_minimised() {
 #[test]
 fn an_answer_that_cannot_be_read_is_a_finding() {
     let is_one = |datagram: &[u8]| {
-        let asks =
-            Question::of_message(datagram).is_some_and(|question| question.handle.starts_with(b"0.NA/"));
+        let asks = GeneratedQuestion::of_message(datagram)
+            .is_some_and(|question| question.handle.starts_with(b"0.NA/"));
         if asks { Bug::Unsound } else { Bug::None }
     };
     let report = go(is_one, 5000);
-    assert_eq!(report.findings[0].fault, Fault::Unsound, "{report}");
+    assert_eq!(report.findings[0].fault, ServerFault::Unsound, "{report}");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn cases_are_paced_and_the_search_ends_with_the_time() {
     let report = hostile(&slow, |_| ControlFlow::Continue(())).unwrap();
     assert!(report.duration_s >= 0.2, "four gaps of 50 ms: {}", report.duration_s);
     // A bug in all cases but the probe: to minimise one of them takes hundreds of attempts, a second each.
-    let responder = Responder::start(|datagram| match Question::of_message(datagram) {
+    let responder = Responder::start(|datagram| match GeneratedQuestion::of_message(datagram) {
         Some(question) if question.handle == b"10.1/a" => Bug::None,
         _ => Bug::Crash,
     });

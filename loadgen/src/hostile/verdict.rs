@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::{Case, Fault, HostileOptions, KINDS, Kind};
+use super::{HostileCase, HostileOptions, KINDS, MutationKind, ServerFault};
 use crate::environment::Environment;
 
 /// Name and version of the form of [`HostileReport`].
@@ -33,14 +33,14 @@ pub struct HostileReport {
     /// Cases by kind.
     pub kinds: Vec<KindCount>,
     /// What broke the server, or was broken of it.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<HostileFinding>,
 }
 
 /// How many cases of a kind there were.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct KindCount {
     /// The kind.
-    pub kind: Kind,
+    pub kind: MutationKind,
     /// Cases.
     pub cases: u64,
     /// Of these, with an answer.
@@ -49,13 +49,13 @@ pub struct KindCount {
 
 /// One case that broke something.
 #[derive(Clone, Debug, Serialize)]
-pub struct Finding {
+pub struct HostileFinding {
     /// Its number; with the seed it is made again.
     pub case: u64,
     /// What was done to the request.
-    pub kind: Kind,
+    pub kind: MutationKind,
     /// What happened.
-    pub fault: Fault,
+    pub fault: ServerFault,
     /// Whether it happened again when it was sent again.
     pub is_repeatable: bool,
     /// Whether the server did not come back.
@@ -75,8 +75,8 @@ fn hex(datagrams: &[Vec<u8>]) -> Vec<String> {
     datagrams.iter().map(|datagram| data_encoding::HEXLOWER.encode(datagram)).collect()
 }
 
-impl Finding {
-    pub(super) fn new(number: u64, case: &Case, fault: Fault) -> Self {
+impl HostileFinding {
+    pub(super) fn new(number: u64, case: &HostileCase, fault: ServerFault) -> Self {
         Self {
             case: number,
             kind: case.kind,
@@ -109,7 +109,7 @@ impl HostileReport {
         }
     }
 
-    pub(super) fn count(&mut self, kind: Kind, is_answered: bool) {
+    pub(super) fn count(&mut self, kind: MutationKind, is_answered: bool) {
         for count in self.kinds.iter_mut().filter(|count| count.kind == kind) {
             count.cases += 1;
             count.answered += u64::from(is_answered);
@@ -117,8 +117,8 @@ impl HostileReport {
     }
 
     /// Adds a finding, unless it comes down to the same bytes as another.
-    pub(super) fn add(&mut self, finding: Finding) {
-        let is_known = |known: &Finding| {
+    pub(super) fn add(&mut self, finding: HostileFinding) {
+        let is_known = |known: &HostileFinding| {
             known.fault == finding.fault
                 && known.minimal_hex.is_some()
                 && known.minimal_hex == finding.minimal_hex
@@ -131,7 +131,7 @@ impl HostileReport {
     /// The verdict as JUnit XML: a test for each kind, which fails with each finding of it.
     #[must_use]
     pub fn junit(&self) -> String {
-        let failed = |kind: Kind| self.findings.iter().filter(move |finding| finding.kind == kind);
+        let failed = |kind: MutationKind| self.findings.iter().filter(move |finding| finding.kind == kind);
         let failures = KINDS.iter().filter(|kind| failed(**kind).next().is_some()).count();
         let date = jiff::Timestamp::from_millisecond(self.started_unix_ms.cast_signed()).unwrap_or_default();
         let (tests, time, date) = (KINDS.len(), self.duration_s, date.strftime("%Y-%m-%dT%H:%M:%S"));
@@ -174,7 +174,7 @@ impl HostileReport {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for HostileFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let repeatable =
             if self.is_repeatable { "again when sent again" } else { "not again when sent again" };

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::table::Time;
+use crate::table::HumanDuration;
 
 /// Width of every drawing, which then takes the room that there is.
 pub(super) const WIDTH: f64 = 360.0;
@@ -39,7 +39,7 @@ pub(super) struct Axis {
 }
 
 /// A line, with the classes that colour and dash it.
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) class: &'static str,
     pub(super) points: Vec<(f64, f64)>,
@@ -77,7 +77,7 @@ pub(super) fn trimmed(number: f64, digits: usize) -> String {
 /// Nanoseconds.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 pub(super) fn time(ns: f64) -> String {
-    let text = Time(ns.round() as u64).to_string();
+    let text = HumanDuration(ns.round() as u64).to_string();
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {
             format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
@@ -112,7 +112,7 @@ pub(super) fn span(points: &[(f64, f64)], label: fn(f64) -> String) -> String {
 }
 
 /// An axis with its bounds, between two places on the page.
-struct Placed {
+struct PlacedAxis {
     axis: Axis,
     low: f64,
     high: f64,
@@ -120,7 +120,7 @@ struct Placed {
     to: f64,
 }
 
-impl Placed {
+impl PlacedAxis {
     fn new(axis: Axis, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let values = values.filter(|value| value.is_finite() && (axis.scale != Scale::Log || *value > 0.0));
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -193,7 +193,7 @@ pub(super) fn end(mut svg: String) -> String {
     svg
 }
 
-fn axes(svg: &mut String, x: &Placed, y: &Placed) {
+fn axes(svg: &mut String, x: &PlacedAxis, y: &PlacedAxis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     // Writing to a string does not fail; here and below.
     for tick in y.ticks() {
@@ -250,11 +250,11 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// Lines over the same axes; the area below the first one is filled when y begins with zero.
-pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], marks: &[Mark]) -> String {
+pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine], marks: &[Mark]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
-    let x = Placed::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
+    let x = PlacedAxis::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
     let marked = marks.iter().map(|mark| mark.at);
-    let y = Placed::new(y, all().map(|point| point.1).chain(marked), HEIGHT - BOTTOM, TOP);
+    let y = PlacedAxis::new(y, all().map(|point| point.1).chain(marked), HEIGHT - BOTTOM, TOP);
     let mut svg = begin(caption, HEIGHT);
     axes(&mut svg, &x, &y);
     for Mark { at, .. } in marks {
@@ -264,7 +264,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], mar
     }
     let mut legend_at = WIDTH - RIGHT;
     for (number, line) in lines.iter().enumerate().rev().filter(|(_, line)| !line.points.is_empty()) {
-        let Line { name, class, points } = line;
+        let ChartLine { name, class, points } = line;
         let points = thinned(points);
         // A logarithm of nothing there is none: where nothing was measured the line is broken, and does not fall.
         let is_gap = |point: &(f64, f64)| y.axis.scale == Scale::Log && point.1 <= 0.0;
@@ -294,7 +294,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], mar
 /// Draws a line without gaps; the area below it, if it is wanted and there is a zero.
 fn draw_piece(
     svg: &mut String,
-    (x, y): (&Placed, &Placed),
+    (x, y): (&PlacedAxis, &PlacedAxis),
     piece: &[(f64, f64)],
     class: &str,
     has_area: bool,
@@ -323,8 +323,8 @@ pub(super) fn bars(
     marks: &[Mark],
 ) -> String {
     let edges = bars.iter().flat_map(|bar| [bar.0, bar.1]);
-    let x = Placed::new(x, edges, LEFT, WIDTH - RIGHT);
-    let y = Placed::new(y, bars.iter().map(|bar| bar.2), HEIGHT - BOTTOM, TOP);
+    let x = PlacedAxis::new(x, edges, LEFT, WIDTH - RIGHT);
+    let y = PlacedAxis::new(y, bars.iter().map(|bar| bar.2), HEIGHT - BOTTOM, TOP);
     let mut svg = begin(caption, HEIGHT);
     axes(&mut svg, &x, &y);
     for &(from, to, height) in bars.iter().filter(|bar| bar.2 > 0.0) {
@@ -387,7 +387,7 @@ mod tests {
         let times = Axis { scale: Scale::Log, ..axis };
         let points = vec![(1.0, 1e5), (2.0, 1e5), (3.0, 0.0), (4.0, 0.0), (5.0, 1e6), (6.0, 0.0), (7.0, 1e4)];
         let caption = Caption { id: "a", title: "b", about: "c".to_owned() };
-        let svg = lines(&caption, axis, times, &[Line { name: "n", class: "c1", points }], &[]);
+        let svg = lines(&caption, axis, times, &[ChartLine { name: "n", class: "c1", points }], &[]);
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (3, 2), "{svg}");
     }
 
@@ -403,7 +403,7 @@ mod tests {
             (Scale::LinearFromZero, vec![0.0]),
         ] {
             let axis = Axis { title: "", scale, label: plain };
-            let placed = Placed::new(axis, values.iter().copied(), 0.0, 100.0);
+            let placed = PlacedAxis::new(axis, values.iter().copied(), 0.0, 100.0);
             let ticks = placed.ticks();
             assert!((2..=12).contains(&ticks.len()), "{scale:?} {values:?}: {ticks:?}");
             assert!(ticks.iter().all(|tick| (-0.01..=100.01).contains(&placed.at(*tick))), "{ticks:?}");
@@ -414,7 +414,7 @@ mod tests {
     fn drawn(points: Vec<(f64, f64)>) -> String {
         let axis = Axis { title: "t", scale: Scale::LinearFromZero, label: plain };
         let caption = Caption { id: "a", title: "b", about: "c".to_owned() };
-        lines(&caption, axis, axis, &[Line { name: "n", class: "c1", points }], &[])
+        lines(&caption, axis, axis, &[ChartLine { name: "n", class: "c1", points }], &[])
     }
 
     #[test]

@@ -8,14 +8,14 @@ use super::{chart, count, escape, grouped};
 use chart::Caption;
 
 /// A part of what came before it.
-struct Part {
+struct FlowPart {
     name: String,
     class: &'static str,
     count: u64,
 }
 
-fn part(name: &str, class: &'static str, count: u64) -> Part {
-    Part { name: name.to_owned(), class, count }
+fn part(name: &str, class: &'static str, count: u64) -> FlowPart {
+    FlowPart { name: name.to_owned(), class, count }
 }
 
 /// Width of a column's bars, and how far columns are apart.
@@ -59,7 +59,7 @@ pub(super) fn accounts(accounts: &Json) -> String {
     chart::end(chart::begin(&caption(&columns), height.ceil()) + &svg)
 }
 
-fn columns(accounts: &Json) -> [Vec<Part>; 4] {
+fn columns(accounts: &Json) -> [Vec<FlowPart>; 4] {
     let of = |name: &str| count(&accounts[name]);
     let codes = accounts["codes"].as_array().into_iter().flatten().map(|code| {
         let number = code["code"].as_i64().unwrap_or(0);
@@ -81,15 +81,15 @@ fn columns(accounts: &Json) -> [Vec<Part>; 4] {
     ]
 }
 
-fn caption(columns: &[Vec<Part>]) -> Caption<'static> {
+fn caption(columns: &[Vec<FlowPart>]) -> Caption<'static> {
     let parts = columns.iter().flatten().filter(|part| part.count > 0);
     let told: Vec<_> = parts.map(|part| format!("{} {}", grouped(part.count), escape(&part.name))).collect();
     Caption { id: "accounts", title: "What became of the requests", about: told.join(", ") }
 }
 
 /// The bar of a part and its text, count and name; how many lines that are.
-fn label(svg: &mut String, part: &Part, (x, y): (f64, f64), height: f64) -> f64 {
-    let Part { name, class, count } = part;
+fn label(svg: &mut String, part: &FlowPart, (x, y): (f64, f64), height: f64) -> f64 {
+    let FlowPart { name, class, count } = part;
     // Writing to a string does not fail; here and below.
     let _ = writeln!(
         svg,

@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use crate::report::SCHEDULE_ERROR_P99_NS_MAX;
-use crate::table::Time;
-use chart::{Axis, Caption, Line, Mark, Scale};
+use crate::table::HumanDuration;
+use chart::{Axis, Caption, ChartLine, Mark, Scale};
 
 /// Colours for light and dark, and as many columns as fit.
 const STYLE: &str = include_str!("style.css");
@@ -134,7 +134,7 @@ fn time_figure(report: &Json, pointer: &str) -> String {
     let is_none = times.is_some_and(|times| times["count"] == 0);
     figure(report, pointer, |ns| match is_none {
         true => "none".to_owned(),
-        false => Time(number(ns).round() as u64).to_string(),
+        false => HumanDuration(number(ns).round() as u64).to_string(),
     })
 }
 
@@ -241,8 +241,8 @@ const TIME: Axis = Axis { title: "response time", scale: Scale::Log, label: char
 
 fn rate_chart(report: &Json) -> String {
     let lines = [
-        Line { name: "answered", class: "c2", points: series(report, "answered_per_s") },
-        Line { name: "sent", class: "c1 dashed", points: series(report, "sent_per_s") },
+        ChartLine { name: "answered", class: "c2", points: series(report, "answered_per_s") },
+        ChartLine { name: "sent", class: "c1 dashed", points: series(report, "sent_per_s") },
     ];
     let y = Axis { title: "a second", scale: Scale::LinearFromZero, label: chart::plain };
     let about = format!(
@@ -255,9 +255,9 @@ fn rate_chart(report: &Json) -> String {
 
 fn time_chart(report: &Json) -> String {
     let lines = [
-        Line { name: "p50", class: "c2", points: series(report, "response_p50_ns") },
-        Line { name: "p99", class: "c3 dashed", points: series(report, "response_p99_ns") },
-        Line { name: "max", class: "c4 dotted", points: series(report, "response_max_ns") },
+        ChartLine { name: "p50", class: "c2", points: series(report, "response_p50_ns") },
+        ChartLine { name: "p99", class: "c3 dashed", points: series(report, "response_p99_ns") },
+        ChartLine { name: "max", class: "c4 dotted", points: series(report, "response_max_ns") },
     ];
     let told = lines.iter().map(|line| format!("{} {}", line.name, chart::span_of_times(&line.points)));
     let about = format!("Of each second: {}.", told.collect::<Vec<_>>().join(", "));
@@ -281,7 +281,7 @@ fn lag_chart(report: &Json) -> String {
     let y = Axis { title: "lag, at most", ..TIME };
     let bound_ns = SCHEDULE_ERROR_P99_NS_MAX as f64;
     let bound = Mark { at: bound_ns, name: format!("{} for p99", chart::time(bound_ns)) };
-    chart::lines(&caption, SECONDS, y, &[Line { name: "lag", class: "c1", points }], &[bound])
+    chart::lines(&caption, SECONDS, y, &[ChartLine { name: "lag", class: "c1", points }], &[bound])
 }
 
 fn curve_chart(report: &Json) -> String {
@@ -292,13 +292,14 @@ fn curve_chart(report: &Json) -> String {
         points.filter(|point| number(&point["share"]) < 1.0).map(at).collect()
     };
     let lines = [
-        Line { name: "response", class: "c2", points: curve("response_curve") },
-        Line { name: "service", class: "c1 dashed", points: curve("service_curve") },
+        ChartLine { name: "response", class: "c2", points: curve("response_curve") },
+        ChartLine { name: "service", class: "c1 dashed", points: curve("service_curve") },
     ];
     let x = Axis { title: "percentile", scale: Scale::Log, label: chart::percentile };
     let y = Axis { title: "time", ..TIME };
-    let told = ["p50", "p90", "p99", "p99_9", "max"]
-        .map(|name| format!("{} {}", name.replace('_', "."), Time(count(&report["response_ns"][name]))));
+    let told = ["p50", "p90", "p99", "p99_9", "max"].map(|name| {
+        format!("{} {}", name.replace('_', "."), HumanDuration(count(&report["response_ns"][name])))
+    });
     let about = format!("Response times: {}.", told.join(", "));
     chart::lines(&Caption { id: "curve", title: "Percentiles", about }, x, y, &lines, &[])
 }
@@ -527,7 +528,7 @@ mod tests {
     fn of_no_answers_there_are_no_times() {
         let (mut json, before) = of_report();
         assert!(!before.contains(">none</data></dd>"), "{before}");
-        json["response_ns"] = serde_json::to_value(crate::report::Times::default()).unwrap();
+        json["response_ns"] = serde_json::to_value(crate::report::ResponseTimes::default()).unwrap();
         let page = super::page(&json).unwrap();
         for name in ["p50", "p99", "p99_9", "max"] {
             let none = format!("<data data-of=\"/response_ns/{name}\" value=\"0\">none</data>");

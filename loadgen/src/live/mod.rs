@@ -15,8 +15,8 @@ use ratatui::symbols;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, LineGauge, Paragraph, Sparkline};
 
-use crate::report::Second;
-use crate::table::Time;
+use crate::report::SecondCounts;
+use crate::table::HumanDuration;
 pub use screen::Screen;
 
 /// Most seconds that are remembered: more than any terminal has columns.
@@ -44,19 +44,19 @@ const PLAIN_LEN: u16 = 7;
 
 /// What is shown.
 #[derive(Debug, Default)]
-pub struct View {
+pub struct LiveView {
     title: String,
     duration_s: Option<f64>,
     is_colored: bool,
-    seconds: VecDeque<Shown>,
-    last: Second,
+    seconds: VecDeque<ShownSecond>,
+    last: SecondCounts,
     sent: u64,
     late: u64,
     mismatched: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Shown {
+struct ShownSecond {
     answered: u64,
     /// Answers of each row of the strip.
     rows: [u64; ROWS.len()],
@@ -64,7 +64,7 @@ struct Shown {
     has_lost: bool,
 }
 
-impl View {
+impl LiveView {
     /// Of a run with this title, which ends after so many seconds if that is known.
     #[must_use]
     pub fn new(title: String, duration_s: Option<f64>, is_colored: bool) -> Self {
@@ -72,9 +72,9 @@ impl View {
     }
 
     /// Takes what a second saw.
-    pub fn add(&mut self, second: &Second) {
+    pub fn add(&mut self, second: &SecondCounts) {
         let has_lost = second.late > 0 || second.lost_so_far > self.last.lost_so_far;
-        let mut shown = Shown { answered: second.answered, has_lost, ..Shown::default() };
+        let mut shown = ShownSecond { answered: second.answered, has_lost, ..ShownSecond::default() };
         for step in second.histogram.iter().flat_map(|histogram| histogram.iter_recorded()) {
             let row = ROWS.iter().position(|(end, _)| step.value_iterated_to() <= *end).unwrap_or(0);
             shown.rows[row] += u64::from(step.count_at_value());
@@ -178,7 +178,7 @@ impl View {
     }
 
     fn rates(&self) -> Vec<Span<'static>> {
-        let Second { sent_per_s, answered_per_s, .. } = self.last;
+        let SecondCounts { sent_per_s, answered_per_s, .. } = self.last;
         vec![Span::raw(format!("{sent_per_s:.0}/s sent  {answered_per_s:.0}/s answered"))]
     }
 
@@ -206,7 +206,7 @@ impl View {
     }
 
     /// The last so many seconds.
-    fn latest(&self, width: usize) -> impl Iterator<Item = &Shown> {
+    fn latest(&self, width: usize) -> impl Iterator<Item = &ShownSecond> {
         self.seconds.iter().skip(self.seconds.len().saturating_sub(width))
     }
 
@@ -215,11 +215,13 @@ impl View {
         let none = || "-".to_owned();
         let at = |quantile: f64| {
             let histogram = self.last.histogram.as_ref().filter(|histogram| !histogram.is_empty());
-            histogram.map_or_else(none, |histogram| Time(histogram.value_at_quantile(quantile)).to_string())
+            histogram.map_or_else(none, |histogram| {
+                HumanDuration(histogram.value_at_quantile(quantile)).to_string()
+            })
         };
-        let Second { response_max_ns, lag_max_ns, .. } = self.last;
-        let max = if self.last.answered == 0 { none() } else { Time(response_max_ns).to_string() };
-        let lag = if self.last.sent == 0 { none() } else { Time(lag_max_ns).to_string() };
+        let SecondCounts { response_max_ns, lag_max_ns, .. } = self.last;
+        let max = if self.last.answered == 0 { none() } else { HumanDuration(response_max_ns).to_string() };
+        let lag = if self.last.sent == 0 { none() } else { HumanDuration(lag_max_ns).to_string() };
         [
             [format!("p50 {:>8}", at(0.5)), format!("p99.9 {:>8}", at(0.999))],
             [format!("p90 {:>8}", at(0.9)), format!("max   {max:>8}")],
@@ -234,7 +236,8 @@ impl View {
             .rev()
             .map(|row| {
                 let (end_ns, color) = ROWS[row];
-                let label = if end_ns == u64::MAX { "longer".to_owned() } else { Time(end_ns).to_string() };
+                let label =
+                    if end_ns == u64::MAX { "longer".to_owned() } else { HumanDuration(end_ns).to_string() };
                 let cells = self.latest(width).map(|shown| shade(shown, row)).collect::<String>();
                 Line::from(vec![Span::raw(format!("{label:>8} ")), Span::styled(cells, self.tint(color))])
             })
@@ -262,7 +265,7 @@ impl View {
     }
 }
 
-fn shade(shown: &Shown, row: usize) -> char {
+fn shade(shown: &ShownSecond, row: usize) -> char {
     let total: u64 = shown.rows.iter().sum();
     match shown.rows[row] as f64 / total.max(1) as f64 {
         0.0 => ' ',
@@ -287,14 +290,14 @@ mod tests {
     use ratatui::buffer::Buffer;
     use std::sync::Arc;
 
-    fn view(seconds: u64, is_colored: bool) -> View {
-        let mut view = View::new("127.0.0.1:2641 over udp".to_owned(), Some(60.0), is_colored);
+    fn view(seconds: u64, is_colored: bool) -> LiveView {
+        let mut view = LiveView::new("127.0.0.1:2641 over udp".to_owned(), Some(60.0), is_colored);
         for number in 1..=seconds {
             let mut times = histogram(2);
             times.record_n(80_000, 900).unwrap();
             times.record_n(4_000_000, 90).unwrap();
             times.record_n(900_000_000, 1).unwrap();
-            view.add(&Second {
+            view.add(&SecondCounts {
                 elapsed_s: number as f64,
                 sent: 1000,
                 answered: 991,
@@ -306,19 +309,19 @@ mod tests {
                 lag_max_ns: 42_000,
                 codes: vec![(1, 990 * number), (100, number)],
                 histogram: Some(Arc::new(times)),
-                ..Second::default()
+                ..SecondCounts::default()
             });
         }
         view
     }
 
-    fn drawn(view: &View, width: u16, height: u16) -> Terminal<TestBackend> {
+    fn drawn(view: &LiveView, width: u16, height: u16) -> Terminal<TestBackend> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         terminal
     }
 
-    fn screen(view: &View, width: u16, height: u16) -> String {
+    fn screen(view: &LiveView, width: u16, height: u16) -> String {
         drawn(view, width, height).backend().to_string()
     }
 
@@ -375,7 +378,7 @@ mod tests {
                 screen(&view, width, height);
             }
         }
-        assert!(screen(&View::default(), 80, 24).contains("0 s"));
+        assert!(screen(&LiveView::default(), 80, 24).contains("0 s"));
     }
 
     #[test]

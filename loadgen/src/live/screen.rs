@@ -9,7 +9,7 @@ use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, Leave
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
 
-use super::View;
+use super::LiveView;
 
 /// A terminal that shows a view until it is dropped, and is then as it was.
 pub struct Screen {
@@ -35,7 +35,7 @@ impl Screen {
     /// # Errors
     ///
     /// When it is gone.
-    pub fn show(&mut self, view: &View) -> io::Result<()> {
+    pub fn show(&mut self, view: &LiveView) -> io::Result<()> {
         let area = size()?;
         if area != self.area {
             // A new one: to change the old one, it would ask the terminal for its cursor, and wait for the answer.

@@ -8,8 +8,8 @@ use std::io::{self, BufRead};
 
 use percent_encoding::percent_decode;
 
-use super::{Recorded, Recording};
-use crate::read::Lines;
+use super::{RecordedRequest, Recording};
+use crate::read::LineReader;
 
 /// Reads a whole log. Lines that are something else are counted.
 ///
@@ -17,7 +17,7 @@ use crate::read::Lines;
 ///
 /// When it cannot be read, or a line is longer than all that could be one of a log.
 pub fn read(input: impl BufRead) -> io::Result<Recording> {
-    let (mut recording, mut lines) = (Recording::default(), Lines::new(input));
+    let (mut recording, mut lines) = (Recording::default(), LineReader::new(input));
     while let Some(line) = lines.next()? {
         if line.trim_ascii().is_empty() {
             continue;
@@ -32,7 +32,7 @@ pub fn read(input: impl BufRead) -> io::Result<Recording> {
     Ok(recording)
 }
 
-fn request(line: &[u8]) -> Option<Recorded> {
+fn request(line: &[u8]) -> Option<RecordedRequest> {
     let (before, rest) = split(line, b" \"")?;
     let (time, rest) = split(rest, b"\" ")?;
     let (_, interface) = split(before, b" ")?;
@@ -45,7 +45,7 @@ fn request(line: &[u8]) -> Option<Recorded> {
     }
     let time: jiff::Timestamp = std::str::from_utf8(time).ok()?.parse().ok()?;
     let at_ns = i64::try_from(time.as_nanosecond()).ok()?;
-    Some(Recorded { at_ns, what: percent_decode(handle).collect() })
+    Some(RecordedRequest { at_ns, content: percent_decode(handle).collect() })
 }
 
 fn split<'a>(bytes: &'a [u8], at: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
@@ -68,7 +68,7 @@ mod tests {
             nonsense\n";
         let recording = read(log.as_bytes()).unwrap();
         assert_eq!(recording.skipped, 4);
-        let names: Vec<_> = recording.requests.iter().map(|request| &request.what[..]).collect();
+        let names: Vec<_> = recording.requests.iter().map(|request| &request.content[..]).collect();
         assert_eq!(names, [&b"20.500.1/hello"[..], "10.1/weird %25 \u{e4}+b c".as_bytes()]);
         let apart = recording.requests[1].at_ns - recording.requests[0].at_ns;
         assert_eq!(apart, 1_001_000_000);

@@ -2,12 +2,12 @@
 
 /// The bytes that are left.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor<'b> {
+pub(super) struct FileCursor<'b> {
     pub(super) rest: &'b [u8],
     pub(super) is_big: bool,
 }
 
-impl<'b> Cursor<'b> {
+impl<'b> FileCursor<'b> {
     pub(super) fn bytes(&mut self, len: usize) -> Option<&'b [u8]> {
         let (bytes, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;

@@ -13,22 +13,22 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::error::Error;
-use crate::read::{READ_LEN, Stoppable, whole_of};
+use crate::read::{READ_LEN, StoppableFile, whole_of};
 
 /// One recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedRequest {
     /// Nanoseconds from the first request of the recording, or before it.
     pub at_ns: i64,
     /// A whole message, or the name of a handle.
-    pub what: Vec<u8>,
+    pub content: Vec<u8>,
 }
 
 /// What a file held, in the order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// The requests.
-    pub requests: Vec<Recorded>,
+    pub requests: Vec<RecordedRequest>,
     /// Packets or lines that are something else.
     pub skipped: u64,
 }
@@ -80,7 +80,7 @@ impl Recording {
         path: &Path,
         port: u16,
         mut go_on: impl FnMut() -> ControlFlow<()>,
-    ) -> Result<(Self, Kind), Error> {
+    ) -> Result<(Self, RecordingKind), Error> {
         let read_error = |source| Error::read(path, source);
         let error = |what: String| Error::Recording { path: path.to_owned(), what };
         let (file, head) = open(path, &mut go_on).map_err(read_error)?;
@@ -88,21 +88,26 @@ impl Recording {
         let input = head.chain(file);
         let (mut recording, kind) = if is_capture {
             let bytes = whole_of(input, Self::CAPTURE_LEN_MAX).map_err(read_error)?;
-            (pcap::read(&bytes, port).map_err(error)?, Kind::Messages)
+            (pcap::read(&bytes, port).map_err(error)?, RecordingKind::Messages)
         } else {
-            (access_log::read(BufReader::with_capacity(READ_LEN, input)).map_err(read_error)?, Kind::Names)
+            (
+                access_log::read(BufReader::with_capacity(READ_LEN, input)).map_err(read_error)?,
+                RecordingKind::Names,
+            )
         };
         recording.requests.sort_by_key(|request| request.at_ns);
         let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
             let what = match kind {
-                Kind::Messages => {
+                RecordingKind::Messages => {
                     let packets = recording.skipped;
                     format!(
                         "none of its {packets} packets is a whole resolution request to UDP port {port} \
                          (--replay-port chooses another; packets that were cut are not whole)"
                     )
                 }
-                Kind::Names => "there is no line of a resolution in it, and a capture it is not".to_owned(),
+                RecordingKind::Names => {
+                    "there is no line of a resolution in it, and a capture it is not".to_owned()
+                }
             };
             return Err(error(what));
         };
@@ -125,15 +130,15 @@ impl Recording {
 fn open<'a>(
     path: &Path,
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
-) -> io::Result<(Stoppable<'a>, io::Cursor<Vec<u8>>)> {
-    let (mut file, mut head) = (Stoppable { file: File::open(path)?, go_on }, Vec::new());
+) -> io::Result<(StoppableFile<'a>, io::Cursor<Vec<u8>>)> {
+    let (mut file, mut head) = (StoppableFile { file: File::open(path)?, go_on }, Vec::new());
     (&mut file).take(pcap::MAGIC_LEN).read_to_end(&mut head)?;
     Ok((file, io::Cursor::new(head)))
 }
 
 /// What the requests of a recording are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordingKind {
     /// Whole messages, as they were sent.
     Messages,
     /// Names of handles.
@@ -157,7 +162,7 @@ mod tests {
 
     #[test]
     fn times_begin_with_the_first_request_and_go_faster() {
-        let request = |at_ns| Recorded { at_ns, what: Vec::new() };
+        let request = |at_ns| RecordedRequest { at_ns, content: Vec::new() };
         let recording = Recording { requests: vec![request(0), request(3_000), request(10_000)], skipped: 0 };
         assert_eq!(recording.due_ns(1.0), [0, 3_000, 10_000]);
         assert_eq!(recording.due_ns(10.0), [0, 300, 1_000]);

@@ -7,9 +7,9 @@
 
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
-use super::cursor::Cursor;
-use super::{Recorded, Recording, pcapng};
-use crate::question::Question;
+use super::cursor::FileCursor;
+use super::{RecordedRequest, Recording, pcapng};
+use crate::question::GeneratedQuestion;
 
 /// Bytes that tell what a file is.
 pub(super) const MAGIC_LEN: u64 = 4;
@@ -21,7 +21,7 @@ pub fn is_capture(bytes: &[u8]) -> bool {
 }
 
 /// A capture after its first four bytes, and nanoseconds of the smaller unit of its times.
-fn begin(bytes: &[u8]) -> Option<(Cursor<'_>, i64)> {
+fn begin(bytes: &[u8]) -> Option<(FileCursor<'_>, i64)> {
     let (magic, rest) = bytes.split_first_chunk()?;
     let (is_big, unit_ns) = match magic {
         [0xa1, 0xb2, 0xc3, 0xd4] => (true, 1000),
@@ -30,7 +30,7 @@ fn begin(bytes: &[u8]) -> Option<(Cursor<'_>, i64)> {
         [0x4d, 0x3c, 0xb2, 0xa1] => (false, 1),
         _ => return None,
     };
-    Some((Cursor { rest, is_big }, unit_ns))
+    Some((FileCursor { rest, is_big }, unit_ns))
 }
 
 /// Reads all requests to `port`, in either format.
@@ -65,7 +65,7 @@ fn take(recording: &mut Recording, at_ns: i64, ip: Option<&[u8]>, port: u16) {
     let payload = ip.and_then(|ip| udp_payload(ip, port));
     match payload.filter(|payload| is_request(payload)) {
         Some(payload) if recording.requests.len() < Recording::REQUESTS_MAX => {
-            recording.requests.push(Recorded { at_ns, what: payload.to_vec() });
+            recording.requests.push(RecordedRequest { at_ns, content: payload.to_vec() });
         }
         _ => recording.skipped += 1,
     }
@@ -73,11 +73,11 @@ fn take(recording: &mut Recording, at_ns: i64, ip: Option<&[u8]>, port: u16) {
 
 /// A whole message that is a request. Requests over several datagrams are left out: their pieces have one id.
 fn is_request(payload: &[u8]) -> bool {
-    payload.len() <= UDP_MESSAGE_LEN_MAX && Question::of_message(payload).is_some()
+    payload.len() <= UDP_MESSAGE_LEN_MAX && GeneratedQuestion::of_message(payload).is_some()
 }
 
 /// The next packet, with its time.
-fn packet<'b>(packets: &mut Cursor<'b>, unit_ns: i64) -> Option<(i64, &'b [u8])> {
+fn packet<'b>(packets: &mut FileCursor<'b>, unit_ns: i64) -> Option<(i64, &'b [u8])> {
     let (seconds, fraction) = (packets.word()?, packets.word()?);
     // How much of it was kept, and how long it was.
     let (len, _) = (packets.word()?, packets.word()?);
@@ -139,14 +139,14 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::random::Random;
-    use crate::workload::{Ask, Sampler};
+    use crate::random::RandomGenerator;
+    use crate::workload::{RequestChoice, RequestSampler};
 
     fn request(name: &[u8]) -> Vec<u8> {
-        let mut sampler = Sampler::new(1, 1);
+        let mut sampler = RequestSampler::new(1, 1);
         sampler.offer(name);
         let mut room = [0; UDP_MESSAGE_LEN_MAX];
-        let len = sampler.finish(0).unwrap().write_request(Ask::default(), 77, &mut room);
+        let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut room);
         room[..len].to_vec()
     }
 
@@ -208,7 +208,7 @@ pub(crate) mod tests {
                     let file = capture(is_big, magic_ns, link, &[packet.clone(), packet.clone()]);
                     let recording = read(&file, 2641).unwrap();
                     assert_eq!((recording.requests.len(), recording.skipped), (2, 0), "device {link}");
-                    assert_eq!(recording.requests[1].what, message);
+                    assert_eq!(recording.requests[1].content, message);
                     assert_eq!(recording.requests[1].at_ns - recording.requests[0].at_ns, 1_000_000);
                 }
             }
@@ -256,7 +256,7 @@ pub(crate) mod tests {
         for len in 0..file.len() {
             let _ = read(&file[..len], 2641);
         }
-        let mut random = Random::new(5, 0);
+        let mut random = RandomGenerator::new(5, 0);
         for _ in 0..20_000 {
             let mut bytes = file.clone();
             for _ in 0..3 {

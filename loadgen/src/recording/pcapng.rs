@@ -1,7 +1,7 @@
 //! Captures in the newer format (pcapng), as Wireshark and dumpcap write them: blocks, each from a device with its own
 //! kind and clock.
 
-use super::cursor::Cursor;
+use super::cursor::FileCursor;
 
 /// What a file in this format begins with: the type of the block that begins a section.
 pub(super) const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -30,11 +30,11 @@ struct Device {
 
 impl Device {
     /// `None` when it makes no sense, or its clock is finer than 64 bits tell.
-    fn read(mut body: Cursor<'_>) -> Option<Self> {
+    fn read(mut body: FileCursor<'_>) -> Option<Self> {
         let mut device = Self { link: u32::from(body.half()?), ticks_per_s: 1_000_000, offset_s: 0 };
         body.bytes(6)?;
         while let (Some(code), Some(len)) = (body.half(), body.half()) {
-            let mut option = Cursor { rest: body.padded(u32::from(len))?, ..body };
+            let mut option = FileCursor { rest: body.padded(u32::from(len))?, ..body };
             match code {
                 0 => break,
                 TICKS => {
@@ -60,7 +60,7 @@ impl Device {
 }
 
 /// The next block: its type, and its body. A section says in which order its bytes are.
-fn block<'b>(blocks: &mut Cursor<'b>) -> Option<(u32, Cursor<'b>)> {
+fn block<'b>(blocks: &mut FileCursor<'b>) -> Option<(u32, FileCursor<'b>)> {
     if blocks.rest.starts_with(&MAGIC) {
         let order = *blocks.rest.get(8..)?.first_chunk()?;
         blocks.is_big = u32::from_be_bytes(order) == BYTE_ORDER;
@@ -70,7 +70,7 @@ fn block<'b>(blocks: &mut Cursor<'b>) -> Option<(u32, Cursor<'b>)> {
     }
     let (kind, len) = (blocks.word()?, blocks.word()?);
     let body = blocks.bytes_of(len.checked_sub(FRAME_LEN)?)?;
-    (blocks.word()? == len).then_some((kind, Cursor { rest: body, ..*blocks }))
+    (blocks.word()? == len).then_some((kind, FileCursor { rest: body, ..*blocks }))
 }
 
 /// Gives each packet with a time to `each`: nanoseconds since 1970, the kind of its device, and its bytes. Returns how
@@ -82,7 +82,7 @@ fn block<'b>(blocks: &mut Cursor<'b>) -> Option<(u32, Cursor<'b>)> {
 ///
 /// When it does not even begin like one.
 pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Result<u64, &'static str> {
-    let mut blocks = Cursor { rest: bytes, is_big: false };
+    let mut blocks = FileCursor { rest: bytes, is_big: false };
     let mut head = blocks;
     if !matches!(block(&mut head), Some((SECTION, _))) {
         return Err("it ends within its head");
@@ -111,7 +111,7 @@ pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Re
 }
 
 /// The number of its device, when it was seen by the clock of that, and its bytes.
-fn packet(mut body: Cursor<'_>) -> Option<(u32, u64, &[u8])> {
+fn packet(mut body: FileCursor<'_>) -> Option<(u32, u64, &[u8])> {
     let number = body.word()?;
     let ticks = u64::from(body.word()?) << 32 | u64::from(body.word()?);
     let len = body.word()?;

@@ -17,7 +17,7 @@ const INPUT_LEN_MAX: usize = 8 * MESSAGE_LEN_MAX as usize;
 
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ConnectionEnd {
     /// Nothing waited on it.
     Done,
     /// The server closed it, or the network, while a request waited.
@@ -29,39 +29,39 @@ pub(crate) enum End {
 }
 
 /// What all connections need to know.
-pub(crate) struct Context {
+pub(crate) struct ConnectionContext {
     protocol: Protocol,
     host: String,
     keeps: bool,
     with_values: bool,
 }
 
-impl Context {
+impl ConnectionContext {
     pub(crate) const fn new(host: String, streams: Streams, with_values: bool) -> Self {
         Self { protocol: streams.protocol, host, keeps: streams.keeps(), with_values }
     }
 }
 
 /// A request that waits for its answer.
-struct Waiting {
+struct WaitingRequest {
     sent_ns: u64,
     request_id: i32,
 }
 
 /// One connection. It is registered for as long as it lives.
-pub(crate) struct Connection {
+pub(crate) struct LoadConnection {
     stream: TcpStream,
     established: bool,
     output: Vec<u8>,
     written: usize,
     input: Vec<u8>,
     /// In the order they were sent, which over HTTP is that of answers.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingRequest>,
     /// Requests so far.
     taken: u32,
 }
 
-impl Connection {
+impl LoadConnection {
     pub(crate) fn begin(
         target: SocketAddr,
         source: Option<IpAddr>,
@@ -98,26 +98,26 @@ impl Connection {
     }
 
     /// Takes a request; [`write`](Self::write) sends it.
-    pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &Context) {
+    pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &ConnectionContext) {
         let request_id = id_of(message);
         match context.protocol {
             Protocol::Tcp => self.output.extend_from_slice(message),
             Protocol::Http => http::write_post(message, &context.host, context.keeps, &mut self.output),
             Protocol::Json => json::write_get(message, &context.host, context.keeps, &mut self.output),
         }
-        self.waiting.push_back(Waiting { sent_ns: now_ns, request_id });
+        self.waiting.push_back(WaitingRequest { sent_ns: now_ns, request_id });
         self.taken = self.taken.saturating_add(1);
     }
 
     /// Writes as much as the kernel takes.
-    pub(crate) fn write(&mut self) -> Result<(), End> {
+    pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {
-                Ok(0) => return Err(End::Closed),
+                Ok(0) => return Err(ConnectionEnd::Closed),
                 Ok(len) => self.written += len,
                 Err(error) if is_not_now(&error) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(End::Closed),
+                Err(_) => return Err(ConnectionEnd::Closed),
             }
         }
         self.output.clear();
@@ -129,10 +129,10 @@ impl Connection {
     pub(crate) fn turn(
         &mut self,
         streams: &Streams,
-        context: &Context,
+        context: &ConnectionContext,
         room: &mut [u8],
         mut take: impl FnMut(&[u8]),
-    ) -> Result<(), End> {
+    ) -> Result<(), ConnectionEnd> {
         let is_over = self.read(room)?;
         let mut is_last = false;
         while !self.input.is_empty() {
@@ -141,8 +141,8 @@ impl Connection {
                 Protocol::Http | Protocol::Json => self.cut_http(context, is_over),
             };
             match cut {
-                Cut::Partial => break,
-                Cut::Answer { bytes, used, closes } => {
+                CutOutcome::Partial => break,
+                CutOutcome::Answer { bytes, used, closes } => {
                     self.input.drain(..used);
                     is_last |= closes;
                     let request_id = id_of(&bytes);
@@ -153,19 +153,19 @@ impl Connection {
                     }
                     take(&bytes);
                 }
-                Cut::Unreadable => return Err(End::Unreadable),
+                CutOutcome::Unreadable => return Err(ConnectionEnd::Unreadable),
             }
         }
         let is_spent = streams.requests > 0 && self.taken >= streams.requests;
         match self.waiting.is_empty() {
-            true if is_over || is_last || is_spent => Err(End::Done),
-            false if is_over || is_last => Err(End::Closed),
+            true if is_over || is_last || is_spent => Err(ConnectionEnd::Done),
+            false if is_over || is_last => Err(ConnectionEnd::Closed),
             _ => Ok(()),
         }
     }
 
     /// Reads until there is no more; whether the other side has ended.
-    fn read(&mut self, room: &mut [u8]) -> Result<bool, End> {
+    fn read(&mut self, room: &mut [u8]) -> Result<bool, ConnectionEnd> {
         loop {
             match self.stream.read(room) {
                 Ok(0) => return Ok(true),
@@ -173,7 +173,7 @@ impl Connection {
                     self.established = true;
                     self.input.extend_from_slice(&room[..len]);
                     if self.input.len() > INPUT_LEN_MAX {
-                        return Err(End::Unreadable);
+                        return Err(ConnectionEnd::Unreadable);
                     }
                 }
                 Err(error) if is_not_now(&error) => {
@@ -181,28 +181,28 @@ impl Connection {
                     return Ok(false);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if self.waiting.is_empty() => return Err(End::Done),
-                Err(_) => return Err(End::Closed),
+                Err(_) if self.waiting.is_empty() => return Err(ConnectionEnd::Done),
+                Err(_) => return Err(ConnectionEnd::Closed),
             }
         }
     }
 
-    fn cut_http(&mut self, context: &Context, is_over: bool) -> Cut {
+    fn cut_http(&mut self, context: &ConnectionContext, is_over: bool) -> CutOutcome {
         let (body, status, used, closes) = match http::parse(&self.input, is_over) {
-            http::Parsed::Partial => return Cut::Partial,
-            http::Parsed::Broken => return Cut::Unreadable,
-            http::Parsed::Whole { body, status, used, closes } => (body, status, used, closes),
+            http::ParsedAnswer::Partial => return CutOutcome::Partial,
+            http::ParsedAnswer::Broken => return CutOutcome::Unreadable,
+            http::ParsedAnswer::Whole { body, status, used, closes } => (body, status, used, closes),
         };
         let Some(request_id) = self.waiting.front().map(|waiting| waiting.request_id) else {
             // An answer to nothing, as a server gives before it closes an idle connection.
-            return Cut::Unreadable;
+            return CutOutcome::Unreadable;
         };
         let bytes = match context.protocol {
             Protocol::Json => json::message(&body, request_id, context.with_values),
             _ if status == 200 => message_in(body),
             _ => None,
         };
-        Cut::Answer { bytes: bytes.unwrap_or_else(|| unreadable(request_id)), used, closes }
+        CutOutcome::Answer { bytes: bytes.unwrap_or_else(|| unreadable(request_id)), used, closes }
     }
 }
 
@@ -229,7 +229,7 @@ fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }
 
-enum Cut {
+enum CutOutcome {
     Partial,
     /// Which bytes of the input it took, and whether the server closes after it.
     Answer {
@@ -241,20 +241,20 @@ enum Cut {
 }
 
 /// Cuts the first message off. What ends within a message is given as far as it goes: it counts as truncated.
-fn cut_message(input: &mut [u8], is_over: bool) -> Cut {
+fn cut_message(input: &mut [u8], is_over: bool) -> CutOutcome {
     // Also one whose length is beyond all bounds.
     let Some((head, rest)) = input.split_first_chunk() else {
-        return if is_over { Cut::Unreadable } else { Cut::Partial };
+        return if is_over { CutOutcome::Unreadable } else { CutOutcome::Partial };
     };
     let envelope = Envelope::from_bytes(head);
     let (len, is_whole) = (envelope.message_len as usize, rest.len() >= envelope.message_len as usize);
     if !is_whole && !is_over && envelope.message_len <= MESSAGE_LEN_MAX {
-        return Cut::Partial;
+        return CutOutcome::Partial;
     }
     let used = input.len().min(Envelope::LEN.saturating_add(len));
     // Deployed servers echo this bit, which means something over UDP only.
     input[2] &= !EnvelopeFlags::TRUNCATED.0;
-    Cut::Answer { bytes: input[..used].to_vec(), used, closes: !is_whole }
+    CutOutcome::Answer { bytes: input[..used].to_vec(), used, closes: !is_whole }
 }
 
 /// The message in the body of an HTTP answer, which may be preceded by a line end.
@@ -288,7 +288,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (poll, target) = (mio::Poll::new().unwrap(), listener.local_addr().unwrap());
         for source in [None, Some([127, 0, 0, 5].into())] {
-            let connection = Connection::begin(target, source, Token(0), poll.registry()).unwrap();
+            let connection = LoadConnection::begin(target, source, Token(0), poll.registry()).unwrap();
             assert!(connection.stream.nodelay().unwrap());
             assert_eq!(listener.accept().unwrap().1.ip(), source.unwrap_or(target.ip()));
         }
@@ -298,9 +298,9 @@ mod tests {
     fn messages_are_cut_wherever_the_bytes_end() {
         let whole = [message(1, 30), message(2, 0)].concat();
         for len in 0..50 {
-            assert!(matches!(cut_message(&mut whole[..len].to_vec(), false), Cut::Partial), "{len}");
+            assert!(matches!(cut_message(&mut whole[..len].to_vec(), false), CutOutcome::Partial), "{len}");
         }
-        let Cut::Answer { bytes, used, closes } = cut_message(&mut whole.clone(), false) else {
+        let CutOutcome::Answer { bytes, used, closes } = cut_message(&mut whole.clone(), false) else {
             panic!("whole")
         };
         assert_eq!((bytes.len(), used, closes, bytes[2] & 0x20), (50, 50, false, 0));
@@ -310,11 +310,15 @@ mod tests {
     fn what_ends_within_a_message_is_given_as_far_as_it_goes() {
         let mut part = message(1, 30);
         part.truncate(40);
-        let Cut::Answer { used, closes, .. } = cut_message(&mut part, true) else { panic!("all there is") };
+        let CutOutcome::Answer { used, closes, .. } = cut_message(&mut part, true) else {
+            panic!("all there is")
+        };
         assert_eq!((used, closes), (40, true));
         let mut huge = message(1, 0);
         huge[16] = 0x7f;
-        let Cut::Answer { closes, .. } = cut_message(&mut huge, false) else { panic!("never waits for it") };
+        let CutOutcome::Answer { closes, .. } = cut_message(&mut huge, false) else {
+            panic!("never waits for it")
+        };
         assert!(closes);
     }
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use handle_proto::wire::Envelope;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::question::Question;
+use crate::question::GeneratedQuestion;
 
 /// The media type of the handle protocol.
 const MEDIA_TYPE: &str = "application/x-hdl-message";
@@ -16,7 +16,8 @@ pub(super) const IN_PATH: &AsciiSet =
 
 /// Appends a POST of a whole message.
 pub(super) fn write_post(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u8>) {
-    let name = Question::of_message(message).map(|question| String::from_utf8_lossy(question.handle));
+    let name =
+        GeneratedQuestion::of_message(message).map(|question| String::from_utf8_lossy(question.handle));
     let path = name.map_or_else(|| "%2F".to_owned(), |name| utf8_percent_encode(&name, IN_PATH).to_string());
     let connection = connection(keeps);
     // Writing to a vector does not fail.
@@ -36,7 +37,7 @@ pub(super) const fn connection(keeps: bool) -> &'static str {
 
 /// What came so far.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Parsed {
+pub enum ParsedAnswer {
     /// More has to come.
     Partial,
     /// A whole answer.
@@ -60,33 +61,33 @@ const PRECEDING_MAX: usize = 8;
 
 /// Parses the first answer in `bytes`; `is_over` says that no more will come.
 #[must_use]
-pub fn parse(bytes: &[u8], is_over: bool) -> Parsed {
+pub fn parse(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     let mut preceding_len = 0;
     for _ in 0..=PRECEDING_MAX {
         match parse_one(&bytes[preceding_len..], is_over) {
             // Something that precedes the answer.
-            Parsed::Whole { status: 100..200, used, .. } => preceding_len += used,
-            Parsed::Whole { body, status, used, closes } => {
-                return Parsed::Whole { body, status, used: preceding_len + used, closes };
+            ParsedAnswer::Whole { status: 100..200, used, .. } => preceding_len += used,
+            ParsedAnswer::Whole { body, status, used, closes } => {
+                return ParsedAnswer::Whole { body, status, used: preceding_len + used, closes };
             }
             other => return other,
         }
     }
-    Parsed::Broken
+    ParsedAnswer::Broken
 }
 
 /// The same, and what precedes an answer is one without a body.
-fn parse_one(bytes: &[u8], is_over: bool) -> Parsed {
+fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let head_len = match response.parse(bytes) {
         Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) if !is_over => return Parsed::Partial,
-        _ => return Parsed::Broken,
+        Ok(httparse::Status::Partial) if !is_over => return ParsedAnswer::Partial,
+        _ => return ParsedAnswer::Broken,
     };
     let status = response.code.unwrap_or(0);
     if (100..200).contains(&status) {
-        return Parsed::Whole { body: Vec::new(), status, used: head_len, closes: false };
+        return ParsedAnswer::Whole { body: Vec::new(), status, used: head_len, closes: false };
     }
     let header = |name: &str| {
         let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
@@ -96,8 +97,12 @@ fn parse_one(bytes: &[u8], is_over: bool) -> Parsed {
     let is_old = response.version == Some(0);
     let closes = says("connection", "close") || (is_old && !says("connection", "keep-alive"));
     let rest = &bytes[head_len..];
-    let whole =
-        |body: Vec<u8>, len: usize, closes| Parsed::Whole { body, status, used: head_len + len, closes };
+    let whole = |body: Vec<u8>, len: usize, closes| ParsedAnswer::Whole {
+        body,
+        status,
+        used: head_len + len,
+        closes,
+    };
     // Whatever its head says, neither has a body.
     if matches!(status, 204 | 304) {
         return whole(Vec::new(), 0, closes);
@@ -105,17 +110,17 @@ fn parse_one(bytes: &[u8], is_over: bool) -> Parsed {
     if says("transfer-encoding", "chunked") {
         return match dechunk(rest) {
             Ok(Some((body, len))) => whole(body, len, closes),
-            Ok(None) if !is_over => Parsed::Partial,
-            _ => Parsed::Broken,
+            Ok(None) if !is_over => ParsedAnswer::Partial,
+            _ => ParsedAnswer::Broken,
         };
     }
     match header("content-length").map(str::parse::<usize>) {
         Some(Ok(len)) if rest.len() >= len => whole(rest[..len].to_vec(), len, closes),
         // What was cut off is given as far as it goes.
         Some(Ok(_)) | None if is_over => whole(rest.to_vec(), rest.len(), true),
-        Some(Ok(_)) => Parsed::Partial,
-        Some(Err(_)) => Parsed::Broken,
-        None => Parsed::Partial,
+        Some(Ok(_)) => ParsedAnswer::Partial,
+        Some(Err(_)) => ParsedAnswer::Broken,
+        None => ParsedAnswer::Partial,
     }
 }
 
@@ -155,7 +160,7 @@ mod tests {
 
     fn whole(text: &str) -> (String, u16, usize, bool) {
         match parse(text.as_bytes(), false) {
-            Parsed::Whole { body, status, used, closes } => {
+            ParsedAnswer::Whole { body, status, used, closes } => {
                 (String::from_utf8(body).unwrap(), status, used, closes)
             }
             other => panic!("{text:?} is {other:?}"),
@@ -173,7 +178,7 @@ mod tests {
         assert_eq!(whole(&continued).2, continued.len());
         for text in [with_len, chunked] {
             for len in 0..text.len() {
-                assert_eq!(parse(&text.as_bytes()[..len], false), Parsed::Partial, "{len} of {text}");
+                assert_eq!(parse(&text.as_bytes()[..len], false), ParsedAnswer::Partial, "{len} of {text}");
             }
         }
     }
@@ -184,7 +189,7 @@ mod tests {
             [("HTTP/1.1 204 No\r\n\r\n", 204), ("HTTP/1.1 304 No\r\nContent-Length: 5\r\n\r\n", 304)]
         {
             let text = format!("{head}HTTP/1.1 2");
-            let expected = Parsed::Whole { body: Vec::new(), status, used: head.len(), closes: false };
+            let expected = ParsedAnswer::Whole { body: Vec::new(), status, used: head.len(), closes: false };
             assert_eq!(parse(text.as_bytes(), false), expected, "{text}");
             assert_eq!(parse(text.as_bytes(), true), expected, "{text}");
         }
@@ -194,16 +199,19 @@ mod tests {
     fn few_heads_may_precede_an_answer() {
         let after = |count| format!("{}HTTP/1.1 204 No\r\n\r\n", "HTTP/1.1 102 Wait\r\n\r\n".repeat(count));
         assert_eq!(whole(&after(8)), (String::new(), 204, after(8).len(), false));
-        assert_eq!(parse(after(9).as_bytes(), false), Parsed::Broken);
-        assert_eq!(parse(after(100_000).as_bytes(), false), Parsed::Broken);
+        assert_eq!(parse(after(9).as_bytes(), false), ParsedAnswer::Broken);
+        assert_eq!(parse(after(100_000).as_bytes(), false), ParsedAnswer::Broken);
     }
 
     #[test]
     fn without_a_length_an_answer_ends_with_the_connection() {
         let text = b"HTTP/1.0 200 OK\r\n\r\nhello";
-        assert_eq!(parse(text, false), Parsed::Partial);
+        assert_eq!(parse(text, false), ParsedAnswer::Partial);
         let body = b"hello".to_vec();
-        assert_eq!(parse(text, true), Parsed::Whole { body, status: 200, used: text.len(), closes: true });
+        assert_eq!(
+            parse(text, true),
+            ParsedAnswer::Whole { body, status: 200, used: text.len(), closes: true }
+        );
     }
 
     #[test]
@@ -214,7 +222,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc",
         ] {
-            assert_eq!(parse(text, false), Parsed::Broken, "{}", String::from_utf8_lossy(text));
+            assert_eq!(parse(text, false), ParsedAnswer::Broken, "{}", String::from_utf8_lossy(text));
         }
     }
 }

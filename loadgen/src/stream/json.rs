@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 
 use handle_proto::json::record_from_json;
 use handle_proto::wire::list::Values;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Header};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use percent_encoding::{AsciiSet, percent_encode};
 use serde_json::Value as Json;
 
 use super::http::{IN_PATH, connection};
-use crate::question::Question;
+use crate::question::GeneratedQuestion;
 
 /// In the path of the API the slash of a handle is one.
 const IN_API_PATH: &AsciiSet = &IN_PATH.remove(b'/');
@@ -21,7 +21,7 @@ const IN_API_PATH: &AsciiSet = &IN_PATH.remove(b'/');
 /// Appends a GET that asks what `message` asks.
 pub(super) fn write_get(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u8>) {
     let mut path = "/api/handles/".to_owned();
-    if let Some(question) = Question::of_message(message) {
+    if let Some(question) = GeneratedQuestion::of_message(message) {
         path.extend(percent_encode(question.handle, IN_API_PATH));
         let mut mark = '?';
         let mut parameter = |name: &str, value: &dyn std::fmt::Display| {
@@ -56,7 +56,7 @@ pub fn message(body: &[u8], request_id: i32, with_values: bool) -> Option<Vec<u8
         let mut bytes = Vec::new();
         let views: Vec<_> = record.values.iter().map(|value| value.view()).collect();
         let values = Values::build(views, &mut bytes);
-        Answer { handle: &record.handle, values }.encode(&mut content);
+        QueryAnswer { handle: &record.handle, values }.encode(&mut content);
     }
     let len = u32::try_from(content.len()).ok()?;
     let header =
@@ -69,19 +69,19 @@ pub fn message(body: &[u8], request_id: i32, with_values: bool) -> Option<Vec<u8
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::question::Form;
-    use crate::random::Random;
-    use crate::workload::Sampler;
+    use crate::question::QuestionForm;
+    use crate::random::RandomGenerator;
+    use crate::workload::RequestSampler;
     use handle_proto::wire::Message;
 
     fn get(name: &[u8], form: &str) -> String {
-        let forms: Vec<Form> = vec![form.parse().unwrap()];
-        let mut sampler = Sampler::new(1, 1);
+        let forms: Vec<QuestionForm> = vec![form.parse().unwrap()];
+        let mut sampler = RequestSampler::new(1, 1);
         sampler.for_forms(&forms, 512);
         sampler.offer(name);
         let workload = sampler.finish_as(&forms, OpFlags(0), 0).unwrap();
         let mut room = [0; 512];
-        let len = workload.write_request(workload.ask(0, &mut Random::new(1, 0)), 1, &mut room);
+        let len = workload.write_request(workload.ask(0, &mut RandomGenerator::new(1, 0)), 1, &mut room);
         let mut out = Vec::new();
         write_get(&room[..len], "host:1", true, &mut out);
         String::from_utf8(out).unwrap().lines().next().unwrap().to_owned()
@@ -106,7 +106,7 @@ mod tests {
         let bytes = message(body, 9, true).unwrap();
         let (envelope, rest) = Envelope::split(&bytes).unwrap();
         let decoded = Message::decode(rest).unwrap();
-        let answer = Answer::decode(decoded.body).unwrap();
+        let answer = QueryAnswer::decode(decoded.body).unwrap();
         assert_eq!((envelope.request_id, decoded.header.response_code), (9, ResponseCode::SUCCESS));
         assert_eq!((answer.handle, answer.values.len()), (&b"10.1/a"[..], 1));
         assert_eq!(answer.values.iter().next().map(|value| value.data), Some(&b"http://x"[..]));

@@ -15,15 +15,15 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use handle_net::{Flushed, Outbox, Peer};
+use handle_net::{FlushReport, Outbox, Peer};
 use mio::{Events, Poll, Token};
 use serde::Serialize;
 
 use crate::clock::Clock;
 use crate::drive::{TICK_NS, sleep_ns};
 use crate::options::Idle;
-use crate::worker::{BURST_MAX, Interval, Worker};
-use connection::{Connection, Context, End};
+use crate::worker::{BURST_MAX, Interval, LoadWorker};
+use connection::{ConnectionContext, ConnectionEnd, LoadConnection};
 
 /// What is spoken over connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Streams {
 
 /// How requests travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum StreamTransport {
     /// Datagrams, by themselves or in trains where the kernel can.
     Udp {
         /// In trains.
@@ -89,7 +89,7 @@ pub enum Transport {
     Stream(Streams),
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for StreamTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Udp { trains: false } => "udp",
@@ -103,7 +103,7 @@ impl fmt::Display for Transport {
     }
 }
 
-impl FromStr for Transport {
+impl FromStr for StreamTransport {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -147,13 +147,13 @@ impl ConnectionCounts {
         self.unreadable += other.unreadable;
     }
 
-    const fn count(&mut self, end: End, was_established: bool) {
+    const fn count(&mut self, end: ConnectionEnd, was_established: bool) {
         match end {
-            End::Done => {}
+            ConnectionEnd::Done => {}
             _ if !was_established => self.failed += 1,
-            End::Closed => self.closed_early += 1,
-            End::GivenUp => self.given_up += 1,
-            End::Unreadable => self.unreadable += 1,
+            ConnectionEnd::Closed => self.closed_early += 1,
+            ConnectionEnd::GivenUp => self.given_up += 1,
+            ConnectionEnd::Unreadable => self.unreadable += 1,
         }
     }
 }
@@ -165,8 +165,8 @@ pub(crate) struct Pool {
     /// Connections are begun from these in turn; with none, the system chooses.
     sources: Vec<IpAddr>,
     streams: Streams,
-    context: Context,
-    places: Vec<Option<Connection>>,
+    context: ConnectionContext,
+    places: Vec<Option<LoadConnection>>,
     outbox: Outbox,
     counts: ConnectionCounts,
     /// Requests that all places have room for.
@@ -202,7 +202,7 @@ impl Pool {
             target,
             sources,
             streams,
-            context: Context::new(
+            context: ConnectionContext::new(
                 host.map_or_else(|| target.to_string(), str::to_owned),
                 streams,
                 with_values,
@@ -238,14 +238,14 @@ impl Pool {
     }
 
     /// Sends what is due, as far as there is room.
-    fn send_due(&mut self, worker: &mut Worker<'_>, clock: Clock) {
+    fn send_due(&mut self, worker: &mut LoadWorker<'_>, clock: Clock) {
         let room = self.room.min(BURST_MAX);
         let now_ns = clock.now_ns();
         worker.push_some(now_ns, room, &mut self.outbox);
         if self.outbox.is_empty() {
             return;
         }
-        let mut flushed = Flushed::default();
+        let mut flushed = FlushReport::default();
         for i in 0..self.outbox.len() {
             match self.send(i, now_ns) {
                 Ok(()) => flushed.sent += 1,
@@ -279,7 +279,7 @@ impl Pool {
             place => {
                 let number = usize::try_from(self.counts.begun).unwrap_or(0);
                 let source = self.sources.get(number % self.sources.len().max(1)).copied();
-                let begun = Connection::begin(self.target, source, Token(at), self.poll.registry())?;
+                let begun = LoadConnection::begin(self.target, source, Token(at), self.poll.registry())?;
                 self.counts.begun += 1;
                 place.insert(begun)
             }
@@ -296,7 +296,7 @@ impl Pool {
         }
     }
 
-    fn close(&mut self, at: usize, end: End) {
+    fn close(&mut self, at: usize, end: ConnectionEnd) {
         self.with_place(at, |pool| {
             if let Some(connection) = pool.places[at].take() {
                 pool.counts.count(end, connection.is_established());
@@ -305,7 +305,7 @@ impl Pool {
     }
 
     /// Takes what came for the connection at `at`, and gives each answer to the worker.
-    fn turn(&mut self, at: usize, now_ns: u64, worker: &mut Worker<'_>) {
+    fn turn(&mut self, at: usize, now_ns: u64, worker: &mut LoadWorker<'_>) {
         let target = Peer::to(self.target);
         let take = |answer: &[u8]| worker.receive(now_ns, target, answer, true);
         if let Err(end) = self.with_place(at, |pool| pool.read(at, take)) {
@@ -313,7 +313,7 @@ impl Pool {
         }
     }
 
-    fn read(&mut self, at: usize, take: impl FnMut(&[u8])) -> Result<(), End> {
+    fn read(&mut self, at: usize, take: impl FnMut(&[u8])) -> Result<(), ConnectionEnd> {
         let Some(connection) = &mut self.places[at] else { return Ok(()) };
         let was_established = connection.is_established();
         let turned = connection.turn(&self.streams, &self.context, &mut self.input, take);
@@ -324,9 +324,9 @@ impl Pool {
     /// Gives up connections whose oldest request was sent before `sent_before_ns`.
     fn give_up(&mut self, sent_before_ns: u64) {
         for at in 0..self.places.len() {
-            let oldest_ns = self.places[at].as_ref().and_then(Connection::oldest_ns);
+            let oldest_ns = self.places[at].as_ref().and_then(LoadConnection::oldest_ns);
             if oldest_ns.is_some_and(|sent_ns| sent_ns < sent_before_ns) {
-                self.close(at, End::GivenUp);
+                self.close(at, ConnectionEnd::GivenUp);
             }
         }
     }
@@ -339,7 +339,7 @@ impl Pool {
 ///
 /// When the kernel does not tell about connections any more.
 pub(crate) fn drive(
-    worker: &mut Worker<'_>,
+    worker: &mut LoadWorker<'_>,
     pool: &mut Pool,
     timeout_ns: u64,
     (clock, idle): (Clock, Idle),
@@ -402,8 +402,8 @@ mod tests {
     #[test]
     fn transports_are_read_as_they_are_shown() {
         for text in ["udp", "udp-trains", "tcp", "http", "http-json"] {
-            assert_eq!(text.parse::<Transport>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<StreamTransport>().unwrap().to_string(), text);
         }
-        assert!("sctp".parse::<Transport>().is_err());
+        assert!("sctp".parse::<StreamTransport>().is_err());
     }
 }

@@ -4,30 +4,32 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use handle_loadgen::stream::Protocol;
-use handle_loadgen::{Report, RunOptions, Streams, Transport, run};
+use handle_loadgen::{RunOptions, RunReport, StreamTransport, Streams, run};
 
-use super::server::{Connected, Deed, TIMEOUT, answer, honest, records, requests_400, whole};
+use super::server::{ConnectionServer, ServerAction, TIMEOUT, answer, honest, records, requests_400, whole};
 use super::sums;
 
-fn truth(request: &[u8]) -> Deed {
-    Deed::Write(whole(&honest(request)))
+fn truth(request: &[u8]) -> ServerAction {
+    ServerAction::Write(whole(&honest(request)))
 }
 
-fn lie(request: &[u8]) -> Deed {
-    Deed::Write(whole(&answer(request, b"https://example.org/evil")))
+fn lie(request: &[u8]) -> ServerAction {
+    ServerAction::Write(whole(&answer(request, b"https://example.org/evil")))
 }
 
 /// Runs 400 requests over connections that carry up to `pipeline` at a time, and lies to each tenth.
-fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<Deed> + Send + 'static) -> Report {
-    let server = Connected::start(
+fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 'static) -> RunReport {
+    let server = ConnectionServer::start(
         move |number, request| {
             if number % 10 == 4 { lie(request) } else { vec![truth(request)] }
         },
     );
     let records = records();
     let streams = Streams { connections: 64, pipeline, ..Streams::pooled(Protocol::Tcp) };
-    let options =
-        RunOptions { transport: Transport::Stream(streams), ..requests_400(server.address, records.path()) };
+    let options = RunOptions {
+        transport: StreamTransport::Stream(streams),
+        ..requests_400(server.address, records.path())
+    };
     run(&options, |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -42,7 +44,7 @@ fn a_wrong_id_answers_nothing() {
     let report = lied_to(1, |request| {
         let mut bytes = whole(&honest(request));
         bytes[8] ^= 0x40;
-        vec![Deed::Write(bytes)]
+        vec![ServerAction::Write(bytes)]
     });
     assert_eq!(sums(&report), [360, 40, 360, 0], "{report}");
     assert_eq!(report.accounts.unmatched, 40, "{report}");
@@ -58,7 +60,7 @@ fn a_second_answer_is_a_duplicate_even_if_it_is_another() {
 
 #[test]
 fn what_comes_late_is_late() {
-    let report = lied_to(1, |request| vec![Deed::Wait(TIMEOUT * 3 / 2), truth(request)]);
+    let report = lied_to(1, |request| vec![ServerAction::Wait(TIMEOUT * 3 / 2), truth(request)]);
     let accounts = &report.accounts;
     assert_eq!((accounts.answered, accounts.late, accounts.lost), (360, 40, 0), "{report}");
     assert_eq!(sums(&report)[2], 400, "late answers are judged as well: {report}");
@@ -69,7 +71,7 @@ fn an_answer_whose_end_is_missing_is_truncated() {
     let report = lied_to(1, |request| {
         let mut bytes = whole(&honest(request));
         bytes.truncate(bytes.len() - 10);
-        vec![Deed::Write(bytes), Deed::Close]
+        vec![ServerAction::Write(bytes), ServerAction::Close]
     });
     assert_eq!(sums(&report), [400, 0, 360, 40], "{report}");
     assert_eq!((report.accounts.truncated, report.accounts.malformed), (40, 0), "{report}");
@@ -81,20 +83,20 @@ fn answers_that_overtake_each_other_and_come_in_bits_are_put_together() {
         let bytes = whole(&honest(request));
         let (first, rest) = bytes.split_at(13);
         let (second, third) = rest.split_at(31);
-        let pause = || Deed::Wait(Duration::from_millis(2));
-        let write = |bytes: &[u8]| Deed::Write(bytes.to_vec());
+        let pause = || ServerAction::Wait(Duration::from_millis(2));
+        let write = |bytes: &[u8]| ServerAction::Write(bytes.to_vec());
         vec![write(first), pause(), write(second), pause(), write(third)]
     });
     assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
     // On one connection, so that there is a next answer to be kept back until.
-    let server = Connected::start(|number, request| match number % 10 {
-        4 => vec![Deed::KeepBack(whole(&honest(request)))],
+    let server = ConnectionServer::start(|number, request| match number % 10 {
+        4 => vec![ServerAction::KeepBack(whole(&honest(request)))],
         _ => vec![truth(request)],
     });
     let records = records();
     let streams = Streams { connections: 1, pipeline: 64, ..Streams::pooled(Protocol::Tcp) };
     let options = RunOptions {
-        transport: Transport::Stream(streams),
+        transport: StreamTransport::Stream(streams),
         timeout: Duration::from_secs(5),
         ..requests_400(server.address, records.path())
     };

@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
 
-use handle_loadgen::random::Random;
+use handle_loadgen::random::RandomGenerator;
 use handle_loadgen::stream::Protocol;
 use handle_proto::Value;
 use handle_proto::json::record_to_json;
 
-use super::server::{Deed, answer, honest, url, whole};
+use super::server::{ServerAction, answer, honest, url, whole};
 
 const EVIL: &[u8] = b"https://example.org/evil";
 
@@ -54,7 +54,7 @@ fn with(head: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// A sound answer, of one piece or of chunks, with what precedes some answers.
-fn sound(body: &[u8], random: &mut Random) -> Vec<u8> {
+fn sound(body: &[u8], random: &mut RandomGenerator) -> Vec<u8> {
     let len = body.len();
     match random.below(4) {
         0 => {
@@ -72,18 +72,23 @@ fn sound(body: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 /// What is done about a request: in one of three, something that no server should do.
-pub(crate) fn any_deeds(protocol: Protocol, request: &[u8], random: &mut Random, late: Deed) -> Vec<Deed> {
+pub(crate) fn any_deeds(
+    protocol: Protocol,
+    request: &[u8],
+    random: &mut RandomGenerator,
+    late: ServerAction,
+) -> Vec<ServerAction> {
     let body = truth(protocol, request);
     let bytes = sound(&body, random);
     let head = |len: usize| format!("200 OK\r\nContent-Length: {len}");
-    let write = |bytes: Vec<u8>| vec![Deed::Write(bytes)];
+    let write = |bytes: Vec<u8>| vec![ServerAction::Write(bytes)];
     match random.below(48) {
         0 => vec![],
-        1 => vec![Deed::Write(bytes.clone()), Deed::Write(bytes)],
-        2 => vec![Deed::Write(bytes), Deed::Close],
-        3 => vec![Deed::Close],
-        4 => vec![Deed::Write(bytes[..bytes.len() - 1].to_vec()), Deed::Close],
-        5 => vec![late, Deed::Write(bytes)],
+        1 => vec![ServerAction::Write(bytes.clone()), ServerAction::Write(bytes)],
+        2 => vec![ServerAction::Write(bytes), ServerAction::Close],
+        3 => vec![ServerAction::Close],
+        4 => vec![ServerAction::Write(bytes[..bytes.len() - 1].to_vec()), ServerAction::Close],
+        5 => vec![late, ServerAction::Write(bytes)],
         6 => write(sound(&lie(protocol, request), random)),
         7 => write(with("500 Internal Server Error\r\nContent-Length: 4", b"oops")),
         8 => write(with("204 No Content", b"")),
@@ -92,7 +97,7 @@ pub(crate) fn any_deeds(protocol: Protocol, request: &[u8], random: &mut Random,
         10 => write(with(&head(body.len() + 7), &body)),
         11 => write(with(&head(body.len() - 7), &body)),
         12 => write(with("200 OK\r\nContent-Length: many", &body)),
-        13 => vec![Deed::Write(with("200 OK", &body)), Deed::Close],
+        13 => vec![ServerAction::Write(with("200 OK", &body)), ServerAction::Close],
         14 => write(with("200 OK\r\nTransfer-Encoding: chunked", b"ffffffffffffffffff\r\n")),
         15 => write(b"no HTTP at all\r\n\r\n".to_vec()),
         _ => write(bytes),

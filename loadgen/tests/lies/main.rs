@@ -14,22 +14,23 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handle_loadgen::replay::{Outcome, replay};
-use handle_loadgen::{Form, Load, Report, RunOptions, Truth, Verify, run};
+use handle_loadgen::replay::{ReplayOutcome, replay};
+use handle_loadgen::{LoadPattern, QuestionForm, ReferenceData, RunOptions, RunReport, Verify, run};
 
-use server::{HANDLES, Server, TIMEOUT, answer, honest, names, records, requests_400};
+use server::{HANDLES, LieServer, TIMEOUT, answer, honest, names, records, requests_400};
 
 /// Runs 400 requests against a server that lies to each tenth, verified by a file of records.
-fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Report {
-    let server =
-        Server::start(move |number, request| // Not to the last: a run whose answers have all come does not wait for what else there is.
-        if number % 10 == 4 { lie(request) } else { honest(request) });
+fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> RunReport {
+    let server = LieServer::start(
+        move |number, request| // Not to the last: a run whose answers have all come does not wait for what else there is.
+        if number % 10 == 4 { lie(request) } else { honest(request) },
+    );
     let records = records();
     run(&requests_400(server.address, records.path()), |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// Answered, lost, verified, mismatched.
-fn sums(report: &Report) -> [u64; 4] {
+fn sums(report: &RunReport) -> [u64; 4] {
     let verification = report.verification.as_ref().unwrap();
     let accounts = &report.accounts;
     [accounts.answered, accounts.lost, verification.verified, verification.mismatched]
@@ -49,13 +50,13 @@ fn a_wrong_value_is_a_mismatch_and_can_be_sent_again() {
     assert!(!report.is_valid());
     let mismatches = &report.verification.as_ref().unwrap().mismatches;
     assert_eq!(mismatches.len(), 8);
-    let honest_now = Server::start(|_, request| honest(request));
+    let honest_now = LieServer::start(|_, request| honest(request));
     let again = replay(mismatches, honest_now.address, false, Duration::from_secs(5)).unwrap();
-    assert!(again.iter().all(|again| again.outcome == Outcome::Right), "{again:?}");
+    assert!(again.iter().all(|again| again.outcome == ReplayOutcome::Right), "{again:?}");
     drop(honest_now);
-    let lying_still = Server::start(|_, request| answer(request, b"https://example.org/evil"));
+    let lying_still = LieServer::start(|_, request| answer(request, b"https://example.org/evil"));
     let again = replay(mismatches, lying_still.address, false, Duration::from_secs(5)).unwrap();
-    assert!(again.iter().all(|again| again.outcome == Outcome::SameAgain), "{again:?}");
+    assert!(again.iter().all(|again| again.outcome == ReplayOutcome::SameAgain), "{again:?}");
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn a_piece_that_comes_again_in_place_of_another_is_no_answer() {
 #[test]
 fn what_comes_late_is_late() {
     let mut kept: Vec<(Instant, Vec<Vec<u8>>)> = Vec::new();
-    let server = Server::start(move |number, request| {
+    let server = LieServer::start(move |number, request| {
         let mut datagrams = Vec::new();
         if number < 10 {
             kept.push((Instant::now() + TIMEOUT + Duration::from_millis(150), honest(request)));
@@ -160,10 +161,10 @@ fn what_comes_late_is_late() {
     });
     let records = records();
     let options = RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(200).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(200).unwrap() },
         duration: Duration::from_millis(1000),
         timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
+        verify: Some(Verify::with(ReferenceData::Records(records.path().to_owned()))),
         ..RunOptions::new(server.address, names())
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
@@ -173,19 +174,19 @@ fn what_comes_late_is_late() {
 
 #[test]
 fn a_first_pass_is_the_truth_for_what_follows() {
-    let server = Server::start(|number, request| {
+    let server = LieServer::start(|number, request| {
         // The first pass is honest, and the run is lied to about handle 3.
-        let question = handle_loadgen::question::Question::of_message(request).unwrap();
+        let question = handle_loadgen::question::GeneratedQuestion::of_message(request).unwrap();
         let is_lie = number >= HANDLES && question.handle.eq_ignore_ascii_case(b"10.5072/3");
         if is_lie { answer(request, b"changed") } else { honest(request) }
     });
     let options = RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(1000).unwrap() },
         duration: Duration::from_millis(200),
         timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::FirstPass)),
-        pattern: handle_loadgen::Pattern::Sequential,
-        forms: vec!["9=plain".parse().unwrap(), "1=case".parse::<Form>().unwrap()],
+        verify: Some(Verify::with(ReferenceData::FirstPass)),
+        pattern: handle_loadgen::AccessOrder::Sequential,
+        forms: vec!["9=plain".parse().unwrap(), "1=case".parse::<QuestionForm>().unwrap()],
         ..RunOptions::new(server.address, names())
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
@@ -202,7 +203,7 @@ fn a_stall_is_charged_to_all_who_would_have_waited() {
     const STALL: Duration = Duration::from_millis(333);
     let started = Instant::now();
     let mut stalled = false;
-    let server = Server::start(move |_, request| {
+    let server = LieServer::start(move |_, request| {
         if !stalled && started.elapsed() > Duration::from_millis(1000) {
             stalled = true;
             thread::sleep(STALL);
@@ -211,7 +212,7 @@ fn a_stall_is_charged_to_all_who_would_have_waited() {
     });
     let options = RunOptions {
         // As many as the queue of a socket holds come during the stall, and rather fewer.
-        load: Load::Open { rate: NonZeroU64::new(500).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(500).unwrap() },
         duration: Duration::from_millis(3330),
         timeout: Duration::from_secs(2),
         ..RunOptions::new(server.address, names())

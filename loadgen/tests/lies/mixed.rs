@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::random::Random;
+use handle_loadgen::random::RandomGenerator;
 use handle_loadgen::schedule::Phase;
 use handle_loadgen::stream::Protocol;
-use handle_loadgen::{Load, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_loadgen::{
+    LoadPattern, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
+};
 
 use super::http;
-use super::server::{Connected, Deed, Server, answer, honest, names, records, whole};
+use super::server::{ConnectionServer, LieServer, ServerAction, answer, honest, names, records, whole};
 
 /// Runs of one property, each with a seed of its own.
 const SEEDS: u64 = 32;
@@ -22,13 +24,13 @@ const LATE: Duration = Duration::from_millis(150);
 
 /// What the server did.
 #[derive(Debug, Default)]
-struct Log {
+struct RequestLog {
     requests: AtomicU64,
     /// Datagrams, or answers on connections.
     answers: AtomicU64,
 }
 
-fn any_datagrams(request: &[u8], random: &mut Random) -> Vec<Vec<u8>> {
+fn any_datagrams(request: &[u8], random: &mut RandomGenerator) -> Vec<Vec<u8>> {
     let mut datagrams = honest(request);
     match random.below(16) {
         0 => datagrams.clear(),
@@ -50,45 +52,45 @@ fn any_datagrams(request: &[u8], random: &mut Random) -> Vec<Vec<u8>> {
     datagrams
 }
 
-fn any_deeds(request: &[u8], random: &mut Random) -> Vec<Deed> {
+fn any_deeds(request: &[u8], random: &mut RandomGenerator) -> Vec<ServerAction> {
     let mut bytes = whole(&honest(request));
     let lie = random.below(16);
     match lie {
         0 => return vec![],
-        1 => return vec![Deed::Write(bytes.clone()), Deed::Write(bytes)],
-        2 => return vec![Deed::Write(bytes), Deed::Close],
-        3 => return vec![Deed::Close],
+        1 => return vec![ServerAction::Write(bytes.clone()), ServerAction::Write(bytes)],
+        2 => return vec![ServerAction::Write(bytes), ServerAction::Close],
+        3 => return vec![ServerAction::Close],
         4 => bytes.truncate(60),
         5 => bytes[8] ^= 0x40,
         6 => bytes[41] = 0x7f,
         7 => bytes = whole(&answer(request, b"https://example.org/evil")),
         8 => bytes[24] = 0xff,
-        9 => return vec![Deed::Wait(LATE * 3 / 2), Deed::Write(bytes)],
+        9 => return vec![ServerAction::Wait(LATE * 3 / 2), ServerAction::Write(bytes)],
         _ => {}
     }
-    let mut deeds = vec![Deed::Write(bytes)];
+    let mut deeds = vec![ServerAction::Write(bytes)];
     if lie == 4 {
-        deeds.push(Deed::Close);
+        deeds.push(ServerAction::Close);
     }
     deeds
 }
 
 /// Tells `note` how many answers they are.
-fn note_deeds(deeds: Vec<Deed>, note: impl Fn(usize)) -> Vec<Deed> {
-    note(deeds.iter().filter(|deed| matches!(deed, Deed::Write(_))).count());
+fn note_deeds(deeds: Vec<ServerAction>, note: impl Fn(usize)) -> Vec<ServerAction> {
+    note(deeds.iter().filter(|deed| matches!(deed, ServerAction::Write(_))).count());
     deeds
 }
 
-fn load(random: &mut Random) -> (Load, bool) {
+fn load(random: &mut RandomGenerator) -> (LoadPattern, bool) {
     let duration = Duration::from_millis(150);
     let rate = NonZeroU64::new(400).unwrap();
     match random.below(4) {
-        0 => (Load::Open { rate }, false),
-        1 => (Load::Open { rate }, true),
+        0 => (LoadPattern::Open { rate }, false),
+        1 => (LoadPattern::Open { rate }, true),
         2 => {
             let ramp = Phase { duration, from: 100.0, to: 500.0 };
             (
-                Load::Phases(vec![
+                LoadPattern::Phases(vec![
                     ramp,
                     Phase::constant(0.0, duration / 3),
                     Phase::constant(300.0, duration),
@@ -96,13 +98,13 @@ fn load(random: &mut Random) -> (Load, bool) {
                 false,
             )
         }
-        _ => (Load::Closed { window: 5 }, false),
+        _ => (LoadPattern::Closed { window: 5 }, false),
     }
 }
 
 fn go(seed: u64) {
-    let (log, mut random) = (Arc::new(Log::default()), Random::new(seed, 1));
-    let (noted, mut lies) = (Arc::clone(&log), Random::new(seed, 2));
+    let (log, mut random) = (Arc::new(RequestLog::default()), RandomGenerator::new(seed, 1));
+    let (noted, mut lies) = (Arc::clone(&log), RandomGenerator::new(seed, 2));
     let note = move |answers: usize| {
         noted.requests.fetch_add(1, Ordering::Relaxed);
         noted.answers.fetch_add(answers as u64, Ordering::Relaxed);
@@ -117,7 +119,7 @@ fn go(seed: u64) {
         timeout: LATE,
         verify: Some(Verify {
             every: 1 + u32::try_from(seed % 3).unwrap(),
-            ..Verify::with(Truth::Records(records.path().to_owned()))
+            ..Verify::with(ReferenceData::Records(records.path().to_owned()))
         }),
         threads: 1 + usize::try_from(seed % 3).unwrap(),
         seed,
@@ -125,33 +127,38 @@ fn go(seed: u64) {
     };
     let go_on = |_: &_| ControlFlow::Continue(());
     let (pipeline, requests) = if random.below(2) == 0 { (4, 0) } else { (1, 1) };
-    let streams = |protocol| Transport::Stream(Streams { connections: 32, pipeline, requests, protocol });
+    let streams =
+        |protocol| StreamTransport::Stream(Streams { connections: 32, pipeline, requests, protocol });
     let report = match random.below(4) {
         0 => {
-            let server = Connected::start(move |_, request| note_deeds(any_deeds(request, &mut lies), &note));
+            let server =
+                ConnectionServer::start(move |_, request| note_deeds(any_deeds(request, &mut lies), &note));
             run(&options(server.address, streams(Protocol::Tcp)), go_on).unwrap()
         }
         1 => {
             let protocol = if random.below(2) == 0 { Protocol::Http } else { Protocol::Json };
-            let server = Connected::start_with(http::read_request, move |_, request| {
-                note_deeds(http::any_deeds(protocol, request, &mut lies, Deed::Wait(LATE * 3 / 2)), &note)
+            let server = ConnectionServer::start_with(http::read_request, move |_, request| {
+                note_deeds(
+                    http::any_deeds(protocol, request, &mut lies, ServerAction::Wait(LATE * 3 / 2)),
+                    &note,
+                )
             });
             run(&options(server.address, streams(protocol)), go_on).unwrap()
         }
         _ => {
-            let server = Server::start(move |_, request| {
+            let server = LieServer::start(move |_, request| {
                 let datagrams = any_datagrams(request, &mut lies);
                 note(datagrams.len());
                 datagrams
             });
             let trains = random.below(2) == 0;
-            run(&options(server.address, Transport::Udp { trains }), go_on).unwrap()
+            run(&options(server.address, StreamTransport::Udp { trains }), go_on).unwrap()
         }
     };
     check(&report, &log, seed);
 }
 
-fn check(report: &Report, log: &Log, seed: u64) {
+fn check(report: &RunReport, log: &RequestLog, seed: u64) {
     let accounts = &report.accounts;
     let told = format!("seed {seed}, {log:?}: {report}");
     // What the documents say of the sums.
@@ -179,7 +186,7 @@ fn check(report: &Report, log: &Log, seed: u64) {
     );
     let bars: u64 = report.response_histogram.iter().map(|bucket| bucket.count).sum();
     assert_eq!(bars, accounts.answered, "{told}");
-    let sum = |of: fn(&handle_loadgen::Second) -> u64| report.seconds.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&handle_loadgen::SecondCounts) -> u64| report.seconds.iter().map(of).sum::<u64>();
     let seconds = [sum(|second| second.sent), sum(|second| second.answered), sum(|second| second.late)];
     assert_eq!(seconds, [accounts.sent, accounts.answered, accounts.late], "{told}");
     assert_eq!(sum(|second| second.mismatched), seen.mismatched, "{told}");
@@ -190,7 +197,7 @@ fn check(report: &Report, log: &Log, seed: u64) {
     assert_eq!(report.schedule_error_ns.count, if is_open { due } else { 0 }, "{told}");
     assert_eq!(report.pacing.is_some(), is_open, "{told}");
     if !report.steps.is_empty() {
-        let sum = |of: fn(&handle_loadgen::steps::Step) -> u64| report.steps.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&handle_loadgen::steps::PhaseStep) -> u64| report.steps.iter().map(of).sum::<u64>();
         let steps = [sum(|step| step.sent), sum(|step| step.answered), sum(|step| step.late)];
         assert_eq!(steps, [accounts.sent, accounts.answered, accounts.late], "{told}");
         assert_eq!(sum(|step| step.unanswered), accounts.lost + accounts.duplicate_only, "{told}");

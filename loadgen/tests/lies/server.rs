@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::{Load, Names, Pattern, RunOptions, Truth, Verify};
+use handle_loadgen::{AccessOrder, LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Values;
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{ResponseCode, Value};
 
@@ -34,7 +34,7 @@ pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
     let handle = Query::decode(asked.body).unwrap().handle;
     let (mut room, mut body) = (Vec::new(), Vec::new());
     let values = Values::build([Value::new(1, b"URL", url)], &mut room);
-    Answer { handle, values }.encode(&mut body);
+    QueryAnswer { handle, values }.encode(&mut body);
     let len = u32::try_from(body.len()).unwrap();
     let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..asked.header };
     let message = [&header.to_bytes()[..], &body, &[0; 4]].concat();
@@ -47,18 +47,18 @@ pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn honest(request: &[u8]) -> Vec<Vec<u8>> {
-    let question = handle_loadgen::question::Question::of_message(request).unwrap();
+    let question = handle_loadgen::question::GeneratedQuestion::of_message(request).unwrap();
     answer(request, &url(question.handle))
 }
 
 /// Answers until it is dropped; `lie` makes the datagrams of the answer to request number n.
-pub(crate) struct Server {
+pub(crate) struct LieServer {
     stop: &'static AtomicBool,
     thread: Option<thread::JoinHandle<()>>,
     pub(crate) address: SocketAddr,
 }
 
-impl Server {
+impl LieServer {
     pub(crate) fn start(mut lie: impl FnMut(usize, &[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
@@ -78,15 +78,15 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for LieServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().unwrap().join();
     }
 }
 
-pub(crate) fn names() -> Names {
-    Names::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
+pub(crate) fn names() -> NameOptions {
+    NameOptions::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
 }
 
 /// The records that an honest server answers from.
@@ -109,17 +109,17 @@ pub(crate) fn records() -> tempfile::NamedTempFile {
 /// 400 requests, verified by a file of records.
 pub(crate) fn requests_400(target: SocketAddr, records: &Path) -> RunOptions {
     RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(1000).unwrap() },
         duration: Duration::from_millis(400),
         timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::Records(records.to_owned()))),
-        pattern: Pattern::Sequential,
+        verify: Some(Verify::with(ReferenceData::Records(records.to_owned()))),
+        pattern: AccessOrder::Sequential,
         ..RunOptions::new(target, names())
     }
 }
 
 /// What a server does on a connection with its answer.
-pub(crate) enum Deed {
+pub(crate) enum ServerAction {
     /// It writes this.
     Write(Vec<u8>),
     /// It waits.
@@ -131,21 +131,21 @@ pub(crate) enum Deed {
 }
 
 /// The same over connections, each on a thread of its own; `lie` says what is done about request number n of all.
-pub(crate) struct Connected {
+pub(crate) struct ConnectionServer {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
     pub(crate) address: SocketAddr,
 }
 
-impl Connected {
-    pub(crate) fn start(lie: impl FnMut(usize, &[u8]) -> Vec<Deed> + Send + 'static) -> Self {
+impl ConnectionServer {
+    pub(crate) fn start(lie: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static) -> Self {
         Self::start_with(read_message, lie)
     }
 
     /// `read` takes a request from a connection, as far as `lie` is told of it.
     pub(crate) fn start_with(
         read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
-        lie: impl FnMut(usize, &[u8]) -> Vec<Deed> + Send + 'static,
+        lie: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -169,7 +169,7 @@ impl Connected {
     }
 }
 
-impl Drop for Connected {
+impl Drop for ConnectionServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
@@ -190,7 +190,7 @@ fn read_message(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
 fn serve(
     mut stream: &TcpStream,
     read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
-    tell: impl Fn(&[u8]) -> Vec<Deed>,
+    tell: impl Fn(&[u8]) -> Vec<ServerAction>,
 ) -> std::io::Result<()> {
     let (mut reader, mut kept_back) = (BufReader::new(stream.try_clone()?), Vec::new());
     loop {
@@ -198,10 +198,10 @@ fn serve(
         let before = std::mem::take(&mut kept_back);
         for deed in tell(&request) {
             match deed {
-                Deed::Write(bytes) => stream.write_all(&bytes)?,
-                Deed::Wait(duration) => thread::sleep(duration),
-                Deed::KeepBack(bytes) => kept_back = bytes,
-                Deed::Close => return stream.shutdown(Shutdown::Both),
+                ServerAction::Write(bytes) => stream.write_all(&bytes)?,
+                ServerAction::Wait(duration) => thread::sleep(duration),
+                ServerAction::KeepBack(bytes) => kept_back = bytes,
+                ServerAction::Close => return stream.shutdown(Shutdown::Both),
             }
         }
         stream.write_all(&before)?;

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use handle_auth::{Algorithm, PrivateKey};
-use handle_loadgen::{KeySource, Load, Report, RunOptions, Truth, Verify, run};
+use handle_loadgen::{KeySource, LoadPattern, ReferenceData, RunOptions, RunReport, Verify, run};
 use handle_proto::OpCode;
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::data::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::{Envelope, Header, Message};
 
-use super::server::{Server, TIMEOUT, honest, names, records, whole};
+use super::server::{LieServer, TIMEOUT, honest, names, records, whole};
 use super::sums;
 
 /// A key of the golden vectors: both records, in the order private and public.
-struct Key {
+struct KeyRecords {
     private: Vec<u8>,
     public: Vec<u8>,
 }
 
-fn keys() -> Vec<Key> {
+fn keys() -> Vec<KeyRecords> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/credentials.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
     let vectors = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -30,7 +30,7 @@ fn keys() -> Vec<Key> {
             let hex = vector.get(name)?.as_str()?;
             Some(data_encoding::HEXLOWER.decode(hex.as_bytes()).unwrap())
         };
-        Some(Key { private: record("handle_private_hex")?, public: record("handle_public_hex")? })
+        Some(KeyRecords { private: record("handle_private_hex")?, public: record("handle_public_hex")? })
     });
     keys.collect()
 }
@@ -68,11 +68,11 @@ fn site(request: &[u8], public: &[u8]) -> Vec<u8> {
 }
 
 /// Asks a hundred times for signed answers, of which each tenth is signed with `forger` instead of `signer`.
-fn asked(signer: &Key, forger: &Key, from_server: bool) -> Report {
+fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> RunReport {
     let [right, wrong] = [signer, forger].map(|key| Arc::new(PrivateKey::from_record(&key.private).unwrap()));
     let public = signer.public.clone();
     let mut answers = 0;
-    let server = Server::start(move |_, request| {
+    let server = LieServer::start(move |_, request| {
         let (_, message) = Envelope::split(request).unwrap();
         if Message::decode(message).unwrap().header.op_code == OpCode::GET_SITE_INFO {
             return signed(request, &site(request, &public), &right);
@@ -86,11 +86,14 @@ fn asked(signer: &Key, forger: &Key, from_server: bool) -> Report {
     let key = if from_server { KeySource::Server } else { KeySource::File(file.path().to_owned()) };
     let options = RunOptions {
         // Signing takes its time in a build that is not optimised.
-        load: Load::Open { rate: NonZeroU64::new(50).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(50).unwrap() },
         duration: Duration::from_secs(1),
         timeout: 10 * TIMEOUT,
         forms: vec!["certify".parse().unwrap()],
-        verify: Some(Verify { key: Some(key), ..Verify::with(Truth::Records(records.path().to_owned())) }),
+        verify: Some(Verify {
+            key: Some(key),
+            ..Verify::with(ReferenceData::Records(records.path().to_owned()))
+        }),
         ..RunOptions::new(server.address, names())
     };
     run(&options, |_| ControlFlow::Continue(())).unwrap()
@@ -100,8 +103,9 @@ fn asked(signer: &Key, forger: &Key, from_server: bool) -> Report {
 fn forged_signatures_are_wrong_whoever_signs() {
     let keys = keys();
     let with = |algorithm| {
-        let is_it =
-            |key: &&Key| PrivateKey::from_record(&key.private).is_ok_and(|key| key.algorithm() == algorithm);
+        let is_it = |key: &&KeyRecords| {
+            PrivateKey::from_record(&key.private).is_ok_and(|key| key.algorithm() == algorithm)
+        };
         keys.iter().find(is_it).unwrap()
     };
     let (rsa, dsa) = (with(Algorithm::Rsa), with(Algorithm::Dsa));

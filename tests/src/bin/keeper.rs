@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use anyhow::Context as _;
-use handle_admin::publish::{Command, PublishConfig, Publishing};
+use handle_admin::publish::{Command, PublishConfig, StorePublisher};
 use handle_admin::store::{Store, StoreConfig};
 use handle_proto::{Value, Values};
 use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
@@ -21,7 +21,7 @@ fn main() -> anyhow::Result<()> {
     let dir = Path::new(&dir);
     let store = Arc::new(Store::open(&StoreConfig::at(&dir.join("store")))?);
     let config: PublishConfig = publish_config(&dir.join("set"));
-    let publishing = Publishing::start(store.clone(), &config)?;
+    let publishing = StorePublisher::start(store.clone(), &config)?;
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let store = store.clone();

@@ -5,7 +5,7 @@ use crate::{Args, Contestant};
 use anyhow::Context as _;
 use handle_benches::requests::Requests;
 use handle_benches::tcp::{Pipeline, TcpFlood};
-use handle_benches::turns::Turn;
+use handle_benches::turns::ServerTurn;
 use handle_proto::ResponseCode;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) fn run(
         let (connections, window) = (args.connections, args.connection_window);
         // Connected anew for each turn, so that nobody has answers to read while others have theirs.
         let mut flood = TcpFlood::connect(&pipeline, *address, connections, window, ResponseCode::SUCCESS.0)?;
-        Turn::of(*pid, args.server_core, || flood.run(Duration::from_secs_f64(seconds)))
+        ServerTurn::of(*pid, args.server_core, || flood.run(Duration::from_secs_f64(seconds)))
             .with_context(|| format!("{NAME}: {name}"))
     })?;
     let results = taking_part.iter().zip(turns).map(|(contestant, turns)| Result {

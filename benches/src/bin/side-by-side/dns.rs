@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use handle_benches::dns::is_success;
-use handle_benches::records::Random;
+use handle_benches::records::BenchRandom;
 use handle_benches::requests::Requests;
 use handle_benches::serve;
 use std::fmt::Write as _;
@@ -186,7 +186,7 @@ fn query(n: u64, id: u16) -> Vec<u8> {
 
 /// `count` questions for names at random.
 pub(crate) fn queries(names: u64, count: usize) -> Requests {
-    let mut random = Random(2);
+    let mut random = BenchRandom(2);
     let ids = (0..=u16::MAX).cycle().take(count);
     Requests::from_datagrams(ids.map(|id| query(random.below(names), id)))
 }

@@ -17,11 +17,11 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use handle_benches::answers::Answerer;
 use handle_benches::flood::{Flood, WINDOW};
-use handle_benches::requests::{Ask, Requests};
-use handle_benches::serve::{self, Child, Path};
-use handle_benches::turns::Turn;
+use handle_benches::requests::{RequestKind, Requests};
+use handle_benches::serve::{self, Child, ServePath};
+use handle_benches::turns::ServerTurn;
 use handle_benches::{certified, sets};
-use handle_server::config::Limits;
+use handle_server::config::ServerLimits;
 use handle_snapshot::PublishedSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -65,10 +65,10 @@ struct Args {
     #[arg(long)]
     no_dns: bool,
     /// Datagrams and trains that servers take together.
-    #[arg(long, default_value_t = Limits::default().batch_datagrams)]
+    #[arg(long, default_value_t = ServerLimits::default().batch_datagrams)]
     batch_datagrams: usize,
     /// Datagrams that servers take together, with those in trains.
-    #[arg(long, default_value_t = Limits::default().batch_segments)]
+    #[arg(long, default_value_t = ServerLimits::default().batch_segments)]
     batch_segments: usize,
     /// Core of the servers.
     #[arg(long, default_value_t = 0)]
@@ -86,11 +86,11 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    Handled { records: u64, kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+    Handled { records: u64, kind: ServePath, core: usize, batch_datagrams: usize, batch_segments: usize },
     #[command(hide = true)]
-    Signed { records: u64, kind: Path, key: PathBuf, core: usize },
+    Signed { records: u64, kind: ServePath, key: PathBuf, core: usize },
     #[command(hide = true)]
-    Echo { kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+    Echo { kind: ServePath, core: usize, batch_datagrams: usize, batch_segments: usize },
 }
 
 /// What takes part in a scenario.
@@ -114,7 +114,7 @@ fn main() -> anyhow::Result<()> {
             serve::handled(records, kind, core, limits(batch_datagrams, batch_segments))
         }
         Some(Role::Echo { kind, core, batch_datagrams, batch_segments }) => {
-            let mut echo = serve::Echo::of_noted_lens();
+            let mut echo = serve::EchoServer::of_noted_lens();
             let limits = limits(batch_datagrams, batch_segments);
             serve::on_path_with(kind.kind(), Some(core), &limits, move |path| echo.turn(path))
         }
@@ -122,18 +122,18 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// As the server has them, with room for the answers of a batch.
-fn limits(batch_datagrams: usize, batch_segments: usize) -> Limits {
-    let usual = Limits::default();
+fn limits(batch_datagrams: usize, batch_segments: usize) -> ServerLimits {
+    let usual = ServerLimits::default();
     let outbox_datagrams = usual.outbox_datagrams.max(2 * batch_segments);
     let outbox_bytes = usual.outbox_bytes.max(512 * batch_segments);
-    Limits { batch_datagrams, batch_segments, outbox_datagrams, outbox_bytes, ..usual }
+    ServerLimits { batch_datagrams, batch_segments, outbox_datagrams, outbox_bytes, ..usual }
 }
 
 fn measure(args: &Args) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round");
     ensure!(args.requests <= 1 << 20, "at most 1048576 requests: their number shares 32 bits with a length");
     let set = sets::open(args.records)?;
-    let mut requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
+    let mut requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let lens = answer_lens(&set, &requests);
     let usual_len = lens.iter().sum::<usize>() / lens.len().max(1);
     requests.note_answer_lens(&lens);
@@ -181,7 +181,7 @@ fn answer_lens(set: &PublishedSet, requests: &Requests) -> Vec<usize> {
 fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
     let tail = [args.server_core, args.batch_datagrams, args.batch_segments].map(|number| number.to_string());
     let (mut children, mut contestants) = (Vec::new(), Vec::new());
-    for path in [Path::Uring, Path::Portable] {
+    for path in [ServePath::Uring, ServePath::Portable] {
         let kind = path.name().to_owned();
         if let Err(error) = serve::open_loopback(path.kind()) {
             eprintln!("{kind}: left out, for it does not work here: {error}");
@@ -231,7 +231,7 @@ fn run(
     let turns = take_turns(args, taking_part.len(), |at, seconds| {
         let contestant = taking_part[at];
         let flood = &mut floods[usize::from(contestant.speaks_dns)];
-        Turn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
+        ServerTurn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
             .with_context(|| format!("{}: {}", scenario.name, contestant.name))
     })?;
     let of = |name: &str| taking_part.iter().position(|contestant| contestant.name == name);

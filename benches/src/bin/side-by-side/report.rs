@@ -4,7 +4,7 @@ use crate::Args;
 use crate::scenario::Result;
 use comfy_table::Table;
 use handle_benches::spread::Spread;
-use handle_benches::turns::{Turn, share, share_by_cpu, spread, user_us};
+use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread, user_us};
 use handle_benches::usage;
 use serde_json::{Value, json};
 
@@ -50,10 +50,10 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
         table.add_row([
             result.load.to_owned(),
             result.server.clone(),
-            format!("{:.0}", spread(turns, Turn::rate)),
-            format!("{:.3}", spread(turns, Turn::cpu_us)),
+            format!("{:.0}", spread(turns, ServerTurn::rate)),
+            format!("{:.3}", spread(turns, ServerTurn::cpu_us)),
             format!("{:.3}", user_us(turns)),
-            format!("{:.2}", spread(turns, Turn::busy).median),
+            format!("{:.2}", spread(turns, ServerTurn::busy).median),
             train_len(turns).map_or_else(String::new, |spread| format!("{:.1}", spread.median)),
             text(shares.map(|(share, _)| share)),
             text(shares.map(|(_, by_cpu)| by_cpu)),
@@ -64,27 +64,27 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
 }
 
 /// Answers in one train, where there are trains.
-fn train_len(turns: &[Turn]) -> Option<Spread> {
-    let lens: Option<Vec<f64>> = turns.iter().map(Turn::train_len).collect();
+fn train_len(turns: &[ServerTurn]) -> Option<Spread> {
+    let lens: Option<Vec<f64>> = turns.iter().map(ServerTurn::train_len).collect();
     lens.map(Spread::of)
 }
 
-fn lost(turns: &[Turn]) -> u64 {
+fn lost(turns: &[ServerTurn]) -> u64 {
     turns.iter().map(|turn| turn.got.lost).sum()
 }
 
 fn to_json(result: &Result) -> Value {
     let turns = &result.turns;
-    let of_ceiling = |what: fn(&[Turn], &[Turn]) -> Spread| {
+    let of_ceiling = |what: fn(&[ServerTurn], &[ServerTurn]) -> Spread| {
         result.ceiling.as_ref().map(|most| what(turns, most).to_json())
     };
     json!({
         "load": result.load,
         "server": result.server,
-        "answers_per_s": spread(turns, Turn::rate).to_json(),
-        "cpu_us": spread(turns, Turn::cpu_us).to_json(),
+        "answers_per_s": spread(turns, ServerTurn::rate).to_json(),
+        "cpu_us": spread(turns, ServerTurn::cpu_us).to_json(),
         "user_us": user_us(turns),
-        "busy": spread(turns, Turn::busy).to_json(),
+        "busy": spread(turns, ServerTurn::busy).to_json(),
         "idle": spread(turns, |turn| turn.idle).to_json(),
         "answers_per_train": train_len(turns).map(|spread| spread.to_json()),
         "share_of_ceiling": of_ceiling(share),

@@ -2,7 +2,7 @@
 
 use crate::Args;
 use handle_benches::flood::Shape;
-use handle_benches::turns::Turn;
+use handle_benches::turns::ServerTurn;
 
 /// A load that all who take part get in turn.
 #[derive(Debug)]
@@ -60,9 +60,9 @@ impl Scenario {
 pub(crate) struct Result {
     pub(crate) load: &'static str,
     pub(crate) server: String,
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) turns: Vec<ServerTurn>,
     /// What can at most be done, in the same rounds: by the echo of the same datapath, or by the key alone.
-    pub(crate) ceiling: Option<Vec<Turn>>,
+    pub(crate) ceiling: Option<Vec<ServerTurn>>,
 }
 
 /// Lets `count` servers take turns, `turn` that of one for so many seconds: first shortly, to get warm, then once in
@@ -70,9 +70,9 @@ pub(crate) struct Result {
 pub(crate) fn take_turns(
     args: &Args,
     count: usize,
-    mut turn: impl FnMut(usize, f64) -> anyhow::Result<Turn>,
-) -> anyhow::Result<Vec<Vec<Turn>>> {
-    let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); count];
+    mut turn: impl FnMut(usize, f64) -> anyhow::Result<ServerTurn>,
+) -> anyhow::Result<Vec<Vec<ServerTurn>>> {
+    let mut turns: Vec<Vec<ServerTurn>> = vec![Vec::new(); count];
     for at in 0..count {
         turn(at, (args.seconds / 4.0).max(0.2))?;
     }

@@ -4,9 +4,9 @@ use crate::Args;
 use crate::scenario::{Result, take_turns};
 use anyhow::Context as _;
 use handle_benches::certified;
-use handle_benches::requests::{Ask, Requests};
-use handle_benches::serve::{self, Child, Path};
-use handle_benches::turns::Turn;
+use handle_benches::requests::{RequestKind, Requests};
+use handle_benches::serve::{self, Child, ServePath};
+use handle_benches::turns::ServerTurn;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
     let directory = tempfile::tempdir()?;
     let key = certified::key_file(directory.path())?;
     let mut servers = Vec::new();
-    for path in [Path::Uring, Path::Portable] {
+    for path in [ServePath::Uring, ServePath::Portable] {
         if serve::open_loopback(path.kind()).is_err() {
             continue;
         }
@@ -43,20 +43,20 @@ pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
 /// All rounds.
 pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>> {
     let servers = &signers.servers;
-    let requests = Requests::new(args.records, REQUESTS, Ask::Certified, 1)?;
+    let requests = Requests::new(args.records, REQUESTS, RequestKind::Certified, 1)?;
     let mut turns = take_turns(args, servers.len() + 1, |at, seconds| {
         let duration = Duration::from_secs_f64(seconds);
         match at.checked_sub(1).map(|at| &servers[at]) {
             None => {
                 let sign = || Ok(certified::sign(args.server_core, duration)?.got());
                 // The servers that it started are counted with it, and wait.
-                Turn::of(std::process::id(), args.server_core, sign)
+                ServerTurn::of(std::process::id(), args.server_core, sign)
             }
             Some((name, child)) => {
                 // What it uses is measured around the whole turn.
                 let used = || Ok(Duration::ZERO);
                 let ask = || certified::ask(child.address, &requests, &certified::SIGNED, duration, used);
-                Turn::of(child.pid(), args.server_core, || Ok(ask()?.got()))
+                ServerTurn::of(child.pid(), args.server_core, || Ok(ask()?.got()))
                     .with_context(|| format!("{NAME}: {name}"))
             }
         }

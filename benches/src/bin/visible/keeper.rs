@@ -1,9 +1,9 @@
 //! The store and its publishing in a process of its own, moved by lines on its standard input.
 
 use anyhow::{Context as _, bail};
-use handle_admin::publish::{Command, PublishConfig, Publishing};
+use handle_admin::publish::{Command, PublishConfig, StorePublisher};
 use handle_admin::store::{Store, StoreConfig};
-use handle_benches::records::{Generator, Room};
+use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::{serve, usage};
 use handle_proto::{Value, Values};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -104,7 +104,7 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
     serve::pin(Some(core));
     std::fs::create_dir_all(dir)?;
     let config = StoreConfig::at(&dir.join("store"));
-    let generator = Generator::new()?;
+    let generator = RecordGenerator::new()?;
     let started = Instant::now();
     let store = match config.file.exists() {
         true => Store::open(&config)?,
@@ -114,7 +114,7 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
     tell(&format!("imported {records} records in {:.1} s", started.elapsed().as_secs_f64()))?;
     let started = Instant::now();
     let publish = PublishConfig { directory: Some(dir.join("set")), ..PublishConfig::default() };
-    let publishing = Publishing::start(store.clone(), &publish)?;
+    let publishing = StorePublisher::start(store.clone(), &publish)?;
     wait_until_visible(&store, &publishing)?;
     let status = publishing.status();
     let handles = status.set.map_or(0, |set| set.handles);
@@ -171,16 +171,21 @@ fn tell(line: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn wait_until_visible(store: &Store, publishing: &Publishing) -> anyhow::Result<()> {
+fn wait_until_visible(store: &Store, publishing: &StorePublisher) -> anyhow::Result<()> {
     anyhow::ensure!(publishing.wait_for(store.last_id(), PATIENCE), "not visible: {:?}", publishing.status());
     Ok(())
 }
 
-fn import(config: &StoreConfig, dir: &Path, generator: &Generator, records: u64) -> anyhow::Result<Store> {
+fn import(
+    config: &StoreConfig,
+    dir: &Path,
+    generator: &RecordGenerator,
+    records: u64,
+) -> anyhow::Result<Store> {
     let store = Store::create(config, true)?;
     let mut bulk = store.bulk(dir, IMPORT_MEMORY_LEN);
     generator.prefixes().into_iter().for_each(|prefix| bulk.home(prefix));
-    let (mut room, mut encoded) = (Room::default(), Vec::new());
+    let (mut room, mut encoded) = (RecordRoom::default(), Vec::new());
     for n in 0..records {
         let record = generator.record(n, &mut room);
         encoded.clear();
@@ -197,7 +202,7 @@ fn put(store: &Store, handle: &[u8], data: Vec<u8>) -> anyhow::Result<()> {
     })?)
 }
 
-fn change(store: &Store, generator: &Generator, nth: u64, records: u64) -> anyhow::Result<()> {
+fn change(store: &Store, generator: &RecordGenerator, nth: u64, records: u64) -> anyhow::Result<()> {
     let mut handle = Vec::new();
     generator.handle(changed_record(nth, records), &mut handle);
     put(store, &handle, format!("{CHANGED}{nth}/").into_bytes())

@@ -13,11 +13,11 @@ use crate::probe::Probe;
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::requests::{Ask, Requests};
-use handle_benches::serve::{self, Child, Path};
-use handle_benches::turns::{Turn, share, share_by_cpu, spread};
+use handle_benches::requests::{RequestKind, Requests};
+use handle_benches::serve::{self, Child, ServePath};
+use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread};
 use handle_benches::usage;
-use handle_server::config::Limits;
+use handle_server::config::ServerLimits;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,8 +49,8 @@ struct Args {
     #[arg(long, default_value_t = 64)]
     clients: u64,
     /// How datagrams are moved.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// Cores of the workers of `handled`.
     #[arg(long, value_delimiter = ',', default_value = "0")]
     server_cores: Vec<usize>,
@@ -79,7 +79,7 @@ enum Role {
     #[command(hide = true)]
     Serve {
         directory: PathBuf,
-        kind: Path,
+        kind: ServePath,
         #[arg(value_delimiter = ',')]
         cores: Vec<usize>,
     },
@@ -92,7 +92,7 @@ fn main() -> anyhow::Result<()> {
     match &args.role {
         None => measure(&args),
         Some(Role::Serve { directory, kind, cores }) => {
-            serve::published(directory, *kind, cores.clone(), Limits::default())
+            serve::published(directory, *kind, cores.clone(), ServerLimits::default())
         }
         Some(Role::Keep { directory, records, core }) => keeper::keep(directory, *records, *core),
     }
@@ -108,7 +108,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let cores = args.server_cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let set = dir.join("set").to_str().context("a directory that can be written")?.to_owned();
     let server = Child::start(&["serve".to_owned(), set, args.kind.name().to_owned(), cores])?;
-    let requests = Requests::new(args.records, 1 << 20, Ask::Plain, 1)?;
+    let requests = Requests::new(args.records, 1 << 20, RequestKind::Plain, 1)?;
     let mut probe = Probe::open(server.address, args.server_cores.len())?;
     serve::pin(Some(args.client_core));
     let shape = match args.peers {
@@ -119,7 +119,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let core = args.server_cores[0];
     let in_turn = (args.changes / args.rounds).max(1);
     let seconds = in_turn as f64 / args.rate as f64;
-    let mut turn = || Turn::measure(&mut flood, (server.pid(), server.address), core, seconds.max(0.2));
+    let mut turn = || ServerTurn::measure(&mut flood, (server.pid(), server.address), core, seconds.max(0.2));
     turn()?;
     let (mut quiet, mut changing, mut visible_ns) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.rounds {
@@ -148,10 +148,10 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         let nth = (last as f64 * share).round() as usize;
         visible_ns.get(nth).map_or(Duration::ZERO, |&ns| Duration::from_nanos(ns)).as_secs_f64() * 1e3
     };
-    let lost = |turns: &[Turn]| turns.iter().map(|turn| turn.got.lost).sum::<u64>();
-    let rate = spread(&quiet, Turn::rate);
+    let lost = |turns: &[ServerTurn]| turns.iter().map(|turn| turn.got.lost).sum::<u64>();
+    let rate = spread(&quiet, ServerTurn::rate);
     let (by_rate, by_cpu) = (share(&changing, &quiet), share_by_cpu(&changing, &quiet));
-    let busy = [spread(&quiet, Turn::busy), spread(&changing, Turn::busy)];
+    let busy = [spread(&quiet, ServerTurn::busy), spread(&changing, ServerTurn::busy)];
     let report = json!({
         "machine": usage::machine(), "kind": args.kind.name(), "records": args.records,
         "workers": args.server_cores.len(), "changes": visible_ns.len(), "changes_per_s": args.rate,

@@ -2,8 +2,8 @@
 
 use crate::keeper::{CHANGED, Keeper, changed_record, now_ns};
 use anyhow::ensure;
-use handle_benches::records::Generator;
-use handle_benches::requests::{Ask, request};
+use handle_benches::records::RecordGenerator;
+use handle_benches::requests::{RequestKind, request};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{TryRecvError, channel};
@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sockets that reach every worker.
 pub(crate) struct Probe {
-    generator: Generator,
+    generator: RecordGenerator,
     sockets: Vec<UdpSocket>,
 }
 
 /// A change that was acknowledged.
-struct Waiting {
+struct AcknowledgedChange {
     nth: u64,
     acknowledged_ns: u64,
     request: Vec<u8>,
@@ -43,7 +43,7 @@ impl Probe {
             Ok(socket)
         };
         let sockets = (0..count).map(|_| open()).collect::<Result<_, _>>()?;
-        Ok(Self { generator: Generator::new()?, sockets })
+        Ok(Self { generator: RecordGenerator::new()?, sockets })
     }
 
     /// Follows a row of changes: nanoseconds from the acknowledgement of each until all sockets had it in an answer.
@@ -80,16 +80,16 @@ impl Probe {
         })
     }
 
-    fn waiting(&self, nth: u64, acknowledged_ns: u64, records: u64) -> Waiting {
+    fn waiting(&self, nth: u64, acknowledged_ns: u64, records: u64) -> AcknowledgedChange {
         let mut handle = Vec::new();
         self.generator.handle(changed_record(nth, records), &mut handle);
         let id = i32::try_from(nth % (1 << 30)).unwrap_or_default();
         let seen = vec![false; self.sockets.len()];
-        Waiting { nth, acknowledged_ns, request: request(&handle, Ask::Plain, id), seen }
+        AcknowledgedChange { nth, acknowledged_ns, request: request(&handle, RequestKind::Plain, id), seen }
     }
 
     /// Asks for the oldest changes where they were not seen yet, and takes what has been answered.
-    fn ask(&self, waiting: &mut VecDeque<Waiting>, visible: &mut Vec<u64>) {
+    fn ask(&self, waiting: &mut VecDeque<AcknowledgedChange>, visible: &mut Vec<u64>) {
         for change in waiting.iter().take(ASKED_MAX) {
             for (socket, _) in self.sockets.iter().zip(&change.seen).filter(|(_, seen)| !**seen) {
                 // What is not sent is asked again.

@@ -20,7 +20,7 @@ pub struct AuditBounds {
 
 /// Why a line is one of those that are bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bounded {
+pub(super) enum BoundedKind {
     /// The request was refused.
     Refused,
     /// Nobody had to say who asks.
@@ -31,36 +31,36 @@ pub(super) enum Bounded {
 
 /// Lines that were not written, since the last summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Summary {
+pub(super) struct BoundsSummary {
     pub(super) left_out: u64,
     pub(super) refused: u64,
     pub(super) anonymous: u64,
     pub(super) unchanged: u64,
 }
 
-impl Summary {
-    fn count(&mut self, bounded: Bounded) {
+impl BoundsSummary {
+    fn count(&mut self, bounded: BoundedKind) {
         self.left_out += 1;
         match bounded {
-            Bounded::Refused => self.refused += 1,
-            Bounded::Anonymous => self.anonymous += 1,
-            Bounded::Unchanged => self.unchanged += 1,
+            BoundedKind::Refused => self.refused += 1,
+            BoundedKind::Anonymous => self.anonymous += 1,
+            BoundedKind::Unchanged => self.unchanged += 1,
         }
     }
 }
 
 /// Counts lines. Of the sources of one second no more are kept than lines are written.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct LineGate {
     bounds: AuditBounds,
     unix_s: u64,
     written: u32,
     of_source: HashMap<IpAddr, u32>,
     bytes_left: u64,
-    summary: Summary,
+    summary: BoundsSummary,
 }
 
-impl Gate {
+impl LineGate {
     pub(super) fn new(bounds: AuditBounds) -> Self {
         Self {
             bounds,
@@ -68,7 +68,7 @@ impl Gate {
             written: 0,
             of_source: HashMap::new(),
             bytes_left: bounds.bytes_per_s * BURST_S,
-            summary: Summary::default(),
+            summary: BoundsSummary::default(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Gate {
     }
 
     /// Whether a line of `len` bytes is written; it is counted where not.
-    pub(super) fn admit(&mut self, source: IpAddr, unix_s: u64, len: u64, bounded: Bounded) -> bool {
+    pub(super) fn admit(&mut self, source: IpAddr, unix_s: u64, len: u64, bounded: BoundedKind) -> bool {
         let bounds = self.bounds;
         if self.unix_s != unix_s {
             let refill = unix_s.saturating_sub(self.unix_s).saturating_mul(bounds.bytes_per_s);
@@ -101,12 +101,12 @@ impl Gate {
     }
 
     /// Counts a line that is not written for another reason.
-    pub(super) fn leave_out(&mut self, bounded: Bounded) {
+    pub(super) fn leave_out(&mut self, bounded: BoundedKind) {
         self.summary.count(bounded);
     }
 
     /// What was left out since the last time, if anything was.
-    pub(super) fn take_summary(&mut self) -> Option<Summary> {
+    pub(super) fn take_summary(&mut self) -> Option<BoundsSummary> {
         let summary = std::mem::take(&mut self.summary);
         (summary.left_out > 0).then_some(summary)
     }
@@ -124,15 +124,15 @@ mod tests {
 
     #[test]
     fn a_source_uses_up_its_own_lines_and_all_together_have_an_end() {
-        let mut gate = Gate::new(BOUNDS);
+        let mut gate = LineGate::new(BOUNDS);
         let mut admitted = |source, count, unix_s| {
-            (0..count).filter(|_| gate.admit(source, unix_s, 1, Bounded::Refused)).count()
+            (0..count).filter(|_| gate.admit(source, unix_s, 1, BoundedKind::Refused)).count()
         };
         assert_eq!(admitted(ip(1), 13, 5), 3);
         assert_eq!(admitted(ip(2), 2, 5), 2, "who floods takes nobody else's");
         assert_eq!((3..9).map(|last| admitted(ip(last), 3, 5)).sum::<usize>(), 5);
         assert_eq!(admitted(ip(1), 1, 6), 1);
-        let left_out = Summary { left_out: 23, refused: 23, ..Summary::default() };
+        let left_out = BoundsSummary { left_out: 23, refused: 23, ..BoundsSummary::default() };
         assert_eq!(gate.take_summary(), Some(left_out));
         assert_eq!(gate.take_summary(), None);
     }
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn bytes_are_bounded_over_time() {
         let bounds = AuditBounds { lines_per_s: 1000, lines_per_source_per_s: 1000, ..BOUNDS };
-        let mut gate = Gate::new(bounds);
+        let mut gate = LineGate::new(bounds);
         let mut admitted =
-            |unix_s| (0..1000).filter(|_| gate.admit(ip(1), unix_s, 500, Bounded::Anonymous)).count();
+            |unix_s| (0..1000).filter(|_| gate.admit(ip(1), unix_s, 500, BoundedKind::Anonymous)).count();
         assert_eq!(admitted(100), 128, "64,000 bytes at once");
         assert_eq!((101..201).map(&mut admitted).sum::<usize>(), 200, "then 1000 in a second");
         assert_eq!(admitted(10_000), 128);

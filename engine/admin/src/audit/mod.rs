@@ -15,7 +15,7 @@ pub use bounds::AuditBounds;
 pub use file::FileBounds;
 
 use anyhow::Context as _;
-use bounds::{Bounded, Gate, Summary};
+use bounds::{BoundedKind, BoundsSummary, LineGate};
 use file::AuditFile;
 use handle_auth::source;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -56,13 +56,13 @@ pub struct AuditLine<'a> {
 
 impl AuditLine<'_> {
     /// Why the line is bounded; `None` for one that is always written.
-    fn bounded(&self) -> Option<Bounded> {
+    fn bounded(&self) -> Option<BoundedKind> {
         if self.code != ResponseCode::SUCCESS {
-            Some(Bounded::Refused)
+            Some(BoundedKind::Refused)
         } else if self.identity.is_none() {
-            Some(Bounded::Anonymous)
+            Some(BoundedKind::Anonymous)
         } else if !self.changed && self.op_code.changes_records() {
-            Some(Bounded::Unchanged)
+            Some(BoundedKind::Unchanged)
         } else {
             None
         }
@@ -72,8 +72,8 @@ impl AuditLine<'_> {
 /// Where the lines go.
 #[derive(Debug)]
 pub struct Audit {
-    target: Mutex<Target>,
-    gate: Mutex<Gate>,
+    target: Mutex<AuditTarget>,
+    gate: Mutex<LineGate>,
     summarised: Mutex<Instant>,
     is_disk_low: AtomicBool,
     written: AtomicU64,
@@ -83,9 +83,9 @@ pub struct Audit {
 
 /// Where lines can go.
 #[derive(Debug, Default)]
-pub struct Target(Option<AuditFile>);
+pub struct AuditTarget(Option<AuditFile>);
 
-impl Target {
+impl AuditTarget {
     /// The end of the file at `path`, which only its owner may read; the log of the process where there is none.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Target {
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
+struct AuditJson<'a> {
     time: String,
     source: SocketAddr,
     identity: Option<String>,
@@ -123,8 +123,8 @@ impl Audit {
     /// When the file cannot be written.
     pub fn open(path: Option<&Path>, files: FileBounds, bounds: AuditBounds) -> anyhow::Result<Self> {
         Ok(Self {
-            target: Mutex::new(Target::open(path, files)?),
-            gate: Mutex::new(Gate::new(bounds)),
+            target: Mutex::new(AuditTarget::open(path, files)?),
+            gate: Mutex::new(LineGate::new(bounds)),
             summarised: Mutex::new(Instant::now()),
             is_disk_low: AtomicBool::new(false),
             written: AtomicU64::new(0),
@@ -134,7 +134,7 @@ impl Audit {
     }
 
     /// From now on, lines go there, and so many of them.
-    pub fn put_in_force(&self, target: Target, bounds: AuditBounds) {
+    pub fn put_in_force(&self, target: AuditTarget, bounds: AuditBounds) {
         *self.target() = target;
         self.gate().set(bounds);
     }
@@ -147,7 +147,7 @@ impl Audit {
         self.summarise();
         let mut target = self.target();
         let path = target.path();
-        *target = Target::open(path.as_deref(), files)?;
+        *target = AuditTarget::open(path.as_deref(), files)?;
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl Audit {
         let bounded = line.bounded();
         let name_len_max = if bounded.is_some() { NAME_LEN_MAX } else { HANDLE_LEN_MAX };
         let name = |handle: &[u8]| Handle(&handle[..handle.len().min(name_len_max)]).to_string();
-        let json = Json {
+        let json = AuditJson {
             time: now(),
             source: line.source,
             identity: line.identity.map(|it| format!("{}:{}", it.index, name(it.handle))),
@@ -187,7 +187,7 @@ impl Audit {
             return;
         }
         self.append(&text, || {
-            let Json { source, identity, operation, handle, code, result, why, .. } = &json;
+            let AuditJson { source, identity, operation, handle, code, result, why, .. } = &json;
             tracing::info!(%source, ?identity, operation, handle, code, result, why, "audit");
         });
         self.summarise_if_due();
@@ -206,7 +206,7 @@ impl Audit {
     /// Tells how many lines were left out since the last time.
     pub fn summarise(&self) {
         let Some(summary) = self.gate().take_summary() else { return };
-        let Summary { left_out, refused, anonymous, unchanged } = summary;
+        let BoundsSummary { left_out, refused, anonymous, unchanged } = summary;
         tracing::warn!(left_out, refused, anonymous, unchanged, "lines were left out of the audit log");
         let json = SummaryJson { time: now(), summary };
         let mut text = serde_json::to_vec(&json).unwrap_or_default();
@@ -214,7 +214,7 @@ impl Audit {
         self.append(&text, || ());
     }
 
-    fn admits(&self, source: SocketAddr, len: u64, bounded: Bounded) -> bool {
+    fn admits(&self, source: SocketAddr, len: u64, bounded: BoundedKind) -> bool {
         let unix_s = crate::store::now_unix_ms() / 1000;
         let mut gate = self.gate();
         if self.is_disk_low.load(Ordering::Relaxed) {
@@ -242,11 +242,11 @@ impl Audit {
         };
     }
 
-    fn target(&self) -> MutexGuard<'_, Target> {
+    fn target(&self) -> MutexGuard<'_, AuditTarget> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
+    fn gate(&self) -> MutexGuard<'_, LineGate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -255,7 +255,7 @@ impl Audit {
 struct SummaryJson {
     time: String,
     #[serde(flatten)]
-    summary: Summary,
+    summary: BoundsSummary,
 }
 
 /// The last place in `text`, up to `most`, where it can be cut.
@@ -331,9 +331,9 @@ mod tests {
         audit.write(&line);
         let len = std::fs::metadata(&path).unwrap().len();
         assert!((500..6_000).contains(&len), "{len}");
-        assert!(Target::open(Some(directory.path()), FILES).is_err(), "a directory");
+        assert!(AuditTarget::open(Some(directory.path()), FILES).is_err(), "a directory");
         let other = directory.path().join("other.jsonl");
-        audit.put_in_force(Target::open(Some(&other), FILES).unwrap(), BOUNDS);
+        audit.put_in_force(AuditTarget::open(Some(&other), FILES).unwrap(), BOUNDS);
         audit.write(&line);
         assert!(other.exists() && std::fs::metadata(&path).unwrap().len() == len);
     }

@@ -1,18 +1,21 @@
 //! Adding, removing and replacing values. RFC 3652 section 3.6.
 
 use super::create::{conflict, duplicate};
-use super::{Answer, Case, Decided, Decision, Effect, NO_VALUES, NOT_FOUND, Refused, Stop, Who, Write};
-use crate::permission::{Deed, Need, Requirement, is_admin};
-use crate::store::{RecordBuf, Records};
+use super::{
+    DecisionCase, DecisionEnd, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationDecision,
+    OperationRefusal, Requester, StoreWrite, WriteEffect,
+};
+use crate::permission::{ActionRequirement, PermissionNeed, RecordAction, is_admin};
+use crate::store::{RecordBuf, StoreRecords};
 use handle_proto::wire::list::Indexes;
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, Values};
 use std::collections::{BTreeMap, BTreeSet};
 
-impl<R: Records> Case<'_, R> {
-    pub(super) fn add(&self, handle: &[u8], values: Values<'_>) -> Decided {
+impl<R: StoreRecords> DecisionCase<'_, R> {
+    pub(super) fn add(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
         let key = self.homed_key(handle)?;
         if values.is_empty() {
-            return Err(Refused::new(ResponseCode::INVALID_VALUE, "Value list was empty").into());
+            return Err(OperationRefusal::new(ResponseCode::INVALID_VALUE, "Value list was empty").into());
         }
         self.check_new(&values)?;
         self.challenge_strangers()?;
@@ -27,26 +30,26 @@ impl<R: Records> Case<'_, R> {
         let open = Values::build(touched.iter().filter(is_open), &mut open_room);
         let mut reads_hidden = true;
         if open.len() < values.len() {
-            let deeds = Difference::between(&open, &values, true).deeds;
+            let deeds = ValueDifference::between(&open, &values, true).deeds;
             reads_hidden = self.hidden_values(&key, &self.requirement(&key, deeds))?;
         }
-        let overwrites = self.asked.flags.has(OpFlags::OVERWRITE);
+        let overwrites = self.request.flags.has(OpFlags::OVERWRITE);
         let taken = values.iter().find(|value| !overwrites && there.contains_key(&value.index));
         if let Some(value) = taken {
             return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
         }
-        let difference = Difference::between(&touched, &values, reads_hidden);
+        let difference = ValueDifference::between(&touched, &values, reads_hidden);
         self.permit(&self.requirement(&key, difference.deeds))?;
-        let effect = Effect { changed: difference.is_any, replaced: !touched.is_empty() };
+        let effect = WriteEffect { changed: difference.is_any, replaced: !touched.is_empty() };
         if !difference.is_any {
-            return Ok(Decision::Answer(Answer::Done(effect)));
+            return Ok(OperationDecision::Answer(OperationAnswer::Done(effect)));
         }
-        let mut merged = merge(stored, values, self.asked.now_unix_s, |_| true);
+        let mut merged = merge(stored, values, self.request.now_unix_s, |_| true);
         merged.sort_by_key(|value| value.index);
         self.put(key, &merged, effect)
     }
 
-    pub(super) fn remove(&self, handle: &[u8], indexes: Indexes<'_>) -> Decided {
+    pub(super) fn remove(&self, handle: &[u8], indexes: Indexes<'_>) -> DecisionResult {
         let key = self.homed_key(handle)?;
         self.challenge_strangers()?;
         let record = self.existing(&key)?;
@@ -55,7 +58,7 @@ impl<R: Records> Case<'_, R> {
         let (named, there): (BTreeSet<i32>, _) = (indexes.iter().collect(), by_index(&stored));
         let open = |index: &i32| there.get(index).filter(|value| is_open(value));
         if !named.iter().all(|index| open(index).is_some()) {
-            let deed = |index| open(index).map_or(Deed::RemoveValue, |value| removing(value.kind));
+            let deed = |index| open(index).map_or(RecordAction::RemoveValue, |value| removing(value.kind));
             self.hidden_values(&key, &self.requirement(&key, named.iter().map(deed).collect()))?;
         }
         if named.iter().any(|index| !there.contains_key(index)) {
@@ -63,18 +66,18 @@ impl<R: Records> Case<'_, R> {
         }
         let (gone, kept): (Vec<_>, Vec<_>) = stored.iter().partition(|value| named.contains(&value.index));
         // To remove nothing still takes somebody who may.
-        let mut deeds: Vec<Deed> = gone.iter().map(|value| removing(value.kind)).collect();
+        let mut deeds: Vec<RecordAction> = gone.iter().map(|value| removing(value.kind)).collect();
         if deeds.is_empty() {
-            deeds.push(Deed::RemoveValue);
+            deeds.push(RecordAction::RemoveValue);
         }
         self.permit_deeds(&key, deeds)?;
         if gone.is_empty() {
-            return Ok(Decision::Answer(Answer::Done(Effect::NONE)));
+            return Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)));
         }
-        self.put(key, &kept, Effect::CHANGED)
+        self.put(key, &kept, WriteEffect::CHANGED)
     }
 
-    pub(super) fn modify(&self, handle: &[u8], values: Values<'_>) -> Decided {
+    pub(super) fn modify(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
         let key = self.homed_key(handle)?;
         let record = self.existing(&key)?;
         let stored = record.view().values;
@@ -91,12 +94,12 @@ impl<R: Records> Case<'_, R> {
             };
             if !before.permissions.has(Permissions::ADMIN_WRITE) {
                 let code = ResponseCode::INSUFFICIENT_PERMISSIONS;
-                return Err(Refused::new(code, "Value is read-only").into());
+                return Err(OperationRefusal::new(code, "Value is read-only").into());
             }
             if !may_everybody_write(before, value.kind) {
                 // Value by value, as deployed: strangers learn nothing of those that follow.
                 self.challenge_strangers()?;
-                deeds.push(Deed::modifying(before, value.kind));
+                deeds.push(RecordAction::modifying(before, value.kind));
             }
         }
         if let Some(index) = duplicate(&values) {
@@ -104,13 +107,13 @@ impl<R: Records> Case<'_, R> {
         }
         if values.is_empty() {
             // To modify nothing still takes somebody who may: without a right, anybody could fill the audit log.
-            self.permit_deeds(&key, vec![Deed::ModifyValue])?;
-            return Ok(Decision::Answer(Answer::Done(Effect::NONE)));
+            self.permit_deeds(&key, vec![RecordAction::ModifyValue])?;
+            return Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)));
         }
         if !deeds.is_empty() {
             self.permit_deeds(&key, deeds)?;
         }
-        self.put(key, &merge_all(stored, values, self.asked.now_unix_s), Effect::CHANGED)
+        self.put(key, &merge_all(stored, values, self.request.now_unix_s), WriteEffect::CHANGED)
     }
 
     /// Checks that whoever asks may find out about hidden values of the record: whether they exist, and whether they
@@ -118,58 +121,62 @@ impl<R: Records> Case<'_, R> {
     ///
     /// `requirement` must depend on nothing but the request and the open values, so that a refusal says nothing about
     /// the hidden ones. An identity that is only claimed has to be proven first, since refusals that follow may tell.
-    pub(super) fn hidden_values(&self, key: &[u8], requirement: &Requirement) -> Result<bool, Stop> {
-        let read = Need::of([Deed::Read], Handle(key), self.records.folds());
+    pub(super) fn hidden_values(
+        &self,
+        key: &[u8],
+        requirement: &ActionRequirement,
+    ) -> Result<bool, DecisionEnd> {
+        let read = PermissionNeed::of([RecordAction::Read], Handle(key), self.records.folds());
         let may_read = match self.permit(&read.into()) {
             Ok(()) => true,
-            Err(Stop::Refuse(_)) => false,
+            Err(DecisionEnd::Refuse(_)) => false,
             Err(stop) => return Err(stop),
         };
         if !may_read {
             self.permit(requirement)?;
         }
-        if matches!(self.who, Who::Claims(_)) {
-            return Err(Stop::Prove);
+        if matches!(self.requester, Requester::Claims(_)) {
+            return Err(DecisionEnd::Prove);
         }
         Ok(may_read)
     }
 
     /// The rights for all of `deeds`; for none of them, a proven identity.
-    fn requirement(&self, key: &[u8], deeds: Vec<Deed>) -> Requirement {
+    fn requirement(&self, key: &[u8], deeds: Vec<RecordAction>) -> ActionRequirement {
         match deeds.is_empty() {
-            true => Requirement::identity(),
-            false => Need::of(deeds, Handle(key), self.records.folds()).into(),
+            true => ActionRequirement::identity(),
+            false => PermissionNeed::of(deeds, Handle(key), self.records.folds()).into(),
         }
     }
 
-    fn existing(&self, key: &[u8]) -> Result<RecordBuf, Stop> {
+    fn existing(&self, key: &[u8]) -> Result<RecordBuf, DecisionEnd> {
         self.records.record(key)?.ok_or_else(|| NOT_FOUND.into())
     }
 
-    fn challenge_strangers(&self) -> Result<(), Stop> {
-        if matches!(self.who, Who::Nobody) { Err(Stop::Challenge) } else { Ok(()) }
+    fn challenge_strangers(&self) -> Result<(), DecisionEnd> {
+        if matches!(self.requester, Requester::Nobody) { Err(DecisionEnd::Challenge) } else { Ok(()) }
     }
 
-    fn permit_deeds(&self, key: &[u8], deeds: Vec<Deed>) -> Result<(), Stop> {
-        self.permit(&Need::of(deeds, Handle(key), self.records.folds()).into())
+    fn permit_deeds(&self, key: &[u8], deeds: Vec<RecordAction>) -> Result<(), DecisionEnd> {
+        self.permit(&PermissionNeed::of(deeds, Handle(key), self.records.folds()).into())
     }
 
-    fn put(&self, key: Vec<u8>, values: &[Value<'_>], effect: Effect) -> Decided {
+    fn put(&self, key: Vec<u8>, values: &[Value<'_>], effect: WriteEffect) -> DecisionResult {
         let (count, bytes) = self.fitting(values)?;
-        Ok(Decision::Change(vec![Write::Put(key, count, bytes)], Answer::Done(effect)))
+        Ok(OperationDecision::Change(vec![StoreWrite::Put(key, count, bytes)], OperationAnswer::Done(effect)))
     }
 }
 
 /// What differs between the values of a record and those that shall be there instead.
 #[derive(Debug)]
-pub(super) struct Difference {
+pub(super) struct ValueDifference {
     /// What makes the one of the other, as far as it takes a right.
-    pub(super) deeds: Vec<Deed>,
+    pub(super) deeds: Vec<RecordAction>,
     /// Whether anything differs but timestamps.
     pub(super) is_any: bool,
 }
 
-impl Difference {
+impl ValueDifference {
     /// Compares two records. Without `reads_hidden`, a hidden value takes the right to modify it even if it stays the
     /// same, so that nobody finds out by guessing what it is.
     pub(super) fn between(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
@@ -189,7 +196,7 @@ impl Difference {
             is_any |= !is_same;
             let needs_none = is_same && (reads_hidden || is_open(before));
             if !needs_none && !may_everybody_write(before, value.kind) {
-                deeds.push(Deed::modifying(before, value.kind));
+                deeds.push(RecordAction::modifying(before, value.kind));
             }
         }
         Self { deeds, is_any }
@@ -198,12 +205,12 @@ impl Difference {
 
 /// The deeds of modifying `values`, as far as the open ones among the stored values tell: any other counts as a value
 /// that is no administrator.
-fn open_modifications(there: &BTreeMap<i32, Value<'_>>, values: &Values<'_>) -> Vec<Deed> {
+fn open_modifications(there: &BTreeMap<i32, Value<'_>>, values: &Values<'_>) -> Vec<RecordAction> {
     let deed = |value: Value<'_>| match there.get(&value.index).filter(|before| is_open(before)) {
         Some(before) if may_everybody_write(before, value.kind) => None,
-        Some(before) => Some(Deed::modifying(before, value.kind)),
-        None if is_admin(value.kind) => Some(Deed::ValueToAdmin),
-        None => Some(Deed::ModifyValue),
+        Some(before) => Some(RecordAction::modifying(before, value.kind)),
+        None if is_admin(value.kind) => Some(RecordAction::ValueToAdmin),
+        None => Some(RecordAction::ModifyValue),
     };
     values.iter().filter_map(deed).collect()
 }
@@ -223,12 +230,12 @@ fn may_everybody_write(before: &Value<'_>, kind: &[u8]) -> bool {
     before.permissions.has(Permissions::PUBLIC_WRITE) && !is_admin(before.kind) && !is_admin(kind)
 }
 
-fn adding(kind: &[u8]) -> Deed {
-    if is_admin(kind) { Deed::AddAdmin } else { Deed::AddValue }
+fn adding(kind: &[u8]) -> RecordAction {
+    if is_admin(kind) { RecordAction::AddAdmin } else { RecordAction::AddValue }
 }
 
-fn removing(kind: &[u8]) -> Deed {
-    if is_admin(kind) { Deed::RemoveAdmin } else { Deed::RemoveValue }
+fn removing(kind: &[u8]) -> RecordAction {
+    if is_admin(kind) { RecordAction::RemoveAdmin } else { RecordAction::RemoveValue }
 }
 
 /// Whether two values are stored as the same but for their timestamps.
@@ -290,10 +297,10 @@ mod tests {
         assert_eq!(merge(Values::EMPTY, after, 7, |_| true), [Value { timestamp: 7, ..plain }], "new");
         assert_eq!(merge_all(before, after, 7), [Value { timestamp: 7, ..plain }], "replaced");
         assert_eq!(merge(before, after, 7, |_| true), [plain], "the same");
-        assert!(!Difference::between(&before, &after, true).is_any);
+        assert!(!ValueDifference::between(&before, &after, true).is_any);
         let mut other = vec![];
         let other = list(Value { permissions: Permissions(0xfc), ..plain }, &mut other);
-        assert!(Difference::between(&before, &other, true).is_any);
+        assert!(ValueDifference::between(&before, &other, true).is_any);
         let private = Value { permissions: Permissions(0x0c), timestamp: 7, ..plain };
         assert_eq!(merge(before, other, 7, |_| true), [private]);
     }

@@ -1,18 +1,21 @@
 //! Creating and deleting handles. RFC 3652 section 3.6.
 
-use super::change::{Difference, by_index, is_open, merge};
-use super::{Answer, Case, Decided, Decision, Effect, NOT_FOUND, Refused, Stop, Write};
-use crate::permission::{Deed, Need, Requirement};
-use crate::store::Records;
+use super::change::{ValueDifference, by_index, is_open, merge};
+use super::{
+    DecisionCase, DecisionEnd, DecisionResult, NOT_FOUND, OperationAnswer, OperationDecision,
+    OperationRefusal, StoreWrite, WriteEffect,
+};
+use crate::permission::{ActionRequirement, PermissionNeed, RecordAction};
+use crate::store::StoreRecords;
 use handle_proto::name::is_control;
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, Values};
 
-impl<R: Records> Case<'_, R> {
-    pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> Decided {
+impl<R: StoreRecords> DecisionCase<'_, R> {
+    pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
         let minted;
-        let handle = match self.asked.flags.has(OpFlags::MINT_SUFFIX) {
+        let handle = match self.request.flags.has(OpFlags::MINT_SUFFIX) {
             true => {
-                minted = [handle, uuid(self.asked.random).as_bytes()].concat();
+                minted = [handle, uuid(self.request.random).as_bytes()].concat();
                 &minted
             }
             false => handle,
@@ -21,15 +24,15 @@ impl<R: Records> Case<'_, R> {
         self.check_name(handle)?;
         self.check_new(&values)?;
         let name = Handle(&key);
-        let create = Need::of([Deed::creating(name)], name, self.records.folds());
+        let create = PermissionNeed::of([RecordAction::creating(name)], name, self.records.folds());
         let stored = self.records.record(&key)?;
         let before = match &stored {
             None => {
                 self.permit(&create.into())?;
                 Values::EMPTY
             }
-            Some(_) if !self.asked.flags.has(OpFlags::OVERWRITE) => {
-                return Err(Refused::new(ResponseCode::HANDLE_ALREADY_EXISTS, "").into());
+            Some(_) if !self.request.flags.has(OpFlags::OVERWRITE) => {
+                return Err(OperationRefusal::new(ResponseCode::HANDLE_ALREADY_EXISTS, "").into());
             }
             Some(record) => {
                 let before = record.view().values;
@@ -37,31 +40,34 @@ impl<R: Records> Case<'_, R> {
                 before
             }
         };
-        let changes = stored.is_none() || Difference::between(&before, &values, true).is_any;
-        let effect = Effect { changed: changes, replaced: stored.is_some() };
-        let answer = Answer::Created(handle.to_vec(), effect);
+        let changes = stored.is_none() || ValueDifference::between(&before, &values, true).is_any;
+        let effect = WriteEffect { changed: changes, replaced: stored.is_some() };
+        let answer = OperationAnswer::Created(handle.to_vec(), effect);
         if !changes {
             // Nothing to write, and nothing for mirrors and resolvers to learn.
-            return Ok(Decision::Answer(answer));
+            return Ok(OperationDecision::Answer(answer));
         }
         let new = by_index(&values);
-        let merged = merge(before, values, self.asked.now_unix_s, |index| new.contains_key(&index));
+        let merged = merge(before, values, self.request.now_unix_s, |index| new.contains_key(&index));
         let (count, bytes) = self.fitting(&merged)?;
-        Ok(Decision::Change(vec![Write::Put(key, count, bytes)], answer))
+        Ok(OperationDecision::Change(vec![StoreWrite::Put(key, count, bytes)], answer))
     }
 
-    pub(super) fn delete(&self, handle: &[u8]) -> Decided {
+    pub(super) fn delete(&self, handle: &[u8]) -> DecisionResult {
         // Also where the prefix is not homed any more, for cleaning up.
         let key = self.key(handle)?;
         self.refer(&key)?;
-        if matches!(self.who, super::Who::Nobody) {
-            return Err(Stop::Challenge);
+        if matches!(self.requester, super::Requester::Nobody) {
+            return Err(DecisionEnd::Challenge);
         }
         if self.records.record(&key)?.is_none() {
             return Err(NOT_FOUND.into());
         }
-        self.permit(&Need::of([Deed::Delete], Handle(&key), self.records.folds()).into())?;
-        Ok(Decision::Change(vec![Write::Delete(key)], Answer::Done(Effect::CHANGED)))
+        self.permit(&PermissionNeed::of([RecordAction::Delete], Handle(&key), self.records.folds()).into())?;
+        Ok(OperationDecision::Change(
+            vec![StoreWrite::Delete(key)],
+            OperationAnswer::Done(WriteEffect::CHANGED),
+        ))
     }
 
     /// Stops unless whoever asks may replace all values of a handle.
@@ -73,38 +79,44 @@ impl<R: Records> Case<'_, R> {
         name: Handle<'_>,
         before: &Values<'_>,
         after: &Values<'_>,
-        create: &Need,
-    ) -> Result<(), Stop> {
+        create: &PermissionNeed,
+    ) -> Result<(), DecisionEnd> {
         let mut room = Vec::new();
         let open = Values::build(before.iter().filter(is_open), &mut room);
-        let mut deeds = Difference::between(&open, after, true).deeds;
+        let mut deeds = ValueDifference::between(&open, after, true).deeds;
         if deeds.is_empty() {
-            deeds.push(Deed::ModifyValue);
+            deeds.push(RecordAction::ModifyValue);
         }
         let may_read = self.hidden_values(name.0, &self.overwriting(name, &deeds, create))?;
-        let deeds = Difference::between(before, after, may_read).deeds;
+        let deeds = ValueDifference::between(before, after, may_read).deeds;
         self.permit(&self.overwriting(name, &deeds, create))
     }
 
     /// What it takes to replace all values: the rights for each difference, or that to add administrators, who could
     /// get them; or those to delete the handle and to create it. Where no difference takes a right, nothing but a
     /// proven identity.
-    fn overwriting(&self, name: Handle<'_>, deeds: &[Deed], create: &Need) -> Requirement {
+    fn overwriting(
+        &self,
+        name: Handle<'_>,
+        deeds: &[RecordAction],
+        create: &PermissionNeed,
+    ) -> ActionRequirement {
         if deeds.is_empty() {
-            return Requirement::identity();
+            return ActionRequirement::identity();
         }
-        let need = |deeds: &[Deed]| Need::of(deeds.iter().copied(), name, self.records.folds());
+        let need =
+            |deeds: &[RecordAction]| PermissionNeed::of(deeds.iter().copied(), name, self.records.folds());
         let mut alternatives =
-            vec![vec![need(&[Deed::AddAdmin])], vec![need(&[Deed::Delete]), create.clone()]];
-        if !deeds.iter().any(|deed| deed.row().bits.has(Deed::AddAdmin.row().bits)) {
+            vec![vec![need(&[RecordAction::AddAdmin])], vec![need(&[RecordAction::Delete]), create.clone()]];
+        if !deeds.iter().any(|deed| deed.row().bits.has(RecordAction::AddAdmin.row().bits)) {
             alternatives.insert(0, vec![need(deeds)]);
         }
-        Requirement(alternatives)
+        ActionRequirement(alternatives)
     }
 
     /// New names are UTF-8, not too long, and without control characters unless these are allowed.
-    pub(super) fn check_name(&self, handle: &[u8]) -> Result<(), Stop> {
-        let refuse = |text| Err(Refused::new(ResponseCode::INVALID_HANDLE, text).into());
+    pub(super) fn check_name(&self, handle: &[u8]) -> Result<(), DecisionEnd> {
+        let refuse = |text| Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, text).into());
         let Ok(name) = std::str::from_utf8(handle) else {
             return refuse("Invalid UTF8 encoding");
         };
@@ -115,9 +127,11 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// New values have positive indexes, each its own.
-    pub(super) fn check_new(&self, values: &Values<'_>) -> Result<(), Stop> {
+    pub(super) fn check_new(&self, values: &Values<'_>) -> Result<(), DecisionEnd> {
         if values.iter().any(|value| value.index < 1) {
-            return Err(Refused::new(ResponseCode::INVALID_VALUE, "Value indexes must be positive").into());
+            return Err(
+                OperationRefusal::new(ResponseCode::INVALID_VALUE, "Value indexes must be positive").into()
+            );
         }
         match duplicate(values) {
             Some(index) => Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, index).into()),
@@ -126,10 +140,11 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// The encodings of `values`, if they can be stored.
-    pub(super) fn fitting(&self, values: &[Value<'_>]) -> Result<(usize, Vec<u8>), Stop> {
+    pub(super) fn fitting(&self, values: &[Value<'_>]) -> Result<(usize, Vec<u8>), DecisionEnd> {
         let bounds = &self.rules.bounds;
-        let refuse =
-            |text: String| Err(Refused { code: ResponseCode::INVALID_VALUE, text: text.into() }.into());
+        let refuse = |text: String| {
+            Err(OperationRefusal { code: ResponseCode::INVALID_VALUE, text: text.into() }.into())
+        };
         if values.len() > bounds.values {
             return refuse(format!("A record has at most {} values.", bounds.values));
         }
@@ -153,8 +168,8 @@ pub(super) fn duplicate(values: &Values<'_>) -> Option<i32> {
     values.iter().map(|value| value.index).find(|&index| !seen.insert(index))
 }
 
-pub(super) fn conflict(code: ResponseCode, index: i32) -> Refused {
-    Refused { code, text: format!("Index conflict for {index}").into() }
+pub(super) fn conflict(code: ResponseCode, index: i32) -> OperationRefusal {
+    OperationRefusal { code, text: format!("Index conflict for {index}").into() }
 }
 
 /// A random UUID, version 4, in lower case.

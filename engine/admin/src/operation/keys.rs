@@ -1,14 +1,14 @@
 //! The values that may hold the key of an identity.
 
-use super::Rules;
-use crate::store::{Records, StoreError, is_record_of_homed_prefix, is_responsible, key};
+use super::OperationRules;
+use crate::store::{StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
 use zeroize::Zeroizing;
 
 /// A key, or what should be one.
 #[derive(Clone)]
-pub struct Key {
+pub struct CandidateKey {
     /// The index of its value.
     pub index: i32,
     /// The data of the value.
@@ -19,7 +19,7 @@ pub struct Key {
 #[derive(Debug)]
 pub enum NotHere {
     /// Another server, or another service, has the handle.
-    Elsewhere,
+    Remote,
     /// The store cannot be read.
     Store(StoreError),
 }
@@ -37,29 +37,29 @@ impl From<StoreError> for NotHere {
 /// # Errors
 /// When the handle is not here, or cannot be read.
 pub fn keys(
-    records: &impl Records,
-    rules: &Rules,
+    records: &impl StoreRecords,
+    rules: &OperationRules,
     identity: Reference<'_>,
     kind: &[u8],
     most: usize,
-) -> Result<Vec<Key>, NotHere> {
+) -> Result<Vec<CandidateKey>, NotHere> {
     let key = key(identity.handle, records.folds());
     let is_here = rules.site.has(Handle(identity.handle)) && is_responsible(records, &key)?;
     if !is_here && !is_record_of_homed_prefix(records, &key)? {
-        return Err(NotHere::Elsewhere);
+        return Err(NotHere::Remote);
     }
     let Some(record) = records.record(&key)? else {
-        return if is_here { Ok(Vec::new()) } else { Err(NotHere::Elsewhere) };
+        return if is_here { Ok(Vec::new()) } else { Err(NotHere::Remote) };
     };
     let record = record.view();
-    let mut keys: Vec<Key> = record
+    let mut keys: Vec<CandidateKey> = record
         .values
         .iter()
         .filter(|value| (identity.index == 0 || value.index == identity.index) && fold::eq(value.kind, kind))
-        .map(|value| Key { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
+        .map(|value| CandidateKey { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
         .collect();
     if keys.is_empty() && !is_here {
-        return Err(NotHere::Elsewhere);
+        return Err(NotHere::Remote);
     }
     keys.sort_by_key(|key| key.index);
     keys.truncate(most);

@@ -1,14 +1,14 @@
 //! Listing names: page by page, so that a listing of any length needs room for one. RFC 3652 section 3.7.
 
-use super::{Case, Decided, Decision, NOT_HOMED, not_supported};
-use crate::permission::{Need, prefix_record};
-use crate::store::{Records, Snapshot, StoreError};
+use super::{DecisionCase, DecisionResult, NOT_HOMED, OperationDecision, not_supported};
+use crate::permission::{PermissionNeed, prefix_record};
+use crate::store::{StoreError, StoreRecords, StoreSnapshot};
 use handle_proto::fold;
 use handle_proto::limit::LIST_PAGE_COUNT;
 use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS};
 
-impl<R: Records> Case<'_, R> {
-    pub(super) fn list_handles(&self, handle: &[u8]) -> Decided {
+impl<R: StoreRecords> DecisionCase<'_, R> {
+    pub(super) fn list_handles(&self, handle: &[u8]) -> DecisionResult {
         if !self.rules.lists_handles {
             return Err(not_supported("This server does not list handles.").into());
         }
@@ -21,12 +21,12 @@ impl<R: Records> Case<'_, R> {
         if !is_homed {
             return Err(NOT_HOMED.into());
         }
-        self.permit(&Need::listing(&record, self.records.folds()).into())?;
+        self.permit(&PermissionNeed::listing(&record, self.records.folds()).into())?;
         let start = match derived_from {
             Some(name) => [PREFIX_RECORDS, name, b"."].concat(),
             None => [prefix, b"/"].concat(),
         };
-        Ok(Decision::List(Lister::handles(start)))
+        Ok(OperationDecision::List(Lister::handles(start)))
     }
 }
 
@@ -52,7 +52,7 @@ impl Lister {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn page(&mut self, snapshot: &Snapshot) -> Result<(Vec<Vec<u8>>, bool), StoreError> {
+    pub fn page(&mut self, snapshot: &StoreSnapshot) -> Result<(Vec<Vec<u8>>, bool), StoreError> {
         let mut names = match &self.start {
             Some(start) if snapshot.folds() => {
                 let found = snapshot.records_under(start, self.after.as_deref())?;

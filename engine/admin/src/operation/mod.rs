@@ -3,7 +3,7 @@
 //! [`decide`] is a function of records, rules, request and who asks. It is asked twice for a change: on a snapshot, so
 //! that whoever is not entitled keeps nobody waiting, and again by the writer, on what is there then.
 //!
-//! What it takes to know of other services is given to it; what is missing is told ([`Known`]).
+//! What it takes to know of other services is given to it; what is missing is told ([`RemoteFacts`]).
 //!
 //! The order of the checks is the deployed one, except where it would tell of hidden values: their existence and their
 //! content show in the outcome only for identities that are proven and may read or write them. RFC 3652 section 3.6.
@@ -14,13 +14,13 @@ mod keys;
 mod list;
 mod resolve;
 
-pub use keys::{Key, NotHere, keys};
+pub use keys::{CandidateKey, NotHere, keys};
 pub use list::Lister;
 
-use crate::permission::group::Entitled;
-use crate::permission::sight::{Known, Sight};
-use crate::permission::{Administrators, Office, Requirement};
-use crate::store::{Records, StoreError, is_responsible, key};
+use crate::permission::group::EntitlementOutcome;
+use crate::permission::view::{DecisionView, RemoteFacts};
+use crate::permission::{ActionRequirement, Administrators, OperatorDuty};
+use crate::store::{StoreError, StoreRecords, is_responsible, key};
 use handle_process::site::SiteRecord;
 use handle_proto::data::kind;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 /// What requests are decided by, apart from what is stored.
 #[derive(Debug)]
-pub struct Rules {
+pub struct OperationRules {
     /// Who this server is.
     pub site: Arc<SiteRecord>,
     /// Who may do what beside the administrators of handles.
@@ -42,12 +42,12 @@ pub struct Rules {
     /// Whether handles are listed at all.
     pub lists_handles: bool,
     /// Bounds of what is stored.
-    pub bounds: Bounds,
+    pub bounds: OperationBounds,
 }
 
 /// Bounds of what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct OperationBounds {
     /// Bytes of a handle.
     pub handle_bytes: usize,
     /// Values of a record.
@@ -62,7 +62,7 @@ pub struct Bounds {
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
-pub enum Who<'a> {
+pub enum Requester<'a> {
     /// Nobody has said.
     Nobody,
     /// Whoever it is may do everything.
@@ -75,7 +75,7 @@ pub enum Who<'a> {
 
 /// A request that is to be decided.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct OperationRequest<'a> {
     /// What is asked.
     pub request: Request<'a>,
     /// How.
@@ -92,11 +92,11 @@ pub struct Asked<'a> {
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub enum Decision {
+pub enum OperationDecision {
     /// This is to be answered.
-    Answer(Answer),
+    Answer(OperationAnswer),
     /// These changes are to be made, all or none, and then this answered.
-    Change(Vec<Write>, Answer),
+    Change(Vec<StoreWrite>, OperationAnswer),
     /// Names are to be listed.
     List(Lister),
     /// The state of the server is to be told.
@@ -109,23 +109,23 @@ pub enum Decision {
     Prove,
 }
 
-impl Decision {
+impl OperationDecision {
     /// Whether it is a no, whoever it is that asks.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Answer(Answer::Refused(_)))
+        matches!(self, Self::Answer(OperationAnswer::Refused(_)))
     }
 
     /// Whether it is a no because of who asks.
     #[must_use]
     pub fn is_not_permitted(&self) -> bool {
-        matches!(self, Self::Answer(Answer::Refused(refused)) if refused.code == ResponseCode::INVALID_ADMIN)
+        matches!(self, Self::Answer(OperationAnswer::Refused(refused)) if refused.code == ResponseCode::INVALID_ADMIN)
     }
 }
 
 /// One change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum StoreWrite {
     /// This record under this name: how many values, and their encodings.
     Put(Vec<u8>, usize, Vec<u8>),
     /// No record under this name.
@@ -138,14 +138,14 @@ pub enum Write {
 
 /// What a request does to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effect {
+pub struct WriteEffect {
     /// Something is different afterwards.
     pub changed: bool,
     /// A record or value that existed was replaced, be it by an equal one: the answer says so by the flag OVERWRITE.
     pub replaced: bool,
 }
 
-impl Effect {
+impl WriteEffect {
     /// Nothing is changed.
     pub const NONE: Self = Self { changed: false, replaced: false };
     /// Something is changed, and nothing replaced by a request for that.
@@ -154,11 +154,11 @@ impl Effect {
 
 /// An answer, without digest and signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum OperationAnswer {
     /// Done.
-    Done(Effect),
+    Done(WriteEffect),
     /// The handle that was created.
-    Created(Vec<u8>, Effect),
+    Created(Vec<u8>, WriteEffect),
     /// The values that were asked for: the handle as it was spelt, how many, and their encodings.
     Values(Vec<u8>, usize, Vec<u8>),
     /// The site record.
@@ -168,30 +168,30 @@ pub enum Answer {
     /// Another service has it: how many values say so, and their encodings.
     Referral(usize, Vec<u8>),
     /// No.
-    Refused(Refused),
+    Refused(OperationRefusal),
 }
 
-impl Answer {
+impl OperationAnswer {
     /// What the request did to the store.
     #[must_use]
-    pub const fn effect(&self) -> Effect {
+    pub const fn effect(&self) -> WriteEffect {
         match self {
             Self::Done(effect) | Self::Created(_, effect) => *effect,
-            _ => Effect::NONE,
+            _ => WriteEffect::NONE,
         }
     }
 }
 
 /// Why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct OperationRefusal {
     /// The code that says so.
     pub code: ResponseCode,
     /// The text that goes with it.
     pub text: Cow<'static, str>,
 }
 
-impl Refused {
+impl OperationRefusal {
     /// A refusal with a fixed text.
     #[must_use]
     pub const fn new(code: ResponseCode, text: &'static str) -> Self {
@@ -200,86 +200,89 @@ impl Refused {
 }
 
 /// Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl`.
-pub(crate) const NOT_HOMED: Refused =
-    Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "That prefix doesn't live here");
-const OTHER_SERVER: Refused =
-    Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Request was hashed incorrectly");
-const NOT_PRIMARY: Refused = Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Not a primary server");
-pub(crate) const NOT_FOUND: Refused = Refused::new(ResponseCode::HANDLE_NOT_FOUND, "");
-pub(crate) const NO_VALUES: Refused = Refused::new(ResponseCode::VALUES_NOT_FOUND, "");
+pub(crate) const NOT_HOMED: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "That prefix doesn't live here");
+const OTHER_SERVER: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Request was hashed incorrectly");
+const NOT_PRIMARY: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Not a primary server");
+pub(crate) const NOT_FOUND: OperationRefusal = OperationRefusal::new(ResponseCode::HANDLE_NOT_FOUND, "");
+pub(crate) const NO_VALUES: OperationRefusal = OperationRefusal::new(ResponseCode::VALUES_NOT_FOUND, "");
 
 /// Why a decision ends early.
-enum Stop {
-    Refuse(Refused),
+enum DecisionEnd {
+    Refuse(OperationRefusal),
     Refer(usize, Vec<u8>),
     Challenge,
     Prove,
     Store(StoreError),
 }
 
-impl From<Refused> for Stop {
-    fn from(refused: Refused) -> Self {
+impl From<OperationRefusal> for DecisionEnd {
+    fn from(refused: OperationRefusal) -> Self {
         Self::Refuse(refused)
     }
 }
 
-impl From<StoreError> for Stop {
+impl From<StoreError> for DecisionEnd {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-type Decided = Result<Decision, Stop>;
+type DecisionResult = Result<OperationDecision, DecisionEnd>;
 
 /// Decides what becomes of a request.
 ///
 /// # Errors
 /// When the store cannot be read.
 pub fn decide(
-    records: &impl Records,
-    rules: &Rules,
-    asked: &Asked<'_>,
-    who: Who<'_>,
-    known: &Known,
-) -> Result<Decision, StoreError> {
-    let case = Case { records, rules, asked, who, known };
+    records: &impl StoreRecords,
+    rules: &OperationRules,
+    asked: &OperationRequest<'_>,
+    who: Requester<'_>,
+    known: &RemoteFacts,
+) -> Result<OperationDecision, StoreError> {
+    let case = DecisionCase { records, rules, request: asked, requester: who, remote_facts: known };
     match case.decide() {
         Ok(decision) => Ok(decision),
-        Err(Stop::Refuse(refused)) => Ok(Decision::Answer(Answer::Refused(refused))),
-        Err(Stop::Refer(count, values)) => Ok(Decision::Answer(Answer::Referral(count, values))),
-        Err(Stop::Challenge) => Ok(Decision::Challenge),
-        Err(Stop::Prove) => Ok(Decision::Prove),
-        Err(Stop::Store(error)) => Err(error),
+        Err(DecisionEnd::Refuse(refused)) => Ok(OperationDecision::Answer(OperationAnswer::Refused(refused))),
+        Err(DecisionEnd::Refer(count, values)) => {
+            Ok(OperationDecision::Answer(OperationAnswer::Referral(count, values)))
+        }
+        Err(DecisionEnd::Challenge) => Ok(OperationDecision::Challenge),
+        Err(DecisionEnd::Prove) => Ok(OperationDecision::Prove),
+        Err(DecisionEnd::Store(error)) => Err(error),
     }
 }
 
 /// A request with all that it is decided by.
-struct Case<'c, R> {
+struct DecisionCase<'c, R> {
     records: &'c R,
-    rules: &'c Rules,
-    asked: &'c Asked<'c>,
-    who: Who<'c>,
-    known: &'c Known,
+    rules: &'c OperationRules,
+    request: &'c OperationRequest<'c>,
+    requester: Requester<'c>,
+    remote_facts: &'c RemoteFacts,
 }
 
 /// First version to whose peers changes below a delegated prefix are referred.
 const REFERS_CHANGES: Version = Version::new(2, 10);
 
-impl<R: Records> Case<'_, R> {
-    fn decide(&self) -> Decided {
-        let op_code = self.asked.request.op_code();
+impl<R: StoreRecords> DecisionCase<'_, R> {
+    fn decide(&self) -> DecisionResult {
+        let op_code = self.request.request.op_code();
         // Of a query it is one that is not there.
         if !is_query(op_code)
-            && self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
+            && self.request.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
         {
-            return Err(Refused::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
+            return Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
         }
         if !self.rules.site.is_primary() && writes(op_code) {
             return Err(NOT_PRIMARY.into());
         }
-        match self.asked.request {
+        match self.request.request {
             Request::Resolution(query) => self.resolve(&query),
-            Request::GetSiteInfo(_) => Ok(Decision::Answer(Answer::Site)),
+            Request::GetSiteInfo(_) => Ok(OperationDecision::Answer(OperationAnswer::Site)),
             Request::CreateHandle(body) => self.create(body.handle, body.values),
             Request::DeleteHandle(body) => self.delete(body.handle),
             Request::AddValue(body) => self.add(body.handle, body.values),
@@ -287,17 +290,17 @@ impl<R: Records> Case<'_, R> {
             Request::ModifyValue(body) => self.modify(body.handle, body.values),
             Request::ListHandles(body) => self.list_handles(body.handle),
             Request::ListHomedNas(_) => {
-                self.hold(Office::Homing)?;
-                Ok(Decision::List(Lister::homed()))
+                self.hold(OperatorDuty::Homing)?;
+                Ok(OperationDecision::List(Lister::homed()))
             }
             Request::HomeNa(body) => {
                 self.check_name(body.handle)?;
-                self.home(body.handle, Write::Home)
+                self.home(body.handle, StoreWrite::Home)
             }
-            Request::UnhomeNa(body) => self.home(body.handle, Write::Unhome),
+            Request::UnhomeNa(body) => self.home(body.handle, StoreWrite::Unhome),
             Request::VerifyChallenge(body) => {
                 self.homed_key(body.identity.handle)?;
-                Ok(Decision::Verify)
+                Ok(OperationDecision::Verify)
             }
             Request::GetNextTxnId(_) => {
                 Err(not_supported("Next txn id no longer supported; upgrade required").into())
@@ -306,30 +309,32 @@ impl<R: Records> Case<'_, R> {
                 Err(not_supported("Not a primary server").into())
             }
             Request::RetrieveTxnLog(_) | Request::DumpHandles(_) => {
-                self.hold(Office::Replication)?;
+                self.hold(OperatorDuty::Replication)?;
                 Err(not_supported("This server does not give out its transactions.").into())
             }
             Request::BackupServer(_) => {
-                self.hold(Office::Backup)?;
+                self.hold(OperatorDuty::Backup)?;
                 // What is acknowledged is on the disk already.
-                Ok(Decision::Answer(Answer::Done(Effect::NONE)))
+                Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)))
             }
             _ => Err(not_supported("This server does not do that.").into()),
         }
     }
 
     /// Homes or releases a prefix.
-    fn home(&self, handle: &[u8], write: fn(Vec<u8>) -> Write) -> Decided {
+    fn home(&self, handle: &[u8], write: fn(Vec<u8>) -> StoreWrite) -> DecisionResult {
         let Some(prefix) = crate::permission::prefix_record(handle) else {
-            return Err(Refused::new(ResponseCode::INVALID_HANDLE, "Handle is not a prefix handle").into());
+            return Err(
+                OperationRefusal::new(ResponseCode::INVALID_HANDLE, "Handle is not a prefix handle").into()
+            );
         };
         self.check_handle_len(&prefix)?;
-        self.hold(Office::Homing)?;
-        Ok(Decision::Change(vec![write(prefix)], Answer::Done(Effect::CHANGED)))
+        self.hold(OperatorDuty::Homing)?;
+        Ok(OperationDecision::Change(vec![write(prefix)], OperationAnswer::Done(WriteEffect::CHANGED)))
     }
 
     /// The name under which the record of `handle` is stored, if this is the server to ask for it by its hash.
-    fn key(&self, handle: &[u8]) -> Result<Vec<u8>, Stop> {
+    fn key(&self, handle: &[u8]) -> Result<Vec<u8>, DecisionEnd> {
         if !self.rules.site.has(Handle(handle)) {
             return Err(OTHER_SERVER.into());
         }
@@ -337,7 +342,7 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// The same, if the prefix is homed here.
-    fn homed_key(&self, handle: &[u8]) -> Result<Vec<u8>, Stop> {
+    fn homed_key(&self, handle: &[u8]) -> Result<Vec<u8>, DecisionEnd> {
         let key = self.key(handle)?;
         if !is_responsible(self.records, &key)? {
             return Err(NOT_HOMED.into());
@@ -348,12 +353,12 @@ impl<R: Records> Case<'_, R> {
 
     /// Stops where the record of a derived prefix is not here, and an ancestor says which service has it. RFC 3652
     /// section 3.4.
-    fn refer(&self, key: &[u8]) -> Result<(), Stop> {
+    fn refer(&self, key: &[u8]) -> Result<(), DecisionEnd> {
         /// Most ancestors that are looked at for one name; one of dots would have thousands.
         const ANCESTORS_MAX: usize = 16;
         // Queries are referred whatever the version: the vectors' `prefix_referral/old_client`.
-        let is_known = is_query(self.asked.request.op_code()) || self.asked.version >= REFERS_CHANGES;
-        let may_refer = is_known && !self.asked.flags.has(OpFlags::DO_NOT_REFER);
+        let is_known = is_query(self.request.request.op_code()) || self.request.version >= REFERS_CHANGES;
+        let may_refer = is_known && !self.request.flags.has(OpFlags::DO_NOT_REFER);
         let mut name = Handle(key);
         if !may_refer || !name.is_derived_prefix_record() || self.records.record(key)?.is_some() {
             return Ok(());
@@ -365,7 +370,7 @@ impl<R: Records> Case<'_, R> {
                 let values = record.values.iter().filter(|value| value.is_public() && delegates(value.kind));
                 let (count, bytes) = encoded(values);
                 if count > 0 {
-                    return Err(Stop::Refer(count, bytes));
+                    return Err(DecisionEnd::Refer(count, bytes));
                 }
             }
             name = parent;
@@ -374,7 +379,7 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// Stops unless whoever asks has what `requirement` takes.
-    fn permit(&self, requirement: &Requirement) -> Result<(), Stop> {
+    fn permit(&self, requirement: &ActionRequirement) -> Result<(), DecisionEnd> {
         self.require(
             || requirement.to_string(),
             |administrators, sight, identity| administrators.permit(sight, requirement, identity),
@@ -382,7 +387,7 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// Stops unless whoever asks holds `office`.
-    fn hold(&self, office: Office) -> Result<(), Stop> {
+    fn hold(&self, office: OperatorDuty) -> Result<(), DecisionEnd> {
         self.require(
             || format!("the office of {office:?} in the configuration of this server"),
             |administrators, sight, identity| administrators.holds(sight, office, identity),
@@ -392,37 +397,41 @@ impl<R: Records> Case<'_, R> {
     fn require(
         &self,
         what: impl Fn() -> String,
-        ask: impl Fn(&Administrators, &Sight<'_, R>, Reference<'_>) -> Result<Entitled, StoreError>,
-    ) -> Result<(), Stop> {
-        let identity = match self.who {
-            Who::Nobody => return Err(Stop::Challenge),
-            Who::Anyone => return Ok(()),
-            Who::Is(identity) | Who::Claims(identity) => identity,
+        ask: impl Fn(
+            &Administrators,
+            &DecisionView<'_, R>,
+            Reference<'_>,
+        ) -> Result<EntitlementOutcome, StoreError>,
+    ) -> Result<(), DecisionEnd> {
+        let identity = match self.requester {
+            Requester::Nobody => return Err(DecisionEnd::Challenge),
+            Requester::Anyone => return Ok(()),
+            Requester::Is(identity) | Requester::Claims(identity) => identity,
         };
         let has = |handle: Handle<'_>| self.rules.site.has(handle);
-        let sight = Sight::new(self.records, &has, self.known);
+        let sight = DecisionView::new(self.records, &has, self.remote_facts);
         let but = match ask(&self.rules.administrators, &sight, identity)? {
-            Entitled::Yes => return Ok(()),
-            Entitled::No => "",
-            Entitled::GaveUp => "; there are more groups than are looked up",
+            EntitlementOutcome::Yes => return Ok(()),
+            EntitlementOutcome::No => "",
+            EntitlementOutcome::GaveUp => "; there are more groups than are looked up",
         };
         let (index, handle) = (identity.index, Handle(identity.handle));
         let text = format!("{index}:{handle} lacks {}{but}", what());
-        Err(Refused { code: ResponseCode::INVALID_ADMIN, text: text.into() }.into())
+        Err(OperationRefusal { code: ResponseCode::INVALID_ADMIN, text: text.into() }.into())
     }
 
-    fn check_handle_len(&self, handle: &[u8]) -> Result<(), Stop> {
+    fn check_handle_len(&self, handle: &[u8]) -> Result<(), DecisionEnd> {
         let most = self.rules.bounds.handle_bytes;
         if handle.len() <= most {
             return Ok(());
         }
         let text = format!("The handle has {} bytes; at most {most} are stored.", handle.len());
-        Err(Refused { code: ResponseCode::INVALID_HANDLE, text: text.into() }.into())
+        Err(OperationRefusal { code: ResponseCode::INVALID_HANDLE, text: text.into() }.into())
     }
 }
 
-const fn not_supported(text: &'static str) -> Refused {
-    Refused::new(ResponseCode::OPERATION_NOT_SUPPORTED, text)
+const fn not_supported(text: &'static str) -> OperationRefusal {
+    OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, text)
 }
 
 /// Whether it is only asked what is there: the values of a handle, or whether its keys fit.

@@ -1,24 +1,26 @@
 //! Resolution of what is stored now, without the delay of publishing. RFC 3652 section 3.2.
 
-use super::{Answer, Case, Decided, Decision, NO_VALUES, NOT_FOUND, Refused};
-use crate::permission::{Deed, Need, Office};
-use crate::store::Records;
+use super::{
+    DecisionCase, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationDecision, OperationRefusal,
+};
+use crate::permission::{OperatorDuty, PermissionNeed, RecordAction};
+use crate::store::StoreRecords;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, fold};
 
-const UNREADABLE: Refused = Refused::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
+const UNREADABLE: OperationRefusal = OperationRefusal::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
 
-impl<R: Records> Case<'_, R> {
-    pub(super) fn resolve(&self, query: &Query<'_>) -> Decided {
-        let public_only = self.asked.flags.has(OpFlags::PUBLIC_ONLY);
+impl<R: StoreRecords> DecisionCase<'_, R> {
+    pub(super) fn resolve(&self, query: &Query<'_>) -> DecisionResult {
+        let public_only = self.request.flags.has(OpFlags::PUBLIC_ONLY);
         if fold::eq(query.handle, SITE_STATUS) {
             if public_only {
                 return Err(NO_VALUES.into());
             }
-            self.hold(Office::Status)?;
-            return Ok(Decision::Status);
+            self.hold(OperatorDuty::Status)?;
+            return Ok(OperationDecision::Status);
         }
         let key = self.homed_key(query.handle)?;
         let Some(record) = self.records.record(&key)? else { return Err(NOT_FOUND.into()) };
@@ -36,8 +38,10 @@ impl<R: Records> Case<'_, R> {
                 return Err(UNREADABLE.into());
             }
             // In a session identity always matters.
-            if hidden.is_some() || (self.asked.in_session && selected().next().is_some()) {
-                self.permit(&Need::of([Deed::Read], Handle(&key), self.records.folds()).into())?;
+            if hidden.is_some() || (self.request.in_session && selected().next().is_some()) {
+                self.permit(
+                    &PermissionNeed::of([RecordAction::Read], Handle(&key), self.records.folds()).into(),
+                )?;
             }
         }
         let may_show = |value: &Value<'_>| {
@@ -50,8 +54,8 @@ impl<R: Records> Case<'_, R> {
         }
         if bytes.len() > self.rules.bounds.record_bytes {
             let text = "The values do not fit into an answer; ask by index or type.";
-            return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
+            return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
         }
-        Ok(Decision::Answer(Answer::Values(query.handle.to_vec(), count, bytes)))
+        Ok(OperationDecision::Answer(OperationAnswer::Values(query.handle.to_vec(), count, bytes)))
     }
 }

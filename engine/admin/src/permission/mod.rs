@@ -1,30 +1,30 @@
 //! Who may do what: the rights that each deed takes, and whether an identity has them.
 //!
 //! - [`MATRIX`] is the deployed table: for each deed whose HS_ADMIN values count, and which bits it takes.
-//! - [`Requirement`] is what one request takes: all bits of a row in one value, for each record it is about.
+//! - [`ActionRequirement`] is what one request takes: all bits of a row in one value, for each record it is about.
 //! - [`group`] finds out whether an identity is meant, directly or through groups.
-//! - [`sight`] is what all that is decided on: the store, and what other services have said.
+//! - [`view`] is what all that is decided on: the store, and what other services have said.
 //!
 //! RFC 3652 section 3.6 and RFC 3651 section 4, with the deployed differences.
 
 pub mod group;
-pub mod sight;
 #[cfg(test)]
 mod tests;
+pub mod view;
 
-use crate::store::{Records, StoreError, key};
-use group::{Entitled, Entitlement};
+use crate::store::{StoreError, StoreRecords, key};
+use group::{Entitlement, EntitlementOutcome};
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::data::{is_a, kind};
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, Value, fold};
-use sight::Sight;
 use std::fmt;
+use view::DecisionView;
 
 /// Something that is done to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Deed {
+pub enum RecordAction {
     /// Read values that are not public.
     Read,
     /// Create a handle under a prefix.
@@ -57,7 +57,7 @@ pub enum Deed {
 
 /// The record whose HS_ADMIN values decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decides {
+pub enum DecidingRecord {
     /// The handle itself.
     Handle,
     /// The record of its prefix.
@@ -70,47 +70,52 @@ pub enum Decides {
 
 /// What a deed takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct RightsRow {
     /// The deed.
-    pub deed: Deed,
+    pub deed: RecordAction,
     /// Whose HS_ADMIN values decide.
-    pub decides: Decides,
+    pub decides: DecidingRecord,
     /// The bits; one value must have them all.
     pub bits: AdminPermissions,
     /// Whether sub-types, `HS_ADMIN.x`, count as HS_ADMIN.
     pub sub_types: bool,
 }
 
-const fn row(deed: Deed, decides: Decides, bits: AdminPermissions, sub_types: bool) -> Row {
-    Row { deed, decides, bits, sub_types }
+const fn row(
+    deed: RecordAction,
+    decides: DecidingRecord,
+    bits: AdminPermissions,
+    sub_types: bool,
+) -> RightsRow {
+    RightsRow { deed, decides, bits, sub_types }
 }
 
-/// The table, in the order of [`Deed`].
-pub const MATRIX: [Row; 14] = {
+/// The table, in the order of [`RecordAction`].
+pub const MATRIX: [RightsRow; 14] = {
     use AdminPermissions as Bits;
-    use Decides::{Handle, ParentPrefixRecord, PrefixRecord, Root};
+    use DecidingRecord::{Handle, ParentPrefixRecord, PrefixRecord, Root};
     [
-        row(Deed::Read, Handle, Bits::READ_VALUE, false),
-        row(Deed::CreateHandle, PrefixRecord, Bits::ADD_HANDLE, false),
-        row(Deed::CreatePrefix, Root, Bits::ADD_HANDLE, false),
-        row(Deed::CreateDerivedPrefix, ParentPrefixRecord, Bits::ADD_DERIVED_PREFIX, false),
-        row(Deed::Delete, Handle, Bits::DELETE_HANDLE, false),
-        row(Deed::AddValue, Handle, Bits::ADD_VALUE, true),
-        row(Deed::AddAdmin, Handle, Bits::ADD_ADMIN, true),
-        row(Deed::RemoveValue, Handle, Bits::REMOVE_VALUE, true),
-        row(Deed::RemoveAdmin, Handle, Bits::REMOVE_ADMIN, true),
-        row(Deed::ModifyValue, Handle, Bits::MODIFY_VALUE, true),
-        row(Deed::ModifyAdmin, Handle, Bits::MODIFY_ADMIN, true),
-        row(Deed::AdminToValue, Handle, Bits(Bits::REMOVE_ADMIN.0 | Bits::MODIFY_VALUE.0), true),
-        row(Deed::ValueToAdmin, Handle, Bits(Bits::MODIFY_VALUE.0 | Bits::ADD_ADMIN.0), true),
-        row(Deed::List, PrefixRecord, Bits::LIST_HANDLES, false),
+        row(RecordAction::Read, Handle, Bits::READ_VALUE, false),
+        row(RecordAction::CreateHandle, PrefixRecord, Bits::ADD_HANDLE, false),
+        row(RecordAction::CreatePrefix, Root, Bits::ADD_HANDLE, false),
+        row(RecordAction::CreateDerivedPrefix, ParentPrefixRecord, Bits::ADD_DERIVED_PREFIX, false),
+        row(RecordAction::Delete, Handle, Bits::DELETE_HANDLE, false),
+        row(RecordAction::AddValue, Handle, Bits::ADD_VALUE, true),
+        row(RecordAction::AddAdmin, Handle, Bits::ADD_ADMIN, true),
+        row(RecordAction::RemoveValue, Handle, Bits::REMOVE_VALUE, true),
+        row(RecordAction::RemoveAdmin, Handle, Bits::REMOVE_ADMIN, true),
+        row(RecordAction::ModifyValue, Handle, Bits::MODIFY_VALUE, true),
+        row(RecordAction::ModifyAdmin, Handle, Bits::MODIFY_ADMIN, true),
+        row(RecordAction::AdminToValue, Handle, Bits(Bits::REMOVE_ADMIN.0 | Bits::MODIFY_VALUE.0), true),
+        row(RecordAction::ValueToAdmin, Handle, Bits(Bits::MODIFY_VALUE.0 | Bits::ADD_ADMIN.0), true),
+        row(RecordAction::List, PrefixRecord, Bits::LIST_HANDLES, false),
     ]
 };
 
-impl Deed {
+impl RecordAction {
     /// What it takes.
     #[must_use]
-    pub const fn row(self) -> &'static Row {
+    pub const fn row(self) -> &'static RightsRow {
         &MATRIX[self as usize]
     }
 
@@ -146,7 +151,7 @@ pub fn is_admin(kind: &[u8]) -> bool {
 
 /// What it takes of one record: one HS_ADMIN value with all these bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct PermissionNeed {
     /// The record that decides, by the name it is stored under.
     pub record: Vec<u8>,
     /// Whether that is the record of a prefix, of which the public values count alone, as deployed servers resolve it.
@@ -157,32 +162,32 @@ pub struct Need {
     pub sub_types: bool,
 }
 
-impl Need {
+impl PermissionNeed {
     /// What doing all of `deeds` to `handle` takes of one record; all of them must be decided by the same.
     ///
     /// # Panics
     /// When there is no deed.
     #[must_use]
-    pub fn of(deeds: impl IntoIterator<Item = Deed>, handle: Handle<'_>, folds: bool) -> Self {
-        let mut rows = deeds.into_iter().map(Deed::row);
+    pub fn of(deeds: impl IntoIterator<Item = RecordAction>, handle: Handle<'_>, folds: bool) -> Self {
+        let mut rows = deeds.into_iter().map(RecordAction::row);
         let first = rows.next().expect("a deed");
         let bits = rows.fold(first.bits, |bits, row| bits.with(row.bits));
         let record = match first.decides {
-            Decides::Handle => handle.0.to_vec(),
-            Decides::PrefixRecord => handle.prefix_record(),
-            Decides::Root => ROOT.to_vec(),
-            Decides::ParentPrefixRecord => {
+            DecidingRecord::Handle => handle.0.to_vec(),
+            DecidingRecord::PrefixRecord => handle.prefix_record(),
+            DecidingRecord::Root => ROOT.to_vec(),
+            DecidingRecord::ParentPrefixRecord => {
                 handle.parent_prefix_record().map_or_else(|| ROOT.to_vec(), |parent| parent.0.to_vec())
             }
         };
-        let is_prefix = first.decides != Decides::Handle;
+        let is_prefix = first.decides != DecidingRecord::Handle;
         Self { record: key(&record, folds), is_prefix, bits, sub_types: first.sub_types }
     }
 
     /// What listing the handles under `prefix_record` takes.
     #[must_use]
     pub fn listing(prefix_record: &[u8], folds: bool) -> Self {
-        let row = Deed::List.row();
+        let row = RecordAction::List.row();
         let record = key(prefix_record, folds);
         Self { record, is_prefix: true, bits: row.bits, sub_types: row.sub_types }
     }
@@ -193,9 +198,9 @@ impl Need {
 /// Without an alternative nobody has it; with one that is empty everybody has whose identity is proven. Administrators of
 /// the server are not asked for it where [`server_full_access`](Administrators::server_full_access) is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Requirement(pub Vec<Vec<Need>>);
+pub struct ActionRequirement(pub Vec<Vec<PermissionNeed>>);
 
-impl Requirement {
+impl ActionRequirement {
     /// No right at all, but an identity. That is always proven: of a claim comes nothing but a refusal.
     #[must_use]
     pub fn identity() -> Self {
@@ -203,13 +208,13 @@ impl Requirement {
     }
 }
 
-impl From<Need> for Requirement {
-    fn from(need: Need) -> Self {
+impl From<PermissionNeed> for ActionRequirement {
+    fn from(need: PermissionNeed) -> Self {
         Self(vec![vec![need]])
     }
 }
 
-impl fmt::Display for Requirement {
+impl fmt::Display for ActionRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, needs) in self.0.iter().enumerate() {
             f.write_str(if at > 0 { ", or " } else { "" })?;
@@ -227,23 +232,23 @@ impl fmt::Display for Requirement {
 }
 
 /// An identity that is configured: an administrator of the server, or a group of them.
-pub type Configured = handle_process::identity::Identity;
+pub type ConfiguredIdentity = handle_process::identity::HandleIdentity;
 
 /// What the operator says about who may do what.
 #[derive(Clone, Debug, Default)]
 pub struct Administrators {
     /// Administrators of the server.
-    pub server: Vec<Configured>,
+    pub server: Vec<ConfiguredIdentity>,
     /// Whether they may do everything with every record.
     pub server_full_access: bool,
     /// Who may home and release prefixes, beside them.
-    pub home_only: Vec<Configured>,
+    pub home_only: Vec<ConfiguredIdentity>,
     /// Who may ask for transactions and all records, beside them.
-    pub replication: Vec<Configured>,
+    pub replication: Vec<ConfiguredIdentity>,
     /// Who may ask for a backup, beside them.
-    pub backup: Vec<Configured>,
+    pub backup: Vec<ConfiguredIdentity>,
     /// Who may read the state of the server, beside them.
-    pub status: Vec<Configured>,
+    pub status: Vec<ConfiguredIdentity>,
     /// Whether the administrators of prefixes may create handles and list them.
     pub prefix_administrators: bool,
     /// Most values of groups that are looked up for one decision.
@@ -252,7 +257,7 @@ pub struct Administrators {
 
 /// What only those may do whom the operator names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Office {
+pub enum OperatorDuty {
     /// Home and release prefixes, and list them.
     Homing,
     /// Ask for transactions, and for all records.
@@ -265,12 +270,12 @@ pub enum Office {
 
 impl Administrators {
     /// Whom the operator names for `office`, beside the administrators of the server.
-    fn office(&self, office: Office) -> &[Configured] {
+    fn office(&self, office: OperatorDuty) -> &[ConfiguredIdentity] {
         match office {
-            Office::Homing => &self.home_only,
-            Office::Replication => &self.replication,
-            Office::Backup => &self.backup,
-            Office::Status => &self.status,
+            OperatorDuty::Homing => &self.home_only,
+            OperatorDuty::Replication => &self.replication,
+            OperatorDuty::Backup => &self.backup,
+            OperatorDuty::Status => &self.status,
         }
     }
 
@@ -280,11 +285,11 @@ impl Administrators {
     /// When the store cannot be read.
     pub fn holds(
         &self,
-        sight: &Sight<'_, impl Records>,
-        office: Office,
+        view: &DecisionView<'_, impl StoreRecords>,
+        office: OperatorDuty,
         identity: Reference<'_>,
-    ) -> Result<Entitled, StoreError> {
-        let mut entitlement = Entitlement::new(sight, identity, self.lookups_max);
+    ) -> Result<EntitlementOutcome, StoreError> {
+        let mut entitlement = Entitlement::new(view, identity, self.lookups_max);
         let all = self.server.iter().chain(self.office(office));
         entitlement.ask(all.map(reference))
     }
@@ -295,29 +300,29 @@ impl Administrators {
     /// When the store cannot be read.
     pub fn permit(
         &self,
-        sight: &Sight<'_, impl Records>,
-        requirement: &Requirement,
+        view: &DecisionView<'_, impl StoreRecords>,
+        requirement: &ActionRequirement,
         identity: Reference<'_>,
-    ) -> Result<Entitled, StoreError> {
-        let mut entitlement = Entitlement::new(sight, identity, self.lookups_max);
+    ) -> Result<EntitlementOutcome, StoreError> {
+        let mut entitlement = Entitlement::new(view, identity, self.lookups_max);
         let mut verdict = match self.server_full_access {
             true => entitlement.ask(self.server.iter().map(reference))?,
-            false => Entitled::No,
+            false => EntitlementOutcome::No,
         };
-        if verdict == Entitled::Yes {
+        if verdict == EntitlementOutcome::Yes {
             return Ok(verdict);
         }
         'alternatives: for needs in &requirement.0 {
             for need in needs {
-                match self.meets(sight, need, &mut entitlement)? {
-                    Entitled::Yes => {}
+                match self.meets(view, need, &mut entitlement)? {
+                    EntitlementOutcome::Yes => {}
                     other => {
                         verdict = verdict.max(other);
                         continue 'alternatives;
                     }
                 }
             }
-            return Ok(Entitled::Yes);
+            return Ok(EntitlementOutcome::Yes);
         }
         Ok(verdict)
     }
@@ -325,14 +330,14 @@ impl Administrators {
     /// Whether one HS_ADMIN value of the record of `need` has all its bits and means the identity.
     fn meets(
         &self,
-        sight: &Sight<'_, impl Records>,
-        need: &Need,
-        entitlement: &mut Entitlement<'_, impl Records>,
-    ) -> Result<Entitled, StoreError> {
+        view: &DecisionView<'_, impl StoreRecords>,
+        need: &PermissionNeed,
+        entitlement: &mut Entitlement<'_, impl StoreRecords>,
+    ) -> Result<EntitlementOutcome, StoreError> {
         if need.is_prefix && !self.prefix_administrators {
-            return Ok(Entitled::No);
+            return Ok(EntitlementOutcome::No);
         }
-        let record = sight.administrators(&need.record, need.is_prefix)?;
+        let record = view.administrators(&need.record, need.is_prefix)?;
         let candidates = record.values().filter_map(|value| {
             let counts = fold::eq(value.kind, kind::HS_ADMIN) || (need.sub_types && is_admin(value.kind));
             let counts = counts && (!need.is_prefix || value.is_public());
@@ -343,7 +348,7 @@ impl Administrators {
     }
 }
 
-fn reference(configured: &Configured) -> Reference<'_> {
+fn reference(configured: &ConfiguredIdentity) -> Reference<'_> {
     Reference { handle: &configured.handle, index: configured.index }
 }
 

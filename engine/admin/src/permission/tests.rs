@@ -1,7 +1,7 @@
 //! One case allowed and one refused for each cell of the matrix, and groups with their bounds.
 
-use super::group::{Entitled, Entitlement};
-use super::sight::{Known, Wanted};
+use super::group::{Entitlement, EntitlementOutcome};
+use super::view::{RemoteFacts, WantedFact};
 use super::*;
 use crate::store::{RecordBuf, is_responsible};
 use handle_proto::data::vlist::Vlist;
@@ -12,9 +12,9 @@ use std::collections::HashMap;
 
 /// Records in memory, under the homed prefix `10.1` and among prefix records.
 #[derive(Default)]
-struct Plain(HashMap<Vec<u8>, RecordBuf>);
+struct MemoryRecords(HashMap<Vec<u8>, RecordBuf>);
 
-impl Records for Plain {
+impl StoreRecords for MemoryRecords {
     fn folds(&self) -> bool {
         true
     }
@@ -28,12 +28,12 @@ impl Records for Plain {
     }
 }
 
-impl Plain {
+impl MemoryRecords {
     fn put(&mut self, handle: &[u8], values: &[Value<'_>]) {
         let mut storage = Vec::new();
         let values = Values::build(values.iter().copied(), &mut storage);
         let mut bytes = Vec::new();
-        crate::store::Record { id: 1, unix_ms: 1, values }.encode(&mut bytes);
+        crate::store::StoreRecord { id: 1, unix_ms: 1, values }.encode(&mut bytes);
         self.0.insert(key(handle, true), RecordBuf::from_bytes(bytes).unwrap());
     }
 
@@ -59,9 +59,11 @@ fn admin(bits: AdminPermissions) -> Vec<u8> {
     data
 }
 
-fn permit(records: &Plain, administrators: &Administrators, requirement: &Requirement) -> bool {
-    administrators.permit(&Sight::new(records, &|_| true, &Known::default()), requirement, WHO).unwrap()
-        == Entitled::Yes
+fn permit(records: &MemoryRecords, administrators: &Administrators, requirement: &ActionRequirement) -> bool {
+    administrators
+        .permit(&DecisionView::new(records, &|_| true, &RemoteFacts::default()), requirement, WHO)
+        .unwrap()
+        == EntitlementOutcome::Yes
 }
 
 fn usual() -> Administrators {
@@ -69,11 +71,11 @@ fn usual() -> Administrators {
 }
 
 /// The handle that a deed is done to, and the record that decides.
-fn example(deed: Deed) -> (&'static [u8], &'static [u8]) {
+fn example(deed: RecordAction) -> (&'static [u8], &'static [u8]) {
     match deed {
-        Deed::CreateHandle | Deed::List => (b"10.1/new", b"0.NA/10.1"),
-        Deed::CreatePrefix => (b"0.NA/10", b"0.NA/0.NA"),
-        Deed::CreateDerivedPrefix => (b"0.NA/10.1.2", b"0.NA/10.1"),
+        RecordAction::CreateHandle | RecordAction::List => (b"10.1/new", b"0.NA/10.1"),
+        RecordAction::CreatePrefix => (b"0.NA/10", b"0.NA/0.NA"),
+        RecordAction::CreateDerivedPrefix => (b"0.NA/10.1.2", b"0.NA/10.1"),
         _ => (b"10.1/X", b"10.1/X"),
     }
 }
@@ -89,8 +91,8 @@ fn the_table_is_in_the_order_of_deeds() {
 fn each_cell_allows_whoever_has_all_its_bits_and_nobody_else() {
     for row in &MATRIX {
         let (handle, decides) = example(row.deed);
-        let requirement = Requirement::from(Need::of([row.deed], Handle(handle), true));
-        let mut records = Plain::default();
+        let requirement = ActionRequirement::from(PermissionNeed::of([row.deed], Handle(handle), true));
+        let mut records = MemoryRecords::default();
         records.put_admin(decides, b"HS_ADMIN", row.bits);
         assert!(permit(&records, &usual(), &requirement), "{:?} with its bits alone", row.deed);
         for (bit, name) in AdminPermissions::KNOWN {
@@ -105,7 +107,7 @@ fn each_cell_allows_whoever_has_all_its_bits_and_nobody_else() {
         assert!(permit(&records, &usual(), &requirement), "{:?}: types fold", row.deed);
         records.put_admin(decides, b"HS_ADMIN.x", AdminPermissions::ALL);
         assert_eq!(permit(&records, &usual(), &requirement), row.sub_types, "{:?} by a sub-type", row.deed);
-        let mut elsewhere = Plain::default();
+        let mut elsewhere = MemoryRecords::default();
         elsewhere.put_admin(b"10.1/other", b"HS_ADMIN", AdminPermissions::ALL);
         assert!(!permit(&elsewhere, &usual(), &requirement), "{:?} by another record", row.deed);
     }
@@ -113,10 +115,14 @@ fn each_cell_allows_whoever_has_all_its_bits_and_nobody_else() {
 
 #[test]
 fn the_bits_must_be_in_one_value() {
-    let requirement = Requirement::from(Need::of([Deed::AddValue, Deed::AddAdmin], Handle(b"10.1/X"), true));
+    let requirement = ActionRequirement::from(PermissionNeed::of(
+        [RecordAction::AddValue, RecordAction::AddAdmin],
+        Handle(b"10.1/X"),
+        true,
+    ));
     let (one, two) = (admin(AdminPermissions::ADD_VALUE), admin(AdminPermissions::ADD_ADMIN));
     let both = admin(AdminPermissions::ADD_VALUE.with(AdminPermissions::ADD_ADMIN));
-    let mut records = Plain::default();
+    let mut records = MemoryRecords::default();
     records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &one), Value::new(101, b"HS_ADMIN", &two)]);
     assert!(!permit(&records, &usual(), &requirement));
     records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &one), Value::new(101, b"HS_ADMIN", &both)]);
@@ -125,17 +131,18 @@ fn the_bits_must_be_in_one_value() {
 
 #[test]
 fn every_need_of_one_alternative_is_what_it_takes() {
-    let need = |deed| Need::of([deed], Handle(b"10.1/X"), true);
-    let create = Need::of([Deed::CreateHandle], Handle(b"10.1/X"), true);
-    let requirement = Requirement(vec![vec![need(Deed::AddAdmin)], vec![need(Deed::Delete), create]]);
-    let mut records = Plain::default();
+    let need = |deed| PermissionNeed::of([deed], Handle(b"10.1/X"), true);
+    let create = PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/X"), true);
+    let requirement =
+        ActionRequirement(vec![vec![need(RecordAction::AddAdmin)], vec![need(RecordAction::Delete), create]]);
+    let mut records = MemoryRecords::default();
     records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::DELETE_HANDLE);
     assert!(!permit(&records, &usual(), &requirement), "half of the second");
     records.put_admin(b"0.NA/10.1", b"HS_ADMIN", AdminPermissions::ADD_HANDLE);
     assert!(permit(&records, &usual(), &requirement), "the second");
     records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::ADD_ADMIN);
     assert!(permit(&records, &usual(), &requirement), "the first");
-    assert!(!permit(&records, &usual(), &Requirement::default()), "no alternative permits nothing");
+    assert!(!permit(&records, &usual(), &ActionRequirement::default()), "no alternative permits nothing");
     assert_eq!(
         requirement.to_string(),
         "add_admin at 10.1/X, or delete_handle at 10.1/X and add_handle at 0.NA/10.1"
@@ -144,9 +151,10 @@ fn every_need_of_one_alternative_is_what_it_takes() {
 
 #[test]
 fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
-    let requirement = Requirement::from(Need::of([Deed::CreateHandle], Handle(b"10.1/new"), true));
+    let requirement =
+        ActionRequirement::from(PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/new"), true));
     let data = admin(AdminPermissions::ALL);
-    let mut records = Plain::default();
+    let mut records = MemoryRecords::default();
     let value = Value::new(100, b"HS_ADMIN", &data);
     records.put(b"0.NA/10.1", &[Value { permissions: handle_proto::Permissions::ADMIN_READ, ..value }]);
     assert!(!permit(&records, &usual(), &requirement), "nobody else could resolve it");
@@ -154,20 +162,23 @@ fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
     assert!(permit(&records, &usual(), &requirement));
     let independent = Administrators { prefix_administrators: false, ..usual() };
     assert!(!permit(&records, &independent, &requirement));
-    let requirement = Requirement::from(Need::of([Deed::Delete], Handle(b"10.1/X"), true));
+    let requirement =
+        ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
     records.put(b"10.1/X", &[Value { permissions: handle_proto::Permissions(0), ..value }]);
     assert!(permit(&records, &independent, &requirement), "of the handle itself all count");
 }
 
 #[test]
 fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kept_apart() {
-    let who = || vec![Configured { index: WHO.index, handle: WHO.handle.to_vec() }];
-    let records = Plain::default();
-    let requirement = Requirement::from(Need::of([Deed::Delete], Handle(b"10.1/X"), true));
+    let who = || vec![ConfiguredIdentity { index: WHO.index, handle: WHO.handle.to_vec() }];
+    let records = MemoryRecords::default();
+    let requirement =
+        ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
     let server = Administrators { server: who(), ..usual() };
     assert!(!permit(&records, &server, &requirement));
     assert!(permit(&records, &Administrators { server_full_access: true, ..server.clone() }, &requirement));
-    let offices = [Office::Homing, Office::Replication, Office::Backup, Office::Status];
+    let offices =
+        [OperatorDuty::Homing, OperatorDuty::Replication, OperatorDuty::Backup, OperatorDuty::Status];
     let holders = [
         Administrators { home_only: who(), ..usual() },
         Administrators { replication: who(), ..usual() },
@@ -175,8 +186,10 @@ fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kep
         Administrators { status: who(), ..usual() },
     ];
     let holds = |administrators: &Administrators, office| {
-        administrators.holds(&Sight::new(&records, &|_| true, &Known::default()), office, WHO).unwrap()
-            == Entitled::Yes
+        administrators
+            .holds(&DecisionView::new(&records, &|_| true, &RemoteFacts::default()), office, WHO)
+            .unwrap()
+            == EntitlementOutcome::Yes
     };
     for office in offices {
         assert!(holds(&server, office), "{office:?}");
@@ -187,47 +200,59 @@ fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kep
     }
 }
 
-fn ask(records: &Plain, references: &[(&[u8], i32)], who: Reference<'_>, lookups_max: usize) -> Entitled {
-    let known = Known::default();
-    let sight = Sight::new(records, &|_| true, &known);
-    let mut entitlement = Entitlement::new(&sight, who, lookups_max);
+fn ask(
+    records: &MemoryRecords,
+    references: &[(&[u8], i32)],
+    who: Reference<'_>,
+    lookups_max: usize,
+) -> EntitlementOutcome {
+    let known = RemoteFacts::default();
+    let view = DecisionView::new(records, &|_| true, &known);
+    let mut entitlement = Entitlement::new(&view, who, lookups_max);
     let references = references.iter().map(|&(handle, index)| Reference { handle, index });
     entitlement.ask(references).unwrap()
 }
 
 #[test]
 fn references_mean_whom_they_name_and_index_zero_every_key() {
-    let records = Plain::default();
+    let records = MemoryRecords::default();
     let any = Reference { index: 0, ..WHO };
     let ask = |references: &[(&[u8], i32)], who| ask(&records, references, who, 10);
-    assert_eq!(ask(&[(b"10.1/who", 300)], WHO), Entitled::Yes);
-    assert_eq!(ask(&[(b"10.1/who", 0)], WHO), Entitled::Yes);
-    assert_eq!(ask(&[(b"10.1/who", 0)], any), Entitled::Yes);
-    assert_eq!(ask(&[(b"10.1/who", 301)], WHO), Entitled::No);
-    assert_eq!(ask(&[(b"10.1/who", 300)], any), Entitled::No, "index 0 as identity is no other index");
-    assert_eq!(ask(&[(b"10.1/WHO", 300)], WHO), Entitled::No, "local names keep their case");
-    assert_eq!(ask(&[(b"0.na/10.1", 300)], Reference { handle: b"0.NA/10.1", index: 300 }), Entitled::Yes);
-    assert_eq!(ask(&[], WHO), Entitled::No);
+    assert_eq!(ask(&[(b"10.1/who", 300)], WHO), EntitlementOutcome::Yes);
+    assert_eq!(ask(&[(b"10.1/who", 0)], WHO), EntitlementOutcome::Yes);
+    assert_eq!(ask(&[(b"10.1/who", 0)], any), EntitlementOutcome::Yes);
+    assert_eq!(ask(&[(b"10.1/who", 301)], WHO), EntitlementOutcome::No);
+    assert_eq!(
+        ask(&[(b"10.1/who", 300)], any),
+        EntitlementOutcome::No,
+        "index 0 as identity is no other index"
+    );
+    assert_eq!(ask(&[(b"10.1/WHO", 300)], WHO), EntitlementOutcome::No, "local names keep their case");
+    assert_eq!(
+        ask(&[(b"0.na/10.1", 300)], Reference { handle: b"0.NA/10.1", index: 300 }),
+        EntitlementOutcome::Yes
+    );
+    assert_eq!(ask(&[], WHO), EntitlementOutcome::No);
 }
 
 #[test]
 fn groups_mean_whom_they_name_circles_end_and_index_zero_names_no_group() {
-    let mut records = Plain::default();
+    let mut records = MemoryRecords::default();
     records.put_group(b"10.1/outer", 1, &[(b"10.1/inner", 1), (b"10.1/gone", 1)]);
     records.put_group(b"10.1/inner", 1, &[(b"10.1/outer", 1), (b"10.1/who", 300)]);
     records.put_group(b"10.1/circle", 1, &[(b"10.1/circle", 1)]);
     records.put_group(b"10.2/elsewhere", 1, &[(b"10.1/who", 300)]);
-    assert_eq!(ask(&records, &[(b"10.1/outer", 1)], WHO, 10), Entitled::Yes);
-    assert_eq!(ask(&records, &[(b"10.1/outer", 2)], WHO, 10), Entitled::No, "another value");
-    assert_eq!(ask(&records, &[(b"10.1/outer", 0)], WHO, 10), Entitled::No);
-    assert_eq!(ask(&records, &[(b"10.1/circle", 1)], WHO, 10), Entitled::No);
+    assert_eq!(ask(&records, &[(b"10.1/outer", 1)], WHO, 10), EntitlementOutcome::Yes);
+    assert_eq!(ask(&records, &[(b"10.1/outer", 2)], WHO, 10), EntitlementOutcome::No, "another value");
+    assert_eq!(ask(&records, &[(b"10.1/outer", 0)], WHO, 10), EntitlementOutcome::No);
+    assert_eq!(ask(&records, &[(b"10.1/circle", 1)], WHO, 10), EntitlementOutcome::No);
     assert!(!is_responsible(&records, b"10.2/ELSEWHERE").unwrap());
-    assert_eq!(ask(&records, &[(b"10.2/elsewhere", 1)], WHO, 10), Entitled::No, "not here");
+    assert_eq!(ask(&records, &[(b"10.2/elsewhere", 1)], WHO, 10), EntitlementOutcome::No, "not here");
 }
 
 #[test]
 fn so_many_groups_are_looked_up_and_no_more() {
-    let mut records = Plain::default();
+    let mut records = MemoryRecords::default();
     let names: Vec<Vec<u8>> = (0..=VLIST_EXPANSION_MAX).map(|n| format!("10.1/g{n}").into_bytes()).collect();
     let last = names.len() - 1;
     for (at, name) in names.iter().enumerate() {
@@ -237,30 +262,30 @@ fn so_many_groups_are_looked_up_and_no_more() {
         }
     }
     let from = |at: usize, max| ask(&records, &[(&names[at], 1)], WHO, max);
-    assert_eq!(from(last, 1), Entitled::Yes);
-    assert_eq!(from(last, 0), Entitled::GaveUp);
-    assert_eq!(from(1, VLIST_EXPANSION_MAX), Entitled::Yes, "a chain as long as may be");
-    assert_eq!(from(0, VLIST_EXPANSION_MAX), Entitled::GaveUp, "one longer");
+    assert_eq!(from(last, 1), EntitlementOutcome::Yes);
+    assert_eq!(from(last, 0), EntitlementOutcome::GaveUp);
+    assert_eq!(from(1, VLIST_EXPANSION_MAX), EntitlementOutcome::Yes, "a chain as long as may be");
+    assert_eq!(from(0, VLIST_EXPANSION_MAX), EntitlementOutcome::GaveUp, "one longer");
     // A group with ten thousand others in it.
     let entries: Vec<Vec<u8>> = (0..10_000).map(|n| format!("10.1/e{n}").into_bytes()).collect();
     let entries: Vec<(&[u8], i32)> = entries.iter().map(|name| (name.as_slice(), 1)).collect();
     records.put_group(b"10.1/wide", 1, &entries);
-    assert_eq!(ask(&records, &[(b"10.1/wide", 1)], WHO, VLIST_EXPANSION_MAX), Entitled::GaveUp);
+    assert_eq!(ask(&records, &[(b"10.1/wide", 1)], WHO, VLIST_EXPANSION_MAX), EntitlementOutcome::GaveUp);
 }
 
 /// A decision, again and again with what `told` says of what it missed, and how often that was.
 fn decided_with(
-    records: &Plain,
-    requirement: &Requirement,
+    records: &MemoryRecords,
+    requirement: &ActionRequirement,
     identity: Reference<'_>,
-    told: impl Fn(&Wanted) -> Vec<ValueBuf>,
-) -> (Entitled, usize, Known) {
-    let mut known = Known::default();
+    told: impl Fn(&WantedFact) -> Vec<ValueBuf>,
+) -> (EntitlementOutcome, usize, RemoteFacts) {
+    let mut known = RemoteFacts::default();
     for round in 0.. {
-        let sight = Sight::new(records, &|_| true, &known);
-        let entitled = usual().permit(&sight, requirement, identity).unwrap();
+        let view = DecisionView::new(records, &|_| true, &known);
+        let entitled = usual().permit(&view, requirement, identity).unwrap();
         let missing = known.take_missing();
-        if entitled == Entitled::Yes || missing.is_empty() {
+        if entitled == EntitlementOutcome::Yes || missing.is_empty() {
             return (entitled, round, known);
         }
         missing.into_iter().for_each(|wanted| {
@@ -281,54 +306,54 @@ fn group_value(index: i32, entries: &[(&[u8], i32)]) -> ValueBuf {
 
 #[test]
 fn groups_of_other_services_mean_whom_they_name_and_circles_between_services_end() {
-    let mut records = Plain::default();
+    let mut records = MemoryRecords::default();
     // Here, there, here again, there again; and back.
     let mut data = Vec::new();
     Admin::new(AdminPermissions::DELETE_HANDLE, b"20.2/first", 1).encode(&mut data);
     records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &data)]);
     records.put_group(b"10.1/back", 1, &[(b"20.2/second", 1)]);
-    let need = Requirement::from(Need::of([Deed::Delete], Handle(b"10.1/X"), true));
+    let need = ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
     let told = |last: &'static [(&'static [u8], i32)]| {
-        move |wanted: &Wanted| match wanted {
-            Wanted::Group { handle, index: 1 } if handle == b"20.2/first" => {
+        move |wanted: &WantedFact| match wanted {
+            WantedFact::Group { handle, index: 1 } if handle == b"20.2/first" => {
                 vec![group_value(1, &[(b"10.1/back", 1)])]
             }
-            Wanted::Group { handle, index: 1 } if handle == b"20.2/second" => vec![group_value(1, last)],
+            WantedFact::Group { handle, index: 1 } if handle == b"20.2/second" => vec![group_value(1, last)],
             other => panic!("{other:?} is not to be asked for"),
         }
     };
     let (entitled, rounds, known) =
         decided_with(&records, &need, WHO, told(&[(b"20.2/first", 1), (WHO.handle, 300)]));
-    assert_eq!((entitled, rounds), (Entitled::Yes, 2));
+    assert_eq!((entitled, rounds), (EntitlementOutcome::Yes, 2));
     assert!(known.names_identity());
     let circle: &[(&[u8], i32)] = &[(b"20.2/first", 1), (b"10.1/back", 1), (b"20.2/second", 1)];
     let (entitled, rounds, known) = decided_with(&records, &need, WHO, told(circle));
-    assert_eq!((entitled, rounds), (Entitled::No, 2));
+    assert_eq!((entitled, rounds), (EntitlementOutcome::No, 2));
     assert!(!known.names_identity());
     // Another key of the handle that is meant: nobody is entitled, but it may be worth looking at the keys.
     let (entitled, _, known) = decided_with(&records, &need, WHO, told(&[(WHO.handle, 301)]));
-    assert!(entitled == Entitled::No && known.names_identity());
+    assert!(entitled == EntitlementOutcome::No && known.names_identity());
     let (entitled, _, _) = decided_with(&records, &need, WHO, |_| vec![]);
-    assert_eq!(entitled, Entitled::No, "nobody says");
+    assert_eq!(entitled, EntitlementOutcome::No, "nobody says");
 }
 
 #[test]
 fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_record_is_here() {
-    let mut records = Plain::default();
+    let mut records = MemoryRecords::default();
     let create = |handle: &'static [u8]| {
         let handle = Handle(handle);
-        Requirement::from(Need::of([Deed::creating(handle)], handle, true))
+        ActionRequirement::from(PermissionNeed::of([RecordAction::creating(handle)], handle, true))
     };
     let data = admin(AdminPermissions::ADD_HANDLE);
-    let told = |wanted: &Wanted| {
+    let told = |wanted: &WantedFact| {
         assert_eq!(wanted.handle().0, b"0.NA/20.2");
         let value = Value::new(100, b"HS_ADMIN", &data);
         let hidden = Value { permissions: handle_proto::Permissions::ADMIN_READ, ..value };
         let other = Value { kind: b"HS_ADMIN.x", ..value };
         vec![ValueBuf::from(&other), ValueBuf::from(&hidden), ValueBuf::from(&value)]
     };
-    struct Other(Plain);
-    impl Records for Other {
+    struct OtherRecords(MemoryRecords);
+    impl StoreRecords for OtherRecords {
         fn folds(&self) -> bool {
             true
         }
@@ -339,25 +364,29 @@ fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_recor
             Ok(prefix == b"20.2")
         }
     }
-    let decide = |records: &Other, values: Option<Vec<ValueBuf>>| {
-        let mut known = Known::default();
+    let decide = |records: &OtherRecords, values: Option<Vec<ValueBuf>>| {
+        let mut known = RemoteFacts::default();
         if let Some(values) = values {
-            known.learn(Wanted::Administrators(b"0.NA/20.2".to_vec()), values);
+            known.learn(WantedFact::Administrators(b"0.NA/20.2".to_vec()), values);
         }
-        let sight = Sight::new(records, &|_| true, &known);
-        (usual().permit(&sight, &create(b"20.2/new"), WHO).unwrap(), known.take_missing())
+        let view = DecisionView::new(records, &|_| true, &known);
+        (usual().permit(&view, &create(b"20.2/new"), WHO).unwrap(), known.take_missing())
     };
-    let wanted = Wanted::Administrators(b"0.NA/20.2".to_vec());
+    let wanted = WantedFact::Administrators(b"0.NA/20.2".to_vec());
     let all = told(&wanted);
-    let other = Other(Plain::default());
-    assert_eq!(decide(&other, None), (Entitled::No, vec![wanted]));
-    assert_eq!(decide(&other, Some(all.clone())), (Entitled::Yes, vec![]));
-    assert_eq!(decide(&other, Some(all[..2].to_vec())), (Entitled::No, vec![]), "not public, and a sub-type");
+    let other = OtherRecords(MemoryRecords::default());
+    assert_eq!(decide(&other, None), (EntitlementOutcome::No, vec![wanted]));
+    assert_eq!(decide(&other, Some(all.clone())), (EntitlementOutcome::Yes, vec![]));
+    assert_eq!(
+        decide(&other, Some(all[..2].to_vec())),
+        (EntitlementOutcome::No, vec![]),
+        "not public, and a sub-type"
+    );
     // A copy in the store decides by itself.
     records.put_admin(b"0.NA/20.2", b"HS_ADMIN", AdminPermissions::LIST_HANDLES);
-    assert_eq!(decide(&Other(records), Some(all)), (Entitled::No, vec![]));
+    assert_eq!(decide(&OtherRecords(records), Some(all)), (EntitlementOutcome::No, vec![]));
     // Where prefix records are homed, one that is not there is not anywhere.
     let (entitled, rounds, _) =
-        decided_with(&Plain::default(), &create(b"20.2/new"), WHO, |_| panic!("nobody is asked"));
-    assert_eq!((entitled, rounds), (Entitled::No, 0));
+        decided_with(&MemoryRecords::default(), &create(b"20.2/new"), WHO, |_| panic!("nobody is asked"));
+    assert_eq!((entitled, rounds), (EntitlementOutcome::No, 0));
 }

@@ -120,7 +120,7 @@ pub(crate) fn clean(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, Publisher};
+    use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, SetPublisher};
 
     fn config(command: &[&str]) -> CheckConfig {
         let command = command.iter().map(|&word| word.into()).collect();
@@ -129,7 +129,7 @@ mod tests {
 
     fn published() -> (tempfile::TempDir, Manifest) {
         let dir = tempfile::tempdir().unwrap();
-        let mut publisher = Publisher::open(dir.path()).unwrap();
+        let mut publisher = SetPublisher::open(dir.path()).unwrap();
         let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
         let base = |file, temp_dir: &Path| {
             Builder::new(temp_dir, options).homed(HomedPrefixes::default()).finish(file)

@@ -1,12 +1,12 @@
 //! Changed records as a layer.
 
-use crate::store::{Changed, Snapshot, StoreError};
+use crate::store::{ChangedRecord, StoreError, StoreSnapshot};
 use handle_proto::{Handle, Values};
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::{
-    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerWriter, Place, SetError, Stager, merge,
+    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerPlace, LayerWriter, SetError, Stager, merge,
 };
 use std::io::{Cursor, Write as _};
 use std::ops::ControlFlow;
@@ -14,11 +14,11 @@ use std::path::Path;
 
 /// Leaves out records that no layer can have, and counts them: one of them must not hold up all others.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct UnfitFilter {
     count: u64,
 }
 
-impl Leaving {
+impl UnfitFilter {
     pub(super) const fn count(&self) -> u64 {
         self.count
     }
@@ -44,27 +44,27 @@ impl Leaving {
 
 /// What has changed, in memory, as a layer of its own.
 #[derive(Debug)]
-pub(super) struct Delta {
+pub(super) struct DeltaLayer {
     bytes: Vec<u8>,
-    header: handle_snapshot::format::Header,
+    header: handle_snapshot::format::LayerHeader,
     options: LayerOptions,
     /// Records that no layer can have; handles that have one are shown as gone.
     pub(super) left_out: u64,
 }
 
-impl Delta {
+impl DeltaLayer {
     /// Builds it; with `homed`, those are the homed prefixes from then on.
     pub(super) fn build(
         temp_dir: &Path,
         options: LayerOptions,
-        changed: &[Changed],
+        changed: &[ChangedRecord],
         homed: Option<HomedPrefixes>,
     ) -> Result<Self, BuildError> {
         let mut builder = Builder::new(temp_dir, options);
         if let Some(homed) = homed {
             builder = builder.homed(homed);
         }
-        let mut leaving = Leaving::default();
+        let mut leaving = UnfitFilter::default();
         for (nth, changed) in (0..).zip(changed) {
             let is_there = match &changed.record {
                 Some(record) => leaving.add(&mut builder, nth, &changed.handle, record.view().values)?,
@@ -88,7 +88,7 @@ impl Delta {
 
     /// Writes it as it is.
     pub(super) fn stage<S: Storage>(&self, stager: &Stager<S>) -> Result<NewLayer, SetError> {
-        stager.stage(Place::Delta, |mut file, _| {
+        stager.stage(LayerPlace::Delta, |mut file, _| {
             file.write_all(&self.bytes)?;
             Ok((file, self.header))
         })
@@ -101,7 +101,7 @@ impl Delta {
         gone: &[LayerEntry],
         layers: &[Layer<S::Bytes>],
     ) -> Result<NewLayer, SetError> {
-        stager.stage(Place::Absorbing(gone.to_vec()), |file, temp_dir| {
+        stager.stage(LayerPlace::Absorbing(gone.to_vec()), |file, temp_dir| {
             let open = |bytes| Layer::open(bytes).expect("these are open already");
             let own = std::iter::once(open(self.bytes.as_slice()));
             let inputs: Vec<_> = own.chain(layers.iter().map(|layer| open(layer.as_bytes()))).collect();
@@ -112,7 +112,7 @@ impl Delta {
 }
 
 /// The prefixes that the store has homed.
-pub(super) fn homed_prefixes(snapshot: &Snapshot) -> Result<HomedPrefixes, StoreError> {
+pub(super) fn homed_prefixes(snapshot: &StoreSnapshot) -> Result<HomedPrefixes, StoreError> {
     let mut homed = HomedPrefixes::default();
     for prefix in snapshot.homed()? {
         homed.add(&prefix);

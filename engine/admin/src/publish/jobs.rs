@@ -1,15 +1,15 @@
 //! What takes long: merges and rebuilds. They run beside publishing and hand over a layer at the end.
 
 use super::check;
-use super::delta::{Leaving, homed_prefixes};
+use super::delta::{UnfitFilter, homed_prefixes};
 use super::error::PublishError;
 use super::settings::PublishConfig;
-use crate::store::{Records as _, Snapshot, Store, StoreError, now_unix_ms};
-use handle_snapshot::set::manifest::{LayerEntry, Manifest, Source};
+use crate::store::{Store, StoreError, StoreRecords as _, StoreSnapshot, now_unix_ms};
+use handle_snapshot::set::manifest::{LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
-use handle_snapshot::set::{SetError, Why};
-use handle_snapshot::{BuildError, Builder, LayerOptions, Place, Progress, Stager};
+use handle_snapshot::set::{SetError, SetErrorKind};
+use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPlace, Stager};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -24,7 +24,7 @@ const RECORDS_BETWEEN_LOOKS: u64 = 1024;
 
 /// What a job makes a layer of.
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum JobInput {
     /// These layers of a set, by position.
     Merge(Manifest, Range<usize>),
     /// All records of the store.
@@ -32,18 +32,18 @@ pub(super) enum What {
 }
 
 /// Something that takes long.
-pub(super) struct Job<S: Storage> {
+pub(super) struct PublishJob<S: Storage> {
     pub(super) number: u64,
-    pub(super) what: What,
+    pub(super) input: JobInput,
     pub(super) stager: Stager<S>,
     pub(super) store: Arc<Store>,
     pub(super) config: Arc<PublishConfig>,
-    pub(super) watch: Arc<Watch>,
+    pub(super) control: Arc<JobControl>,
 }
 
 /// How far a job is, and whether it is to end.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct JobControl {
     /// Records read.
     pub(super) records: AtomicU64,
     /// Ends all jobs early.
@@ -54,28 +54,28 @@ pub(super) struct Watch {
 
 /// A layer that a job has made.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct JobOutput {
     pub(super) layer: NewLayer,
     /// The state of the store that the layer shows, if it shows all of it.
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<SetOrigin>,
     /// Records that no layer can have.
     pub(super) left_out: u64,
 }
 
-impl<S: Storage> Job<S> {
+impl<S: Storage> PublishJob<S> {
     /// The layers that a merge replaces.
     pub(super) fn takes(&self) -> &[LayerEntry] {
-        match &self.what {
-            What::Merge(set, which) => &set.layers[which.clone()],
-            What::Rebuild => &[],
+        match &self.input {
+            JobInput::Merge(set, which) => &set.layers[which.clone()],
+            JobInput::Rebuild => &[],
         }
     }
 
     /// Makes the layer.
-    pub(super) fn run(&self) -> Result<Made, PublishError> {
-        let made = match &self.what {
-            What::Merge(set, which) => self.merge(set, which.clone())?,
-            What::Rebuild => self.rebuild()?,
+    pub(super) fn run(&self) -> Result<JobOutput, PublishError> {
+        let made = match &self.input {
+            JobInput::Merge(set, which) => self.merge(set, which.clone())?,
+            JobInput::Rebuild => self.rebuild()?,
         };
         if !self.config.check.command.is_empty() {
             check::ask(&self.config.check, self.dir()?, &self.alone(&made))?;
@@ -87,28 +87,28 @@ impl<S: Storage> Job<S> {
         self.config.directory.as_deref().ok_or(PublishError::Refused("there is no directory to publish to"))
     }
 
-    fn merge(&self, set: &Manifest, which: Range<usize>) -> Result<Made, PublishError> {
-        let pace = Pace::new(&self.config, &self.watch);
+    fn merge(&self, set: &Manifest, which: Range<usize>) -> Result<JobOutput, PublishError> {
+        let pace = WritePace::new(&self.config, &self.control);
         let layer = self.stager.stage_merge(set, which, now_unix_ms(), |merging| {
-            self.watch.records.store(merging.records_count(), Ordering::Relaxed);
+            self.control.records.store(merging.records_count(), Ordering::Relaxed);
             pace.keep(merging.written_len())
         });
-        Ok(Made { layer: layer.map_err(stopped)?, source: None, left_out: 0 })
+        Ok(JobOutput { layer: layer.map_err(stopped)?, source: None, left_out: 0 })
     }
 
     /// Streams the records of one moment of the store through a sort in bounded memory.
-    fn rebuild(&self) -> Result<Made, PublishError> {
+    fn rebuild(&self) -> Result<JobOutput, PublishError> {
         let snapshot = self.store.snapshot()?;
-        let source = Source { store: self.store.identity(), transaction: snapshot.last_id()? };
+        let source = SetOrigin { store: self.store.identity(), transaction: snapshot.last_id()? };
         let options =
             LayerOptions { seed: rand::random(), folds: snapshot.folds(), created_unix_ms: now_unix_ms() };
         let homed = homed_prefixes(&snapshot)?;
         let mut problem = None;
-        let mut leaving = Leaving::default();
-        let layer = self.stager.stage(Place::Base, |file, temp_dir| {
+        let mut leaving = UnfitFilter::default();
+        let layer = self.stager.stage(LayerPlace::Base, |file, temp_dir| {
             let tell = |progress| {
-                if let Progress::Written { records, .. } = progress {
-                    self.watch.records.store(records, Ordering::Relaxed);
+                if let BuildProgress::Written { records, .. } = progress {
+                    self.control.records.store(records, Ordering::Relaxed);
                 }
             };
             let mut builder = Builder::new(temp_dir, options)
@@ -117,37 +117,38 @@ impl<S: Storage> Job<S> {
                 .on_progress(tell);
             if let Err(error) = self.take_all(&snapshot, &mut builder, &mut leaving) {
                 return Err(match error {
-                    Taking::Build(error) => error,
-                    Taking::Store(error) => {
+                    RecordsError::Build(error) => error,
+                    RecordsError::Store(error) => {
                         problem = Some(error);
                         BuildError::Stopped
                     }
                 });
             }
-            let pace = Pace::new(&self.config, &self.watch);
-            let (out, header) = builder.finish(Paced { out: self.stager.steady(file), len: 0, pace })?;
+            let pace = WritePace::new(&self.config, &self.control);
+            let (out, header) =
+                builder.finish(PacedWriter { out: self.stager.steady(file), len: 0, pace })?;
             Ok((out.out.into_inner(), header))
         });
-        if self.watch.stop.load(Ordering::Relaxed) {
+        if self.control.stop.load(Ordering::Relaxed) {
             return Err(PublishError::Stopped);
         }
         if let Some(problem) = problem {
             return Err(problem.into());
         }
         let layer = layer.map_err(stopped)?.showing(source);
-        Ok(Made { layer, source: Some(source), left_out: leaving.count() })
+        Ok(JobOutput { layer, source: Some(source), left_out: leaving.count() })
     }
 
     fn take_all(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &StoreSnapshot,
         builder: &mut Builder<'_>,
-        leaving: &mut Leaving,
-    ) -> Result<(), Taking> {
+        leaving: &mut UnfitFilter,
+    ) -> Result<(), RecordsError> {
         for (nth, stored) in (0_u64..).zip(snapshot.records()?) {
             let stored = stored?;
             leaving.add(builder, nth, stored.handle(), stored.record()?.values)?;
-            if nth.is_multiple_of(RECORDS_BETWEEN_LOOKS) && self.watch.stop.load(Ordering::Relaxed) {
+            if nth.is_multiple_of(RECORDS_BETWEEN_LOOKS) && self.control.stop.load(Ordering::Relaxed) {
                 return Err(BuildError::Stopped.into());
             }
         }
@@ -155,15 +156,15 @@ impl<S: Storage> Job<S> {
     }
 
     /// The set that the layer would be part of if nothing were published meanwhile.
-    fn alone(&self, made: &Made) -> Manifest {
+    fn alone(&self, made: &JobOutput) -> Manifest {
         let entry = made.layer.entry().clone();
-        match &self.what {
-            What::Merge(set, which) => {
+        match &self.input {
+            JobInput::Merge(set, which) => {
                 let mut set = set.clone();
                 set.layers.splice(which.clone(), [entry]);
                 set
             }
-            What::Rebuild => Manifest {
+            JobInput::Rebuild => Manifest {
                 generation: 0,
                 created_unix_ms: made.layer.header().created_unix_ms,
                 handles_count: made.layer.header().handles_count,
@@ -175,18 +176,18 @@ impl<S: Storage> Job<S> {
 }
 
 /// What can go wrong while records are taken from the store.
-enum Taking {
+enum RecordsError {
     Build(BuildError),
     Store(StoreError),
 }
 
-impl From<BuildError> for Taking {
+impl From<BuildError> for RecordsError {
     fn from(error: BuildError) -> Self {
         Self::Build(error)
     }
 }
 
-impl From<StoreError> for Taking {
+impl From<StoreError> for RecordsError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
@@ -194,31 +195,31 @@ impl From<StoreError> for Taking {
 
 /// Tells the end that we asked for from one that happened.
 fn stopped(error: SetError) -> PublishError {
-    match error.why {
-        Why::Build(BuildError::Stopped) => PublishError::Stopped,
+    match error.kind {
+        SetErrorKind::Build(BuildError::Stopped) => PublishError::Stopped,
         _ => error.into(),
     }
 }
 
 /// Keeps what is written to a rate, by waiting.
-struct Pace<'a> {
+struct WritePace<'a> {
     started: Instant,
     bytes_per_s: u64,
-    watch: &'a Watch,
+    control: &'a JobControl,
 }
 
-impl<'a> Pace<'a> {
-    fn new(config: &PublishConfig, watch: &'a Watch) -> Self {
-        Self { started: Instant::now(), bytes_per_s: config.merge_bytes_per_s, watch }
+impl<'a> WritePace<'a> {
+    fn new(config: &PublishConfig, watch: &'a JobControl) -> Self {
+        Self { started: Instant::now(), bytes_per_s: config.merge_bytes_per_s, control: watch }
     }
 
     fn keep(&self, written_len: u64) -> ControlFlow<()> {
         loop {
-            if self.watch.stop.load(Ordering::Relaxed) {
+            if self.control.stop.load(Ordering::Relaxed) {
                 return ControlFlow::Break(());
             }
             let ahead = ahead(written_len, self.bytes_per_s, self.started.elapsed());
-            if ahead.is_zero() || self.watch.hurry.load(Ordering::Relaxed) {
+            if ahead.is_zero() || self.control.hurry.load(Ordering::Relaxed) {
                 return ControlFlow::Continue(());
             }
             std::thread::sleep(ahead.min(NAP_MAX));
@@ -227,13 +228,13 @@ impl<'a> Pace<'a> {
 }
 
 /// What is written at that rate, or ends in an error when the job is to end.
-struct Paced<'a, W> {
+struct PacedWriter<'a, W> {
     out: W,
     len: u64,
-    pace: Pace<'a>,
+    pace: WritePace<'a>,
 }
 
-impl<W: Write> Write for Paced<'_, W> {
+impl<W: Write> Write for PacedWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = self.out.write(bytes)?;
         self.len += len as u64;
@@ -248,7 +249,7 @@ impl<W: Write> Write for Paced<'_, W> {
     }
 }
 
-impl<W: Seek> Seek for Paced<'_, W> {
+impl<W: Seek> Seek for PacedWriter<'_, W> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.out.seek(to)
     }
@@ -280,13 +281,13 @@ mod tests {
 
     #[test]
     fn waiting_ends_when_told_to() {
-        let watch = Watch::default();
-        let pace = Pace { started: Instant::now(), bytes_per_s: 1, watch: &watch };
+        let watch = JobControl::default();
+        let pace = WritePace { started: Instant::now(), bytes_per_s: 1, control: &watch };
         watch.hurry.store(true, Ordering::Relaxed);
         assert!(pace.keep(1 << 40).is_continue());
         watch.stop.store(true, Ordering::Relaxed);
         assert!(pace.keep(1 << 40).is_break());
-        let mut paced = Paced { out: io::Cursor::new(Vec::new()), len: 0, pace };
+        let mut paced = PacedWriter { out: io::Cursor::new(Vec::new()), len: 0, pace };
         assert!(paced.write_all(b"x").is_err());
         watch.stop.store(false, Ordering::Relaxed);
         paced.write_all(b"y").unwrap();

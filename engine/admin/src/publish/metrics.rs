@@ -64,7 +64,7 @@ pub fn register(registry: &mut Registry, status: &PublishStatus) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::{Counts, SetStatus};
+    use crate::publish::{PublishCounts, SetStatus};
     use prometheus_client::encoding::text::encode;
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
             transaction: Some(1),
             layers: vec![100, 3],
         };
-        let counts = Counts {
+        let counts = PublishCounts {
             deltas: 201,
             changes: 202,
             changed_bytes: 203,

@@ -1,7 +1,7 @@
 //! From changes in the store to sets that resolvers serve.
 //!
 //! - What is acknowledged is published: some milliseconds later all that has changed is a new layer, and the
-//!   MANIFEST names it (`engine.rs`).
+//!   MANIFEST names it (`planner.rs`).
 //! - Layers are merged beside that (`tiers.rs`, `jobs.rs`), so that there are few, and a byte is written again
 //!   a bounded number of times. Nothing that takes long holds up a change.
 //! - The MANIFEST says which transaction of which store it shows. That, and nothing else, is where
@@ -11,10 +11,10 @@
 mod check;
 mod command;
 mod delta;
-mod engine;
 mod error;
 mod jobs;
 mod metrics;
+mod planner;
 mod settings;
 mod status;
 #[cfg(test)]
@@ -26,13 +26,13 @@ pub use command::{Command, NoCommand};
 pub use error::PublishError;
 pub use metrics::register;
 pub use settings::{CheckConfig, PublishConfig};
-pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
+pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 
 use crate::store::{Store, now_unix_ms};
-use engine::Engine;
-use handle_snapshot::Publisher;
+use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
-use jobs::Made;
+use jobs::JobOutput;
+use planner::PublisherPlan;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,7 @@ const COMMANDS_MAX: usize = 16;
 const PRUNE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// What publishing is told.
-enum Request {
+enum PublisherCommand {
     /// A command, and who waits for what became of it.
     Obey(Command, SyncSender<Result<String, PublishError>>),
     /// Other settings.
@@ -56,19 +56,19 @@ enum Request {
 
 /// Publishing, in threads of its own. Dropped, it publishes what is left and ends.
 #[derive(Debug)]
-pub struct Publishing {
-    requests: SyncSender<Request>,
-    shared: Arc<Shared>,
+pub struct StorePublisher {
+    requests: SyncSender<PublisherCommand>,
+    shared: Arc<PublisherState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PublisherState {
     status: Mutex<PublishStatus>,
     stop: AtomicBool,
 }
 
-impl Publishing {
+impl StorePublisher {
     /// Takes the directory, and publishes there what `store` has and what becomes of it.
     ///
     /// # Errors
@@ -77,14 +77,14 @@ impl Publishing {
         let dir = config.directory.as_deref();
         let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not said"))?;
         create_directory(dir)?;
-        let publisher = Publisher::open(dir)?;
+        let publisher = SetPublisher::open(dir)?;
         check::clean(dir)?;
         let config = Arc::new(config.clone());
-        let engine = Engine::new(store.clone(), publisher, config.clone())?;
+        let engine = PublisherPlan::new(store.clone(), publisher, config.clone())?;
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PublisherState::default());
         *shared.lock() = engine.status();
-        let driver = Driver::new(engine, store, config, inbox, shared.clone());
+        let driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(|| driver.run())?;
         Ok(Self { requests, shared, thread: Mutex::new(Some(thread)) })
     }
@@ -101,7 +101,7 @@ impl Publishing {
     /// When it cannot be done.
     pub fn command(&self, command: Command) -> Result<String, PublishError> {
         let (tell, told) = sync_channel(1);
-        self.send(Request::Obey(command, tell))?;
+        self.send(PublisherCommand::Obey(command, tell))?;
         told.recv().unwrap_or(Err(PublishError::Stopped))
     }
 
@@ -110,10 +110,10 @@ impl Publishing {
     /// # Errors
     /// When it cannot be told.
     pub fn reconfigure(&self, config: &PublishConfig) -> Result<(), PublishError> {
-        self.send(Request::Settings(Arc::new(config.clone())))
+        self.send(PublisherCommand::Settings(Arc::new(config.clone())))
     }
 
-    fn send(&self, request: Request) -> Result<(), PublishError> {
+    fn send(&self, request: PublisherCommand) -> Result<(), PublishError> {
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => PublishError::Refused("too many commands wait already"),
             TrySendError::Disconnected(_) => PublishError::Stopped,
@@ -155,51 +155,51 @@ impl Publishing {
     }
 }
 
-impl Drop for Publishing {
+impl Drop for StorePublisher {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-impl Shared {
+impl PublisherState {
     fn lock(&self) -> std::sync::MutexGuard<'_, PublishStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A job that runs.
-struct Worker {
+struct JobWorker {
     number: u64,
-    thread: JoinHandle<Result<Made, PublishError>>,
+    thread: JoinHandle<Result<JobOutput, PublishError>>,
 }
 
 /// The last error of one kind of work, until that works again.
 #[derive(Default)]
-struct Trouble(Option<(String, u64)>);
+struct LastError(Option<(String, u64)>);
 
 /// Moves the engine: waits, and gives work to threads.
-struct Driver<S: Storage> {
-    engine: Engine<S>,
+struct PublisherThread<S: Storage> {
+    engine: PublisherPlan<S>,
     store: Arc<Store>,
     config: Arc<PublishConfig>,
-    inbox: Receiver<Request>,
-    shared: Arc<Shared>,
-    workers: Vec<Worker>,
+    inbox: Receiver<PublisherCommand>,
+    shared: Arc<PublisherState>,
+    workers: Vec<JobWorker>,
     published_at: Option<Instant>,
-    delta_trouble: Trouble,
-    job_trouble: Trouble,
+    delta_trouble: LastError,
+    job_trouble: LastError,
     /// After something failed, nothing is tried before this.
     retry_at: Option<Instant>,
     prune_at: Instant,
 }
 
-impl<S: Storage + 'static> Driver<S> {
+impl<S: Storage + 'static> PublisherThread<S> {
     fn new(
-        engine: Engine<S>,
+        engine: PublisherPlan<S>,
         store: Arc<Store>,
         config: Arc<PublishConfig>,
-        inbox: Receiver<Request>,
-        shared: Arc<Shared>,
+        inbox: Receiver<PublisherCommand>,
+        shared: Arc<PublisherState>,
     ) -> Self {
         // Who had read a MANIFEST before we came has its grace, too.
         let prune_at = Instant::now() + config.grace();
@@ -211,8 +211,8 @@ impl<S: Storage + 'static> Driver<S> {
             shared,
             workers: Vec::new(),
             published_at: None,
-            delta_trouble: Trouble::default(),
-            job_trouble: Trouble::default(),
+            delta_trouble: LastError::default(),
+            job_trouble: LastError::default(),
             retry_at: None,
             prune_at,
         }
@@ -232,8 +232,8 @@ impl<S: Storage + 'static> Driver<S> {
     fn turn(&mut self) {
         while let Ok(request) = self.inbox.try_recv() {
             let (command, tell) = match request {
-                Request::Obey(command, tell) => (command, tell),
-                Request::Settings(config) => {
+                PublisherCommand::Obey(command, tell) => (command, tell),
+                PublisherCommand::Settings(config) => {
                     self.engine.reconfigure(Arc::clone(&config));
                     self.config = config;
                     continue;
@@ -259,7 +259,7 @@ impl<S: Storage + 'static> Driver<S> {
             let number = job.number;
             let run = move || job.run();
             match std::thread::Builder::new().name("merge".to_owned()).spawn(run) {
-                Ok(thread) => self.workers.push(Worker { number, thread }),
+                Ok(thread) => self.workers.push(JobWorker { number, thread }),
                 Err(error) => {
                     let _ = self.engine.finish(number, Err(error.into()), now_unix_ms());
                     break;
@@ -309,7 +309,7 @@ impl<S: Storage + 'static> Driver<S> {
         is_published
     }
 
-    fn finish(&mut self, worker: Worker) {
+    fn finish(&mut self, worker: JobWorker) {
         let made = match worker.thread.join() {
             Ok(made) => made,
             // A bug; it has been shown where it happened, and stops us too.

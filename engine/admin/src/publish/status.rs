@@ -25,7 +25,7 @@ pub struct PublishStatus {
     /// When it first failed so.
     pub last_error_unix_ms: Option<u64>,
     /// Since the start of the process.
-    pub counts: Counts,
+    pub counts: PublishCounts,
 }
 
 /// A set, as `status` shows it.
@@ -73,7 +73,7 @@ pub struct KeptStatus {
 
 /// What publishing has done since the process started.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Counts {
+pub struct PublishCounts {
     /// Deltas that went live.
     pub deltas: u64,
     /// Handles in them.

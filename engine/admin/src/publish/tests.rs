@@ -2,13 +2,15 @@
 
 mod copies;
 
-use super::engine::Engine;
+use super::planner::PublisherPlan;
 use super::*;
 use crate::store::StoreConfig;
 use handle_proto::{Value, Values};
 use handle_snapshot::set::manifest::{MANIFEST, Manifest};
-use handle_snapshot::set::storage::Disk;
-use handle_snapshot::{Builder, HomedPrefixes, How, LayerOptions, Mapped, PublishedSet, SetError, hash_key};
+use handle_snapshot::set::storage::DiskStorage;
+use handle_snapshot::{
+    Builder, HomedPrefixes, LayerOptions, LoadMode, MappedFile, PublishedSet, SetError, hash_key,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -17,15 +19,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 
 /// What readers find: handles and the data of their first value.
-type Seen = BTreeMap<String, String>;
+type ReadableContent = BTreeMap<String, String>;
 
 /// A directory with a store, and room for a published set.
-struct Place {
+struct PublishSetup {
     dir: tempfile::TempDir,
     store: Option<Arc<Store>>,
 }
 
-impl Place {
+impl PublishSetup {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("set")).unwrap();
@@ -63,13 +65,13 @@ impl Place {
         }
     }
 
-    fn engine_with(&self, config: PublishConfig) -> Engine<Disk> {
-        let publisher = Publisher::open(&self.set()).unwrap();
-        Engine::new(self.store().clone(), publisher, Arc::new(config)).unwrap()
+    fn engine_with(&self, config: PublishConfig) -> PublisherPlan<DiskStorage> {
+        let publisher = SetPublisher::open(&self.set()).unwrap();
+        PublisherPlan::new(self.store().clone(), publisher, Arc::new(config)).unwrap()
     }
 
     /// An engine that has published what there is.
-    fn engine(&self) -> Engine<Disk> {
+    fn engine(&self) -> PublisherPlan<DiskStorage> {
         let mut engine = self.engine_with(self.config());
         settle(&mut engine);
         engine
@@ -84,12 +86,12 @@ impl Place {
         assert!(self.store().change(move |transaction| transaction.delete(&key)).unwrap());
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> ReadableContent {
         seen(&self.set())
     }
 
     /// What the store has.
-    fn stored(&self) -> Seen {
+    fn stored(&self) -> ReadableContent {
         let snapshot = self.store().snapshot().unwrap();
         let records = snapshot.records().unwrap().map(|stored| {
             let stored = stored.unwrap();
@@ -121,10 +123,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn seen(dir: &Path) -> Seen {
-    let set = PublishedSet::open(dir, How::Map).unwrap();
+fn seen(dir: &Path) -> ReadableContent {
+    let set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     set.verify().unwrap();
-    let mut seen = Seen::new();
+    let mut seen = ReadableContent::new();
     for layer in set.layers() {
         for record in layer.records() {
             let key = record.unwrap().key();
@@ -138,7 +140,7 @@ fn seen(dir: &Path) -> Seen {
 }
 
 /// Runs what is due, publishes what has changed, until nothing is left to do.
-fn settle<S: Storage>(engine: &mut Engine<S>) {
+fn settle<S: Storage>(engine: &mut PublisherPlan<S>) {
     loop {
         let published = engine.publish(now_unix_ms()).unwrap();
         let job = engine.due(now_unix_ms());
@@ -153,9 +155,9 @@ fn settle<S: Storage>(engine: &mut Engine<S>) {
 
 #[test]
 fn what_changes_is_published_and_nothing_else() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let mut engine = place.engine();
-    assert_eq!(place.seen(), Seen::new(), "an empty set can be served");
+    assert_eq!(place.seen(), ReadableContent::new(), "an empty set can be served");
     assert_eq!(place.shown(), place.store().last_id());
     for n in 0..300_u64 {
         place.put(&format!("1/{}", n * n % 31), &format!("at {n}"));
@@ -184,7 +186,7 @@ fn what_changes_is_published_and_nothing_else() {
 
 #[test]
 fn publishing_goes_on_where_the_manifest_is() {
-    let mut place = Place::new();
+    let mut place = PublishSetup::new();
     drop(place.engine());
     place.put("1/a", "one");
     drop(place.store.take());
@@ -198,7 +200,7 @@ fn publishing_goes_on_where_the_manifest_is() {
 
 #[test]
 fn many_changes_come_in_parts_and_very_many_as_a_rebuild() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let config = PublishConfig { changes_max: 10, rebuild_changes: 25, ..place.config() };
     let mut engine = place.engine_with(config);
     settle(&mut engine);
@@ -219,8 +221,8 @@ fn many_changes_come_in_parts_and_very_many_as_a_rebuild() {
 
 #[test]
 fn a_set_that_does_not_fit_the_store_is_rebuilt() {
-    let rebuilds_after = |change: &dyn Fn(&mut Place)| {
-        let mut place = Place::new();
+    let rebuilds_after = |change: &dyn Fn(&mut PublishSetup)| {
+        let mut place = PublishSetup::new();
         place.put("1/a", "one");
         drop(place.engine());
         place.put("1/b", "two");
@@ -271,7 +273,7 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
     // A set that somebody else has put there.
     assert_eq!(
         rebuilds_after(&|place| {
-            let mut publisher = Publisher::open(&place.set()).unwrap();
+            let mut publisher = SetPublisher::open(&place.set()).unwrap();
             let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
             let base = |file, temp_dir: &Path| {
                 let mut builder = Builder::new(temp_dir, options).homed(HomedPrefixes::default());
@@ -286,7 +288,7 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
 
 #[test]
 fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     place.put("1/a", "one");
     place.put("1/b", "one");
     let mut engine = place.engine();
@@ -304,14 +306,14 @@ fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
     engine.finish(job.number, made, now_unix_ms()).unwrap();
     assert!(place.shown() > shown);
     assert_eq!(place.seen(), place.stored());
-    let set = PublishedSet::open(&place.set(), How::Map).unwrap();
+    let set = PublishedSet::open(&place.set(), LoadMode::Map).unwrap();
     assert!(set.records().homed(b"1") && set.records().homed(b"2"));
     assert!(engine.status().rebuild.is_none());
 }
 
 #[test]
 fn jobs_end_early_when_publishing_ends() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     place.put("1/a", "one");
     let mut engine = place.engine();
     let before = place.manifest();
@@ -337,10 +339,10 @@ fn jobs_end_early_when_publishing_ends() {
 
 #[test]
 fn homing_is_a_change() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let mut engine = place.engine();
     let homed = || {
-        let set = PublishedSet::open(&place.set(), How::Map).unwrap();
+        let set = PublishedSet::open(&place.set(), LoadMode::Map).unwrap();
         [b"1", b"2", b"3"].map(|prefix| set.records().homed(prefix))
     };
     assert_eq!(homed(), [true, false, false]);
@@ -356,7 +358,7 @@ fn homing_is_a_change() {
 
 #[test]
 fn a_merge_does_not_hold_up_deltas_and_is_dropped_when_it_comes_too_late() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let mut engine = place.engine();
     let mut n = 0;
     let job = loop {
@@ -408,7 +410,7 @@ fn a_merge_does_not_hold_up_deltas_and_is_dropped_when_it_comes_too_late() {
 
 #[test]
 fn a_roll_back_holds_until_it_is_ended() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     place.put("1/a", "one");
     let mut engine = place.engine();
     let (one, at_one) = (place.stored(), place.manifest().generation);
@@ -445,7 +447,7 @@ fn a_roll_back_holds_until_it_is_ended() {
 
 #[test]
 fn generations_are_kept_at_intervals_and_files_go_after_their_grace() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let mut engine = place.engine();
     let begin = now_unix_ms() + 100_000;
     for second in 0..45 {
@@ -476,7 +478,7 @@ fn generations_are_kept_at_intervals_and_files_go_after_their_grace() {
 
 #[test]
 fn what_the_check_refuses_does_not_go_live() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     place.put("1/a", "one");
     let mut engine = place.engine();
     drop(engine);
@@ -505,7 +507,7 @@ fn what_the_check_refuses_does_not_go_live() {
 
 #[test]
 fn a_record_that_no_layer_can_have_holds_nothing_up() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let mut engine = place.engine();
     place.put("1/good", "one");
     place.put("1/turns-bad", "one");
@@ -523,8 +525,8 @@ fn a_record_that_no_layer_can_have_holds_nothing_up() {
 }
 
 /// A directory in which one step fails, as when the disk is full or broken.
-struct Failing {
-    disk: Disk,
+struct FailingStorage {
+    disk: DiskStorage,
     steps: Arc<AtomicUsize>,
     fails_at: Arc<AtomicUsize>,
 }
@@ -542,7 +544,7 @@ fn step(steps: &AtomicUsize, fails_at: &AtomicUsize) -> io::Result<()> {
     }
 }
 
-impl Failing {
+impl FailingStorage {
     fn step(&self) -> io::Result<()> {
         step(&self.steps, &self.fails_at)
     }
@@ -569,9 +571,9 @@ impl Seek for FailingFile {
     }
 }
 
-impl Storage for Failing {
+impl Storage for FailingStorage {
     type File = FailingFile;
-    type Bytes = Mapped;
+    type Bytes = MappedFile;
 
     fn create(&self, name: &str) -> io::Result<FailingFile> {
         self.step()?;
@@ -600,11 +602,11 @@ impl Storage for Failing {
     fn read(&self, name: &str, len_max: usize) -> io::Result<Vec<u8>> {
         self.disk.read(name, len_max)
     }
-    fn open(&self, name: &str) -> io::Result<Mapped> {
+    fn open(&self, name: &str) -> io::Result<MappedFile> {
         self.step()?;
         self.disk.open(name)
     }
-    fn forget(&self, bytes: &Mapped, range: Range<u64>) {
+    fn forget(&self, bytes: &MappedFile, range: Range<u64>) {
         self.disk.forget(bytes, range);
     }
     fn dir(&self) -> &Path {
@@ -614,7 +616,7 @@ impl Storage for Failing {
 
 /// Everything publishing does, a few times over. After each try readers see a whole set that is not older
 /// than what was published before; when it has failed, the same is tried again.
-fn work(place: &Place, engine: &mut Engine<Failing>) -> usize {
+fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usize {
     let mut failures = 0;
     let mut shown = 0;
     let check = |shown: &mut u64| {
@@ -625,8 +627,8 @@ fn work(place: &Place, engine: &mut Engine<Failing>) -> usize {
         }
     };
     let mut attempt =
-        |engine: &mut Engine<Failing>,
-         act: &mut dyn FnMut(&mut Engine<Failing>) -> Result<bool, PublishError>| {
+        |engine: &mut PublisherPlan<FailingStorage>,
+         act: &mut dyn FnMut(&mut PublisherPlan<FailingStorage>) -> Result<bool, PublishError>| {
             loop {
                 let result = act(engine);
                 check(&mut shown);
@@ -663,13 +665,14 @@ fn work(place: &Place, engine: &mut Engine<Failing>) -> usize {
 #[test]
 fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
     let run = |fails_at: usize| {
-        let place = Place::new();
-        let disk = Disk::lock(&place.set()).unwrap().unwrap();
+        let place = PublishSetup::new();
+        let disk = DiskStorage::lock(&place.set()).unwrap().unwrap();
         let steps = Arc::new(AtomicUsize::new(0));
-        let storage = Failing { disk, steps: steps.clone(), fails_at: Arc::new(AtomicUsize::new(fails_at)) };
-        let publisher = Publisher::with_storage(storage).unwrap();
+        let storage =
+            FailingStorage { disk, steps: steps.clone(), fails_at: Arc::new(AtomicUsize::new(fails_at)) };
+        let publisher = SetPublisher::with_storage(storage).unwrap();
         let config = PublishConfig { grace_s: 0, ..place.config() };
-        let mut engine = Engine::new(place.store().clone(), publisher, Arc::new(config)).unwrap();
+        let mut engine = PublisherPlan::new(place.store().clone(), publisher, Arc::new(config)).unwrap();
         let failures = work(&place, &mut engine);
         assert_eq!(place.seen(), place.stored(), "failed at {fails_at}");
         assert_eq!(place.shown(), place.store().last_id(), "failed at {fails_at}");
@@ -692,10 +695,10 @@ fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
 
 #[test]
 fn in_threads_of_its_own() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let config = PublishConfig { interval_ms: 2, ..place.config() };
-    let publishing = Publishing::start(place.store().clone(), &config).unwrap();
-    let second = Publishing::start(place.store().clone(), &config).map(|_| ());
+    let publishing = StorePublisher::start(place.store().clone(), &config).unwrap();
+    let second = StorePublisher::start(place.store().clone(), &config).map(|_| ());
     assert!(matches!(second, Err(PublishError::Set(SetError { .. }))), "one at a time");
     let minute = Duration::from_secs(60);
     for n in 0..200 {
@@ -731,9 +734,9 @@ fn in_threads_of_its_own() {
 
 #[test]
 fn errors_are_told_until_it_works_again() {
-    let place = Place::new();
+    let place = PublishSetup::new();
     let config = PublishConfig { retry_s: 1, interval_ms: 0, ..place.config() };
-    let publishing = Publishing::start(place.store().clone(), &config).unwrap();
+    let publishing = StorePublisher::start(place.store().clone(), &config).unwrap();
     assert!(publishing.wait_for(place.store().last_id(), Duration::from_secs(60)));
     let manifest = place.set().join(MANIFEST);
     let whole = std::fs::read(&manifest).unwrap();

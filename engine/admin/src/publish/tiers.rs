@@ -42,14 +42,14 @@ mod tests {
     /// Bytes that one layer is written with and that what it was made of had, and how often these were
     /// written before.
     #[derive(Clone, Debug)]
-    struct Layer {
+    struct TierLayer {
         len: u64,
         /// The most often that a byte in it was written.
         written: u32,
     }
 
-    fn merged(layers: impl Iterator<Item = Layer>) -> Layer {
-        layers.fold(Layer { len: 0, written: 0 }, |all, one| Layer {
+    fn merged(layers: impl Iterator<Item = TierLayer>) -> TierLayer {
+        layers.fold(TierLayer { len: 0, written: 0 }, |all, one| TierLayer {
             len: all.len + one.len,
             written: all.written.max(one.written + 1),
         })
@@ -69,10 +69,10 @@ mod tests {
             deltas in prop::collection::vec(1..500_u64, 1..400),
             ratio in 1..5_u64,
         ) {
-            let mut layers = vec![Layer { len: base, written: 0 }];
+            let mut layers = vec![TierLayer { len: base, written: 0 }];
             let mut all = base;
             for delta in deltas {
-                layers.insert(0, Layer { len: delta, written: 1 });
+                layers.insert(0, TierLayer { len: delta, written: 1 });
                 all += delta;
                 let lens: Vec<u64> = layers.iter().map(|layer| layer.len).collect();
                 if let Some(count) = due(&lens, ratio, u64::MAX) {

@@ -1,6 +1,6 @@
 //! How a decided change is written to the store.
 
-use crate::operation::Write;
+use crate::operation::StoreWrite;
 use crate::store::{StoreError, Transaction};
 use handle_proto::Values;
 
@@ -8,14 +8,14 @@ use handle_proto::Values;
 ///
 /// # Errors
 /// When the store refuses it.
-pub(super) fn make(transaction: &mut Transaction<'_>, write: Write) -> Result<(), StoreError> {
+pub(super) fn make(transaction: &mut Transaction<'_>, write: StoreWrite) -> Result<(), StoreError> {
     match write {
-        Write::Put(key, count, bytes) => {
+        StoreWrite::Put(key, count, bytes) => {
             let values = Values::from_encoded(count, &bytes);
             transaction.put(&key, values.map_err(|_| StoreError::Damaged("values that were encoded before"))?)
         }
-        Write::Delete(key) => transaction.delete(&key).map(|_| ()),
-        Write::Home(prefix) => transaction.home(&prefix).map(|_| ()),
-        Write::Unhome(prefix) => transaction.unhome(&prefix).map(|_| ()),
+        StoreWrite::Delete(key) => transaction.delete(&key).map(|_| ()),
+        StoreWrite::Home(prefix) => transaction.home(&prefix).map(|_| ()),
+        StoreWrite::Unhome(prefix) => transaction.unhome(&prefix).map(|_| ()),
     }
 }

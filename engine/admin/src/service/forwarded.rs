@@ -1,51 +1,53 @@
 //! Requests that `handled` forwards: opened there as far as it could, answered here as if their clients had come here.
 
-use super::opening::{Opened, open};
-use super::{Pages, Replies, Said, Service, now_unix_s};
-use crate::operation::{Answer, NO_VALUES, NOT_FOUND, Refused};
+use super::opening::{OpenedRequest, open};
+use super::{AdminService, ListPages, PreparedResponse, ReplyMessages, now_unix_s};
+use crate::operation::{NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal};
 use crate::referral::{NotResolved, RECURSION_MAX, UNDERSTOOD_SINCE};
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Values};
-use handle_sessions::forward::{ForwardedRequest, Opening, Task};
-use handle_sessions::{Came, TakenChallenge, numbers};
+use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
+use handle_sessions::{IncomingMessage, TakenChallenge, numbers};
 use std::sync::Arc;
 
-const TOO_MANY_DATAGRAMS: Refused = Refused::new(
+const TOO_MANY_DATAGRAMS: OperationRefusal = OperationRefusal::new(
     ResponseCode::ERROR,
     "The answer takes too many datagrams; ask over TCP, or by index or type.",
 );
-const TOO_MANY_RESOLUTIONS: Refused = Refused::new(
+const TOO_MANY_RESOLUTIONS: OperationRefusal = OperationRefusal::new(
     ResponseCode::SERVER_BUSY,
     "Too many handles of other services are being resolved; ask again later.",
 );
-const RECURSION_TOO_DEEP: Refused =
-    Refused::new(ResponseCode::RECURSION_COUNT_TOO_HIGH, "The request has come through too many servers.");
+const RECURSION_TOO_DEEP: OperationRefusal = OperationRefusal::new(
+    ResponseCode::RECURSION_COUNT_TOO_HIGH,
+    "The request has come through too many servers.",
+);
 
 /// What a forwarded request has to be answered with, beside its message.
 #[derive(Debug, Default)]
 pub(super) struct ForwardedContext {
     /// The challenge that it answers, which `handled` has made and taken.
-    pub(super) challenge: Option<Challenge>,
+    pub(super) challenge: Option<IssuedChallenge>,
     /// Over UDP, the most datagrams of an answer.
     pub(super) datagrams_max: Option<u16>,
     /// Whether a referral is to be resolved where the client does not understand it.
     pub(super) resolves: bool,
 }
 
-impl Service {
+impl AdminService {
     /// Answers a request that `handled` has received. Waits until what it changes is durable.
     #[must_use]
-    pub fn answer_forwarded(self: &Arc<Self>, request: ForwardedRequest<'_>) -> Replies {
+    pub fn answer_forwarded(self: &Arc<Self>, request: ForwardedRequest<'_>) -> ReplyMessages {
         let ForwardedRequest { task, source, datagrams_max, opening, challenge, message } = request;
         let context = ForwardedContext { challenge, datagrams_max, resolves: task == Task::Resolve };
         let came = match (opening, &self.sessions) {
-            (Opening::InSession { was_hidden, has_mac }, Some(sessions)) => {
+            (ForwardedForm::InSession { was_hidden, has_mac }, Some(sessions)) => {
                 Ok(sessions.checked(message, was_hidden, has_mac))
             }
-            (Opening::AsReceived, Some(sessions)) => sessions.open(message),
-            (_, None) => Ok(Came::outside(message)),
+            (ForwardedForm::AsReceived, Some(sessions)) => sessions.open(message),
+            (_, None) => Ok(IncomingMessage::outside(message)),
         };
         match came {
             Ok(came) => self.answer_opened(&came, context, source),
@@ -68,8 +70,10 @@ impl Service {
     }
 
     /// What is said instead of a referral that the client would not understand.
-    pub(super) fn resolved(&self, opened: &Opened<'_>, said: Said) -> Said {
-        let (Some(referrals), Said::Answer(Answer::Referral(count, bytes))) = (&self.referrals, &said) else {
+    pub(super) fn resolved(&self, opened: &OpenedRequest<'_>, said: PreparedResponse) -> PreparedResponse {
+        let (Some(referrals), PreparedResponse::Answer(OperationAnswer::Referral(count, bytes))) =
+            (&self.referrals, &said)
+        else {
             return said;
         };
         let Request::Resolution(query) = opened.request else { return said };
@@ -85,7 +89,7 @@ impl Service {
             Ok(answer) if answer.values().iter().next().is_none() => NO_VALUES.into(),
             Ok(answer) => {
                 let (count, bytes) = crate::operation::encoded(answer.values().iter());
-                Answer::Values(query.handle.to_vec(), count, bytes).into()
+                OperationAnswer::Values(query.handle.to_vec(), count, bytes).into()
             }
             Err(NotResolved::Busy) => TOO_MANY_RESOLUTIONS.into(),
             Err(NotResolved::Unanswered) => said,
@@ -94,17 +98,17 @@ impl Service {
 }
 
 /// Whether an answer is not to be sent in datagrams, of which `most` are allowed.
-pub(super) fn is_too_long(first: &[u8], rest: Option<&Pages>, most: u16) -> bool {
+pub(super) fn is_too_long(first: &[u8], rest: Option<&ListPages>, most: u16) -> bool {
     let datagrams = first.len().saturating_sub(Envelope::LEN).div_ceil(UDP_DATA_LEN_MAX);
-    datagrams > most.into() || rest.is_some_and(Pages::has_more)
+    datagrams > most.into() || rest.is_some_and(ListPages::has_more)
 }
 
 /// What is said where an answer takes too many datagrams.
-pub(super) fn too_many_datagrams() -> Answer {
-    Answer::Refused(TOO_MANY_DATAGRAMS)
+pub(super) fn too_many_datagrams() -> OperationAnswer {
+    OperationAnswer::Refused(TOO_MANY_DATAGRAMS)
 }
 
 /// The request that was challenged, if it can still be read.
-pub(super) fn original(challenge: &Challenge) -> Option<Opened<'_>> {
+pub(super) fn original(challenge: &IssuedChallenge) -> Option<OpenedRequest<'_>> {
     open(&challenge.request).ok()
 }

@@ -4,38 +4,43 @@
 //! belongs on a thread that may wait.
 
 mod changes;
-mod elsewhere;
 mod forwarded;
 pub mod opening;
+mod pages;
+mod remote;
 pub mod reply;
 mod sessions;
 
+pub use pages::{ListPages, ReplyMessages};
+
 use crate::audit::{Audit, AuditLine};
 use crate::costly::CostlyWork;
-use crate::counters::Counters;
-use crate::elsewhere::Elsewhere;
-use crate::operation::{Answer, Asked, Decision, Key, Lister, NotHere, Refused, Rules, Who, decide, keys};
-use crate::permission::sight::Known;
+use crate::counters::AdminCounters;
+use crate::operation::{
+    CandidateKey, NotHere, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
+    OperationRules, Requester, decide, keys,
+};
+use crate::permission::view::RemoteFacts;
 use crate::referral::ReferralResolver;
-use crate::store::{Snapshot, Store, StoreError};
-use elsewhere::{Outlook, Proof};
+use crate::remote::RemoteServices;
+use crate::store::{Store, StoreError, StoreSnapshot};
 use forwarded::ForwardedContext;
-use handle_auth::answered::Answered;
-use handle_auth::challenges::{Challenge, Challenges, Pending};
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::challenges::{Challenges, IssuedChallenge, SessionChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
 use handle_process::site::SiteRecord;
-use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
-use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
+use handle_proto::wire::auth::{self, ChallengeAnswer, VerificationRequest};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
-use handle_sessions::{Came, Front, TakenChallenge, numbers};
-use opening::{Opened, UNREADABLE, Unopened, open};
-use reply::{ReplyTo, Sealer, unreadable};
+use handle_sessions::{IncomingMessage, SessionEndpoint, TakenChallenge, numbers};
+use opening::{OpenedRequest, OpeningFailure, UNREADABLE, open};
+use remote::{IdentityProof, RemoteContext};
+use reply::{PreparedResponse, ReplySealer, ReplyTo, unreadable};
 use sessions::{UNDECRYPTABLE, UNKNOWN};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -44,40 +49,40 @@ use zeroize::Zeroizing;
 
 /// What there is to answer requests with.
 #[derive(Debug)]
-pub struct Service {
+pub struct AdminService {
     /// The records.
     pub store: Arc<Store>,
     /// Who this server is.
     pub site: Arc<SiteRecord>,
     /// Makes messages of answers.
-    pub sealer: Sealer,
+    pub sealer: ReplySealer,
     /// Who did what.
     pub audit: Audit,
     /// What happened, by kind.
-    pub counters: Counters,
+    pub counters: AdminCounters,
     challenges: Mutex<Challenges>,
-    sessions: Option<Front>,
-    elsewhere: Option<Elsewhere>,
+    sessions: Option<SessionEndpoint>,
+    remote: Option<RemoteServices>,
     /// Where clients that do not understand referrals are resolved for.
     referrals: Option<ReferralResolver>,
     /// Where what takes long is done; without it, where it is found.
     costly: Option<Arc<CostlyWork>>,
-    in_force: RwLock<Arc<InForce>>,
+    in_force: RwLock<Arc<ActiveRules>>,
     started: Instant,
 }
 
 /// What requests are decided by, until something else is said.
 #[derive(Debug)]
-pub struct InForce {
+pub struct ActiveRules {
     /// Who may do what.
-    pub rules: Rules,
+    pub rules: OperationRules,
     /// What answers to challenges may cost.
-    pub effort: Effort,
+    pub effort: ChallengeEffort,
 }
 
 /// What the answer to a challenge may cost.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct ChallengeEffort {
     /// What PBKDF2 may be asked for.
     pub pbkdf2: Pbkdf2Limits,
     /// Most keys of one identity that are tried when it does not say which.
@@ -86,68 +91,9 @@ pub struct Effort {
     pub requires_sessions: bool,
 }
 
-/// What is sent back.
-#[derive(Debug)]
-pub struct Replies {
-    /// The first message; empty when there is nothing to say.
-    pub first: Vec<u8>,
-    /// What follows it.
-    pub rest: Option<Pages>,
-    /// Whether the sender wants to go on with the same connection.
-    pub keeps_connection: bool,
-}
-
-/// The pages of a listing that are still to be sent.
-#[derive(Debug)]
-pub struct Pages {
-    service: Arc<Service>,
-    snapshot: Box<Snapshot>,
-    lister: Lister,
-    to: ReplyTo,
-    has_more: bool,
-}
-
-impl Pages {
-    /// Whether there is a next message.
-    #[must_use]
-    pub const fn has_more(&self) -> bool {
-        self.has_more
-    }
-
-    /// The next message; `None` after the last. Reads the store.
-    pub fn next_page(&mut self) -> Option<Vec<u8>> {
-        if !self.has_more {
-            return None;
-        }
-        let service = &self.service;
-        let (names, has_more) = match self.lister.page(&self.snapshot) {
-            Ok(page) => page,
-            Err(error) => {
-                self.has_more = false;
-                let answer = Answer::Refused(service.failed(&error));
-                return Some(service.sealer.answer(&self.to, &service.site, &answer, now_unix_s()));
-            }
-        };
-        self.has_more = has_more;
-        Some(service.sealer.page(&self.to, &service.site, &names, has_more, now_unix_s()))
-    }
-}
-
-/// What is to be said, before it is a message.
-enum Said {
-    Answer(Answer),
-    List(Lister, Box<Snapshot>),
-    /// The number of a challenge, and what it says.
-    Challenge(i32, Pending),
-    /// A new session: its number, and what its client is told.
-    Session(i32, KeyExchangeMode, Vec<u8>),
-    /// That it cannot be read, and not which request it was.
-    Unreadable(Refused),
-}
-
 /// Who a request is from.
 #[derive(Clone, Copy)]
-enum By<'a> {
+enum RequestIdentity<'a> {
     /// Nobody said.
     Nobody,
     /// So its session knows.
@@ -157,29 +103,31 @@ enum By<'a> {
 }
 
 /// What came of an answer to a challenge.
-enum Proven {
+enum ProofOutcome {
     /// This is to be said.
-    Said(Said),
+    Said(PreparedResponse),
     /// Who can tell does not know the form of the answer: one that this version knows is to be asked for.
     Older(Version),
 }
 
-const TOO_MANY_CHALLENGES: Refused =
-    Refused::new(ResponseCode::SERVER_BUSY, "Too many challenges wait for an answer; ask again later.");
+const TOO_MANY_CHALLENGES: OperationRefusal = OperationRefusal::new(
+    ResponseCode::SERVER_BUSY,
+    "Too many challenges wait for an answer; ask again later.",
+);
 
 /// The work of strangers has its own threads, and these have enough to do.
-const TOO_MUCH_WAITS: Refused = Refused::new(
+const TOO_MUCH_WAITS: OperationRefusal = OperationRefusal::new(
     ResponseCode::SERVER_BUSY,
     "Too many key exchanges and answers wait to be checked; ask again later.",
 );
 
-const TOO_MUCH_WORK: Refused = Refused::new(
+const TOO_MUCH_WORK: OperationRefusal = OperationRefusal::new(
     ResponseCode::AUTHENTICATION_FAILED,
     "The answer asks for more PBKDF2 rounds, or for a longer or shorter key, than this server accepts.",
 );
 
-const UNREADABLE_ANSWER: Refused =
-    Refused::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
+const UNREADABLE_ANSWER: OperationRefusal =
+    OperationRefusal::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
 
 /// Random numbers that are tried for one that no session has.
 const TRIES: usize = 8;
@@ -190,17 +138,28 @@ fn hidden(message: &[u8]) -> Zeroizing<Box<[u8]>> {
 }
 
 /// A challenge to who is answered by `to`, about the request `message`.
-fn new_challenge(message: &[u8], to: &ReplyTo, nonce: [u8; NONCE_LEN], suggested: Version) -> Challenge {
-    Challenge { version: to.version(), suggested, nonce, digest: *to.digest(), request: hidden(message) }
+fn new_challenge(
+    message: &[u8],
+    to: &ReplyTo,
+    nonce: [u8; NONCE_LEN],
+    suggested: Version,
+) -> IssuedChallenge {
+    IssuedChallenge {
+        version: to.version(),
+        suggested,
+        nonce,
+        digest: *to.digest(),
+        request: hidden(message),
+    }
 }
 
-impl Service {
+impl AdminService {
     /// A service over `store`.
     #[must_use]
     pub fn new(
         store: Arc<Store>,
-        in_force: InForce,
-        sealer: Sealer,
+        in_force: ActiveRules,
+        sealer: ReplySealer,
         challenges: Challenges,
         audit: Audit,
     ) -> Self {
@@ -209,10 +168,10 @@ impl Service {
             site: Arc::clone(&in_force.rules.site),
             sealer,
             audit,
-            counters: Counters::default(),
+            counters: AdminCounters::default(),
             challenges: Mutex::new(challenges),
             sessions: None,
-            elsewhere: None,
+            remote: None,
             referrals: None,
             costly: None,
             in_force: RwLock::new(Arc::new(in_force)),
@@ -222,25 +181,25 @@ impl Service {
 
     /// What requests are decided by now.
     #[must_use]
-    pub fn in_force(&self) -> Arc<InForce> {
+    pub fn in_force(&self) -> Arc<ActiveRules> {
         Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// From now on requests are decided by this.
-    pub fn put_in_force(&self, in_force: InForce) {
+    pub fn put_in_force(&self, in_force: ActiveRules) {
         *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
     }
 
     /// Other services, if they are asked.
     #[must_use]
-    pub const fn elsewhere(&self) -> Option<&Elsewhere> {
-        self.elsewhere.as_ref()
+    pub const fn remote(&self) -> Option<&RemoteServices> {
+        self.remote.as_ref()
     }
 
     /// With other services that are asked about identities.
     #[must_use]
-    pub fn with_elsewhere(self, elsewhere: Option<Elsewhere>) -> Self {
-        Self { elsewhere, ..self }
+    pub fn with_remote(self, remote: Option<RemoteServices>) -> Self {
+        Self { remote, ..self }
     }
 
     /// What resolves for clients that do not understand referrals, if anything does.
@@ -269,22 +228,22 @@ impl Service {
 
     /// Its sessions, if it is to have any.
     #[must_use]
-    pub const fn sessions(&self) -> Option<&Front> {
+    pub const fn sessions(&self) -> Option<&SessionEndpoint> {
         self.sessions.as_ref()
     }
 
     /// With these sessions.
     #[must_use]
-    pub fn with_sessions(self, sessions: Option<Front>) -> Self {
+    pub fn with_sessions(self, sessions: Option<SessionEndpoint>) -> Self {
         Self { sessions, ..self }
     }
 
     /// Answers `message`, envelope first, which came from `source`. Waits until what it changes is durable.
     #[must_use]
-    pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> Replies {
+    pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> ReplyMessages {
         let came = match &self.sessions {
             Some(sessions) => sessions.open(message),
-            None => Ok(Came::outside(message)),
+            None => Ok(IncomingMessage::outside(message)),
         };
         match came {
             Ok(came) => self.answer_opened(&came, ForwardedContext::default(), source),
@@ -295,23 +254,23 @@ impl Service {
     /// Answers a message that was opened.
     fn answer_opened(
         self: &Arc<Self>,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         context: ForwardedContext,
         source: SocketAddr,
-    ) -> Replies {
+    ) -> ReplyMessages {
         let now_unix_s = now_unix_s();
         let (datagrams_max, resolves) = (context.datagrams_max, context.resolves);
         let opened = match open(came.message()) {
             Ok(opened) => opened,
             // Nobody learns from the answer whether what was made up had the right padding.
             Err(_) if came.may_be_a_guess() => return self.unreadable(&UNDECRYPTABLE, now_unix_s),
-            Err(Unopened::Dropped) => {
-                return Replies { first: Vec::new(), rest: None, keeps_connection: false };
+            Err(OpeningFailure::Dropped) => {
+                return ReplyMessages { first: Vec::new(), rest: None, keeps_connection: false };
             }
-            Err(Unopened::Answered(op_code, refused)) => {
+            Err(OpeningFailure::Answered(op_code, refused)) => {
                 self.counters.answered(OpCode::RESERVED, refused.code);
                 let first = unreadable(op_code, &refused, now_unix_s);
-                return Replies { first, rest: None, keeps_connection: false };
+                return ReplyMessages { first, rest: None, keeps_connection: false };
             }
         };
         let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
@@ -319,20 +278,20 @@ impl Service {
         let said = if resolves { self.resolved(&opened, said) } else { said };
         let (site, datagrams) = (&self.site, datagrams_max.map(|most| (most, to.clone())));
         let (mut first, mut rest) = match said {
-            Said::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
-            Said::Challenge(id, pending) => {
+            PreparedResponse::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
+            PreparedResponse::Challenge(id, pending) => {
                 (self.sealer.challenge(&to, site, id, &pending, now_unix_s), None)
             }
-            Said::Session(id, mode, data) => {
+            PreparedResponse::Session(id, mode, data) => {
                 let answer = SessionAnswer { mode, data: &data };
                 (self.sealer.session(&to, site, id, answer, now_unix_s), None)
             }
-            Said::Unreadable(refused) => {
+            PreparedResponse::Unreadable(refused) => {
                 let first = unreadable(OpCode::RESERVED, &refused, now_unix_s);
-                return Replies { first, rest: None, keeps_connection: false };
+                return ReplyMessages { first, rest: None, keeps_connection: false };
             }
-            Said::List(lister, snapshot) => {
-                let mut pages = Pages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
+            PreparedResponse::List(lister, snapshot) => {
+                let mut pages = ListPages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
                 (pages.next_page().unwrap_or_default(), Some(pages))
             }
         };
@@ -342,34 +301,36 @@ impl Service {
             let answer = forwarded::too_many_datagrams();
             (first, rest) = (self.sealer.answer(&to, site, &answer, now_unix_s), None);
         }
-        Replies { first, rest, keeps_connection }
+        ReplyMessages { first, rest, keeps_connection }
     }
 
     /// What is said to a message that cannot be read.
-    fn unreadable(&self, refused: &Refused, now_unix_s: u32) -> Replies {
+    fn unreadable(&self, refused: &OperationRefusal, now_unix_s: u32) -> ReplyMessages {
         self.counters.answered(OpCode::RESERVED, refused.code);
         let first = unreadable(OpCode::RESERVED, refused, now_unix_s);
-        Replies { first, rest: None, keeps_connection: false }
+        ReplyMessages { first, rest: None, keeps_connection: false }
     }
 
     fn say(
         &self,
-        came: &Came<'_>,
-        opened: &Opened<'_>,
-        challenge: Option<Challenge>,
+        came: &IncomingMessage<'_>,
+        opened: &OpenedRequest<'_>,
+        challenge: Option<IssuedChallenge>,
         source: SocketAddr,
         now_unix_s: u32,
-    ) -> (ReplyTo, Said) {
+    ) -> (ReplyTo, PreparedResponse) {
         let Request::AnswerChallenge(answer) = opened.request else {
             let to = ReplyTo::new(opened).in_session(came.sealing());
             let said = self.about_sessions(came, opened, source);
             let said = said.unwrap_or_else(|| self.first_time(came, opened, &to, source, now_unix_s));
             let known = came.identity();
-            let by = known.as_ref().map_or(By::Nobody, |identity| By::Known(identity.as_reference()));
+            let by = known
+                .as_ref()
+                .map_or(RequestIdentity::Nobody, |identity| RequestIdentity::Known(identity.as_reference()));
             self.note(opened, by, source, &said);
             return (to, said);
         };
-        let claimed = By::Claimed(answer.identity);
+        let claimed = RequestIdentity::Claimed(answer.identity);
         // A copy, or an answer of another sender, must not use up the challenge.
         if let Some(said) = sessions::not_accepted(came, opened) {
             self.note(opened, claimed, source, &said);
@@ -388,9 +349,9 @@ impl Service {
             let is_unknown = matches!(taken, TakenChallenge::Unknown);
             let is_made_up = opened.session_id > 0 && !came.is_in_session() && is_unknown;
             let said = match came.may_be_a_guess() {
-                true => Said::Unreadable(UNDECRYPTABLE),
+                true => PreparedResponse::Unreadable(UNDECRYPTABLE),
                 false if is_made_up => UNKNOWN.into(),
-                false => Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
+                false => OperationRefusal::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
             };
             match is_made_up {
                 // Whoever guesses numbers, over UDP from made-up addresses, says nothing that belongs into the audit log.
@@ -400,14 +361,17 @@ impl Service {
             return (ReplyTo::new(opened).in_session(came.sealing()), said);
         };
         // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
-        let outside = Came::outside(came.message());
+        let outside = IncomingMessage::outside(came.message());
         let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
-        let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
-        let origin = Origin::connection(source.ip());
+        let asked =
+            OperationRequest { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
+        let origin = RequestOrigin::connection(source.ip());
         let said = match self.authenticated(came, challenge, &asked, &answer, origin) {
-            Ok(Proven::Said(said)) => said,
-            Ok(Proven::Older(suggested)) => self.challenge_again(came, challenge, &to, suggested, source),
+            Ok(ProofOutcome::Said(said)) => said,
+            Ok(ProofOutcome::Older(suggested)) => {
+                self.challenge_again(came, challenge, &to, suggested, source)
+            }
             Err(error) => self.failed(&error).into(),
         };
         self.note(&original, claimed, source, &said);
@@ -417,28 +381,30 @@ impl Service {
     /// Decides a request of which nobody knows who sent it, unless its session tells.
     fn first_time(
         &self,
-        came: &Came<'_>,
-        opened: &Opened<'_>,
+        came: &IncomingMessage<'_>,
+        opened: &OpenedRequest<'_>,
         to: &ReplyTo,
         source: SocketAddr,
         now_unix_s: u32,
-    ) -> Said {
+    ) -> PreparedResponse {
         let (message, known, in_force) = (came.message(), came.identity(), self.in_force());
         let who = match &known {
-            _ if in_force.rules.anonymous_full_access => Who::Anyone,
-            Some(identity) => Who::Is(identity.as_reference()),
-            None => Who::Nobody,
+            _ if in_force.rules.anonymous_full_access => Requester::Anyone,
+            Some(identity) => Requester::Is(identity.as_reference()),
+            None => Requester::Nobody,
         };
         let nonce = handle_auth::random();
         let asked = asked(opened, nonce, now_unix_s);
         let decided = self.store.snapshot().and_then(|snapshot| {
-            let mut outlook = self.outlook(Origin::connection(source.ip()));
+            let mut outlook = self.outlook(RequestOrigin::connection(source.ip()));
             let decision = outlook.decide(&snapshot, &in_force.rules, &asked, who)?;
             self.carry_out(decision, snapshot, message, &asked, who, outlook)
         });
         match decided {
             // Nobody learns from the answer whether what was made up can be read.
-            Ok(Some(Said::Unreadable(_))) if came.may_be_a_guess() => Said::Unreadable(UNDECRYPTABLE),
+            Ok(Some(PreparedResponse::Unreadable(_))) if came.may_be_a_guess() => {
+                PreparedResponse::Unreadable(UNDECRYPTABLE)
+            }
             Ok(Some(said)) => said,
             Ok(None) if came.is_in_session() => self.challenge_in_session(came, opened, to, nonce, source),
             Ok(None) => self.challenge(message, to, nonce, source),
@@ -449,20 +415,20 @@ impl Service {
     /// What a decision comes to; `None` where it depends on who asks.
     fn carry_out(
         &self,
-        decision: Decision,
-        snapshot: Snapshot,
+        decision: OperationDecision,
+        snapshot: StoreSnapshot,
         message: &[u8],
-        asked: &Asked<'_>,
-        who: Who<'_>,
-        outlook: Outlook<'_>,
-    ) -> Result<Option<Said>, StoreError> {
+        asked: &OperationRequest<'_>,
+        who: Requester<'_>,
+        outlook: RemoteContext<'_>,
+    ) -> Result<Option<PreparedResponse>, StoreError> {
         Ok(Some(match decision {
-            Decision::Challenge | Decision::Prove => return Ok(None),
-            Decision::Answer(answer) => answer.into(),
-            Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
-            Decision::Status => self.status(&snapshot, asked)?.into(),
-            Decision::Verify => self.verify(&snapshot, asked, outlook.origin)?,
-            Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
+            OperationDecision::Challenge | OperationDecision::Prove => return Ok(None),
+            OperationDecision::Answer(answer) => answer.into(),
+            OperationDecision::List(lister) => PreparedResponse::List(lister, Box::new(snapshot)),
+            OperationDecision::Status => self.status(&snapshot, asked)?.into(),
+            OperationDecision::Verify => self.verify(&snapshot, asked, outlook.origin)?,
+            OperationDecision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
         }))
     }
 
@@ -470,44 +436,51 @@ impl Service {
     fn change(
         &self,
         message: &[u8],
-        asked: &Asked<'_>,
-        who: Who<'_>,
-        known: Known,
-    ) -> Result<Answer, StoreError> {
+        asked: &OperationRequest<'_>,
+        who: Requester<'_>,
+        known: RemoteFacts,
+    ) -> Result<OperationAnswer, StoreError> {
         let (in_force, message) = (self.in_force(), hidden(message));
         let (random, now_unix_s, version) = (asked.random, asked.now_unix_s, asked.version);
         let identity = match who {
-            Who::Is(identity) => Some((identity.index, identity.handle.to_vec())),
-            Who::Nobody | Who::Anyone | Who::Claims(_) => None,
+            Requester::Is(identity) => Some((identity.index, identity.handle.to_vec())),
+            Requester::Nobody | Requester::Anyone | Requester::Claims(_) => None,
         };
-        let is_anyone = matches!(who, Who::Anyone);
+        let is_anyone = matches!(who, Requester::Anyone);
         self.store.change(move |transaction| {
             let opened = open(&message).map_err(|_| StoreError::Damaged("a request that was read before"))?;
-            let asked = Asked { version, ..self::asked(&opened, random, now_unix_s) };
+            let asked = OperationRequest { version, ..self::asked(&opened, random, now_unix_s) };
             let who = match &identity {
-                Some((index, handle)) => Who::Is(Reference { handle, index: *index }),
-                None if is_anyone => Who::Anyone,
-                None => Who::Nobody,
+                Some((index, handle)) => Requester::Is(Reference { handle, index: *index }),
+                None if is_anyone => Requester::Anyone,
+                None => Requester::Nobody,
             };
             Ok(match decide(transaction, &in_force.rules, &asked, who, &known)? {
-                Decision::Change(writes, answer) => {
+                OperationDecision::Change(writes, answer) => {
                     writes.into_iter().try_for_each(|write| changes::make(transaction, write))?;
                     answer
                 }
-                Decision::Answer(answer) => answer,
+                OperationDecision::Answer(answer) => answer,
                 // Public values that are not public any more: nobody was asked who they are.
                 _ => {
                     let text = "The handle was changed meanwhile; ask again.";
-                    Answer::Refused(Refused::new(ResponseCode::SERVER_BUSY, text))
+                    OperationAnswer::Refused(OperationRefusal::new(ResponseCode::SERVER_BUSY, text))
                 }
             })
         })
     }
 
     /// Asks who wants to know. RFC 3652 section 3.5.1.
-    fn challenge(&self, message: &[u8], to: &ReplyTo, nonce: [u8; NONCE_LEN], source: SocketAddr) -> Said {
+    fn challenge(
+        &self,
+        message: &[u8],
+        to: &ReplyTo,
+        nonce: [u8; NONCE_LEN],
+        source: SocketAddr,
+    ) -> PreparedResponse {
         if self.in_force().effort.requires_sessions {
-            return Refused::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.").into();
+            return OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.")
+                .into();
         }
         self.issue(new_challenge(message, to, nonce, Version::CURRENT), source)
     }
@@ -516,12 +489,12 @@ impl Service {
     /// session or outside.
     fn challenge_again(
         &self,
-        came: &Came<'_>,
-        challenge: &Challenge,
+        came: &IncomingMessage<'_>,
+        challenge: &IssuedChallenge,
         to: &ReplyTo,
         suggested: Version,
         source: SocketAddr,
-    ) -> Said {
+    ) -> PreparedResponse {
         let again = new_challenge(&challenge.request, to, handle_auth::random(), suggested);
         match to.session_id() {
             id if came.is_in_session() => self.issue_in_session(id, again, source),
@@ -529,8 +502,8 @@ impl Service {
         }
     }
 
-    fn issue(&self, challenge: Challenge, source: SocketAddr) -> Said {
-        let pending = Pending { nonce: challenge.nonce, suggested: challenge.suggested };
+    fn issue(&self, challenge: IssuedChallenge, source: SocketAddr) -> PreparedResponse {
+        let pending = SessionChallenge { nonce: challenge.nonce, suggested: challenge.suggested };
         // Looked for before the table is locked: another process may have to be asked.
         let is_free = |number: &u32| {
             let id = (number & 0x7fff_ffff).cast_signed();
@@ -540,9 +513,9 @@ impl Service {
         let free = (0..TRIES).map(|_| number()).find(is_free);
         // 0 is the number of none, so that is refused.
         let number = || free.unwrap_or(0);
-        let origin = Origin::connection(source.ip());
+        let origin = RequestOrigin::connection(source.ip());
         let issued = self.challenges().issue(origin, challenge, number, self.now_ms());
-        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| Said::Challenge(id, pending))
+        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| PreparedResponse::Challenge(id, pending))
     }
 
     /// Somebody says who they are. RFC 3652 section 3.5.2.
@@ -551,39 +524,41 @@ impl Service {
     /// Nothing but a refusal is said before the key was.
     fn authenticated(
         &self,
-        came: &Came<'_>,
-        challenge: &Challenge,
-        asked: &Asked<'_>,
+        came: &IncomingMessage<'_>,
+        challenge: &IssuedChallenge,
+        asked: &OperationRequest<'_>,
         answer: &ChallengeAnswer<'_>,
-        origin: Origin,
-    ) -> Result<Proven, StoreError> {
+        origin: RequestOrigin,
+    ) -> Result<ProofOutcome, StoreError> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
             auth::SECRET_KEY => auth::SECRET_KEY,
             _ => {
                 let text = "Unknown authentication type; use HS_PUBKEY or HS_SECKEY.";
-                return Ok(Proven::Said(Refused::new(ResponseCode::INVALID_CREDENTIAL, text).into()));
+                return Ok(ProofOutcome::Said(
+                    OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, text).into(),
+                ));
             }
         };
         let (snapshot, claim, in_force) = (self.store.snapshot()?, answer.identity, self.in_force());
-        let InForce { rules, effort } = &*in_force;
+        let ActiveRules { rules, effort } = &*in_force;
         let mut outlook = self.outlook(origin);
         let keys_tried = cost::keys_max(kind, answer.signed_response, &effort.pbkdf2, effort.keys_tried);
-        let first = outlook.decide(&snapshot, rules, asked, Who::Claims(claim))?;
+        let first = outlook.decide(&snapshot, rules, asked, Requester::Claims(claim))?;
         // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed, and here
         // also without.
         let promotes = claim.index == 0 && kind == auth::PUBLIC_KEY && first.is_not_permitted();
-        let proofs: Vec<Proof> = match keys(&snapshot, rules, claim, kind, keys_tried) {
+        let proofs: Vec<IdentityProof> = match keys(&snapshot, rules, claim, kind, keys_tried) {
             _ if first.is_refusal() && !promotes => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
-            Err(NotHere::Elsewhere) if promotes && !outlook.is_worth_promoting() => Vec::new(),
-            Err(NotHere::Elsewhere) => match outlook.proofs(challenge, answer, effort) {
+            Err(NotHere::Remote) if promotes && !outlook.is_worth_promoting() => Vec::new(),
+            Err(NotHere::Remote) => match outlook.proofs(challenge, answer, effort) {
                 Ok(proofs) => proofs,
-                Err(refused) => return Ok(Proven::Said(refused.into())),
+                Err(refused) => return Ok(ProofOutcome::Said(refused.into())),
             },
-            Ok(keys) => keys.into_iter().map(Proof::Key).collect(),
+            Ok(keys) => keys.into_iter().map(IdentityProof::Key).collect(),
         };
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: challenge.version,
             covered: challenge.covered(),
             signed_response: answer.signed_response,
@@ -593,18 +568,18 @@ impl Service {
         for proof in &proofs {
             let index = proof.index(claim);
             let identity = if promotes { Reference { index, ..claim } } else { claim };
-            if outlook.decide(&snapshot, rules, asked, Who::Claims(identity))?.is_not_permitted() {
+            if outlook.decide(&snapshot, rules, asked, Requester::Claims(identity))?.is_not_permitted() {
                 continue;
             }
             let checked = match proof {
-                Proof::Key(key) => match self.check(&answered, kind, key, origin) {
+                IdentityProof::Key(key) => match self.check(&answered, kind, key, origin) {
                     Some(checked) => checked,
-                    None => return Ok(Proven::Said(TOO_MUCH_WAITS.into())),
+                    None => return Ok(ProofOutcome::Said(TOO_MUCH_WAITS.into())),
                 },
-                Proof::Told(_) => proof.check(&answered, kind),
+                IdentityProof::Told(_) => proof.check(&answered, kind),
             };
             if checked == Err(VerifyError::Work) {
-                return Ok(Proven::Said(TOO_MUCH_WORK.into()));
+                return Ok(ProofOutcome::Said(TOO_MUCH_WORK.into()));
             }
             if checked.is_ok() {
                 if let Some(sessions) = &self.sessions {
@@ -613,21 +588,21 @@ impl Service {
                     let is_any = claim.index == 0 && kind == auth::PUBLIC_KEY;
                     sessions.authenticate(came, claim, if is_any { index } else { claim.index });
                 }
-                let who = Who::Is(identity);
+                let who = Requester::Is(identity);
                 let decision = outlook.decide(&snapshot, rules, asked, who)?;
                 let said = self.carry_out(decision, snapshot, &challenge.request, asked, who, outlook)?;
-                return Ok(Proven::Said(said.unwrap_or_else(|| wrong_key(claim))));
+                return Ok(ProofOutcome::Said(said.unwrap_or_else(|| wrong_key(claim))));
             }
             if let Some(suggested) = proof.older_form(challenge, answer) {
-                return Ok(Proven::Older(suggested));
+                return Ok(ProofOutcome::Older(suggested));
             }
             if checked.is_err_and(|error| error.is_unreadable()) {
-                return Ok(Proven::Said(UNREADABLE_ANSWER.into()));
+                return Ok(ProofOutcome::Said(UNREADABLE_ANSWER.into()));
             }
             refusal = None;
         }
-        Ok(Proven::Said(match refusal {
-            Some(Decision::Answer(answer)) => answer.into(),
+        Ok(ProofOutcome::Said(match refusal {
+            Some(OperationDecision::Answer(answer)) => answer.into(),
             _ => wrong_key(claim),
         }))
     }
@@ -635,40 +610,45 @@ impl Service {
     /// Whether an answer was made with `key`, of type `kind`; `None` where too much of such work waits.
     fn check(
         &self,
-        answered: &Answered<'_>,
+        answered: &ChallengeProof<'_>,
         kind: &[u8],
-        key: &Key,
-        origin: Origin,
+        key: &CandidateKey,
+        origin: RequestOrigin,
     ) -> Option<Result<(), VerifyError>> {
         let Some(costly) = &self.costly else { return Some(answered.check(kind, &key.data)) };
-        let Answered { version, covered, signed_response, limits } = *answered;
+        let ChallengeProof { version, covered, signed_response, limits } = *answered;
         let cost = cost::check(kind, signed_response, &limits);
         let kind = if kind == auth::PUBLIC_KEY { auth::PUBLIC_KEY } else { auth::SECRET_KEY };
         let (covered, signed_response) = (covered.map(<[u8]>::to_vec), signed_response.to_vec());
         let key = key.data.clone();
         costly.run(origin, cost, move || {
             let covered = [&covered[0][..], &covered[1]];
-            Answered { version, covered, signed_response: &signed_response, limits }.check(kind, &key)
+            ChallengeProof { version, covered, signed_response: &signed_response, limits }.check(kind, &key)
         })
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    fn verify(&self, snapshot: &Snapshot, asked: &Asked<'_>, origin: Origin) -> Result<Said, StoreError> {
+    fn verify(
+        &self,
+        snapshot: &StoreSnapshot,
+        asked: &OperationRequest<'_>,
+        origin: RequestOrigin,
+    ) -> Result<PreparedResponse, StoreError> {
         let in_force = self.in_force();
-        let InForce { rules, effort } = &*in_force;
-        let Request::VerifyChallenge(Verification { identity, nonce, digest, signed_response }) =
+        let ActiveRules { rules, effort } = &*in_force;
+        let Request::VerifyChallenge(VerificationRequest { identity, nonce, digest, signed_response }) =
             asked.request
         else {
-            return Ok(Answer::Verdict(false).into());
+            return Ok(OperationAnswer::Verdict(false).into());
         };
         let kind = auth::SECRET_KEY;
         let keys_tried = cost::keys_max(kind, signed_response, &effort.pbkdf2, effort.keys_tried);
         let keys = match keys(snapshot, rules, identity, kind, keys_tried) {
             Ok(keys) => keys,
-            Err(NotHere::Elsewhere) => Vec::new(),
+            Err(NotHere::Remote) => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
         };
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: asked.version,
             covered: [nonce, digest.digest],
             signed_response,
@@ -678,16 +658,24 @@ impl Service {
         for key in &keys {
             match self.check(&answered, kind, key, origin) {
                 None => return Ok(TOO_MUCH_WAITS.into()),
-                Some(Ok(())) => return Ok(Answer::Verdict(true).into()),
+                Some(Ok(())) => return Ok(OperationAnswer::Verdict(true).into()),
                 Some(Err(error)) => is_readable &= !error.is_unreadable(),
             }
         }
         // As deployed: the vectors' `verify_auth_secret_md5_old`.
-        Ok(if is_readable { Answer::Verdict(false).into() } else { Said::Unreadable(UNREADABLE) })
+        Ok(if is_readable {
+            OperationAnswer::Verdict(false).into()
+        } else {
+            PreparedResponse::Unreadable(UNREADABLE)
+        })
     }
 
     /// The state of the server.
-    fn status(&self, snapshot: &Snapshot, asked: &Asked<'_>) -> Result<Answer, StoreError> {
+    fn status(
+        &self,
+        snapshot: &StoreSnapshot,
+        asked: &OperationRequest<'_>,
+    ) -> Result<OperationAnswer, StoreError> {
         let (requests, ms) = (self.counters.requests_count(), self.started.elapsed().as_millis());
         let server = format!("runtime={ms}; numreqs={requests}");
         let replication = format!("{{\"latestTxnId\":{}}}", snapshot.last_id()?);
@@ -699,49 +687,57 @@ impl Service {
             Value { permissions: Permissions::ADMIN_READ, ..value }.encode(&mut bytes);
         }
         let handle = asked.request.handle().unwrap_or_default().to_vec();
-        Ok(Answer::Values(handle, texts.len(), bytes))
+        Ok(OperationAnswer::Values(handle, texts.len(), bytes))
     }
 
     /// What is said when the store does not do its part.
-    fn failed(&self, error: &StoreError) -> Refused {
+    fn failed(&self, error: &StoreError) -> OperationRefusal {
         match error {
-            StoreError::Busy => Refused::new(
+            StoreError::Busy => OperationRefusal::new(
                 ResponseCode::SERVER_BUSY,
                 "Too many changes wait to be written; ask again later.",
             ),
-            StoreError::Failed => {
-                Refused::new(ResponseCode::SERVER_READ_ONLY, "This server cannot write at the moment.")
-            }
+            StoreError::Failed => OperationRefusal::new(
+                ResponseCode::SERVER_READ_ONLY,
+                "This server cannot write at the moment.",
+            ),
             error => {
                 self.counters.store_errors.inc();
                 tracing::error!(%error, "a request could not be answered");
-                Refused::new(ResponseCode::ERROR, "Server error processing request, see server logs")
+                OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs")
             }
         }
     }
 
     /// Counts what was said, and writes down who did what.
-    fn note(&self, asked: &Opened<'_>, by: By<'_>, source: SocketAddr, said: &Said) {
+    fn note(
+        &self,
+        asked: &OpenedRequest<'_>,
+        by: RequestIdentity<'_>,
+        source: SocketAddr,
+        said: &PreparedResponse,
+    ) {
         let (code, text) = match said {
-            Said::Answer(Answer::Refused(refused)) | Said::Unreadable(refused) => {
-                (refused.code, &*refused.text)
+            PreparedResponse::Answer(OperationAnswer::Refused(refused))
+            | PreparedResponse::Unreadable(refused) => (refused.code, &*refused.text),
+            PreparedResponse::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
+            PreparedResponse::Answer(_) | PreparedResponse::List(..) | PreparedResponse::Session(..) => {
+                (ResponseCode::SUCCESS, "")
             }
-            Said::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
-            Said::Answer(_) | Said::List(..) | Said::Session(..) => (ResponseCode::SUCCESS, ""),
         };
         self.counters.answered(asked.op_code(), code);
         let (identity, is_of_interest) = match by {
             // Whoever asks without a name and is refused could fill the disk with it.
-            By::Nobody => (None, asked.op_code().is_admin() && code == ResponseCode::SUCCESS),
-            By::Known(identity) => (Some(identity), asked.op_code().is_admin()),
-            By::Claimed(identity) => (Some(identity), true),
+            RequestIdentity::Nobody => (None, asked.op_code().is_admin() && code == ResponseCode::SUCCESS),
+            RequestIdentity::Known(identity) => (Some(identity), asked.op_code().is_admin()),
+            RequestIdentity::Claimed(identity) => (Some(identity), true),
         };
-        if is_of_interest && !matches!(said, Said::Challenge(..)) {
+        if is_of_interest && !matches!(said, PreparedResponse::Challenge(..)) {
             let handle = match said {
-                Said::Answer(Answer::Created(handle, _)) => handle,
+                PreparedResponse::Answer(OperationAnswer::Created(handle, _)) => handle,
                 _ => asked.request.handle().unwrap_or_default(),
             };
-            let changed = matches!(said, Said::Answer(answer) if answer.effect().changed);
+            let changed = matches!(said, PreparedResponse::Answer(answer) if answer.effect().changed);
             let op_code = asked.op_code();
             self.audit.write(&AuditLine { source, identity, op_code, handle, code, text, changed });
         }
@@ -759,26 +755,14 @@ impl Service {
     }
 }
 
-impl From<Answer> for Said {
-    fn from(answer: Answer) -> Self {
-        Self::Answer(answer)
-    }
-}
-
-impl From<Refused> for Said {
-    fn from(refused: Refused) -> Self {
-        Self::Answer(Answer::Refused(refused))
-    }
-}
-
-fn wrong_key(identity: Reference<'_>) -> Said {
+fn wrong_key(identity: Reference<'_>) -> PreparedResponse {
     let text =
         format!("The answer is not made with a key of {}:{}.", identity.index, Handle(identity.handle));
-    Refused { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }.into()
+    OperationRefusal { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }.into()
 }
 
-fn asked<'a>(opened: &Opened<'a>, random: [u8; 16], now_unix_s: u32) -> Asked<'a> {
-    Asked {
+fn asked<'a>(opened: &OpenedRequest<'a>, random: [u8; 16], now_unix_s: u32) -> OperationRequest<'a> {
+    OperationRequest {
         request: opened.request,
         flags: opened.flags(),
         version: opened.version,

@@ -2,14 +2,14 @@
 //!
 //! This is where a message of a session becomes a plain one whose sender is known.
 
-use crate::operation::Refused;
+use crate::operation::OperationRefusal;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 
 /// A message that was taken apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Opened<'a> {
+pub struct OpenedRequest<'a> {
     /// The version to answer in.
     pub version: Version,
     /// The session, or the challenge that is answered; 0 for none.
@@ -24,20 +24,21 @@ pub struct Opened<'a> {
 
 /// Why a message is not decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum OpeningFailure {
     /// It gets an answer that has no request to refer to.
-    Answered(OpCode, Refused),
+    Answered(OpCode, OperationRefusal),
     /// It is somebody's answer to something unreadable. To answer that could go on for ever.
     Dropped,
 }
 
 /// The request cannot be read; the text is that of deployed servers.
-pub(super) const UNREADABLE: Refused =
-    Refused::new(ResponseCode::ERROR, "Server error processing request, see server logs");
-const TOO_SHORT: Refused = Refused::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
+pub(super) const UNREADABLE: OperationRefusal =
+    OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs");
+const TOO_SHORT: OperationRefusal =
+    OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
 
-impl From<Refused> for Unopened {
-    fn from(refused: Refused) -> Self {
+impl From<OperationRefusal> for OpeningFailure {
+    fn from(refused: OperationRefusal) -> Self {
         Self::Answered(OpCode::RESERVED, refused)
     }
 }
@@ -46,7 +47,7 @@ impl From<Refused> for Unopened {
 ///
 /// # Errors
 /// When it is no request that can be acted on.
-pub fn open(message: &[u8]) -> Result<Opened<'_>, Unopened> {
+pub fn open(message: &[u8]) -> Result<OpenedRequest<'_>, OpeningFailure> {
     let (envelope, rest) = Envelope::split(message).map_err(|_| TOO_SHORT)?;
     let rest = &rest[..rest.len().min(envelope.message_len as usize)];
     if rest.len() < Header::LEN {
@@ -54,11 +55,11 @@ pub fn open(message: &[u8]) -> Result<Opened<'_>, Unopened> {
     }
     if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
         return Err(match envelope.session_id > 0 {
-            true => Refused::new(
+            true => OperationRefusal::new(
                 ResponseCode::SESSION_TIMEOUT,
                 "Session information not available or time out. Unable to decrypt request message.",
             ),
-            false => Refused::new(
+            false => OperationRefusal::new(
                 ResponseCode::SESSION_FAILED,
                 "Invalid session id. Unable to decrypt request message.",
             ),
@@ -69,20 +70,20 @@ pub fn open(message: &[u8]) -> Result<Opened<'_>, Unopened> {
     let Header { op_code, response_code, .. } = message.header;
     if response_code != ResponseCode::RESERVED {
         return Err(match envelope.request_id == UNREADABLE_REQUEST_ID {
-            true => Unopened::Dropped,
+            true => OpeningFailure::Dropped,
             false => UNREADABLE.into(),
         });
     }
     if op_code == OpCode::RESERVED {
         let text = "Unknown opCode in message: 0";
-        return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
+        return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
     }
     // The operation that no server ever knew is one of these, and so is each whose body is none.
     let request = Request::decode(op_code, envelope.version, message.body).map_err(|_| UNREADABLE)?;
     if matches!(request, Request::Unknown(..)) {
         return Err(UNREADABLE.into());
     }
-    Ok(Opened {
+    Ok(OpenedRequest {
         version: envelope.answer_version(),
         session_id: envelope.session_id,
         request_id: envelope.request_id,
@@ -94,7 +95,7 @@ pub fn open(message: &[u8]) -> Result<Opened<'_>, Unopened> {
 /// The request id of an answer to what could not be read.
 pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
-impl Opened<'_> {
+impl OpenedRequest<'_> {
     /// The flags of the request.
     #[must_use]
     pub const fn flags(&self) -> OpFlags {

@@ -2,17 +2,18 @@
 //!
 //! This is where an answer in a session gets its MAC and is encrypted.
 
-use super::opening::{Opened, UNREADABLE_REQUEST_ID};
-use crate::operation::{Answer, Refused};
+use super::opening::{OpenedRequest, UNREADABLE_REQUEST_ID};
+use crate::operation::{Lister, OperationAnswer, OperationRefusal};
+use crate::store::StoreSnapshot;
 use handle_auth::challenge::request_digest;
-use handle_auth::challenges::Pending;
+use handle_auth::challenges::SessionChallenge;
 use handle_auth::message::sign_message;
 use handle_auth::{Digest, PrivateKey};
 use handle_process::site::SiteRecord;
-use handle_proto::code::DigestAlgorithm;
+use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
 use handle_proto::limit::MESSAGE_EXPIRATION_S;
-use handle_proto::wire::admin::{Created, Listing};
-use handle_proto::wire::auth::{Challenge, Verdict};
+use handle_proto::wire::admin::{CreatedHandle, Listing};
+use handle_proto::wire::auth::{Challenge, VerificationAnswer};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::failure::Failure;
@@ -22,7 +23,7 @@ use handle_proto::wire::referral::Referral;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
-use handle_sessions::Sealing;
+use handle_sessions::AnswerSealer;
 
 /// What a reply repeats of its request.
 #[derive(Clone, Debug)]
@@ -36,13 +37,13 @@ pub struct ReplyTo {
     recursion_count: u8,
     digest: Digest,
     /// The session that it is said in.
-    session: Option<Sealing>,
+    session: Option<AnswerSealer>,
 }
 
 impl ReplyTo {
     /// A reply to `opened`.
     #[must_use]
-    pub fn new(opened: &Opened<'_>) -> Self {
+    pub fn new(opened: &OpenedRequest<'_>) -> Self {
         Self {
             version: opened.version,
             suggested: Version::CURRENT,
@@ -59,7 +60,7 @@ impl ReplyTo {
     /// The same, in a session if there is one. What sets a session up, or its key, is not in one yet, though sent under
     /// the number of an old one.
     #[must_use]
-    pub fn in_session(self, session: Option<Sealing>) -> Self {
+    pub fn in_session(self, session: Option<AnswerSealer>) -> Self {
         let sets_up = matches!(self.op_code, OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY);
         Self { session: session.filter(|_| !sets_up), ..self }
     }
@@ -67,7 +68,11 @@ impl ReplyTo {
     /// A reply to the sender of `answer`, about `original`, whose challenge it has answered; in `session`, if it came in
     /// one.
     #[must_use]
-    pub fn about(original: &Opened<'_>, answer: &Opened<'_>, session: Option<Sealing>) -> Self {
+    pub fn about(
+        original: &OpenedRequest<'_>,
+        answer: &OpenedRequest<'_>,
+        session: Option<AnswerSealer>,
+    ) -> Self {
         let version = answer.version;
         let digest = request_digest(version, original.message.covered);
         let session_id = if session.is_some() { answer.session_id } else { 0 };
@@ -96,30 +101,40 @@ impl ReplyTo {
 
 /// Makes messages of answers.
 #[derive(Debug)]
-pub struct Sealer {
+pub struct ReplySealer {
     /// The key that signs; without it nothing is signed.
     pub key: Option<PrivateKey>,
 }
 
-impl Sealer {
+impl ReplySealer {
     /// The message that says `answer`.
     #[must_use]
-    pub fn answer(&self, to: &ReplyTo, site: &SiteRecord, answer: &Answer, now_unix_s: u32) -> Vec<u8> {
+    pub fn answer(
+        &self,
+        to: &ReplyTo,
+        site: &SiteRecord,
+        answer: &OperationAnswer,
+        now_unix_s: u32,
+    ) -> Vec<u8> {
         let values = |count: usize, bytes| Values::from_encoded(count, bytes).unwrap_or(Values::EMPTY);
         let success = ResponseCode::SUCCESS;
         let (code, response) = match answer {
-            Answer::Done(_) => (success, Response::Done),
-            Answer::Created(handle, _) => (success, Response::Created(Created { handle: Some(handle) })),
-            Answer::Values(handle, count, bytes) => {
-                (success, Response::Answer(query::Answer { handle, values: values(*count, bytes) }))
+            OperationAnswer::Done(_) => (success, Response::Done),
+            OperationAnswer::Created(handle, _) => {
+                (success, Response::Created(CreatedHandle { handle: Some(handle) }))
             }
-            Answer::Site => (success, Response::SiteInfo(site.as_bytes())),
-            Answer::Verdict(is_valid) => (success, Response::Verdict(Verdict { is_valid: *is_valid })),
-            Answer::Referral(count, bytes) => {
+            OperationAnswer::Values(handle, count, bytes) => {
+                (success, Response::Answer(query::QueryAnswer { handle, values: values(*count, bytes) }))
+            }
+            OperationAnswer::Site => (success, Response::SiteInfo(site.as_bytes())),
+            OperationAnswer::Verdict(is_valid) => {
+                (success, Response::Verdict(VerificationAnswer { is_valid: *is_valid }))
+            }
+            OperationAnswer::Referral(count, bytes) => {
                 let referral = Referral { handle: b"", values: Some(values(*count, bytes)) };
                 (ResponseCode::PREFIX_REFERRAL, Response::Referral(referral))
             }
-            Answer::Refused(refused) => (refused.code, failure(refused)),
+            OperationAnswer::Refused(refused) => (refused.code, failure(refused)),
         };
         // As deployed servers do: `administration/create_overwrite` shows the flag of a record that was replaced.
         let flags = match answer.effect().replaced {
@@ -156,7 +171,7 @@ impl Sealer {
         to: &ReplyTo,
         site: &SiteRecord,
         id: i32,
-        pending: &Pending,
+        pending: &SessionChallenge,
         now_unix_s: u32,
     ) -> Vec<u8> {
         // A challenge carries the digest, asked for or not; nothing was overwritten, and no name made.
@@ -251,7 +266,7 @@ impl Sealer {
             },
         };
         let mut sealed = sealed.unwrap_or_else(|too_long| {
-            let refused = Refused { code: ResponseCode::ERROR, text: too_long.to_string().into() };
+            let refused = OperationRefusal { code: ResponseCode::ERROR, text: too_long.to_string().into() };
             let reply = Reply { code: refused.code, digest: None, response: failure(&refused) };
             MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
         });
@@ -274,15 +289,39 @@ fn shows_private(response: &Response<'_>) -> bool {
     matches!(response, Response::Answer(answer) if answer.values.iter().any(|value| !value.is_public()))
 }
 
-fn failure(refused: &Refused) -> Response<'_> {
+fn failure(refused: &OperationRefusal) -> Response<'_> {
     Response::Failure(Failure { message: refused.text.as_bytes() })
 }
 
 /// An answer to what could not be read: in the oldest form there is, with no request to refer to.
 #[must_use]
-pub fn unreadable(op_code: OpCode, refused: &Refused, now_unix_s: u32) -> Vec<u8> {
+pub fn unreadable(op_code: OpCode, refused: &OperationRefusal, now_unix_s: u32) -> Vec<u8> {
     let envelope = Envelope { version: Version::COMPATIBLE, ..Envelope::request(UNREADABLE_REQUEST_ID) };
     let header = Header::request(op_code, OpFlags::PLAIN_REQUEST, now_unix_s);
     let reply = Reply { code: refused.code, digest: None, response: failure(refused) };
     MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
+}
+
+/// What is to be said, before it is a message.
+pub(super) enum PreparedResponse {
+    Answer(OperationAnswer),
+    List(Lister, Box<StoreSnapshot>),
+    /// The number of a challenge, and what it says.
+    Challenge(i32, SessionChallenge),
+    /// A new session: its number, and what its client is told.
+    Session(i32, KeyExchangeMode, Vec<u8>),
+    /// That it cannot be read, and not which request it was.
+    Unreadable(OperationRefusal),
+}
+
+impl From<OperationAnswer> for PreparedResponse {
+    fn from(answer: OperationAnswer) -> Self {
+        Self::Answer(answer)
+    }
+}
+
+impl From<OperationRefusal> for PreparedResponse {
+    fn from(refused: OperationRefusal) -> Self {
+        Self::Answer(OperationAnswer::Refused(refused))
+    }
 }

@@ -1,56 +1,65 @@
 //! Requests about sessions, and what a request in one has to show. RFC 3652 section 3.8.
 
-use super::opening::Opened;
+use super::opening::OpenedRequest;
 use super::reply::ReplyTo;
-use super::{Said, Service, TOO_MANY_CHALLENGES, new_challenge};
-use crate::operation::{Answer, Effect, Refused};
-use handle_auth::challenges::Challenge;
-use handle_auth::source::Origin;
+use super::{AdminService, PreparedResponse, TOO_MANY_CHALLENGES, new_challenge};
+use crate::operation::{OperationAnswer, OperationRefusal, WriteEffect};
+use handle_auth::challenges::IssuedChallenge;
+use handle_auth::source::RequestOrigin;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
 use handle_proto::{ResponseCode, Version};
-use handle_sessions::front::KeyExchangeWork;
-use handle_sessions::{Came, Reject};
+use handle_sessions::endpoint::KeyExchangeWork;
+use handle_sessions::{IncomingMessage, MessageRejection};
 use std::net::SocketAddr;
 
 // Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl` and `credentials.jsonl`.
 /// What was encrypted cannot be read, or nothing in it tells who wrote it.
-pub(super) const UNDECRYPTABLE: Refused = Refused::new(
+pub(super) const UNDECRYPTABLE: OperationRefusal = OperationRefusal::new(
     ResponseCode::SESSION_FAILED,
     "Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer",
 );
-pub(super) const UNKNOWN: Refused =
-    Refused::new(ResponseCode::SESSION_TIMEOUT, "Invalid session id or session time out. Please try again.");
-const NONE_NAMED: Refused = Refused::new(ResponseCode::SESSION_TIMEOUT, "Can not get session info.");
-const NO_SESSIONS: Refused = Refused::new(ResponseCode::SESSION_FAILED, "This server has no sessions.");
-const OTHER_EXCHANGE: Refused =
-    Refused::new(ResponseCode::SESSION_FAILED, "Session keys are exchanged by Diffie-Hellman only.");
-const WRONG_MAC: Refused = Refused::new(ResponseCode::INVALID_SESSION_KEY, "Session authentication failed.");
-const NO_MAC: Refused = Refused::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
+pub(super) const UNKNOWN: OperationRefusal = OperationRefusal::new(
+    ResponseCode::SESSION_TIMEOUT,
+    "Invalid session id or session time out. Please try again.",
+);
+const NONE_NAMED: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SESSION_TIMEOUT, "Can not get session info.");
+const NO_SESSIONS: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SESSION_FAILED, "This server has no sessions.");
+const OTHER_EXCHANGE: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SESSION_FAILED, "Session keys are exchanged by Diffie-Hellman only.");
+const WRONG_MAC: OperationRefusal =
+    OperationRefusal::new(ResponseCode::INVALID_SESSION_KEY, "Session authentication failed.");
+const NO_MAC: OperationRefusal =
+    OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
 
 /// What is said to a message whose MAC is wrong, or has come before.
-pub(super) fn not_accepted(came: &Came<'_>, opened: &Opened<'_>) -> Option<Said> {
+pub(super) fn not_accepted(
+    came: &IncomingMessage<'_>,
+    opened: &OpenedRequest<'_>,
+) -> Option<PreparedResponse> {
     match came.proof() {
         Ok(_) => None,
-        Err(Reject::WrongMac) => Some(WRONG_MAC.into()),
-        Err(Reject::Replayed(counter)) => {
+        Err(MessageRejection::WrongMac) => Some(WRONG_MAC.into()),
+        Err(MessageRejection::Replayed(counter)) => {
             let text = format!("Duplicate session counter {counter} in session {}", opened.session_id);
             let code = ResponseCode::SESSION_MESSAGE_REJECTED;
-            Some(Refused { code, text: text.into() }.into())
+            Some(OperationRefusal { code, text: text.into() }.into())
         }
     }
 }
 
-impl Service {
+impl AdminService {
     /// What is said to a request about sessions, and to one in a session that is not in order; `None` where the request is
     /// to be decided.
     pub(super) fn about_sessions(
         &self,
-        came: &Came<'_>,
-        opened: &Opened<'_>,
+        came: &IncomingMessage<'_>,
+        opened: &OpenedRequest<'_>,
         source: SocketAddr,
-    ) -> Option<Said> {
+    ) -> Option<PreparedResponse> {
         if let Some(said) = not_accepted(came, opened) {
             return Some(said);
         }
@@ -66,36 +75,41 @@ impl Service {
                 if let Some(sessions) = &self.sessions {
                     sessions.end(opened.session_id);
                 }
-                Answer::Done(Effect::NONE).into()
+                OperationAnswer::Done(WriteEffect::NONE).into()
             }
             _ => return None,
         })
     }
 
     /// Sets a session up. RFC 3652 section 3.8.1.
-    fn set_up(&self, opened: &Opened<'_>, setup: &SessionSetup<'_>, source: SocketAddr) -> Said {
+    fn set_up(
+        &self,
+        opened: &OpenedRequest<'_>,
+        setup: &SessionSetup<'_>,
+        source: SocketAddr,
+    ) -> PreparedResponse {
         let Some(sessions) = &self.sessions else { return NO_SESSIONS.into() };
         let is_taken = |number| self.challenges().has(number);
-        let origin = Origin::connection(source.ip());
+        let origin = RequestOrigin::connection(source.ip());
         let exchange = |cost, exchange: KeyExchangeWork| match &self.costly {
             Some(costly) => costly.run(origin, cost, exchange),
             None => Some(exchange()),
         };
         match sessions.set_up(setup, opened.version, origin, is_taken, exchange) {
-            Ok((id, data)) => Said::Session(id, setup.exchange.mode(), data),
-            Err(error) => Refused { code: error.code(), text: error.to_string().into() }.into(),
+            Ok((id, data)) => PreparedResponse::Session(id, setup.exchange.mode(), data),
+            Err(error) => OperationRefusal { code: error.code(), text: error.to_string().into() }.into(),
         }
     }
 
     /// Asks in a session who wants to know; a copy of the request gets the challenge that waits.
     pub(super) fn challenge_in_session(
         &self,
-        came: &Came<'_>,
-        opened: &Opened<'_>,
+        came: &IncomingMessage<'_>,
+        opened: &OpenedRequest<'_>,
         to: &ReplyTo,
         nonce: [u8; NONCE_LEN],
         source: SocketAddr,
-    ) -> Said {
+    ) -> PreparedResponse {
         if came.proof() != Ok(true) {
             return NO_MAC.into();
         }
@@ -104,9 +118,14 @@ impl Service {
     }
 
     /// Has `challenge` wait in the session `id`.
-    pub(super) fn issue_in_session(&self, id: i32, challenge: Challenge, source: SocketAddr) -> Said {
-        let origin = Origin::connection(source.ip());
+    pub(super) fn issue_in_session(
+        &self,
+        id: i32,
+        challenge: IssuedChallenge,
+        source: SocketAddr,
+    ) -> PreparedResponse {
+        let origin = RequestOrigin::connection(source.ip());
         let issued = self.challenges().issue_in_session(id, origin, challenge, self.now_ms());
-        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |pending| Said::Challenge(id, pending))
+        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |pending| PreparedResponse::Challenge(id, pending))
     }
 }

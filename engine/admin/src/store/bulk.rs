@@ -2,7 +2,7 @@
 
 use super::sorter::Sorter;
 use super::transaction::Transaction;
-use super::{Records as _, Store, StoreError, key};
+use super::{Store, StoreError, StoreRecords as _, key};
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::{Value, Values};
 use std::path::Path;
@@ -35,7 +35,7 @@ pub struct BulkCounts {
 
 /// Why a record cannot be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum UnfitRecord {
     /// The handle has more bytes than one may have.
     HandleTooLong,
     /// There are more values than a record may have.
@@ -46,7 +46,7 @@ pub enum Unfit {
     DuplicateIndex(i32),
 }
 
-impl std::fmt::Display for Unfit {
+impl std::fmt::Display for UnfitRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::HandleTooLong => write!(f, "the handle has more than {HANDLE_LEN_MAX} bytes"),
@@ -57,26 +57,26 @@ impl std::fmt::Display for Unfit {
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for UnfitRecord {}
 
 /// Whether `values` can be the record of `handle`: the bounds that every record in the store keeps.
 ///
 /// # Errors
 /// Says which one they do not keep.
-pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) -> Result<(), Unfit> {
+pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) -> Result<(), UnfitRecord> {
     if handle.len() > HANDLE_LEN_MAX {
-        return Err(Unfit::HandleTooLong);
+        return Err(UnfitRecord::HandleTooLong);
     }
     let mut seen = std::collections::BTreeSet::new();
     for value in values {
         if value.index < 1 {
-            return Err(Unfit::BadIndex(value.index));
+            return Err(UnfitRecord::BadIndex(value.index));
         }
         if !seen.insert(value.index) {
-            return Err(Unfit::DuplicateIndex(value.index));
+            return Err(UnfitRecord::DuplicateIndex(value.index));
         }
         if seen.len() > VALUES_COUNT_MAX {
-            return Err(Unfit::TooManyValues);
+            return Err(UnfitRecord::TooManyValues);
         }
     }
     Ok(())
@@ -125,9 +125,9 @@ impl<'s> Bulk<'s> {
             transaction.begin_log_anew()?;
             homed.iter().try_for_each(|prefix| transaction.home_unlogged(prefix))
         })?;
-        let mut batch = Batch::default();
+        let mut batch = BulkBatch::default();
         let keeps_existing = self.keeps_existing;
-        let mut write = |batch: &mut Batch| {
+        let mut write = |batch: &mut BulkBatch| {
             let begun = inner.begin_write()?;
             {
                 let mut transaction = Transaction::new(&begun, inner.folds, &inner.config.file)?;
@@ -162,13 +162,13 @@ impl<'s> Bulk<'s> {
 
 /// Records of one commit.
 #[derive(Debug, Default)]
-struct Batch {
+struct BulkBatch {
     bytes: Vec<u8>,
     /// Where keys and values end.
     ends: Vec<(usize, usize)>,
 }
 
-impl Batch {
+impl BulkBatch {
     fn push(&mut self, key: &[u8], values: &[u8]) {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();

@@ -1,9 +1,9 @@
 //! Whether what is stored fits together, and how much it is.
 
-use super::Records as _;
-use super::record::Record;
-use super::snapshot::Snapshot;
-use super::transaction::Content;
+use super::StoreRecords as _;
+use super::record::StoreRecord;
+use super::snapshot::StoreSnapshot;
+use super::transaction::RecordContent;
 use super::{StoreError, check_record, is_responsible, key};
 use handle_proto::Handle;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use std::fmt;
 
 /// Counts and sizes of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Stats {
+pub struct StoreStats {
     /// Records.
     pub records: u64,
     /// Values in them.
@@ -30,7 +30,7 @@ pub struct Stats {
 
 /// Something that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum StoreFinding {
     /// What is stored under this name is no record.
     DamagedRecord(Vec<u8>),
     /// The name is not the one that the service would look for.
@@ -49,7 +49,7 @@ pub enum Finding {
     LogTime(u64),
 }
 
-impl Finding {
+impl StoreFinding {
     /// Whether something is lost or wrong, not just unusual.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
@@ -57,7 +57,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for StoreFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DamagedRecord(name) => write!(f, "{}: the record does not decode", Handle(name)),
@@ -75,10 +75,10 @@ impl fmt::Display for Finding {
 }
 
 /// What costs nothing to tell.
-pub(super) fn stats(snapshot: &Snapshot) -> Result<Stats, StoreError> {
+pub(super) fn stats(snapshot: &StoreSnapshot) -> Result<StoreStats, StoreError> {
     // Counted when the store was opened, and kept by each change.
     let (values, bytes) = snapshot.content()?.unwrap_or_default();
-    Ok(Stats {
+    Ok(StoreStats {
         values,
         bytes,
         records: snapshot.records_count()?,
@@ -90,13 +90,16 @@ pub(super) fn stats(snapshot: &Snapshot) -> Result<Stats, StoreError> {
 }
 
 /// Reads everything.
-pub(super) fn check(snapshot: &Snapshot, mut found: impl FnMut(Finding)) -> Result<Stats, StoreError> {
-    let mut stats = Stats { values: 0, bytes: 0, ..stats(snapshot)? };
+pub(super) fn check(
+    snapshot: &StoreSnapshot,
+    mut found: impl FnMut(StoreFinding),
+) -> Result<StoreStats, StoreError> {
+    let mut stats = StoreStats { values: 0, bytes: 0, ..stats(snapshot)? };
     for stored in snapshot.records()? {
         let stored = stored?;
         let name = stored.handle();
         let Ok(record) = stored.record() else {
-            found(Finding::DamagedRecord(name.to_vec()));
+            found(StoreFinding::DamagedRecord(name.to_vec()));
             continue;
         };
         stats.values += record.values.len() as u64;
@@ -108,58 +111,62 @@ pub(super) fn check(snapshot: &Snapshot, mut found: impl FnMut(Finding)) -> Resu
 }
 
 /// Reads all records, and counts what is in them. A record that is damaged counts by its bytes.
-pub(super) fn count(snapshot: &Snapshot) -> Result<Content, StoreError> {
-    let mut content = Content::default();
+pub(super) fn count(snapshot: &StoreSnapshot) -> Result<RecordContent, StoreError> {
+    let mut content = RecordContent::default();
     for stored in snapshot.records()? {
         let stored = stored?;
-        content.add(Content::of(stored.handle(), stored.bytes()));
+        content.add(RecordContent::of(stored.handle(), stored.bytes()));
     }
     Ok(content)
 }
 
 fn check_one(
-    snapshot: &Snapshot,
+    snapshot: &StoreSnapshot,
     name: &[u8],
-    record: &Record<'_>,
+    record: &StoreRecord<'_>,
     last_id: u64,
-    found: &mut impl FnMut(Finding),
+    found: &mut impl FnMut(StoreFinding),
 ) -> Result<(), StoreError> {
     if key(name, snapshot.folds()) != name {
-        found(Finding::WrongName(name.to_vec()));
+        found(StoreFinding::WrongName(name.to_vec()));
     }
     if let Err(why) = check_record(name, record.values.iter()) {
-        found(Finding::UnfitRecord(name.to_vec(), why.to_string()));
+        found(StoreFinding::UnfitRecord(name.to_vec(), why.to_string()));
     }
     if record.id > last_id {
-        found(Finding::FromTheFuture(name.to_vec()));
+        found(StoreFinding::FromTheFuture(name.to_vec()));
     }
     if !is_responsible(snapshot, name)? {
-        found(Finding::NotHomed(name.to_vec()));
+        found(StoreFinding::NotHomed(name.to_vec()));
     }
     Ok(())
 }
 
-fn check_log(snapshot: &Snapshot, stats: &Stats, mut found: impl FnMut(Finding)) -> Result<(), StoreError> {
+fn check_log(
+    snapshot: &StoreSnapshot,
+    stats: &StoreStats,
+    mut found: impl FnMut(StoreFinding),
+) -> Result<(), StoreError> {
     let (mut next_id, mut unix_ms) = (stats.log_base + 1, 0);
     for entry in snapshot.log_after(0)? {
         let entry = match entry {
             Err(StoreError::Damaged(_)) => {
-                found(Finding::DamagedLog);
+                found(StoreFinding::DamagedLog);
                 next_id += 1;
                 continue;
             }
             entry => entry?,
         };
         if entry.id != next_id {
-            found(Finding::LogGap(entry.id));
+            found(StoreFinding::LogGap(entry.id));
         }
         if entry.unix_ms < unix_ms {
-            found(Finding::LogTime(entry.id));
+            found(StoreFinding::LogTime(entry.id));
         }
         (next_id, unix_ms) = (entry.id + 1, entry.unix_ms);
     }
     if next_id != stats.last_transaction + 1 {
-        found(Finding::LogGap(stats.last_transaction));
+        found(StoreFinding::LogGap(stats.last_transaction));
     }
     Ok(())
 }

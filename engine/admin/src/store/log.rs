@@ -4,7 +4,7 @@ use super::StoreError;
 
 /// What a transaction did, with the numbers that mirrors are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum LogAction {
     /// A handle was created.
     Create = 1,
     /// A handle was deleted.
@@ -17,7 +17,7 @@ pub enum Action {
     Unhome = 5,
 }
 
-impl Action {
+impl LogAction {
     const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Create,
@@ -44,13 +44,13 @@ pub struct LogEntry {
     /// When, in milliseconds since 1970; never earlier than the one before.
     pub unix_ms: u64,
     /// What was done.
-    pub action: Action,
+    pub action: LogAction,
     /// The handle as stored; for prefixes the name of their record.
     pub handle: Vec<u8>,
 }
 
 impl LogEntry {
-    pub(super) fn encode(unix_ms: u64, action: Action, handle: &[u8]) -> Vec<u8> {
+    pub(super) fn encode(unix_ms: u64, action: LogAction, handle: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(9 + handle.len());
         bytes.extend_from_slice(&unix_ms.to_be_bytes());
         bytes.push(action as u8);
@@ -65,7 +65,7 @@ impl LogEntry {
         Ok(Self {
             id,
             unix_ms: u64::from_be_bytes(*unix_ms),
-            action: Action::from_number(action).ok_or(NO_ENTRY)?,
+            action: LogAction::from_number(action).ok_or(NO_ENTRY)?,
             handle: handle.to_vec(),
         })
     }
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn entries_round_trip_whatever_they_say() {
         for number in 0..=255 {
-            let Some(action) = Action::from_number(number) else { continue };
+            let Some(action) = LogAction::from_number(number) else { continue };
             assert_eq!(action as u8, number);
             let bytes = LogEntry::encode(77, action, b"10.1/a");
             let entry = LogEntry { id: 5, unix_ms: 77, action, handle: b"10.1/a".to_vec() };

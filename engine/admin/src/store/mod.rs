@@ -2,7 +2,7 @@
 //!
 //! - What is acknowledged is durable: a change returns when the transaction it is part of has been synced. Changes
 //!   that wait at the same time share one transaction.
-//! - A [`Snapshot`] is the store as it was at one moment, for as long as it is kept.
+//! - A [`StoreSnapshot`] is the store as it was at one moment, for as long as it is kept.
 //! - Every change is in the log, under a number that grows by one: what mirrors and the publisher go by.
 //! - One process at a time; the file is locked.
 //!
@@ -10,14 +10,11 @@
 
 mod bulk;
 mod check;
-#[cfg(test)]
-mod damaged;
 mod error;
-#[cfg(test)]
-mod faults;
 mod guard;
 mod log;
 mod open;
+mod overlay;
 mod record;
 mod schema;
 mod snapshot;
@@ -25,16 +22,16 @@ mod sorter;
 #[cfg(test)]
 mod tests;
 mod transaction;
-mod unwritten;
 mod writer;
 
-pub use bulk::{Bulk, BulkCounts, Unfit, check_record};
-pub use check::{Finding, Stats};
+pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
+pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
-pub use log::{Action, LogEntry};
-pub use record::{Record, RecordBuf};
+pub use log::{LogAction, LogEntry};
+pub use record::{RecordBuf, StoreRecord};
 pub use snapshot::{
-    Changed, Changes, Records, Snapshot, StoredRecord, is_record_of_homed_prefix, is_responsible,
+    ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
+    is_responsible,
 };
 pub use transaction::Transaction;
 
@@ -50,7 +47,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use writer::{Commits, Writer};
+use writer::{CommitQueue, StoreWriter};
 
 /// How the store is kept.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -138,7 +135,7 @@ pub fn key(handle: &[u8], folds: bool) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Store {
     inner: Arc<Inner>,
-    writer: Writer,
+    writer: StoreWriter,
 }
 
 /// What the writer and readers share.
@@ -149,7 +146,7 @@ struct Inner {
     config: StoreConfig,
     folds: bool,
     identity: AtomicU64,
-    commits: Commits,
+    commits: CommitQueue,
 }
 
 impl Inner {
@@ -168,8 +165,8 @@ impl Inner {
         self.guarded(|| Ok(transaction.commit()?))
     }
 
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        self.guarded(|| Snapshot::new(&self.database()?.begin_read()?, self.folds, &self.config.file))
+    fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
+        self.guarded(|| StoreSnapshot::new(&self.database()?.begin_read()?, self.folds, &self.config.file))
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
@@ -259,11 +256,11 @@ impl Store {
 
     fn start(database: Database, config: &StoreConfig) -> Result<Self, StoreError> {
         let (folds, identity) = (schema::folds(&database)?, schema::identity(&database)?.into());
-        let snapshot = Snapshot::new(&database.begin_read()?, folds, &config.file)?;
+        let snapshot = StoreSnapshot::new(&database.begin_read()?, folds, &config.file)?;
         let (last_id, is_counted) = (snapshot.last_id()?, snapshot.content()?.is_some());
         let content = if is_counted { None } else { Some(check::count(&snapshot)?) };
         drop(snapshot);
-        let commits = Commits::new(last_id);
+        let commits = CommitQueue::new(last_id);
         let inner =
             Arc::new(Inner { database: Some(database), config: config.clone(), folds, identity, commits });
         if let Some(content) = content {
@@ -272,7 +269,7 @@ impl Store {
             Transaction::new(&begun, folds, &config.file)?.set_content(content)?;
             inner.commit(begun)?;
         }
-        Ok(Self { writer: Writer::start(&inner)?, inner })
+        Ok(Self { writer: StoreWriter::start(&inner)?, inner })
     }
 
     /// Whether the service folds local names.
@@ -297,7 +294,7 @@ impl Store {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    pub fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
         self.inner.snapshot()
     }
 
@@ -382,11 +379,11 @@ impl Store {
         self.change(move |transaction| transaction.prune_log(unix_ms, most))
     }
 
-    /// Reads everything, and tells what does not fit together: see [`Finding`]. Nothing is changed.
+    /// Reads everything, and tells what does not fit together: see [`StoreFinding`]. Nothing is changed.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn check(&self, found: impl FnMut(Finding)) -> Result<Stats, StoreError> {
+    pub fn check(&self, found: impl FnMut(StoreFinding)) -> Result<StoreStats, StoreError> {
         check::check(&self.snapshot()?, found)
     }
 
@@ -394,7 +391,7 @@ impl Store {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn stats(&self) -> Result<Stats, StoreError> {
+    pub fn stats(&self) -> Result<StoreStats, StoreError> {
         check::stats(&self.snapshot()?)
     }
 }

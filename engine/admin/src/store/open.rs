@@ -1,7 +1,7 @@
 //! Opening the file: what is wrong with it is told, whatever it is.
 
 use super::guard::{SHORT, quietly};
-use super::unwritten::Unwritten;
+use super::overlay::OverlayFile;
 use super::{StoreConfig, StoreError};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageBackend, StorageError};
@@ -46,7 +46,7 @@ pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
     look_through(config, open)?;
     told(config, || {
         let file = FileBackend::new(open(&config.file)?)?;
-        super::builder(config).create_with_backend(Unwritten::new(file)?)
+        super::builder(config).create_with_backend(OverlayFile::new(file)?)
     })
 }
 
@@ -85,9 +85,9 @@ fn told<T>(config: &StoreConfig, open: impl FnOnce() -> Result<T, DatabaseError>
 }
 
 /// What a file of redb begins with: version 3 of its format, as its documentation describes it.
-struct Header([u8; Self::LEN]);
+struct StoreHeader([u8; Self::LEN]);
 
-impl Header {
+impl StoreHeader {
     const LEN: usize = 320;
     /// What every such file begins with.
     const MAGIC: &[u8] = b"redb\x1a\n\xa9\r\n";
@@ -134,22 +134,22 @@ impl Header {
 /// given a file that needs repair and has no other commit, and which keeps what is written in memory. Pages are then read
 /// in the order in which their checksums are known to be right, so nothing of a damaged one is believed.
 pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<(), DatabaseError> {
-    let mut header = Header([0; Header::LEN]);
-    if file.len()? >= Header::LEN as u64 {
+    let mut header = StoreHeader([0; StoreHeader::LEN]);
+    if file.len()? >= StoreHeader::LEN as u64 {
         file.read(0, &mut header.0)?;
     }
-    if !header.0.starts_with(Header::MAGIC) {
+    if !header.0.starts_with(StoreHeader::MAGIC) {
         // In another kind of file, as in one that is shorter, the flags and numbers are none.
         return Err(StorageError::Io(ErrorKind::InvalidData.into()).into());
     }
-    if header.has(Header::UNCLOSED) && !header.has(Header::SYNCED_FIRST) {
+    if header.has(StoreHeader::UNCLOSED) && !header.has(StoreHeader::SYNCED_FIRST) {
         // It is repaired when it is opened: its last commit may be half there, as it was not acknowledged.
         return Ok(());
     }
     let [last, before] = header.slots().map(|slot| header.commit(slot));
-    let is_older = !header.has(Header::UNCLOSED) && last < before;
+    let is_older = !header.has(StoreHeader::UNCLOSED) && last < before;
     header.demand_repair();
-    let file = Unwritten::new(file)?;
+    let file = OverlayFile::new(file)?;
     file.write(0, &header.0)?;
     let mut builder = super::builder(config);
     // Then all checksums are right. What redb would go on with is to read everything again, for what is free.
@@ -201,10 +201,10 @@ mod tests {
             let what = format!("quick repair: {quick_repair}, closed: {is_closed}");
             let bytes = file(quick_repair, is_closed);
             verified(&bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
-            let mut header = Header([0; 320]);
+            let mut header = StoreHeader([0; 320]);
             header.0.copy_from_slice(&bytes[..320]);
-            assert_eq!(header.has(Header::UNCLOSED), !is_closed, "{what}");
-            assert_eq!(header.has(Header::SYNCED_FIRST), quick_repair || is_closed, "{what}");
+            assert_eq!(header.has(StoreHeader::UNCLOSED), !is_closed, "{what}");
+            assert_eq!(header.has(StoreHeader::SYNCED_FIRST), quick_repair || is_closed, "{what}");
             let [last, before] = header.slots().map(|slot| header.commit(slot));
             assert!(last == before + 1, "{what}: {last} after {before}");
         }
@@ -246,12 +246,12 @@ mod tests {
     #[test]
     fn the_commit_before_is_not_taken_for_the_last() {
         let mut bytes = file(true, true);
-        bytes[Header::FLAGS] ^= Header::SECOND;
+        bytes[StoreHeader::FLAGS] ^= StoreHeader::SECOND;
         let error = verified(&bytes).unwrap_err();
         assert!(error.to_string().contains("older commit"), "{error}");
         // Nor where the last one is damaged.
         let mut bytes = file(true, true);
-        let at = Header::SLOTS[usize::from(bytes[Header::FLAGS] & Header::SECOND)].start;
+        let at = StoreHeader::SLOTS[usize::from(bytes[StoreHeader::FLAGS] & StoreHeader::SECOND)].start;
         bytes[at + 20] ^= 1;
         let error = verified(&bytes).unwrap_err();
         assert!(matches!(error, DatabaseError::Storage(StorageError::Corrupted(_))), "{error}");

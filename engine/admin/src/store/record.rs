@@ -8,7 +8,7 @@ pub(super) const HEAD_LEN: usize = 20;
 
 /// A stored record: its values, and when they became what they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct StoreRecord<'a> {
     /// The last transaction that changed it.
     pub id: u64,
     /// When that was, in milliseconds since 1970; each change of a record has a later one.
@@ -17,7 +17,7 @@ pub struct Record<'a> {
     pub values: Values<'a>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> StoreRecord<'a> {
     /// Reads what is stored.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// An owned [`Record`]: what is stored, checked.
+/// An owned [`StoreRecord`]: what is stored, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordBuf(Vec<u8>);
 
@@ -60,14 +60,14 @@ impl RecordBuf {
     /// # Errors
     /// When it is not a record.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, StoreError> {
-        Record::decode(&bytes)?;
+        StoreRecord::decode(&bytes)?;
         Ok(Self(bytes))
     }
 
     /// The record.
     #[must_use]
-    pub fn view(&self) -> Record<'_> {
-        Record::decode(&self.0).expect("checked when it was made")
+    pub fn view(&self) -> StoreRecord<'_> {
+        StoreRecord::decode(&self.0).expect("checked when it was made")
     }
 }
 
@@ -80,10 +80,10 @@ mod tests {
         let mut storage = Vec::new();
         let values =
             Values::build([Value::new(1, b"URL", b"http://a"), Value::new(7, b"", b"")], &mut storage);
-        let record = Record { id: 0x0102_0304_0506_0708, unix_ms: 9, values };
+        let record = StoreRecord { id: 0x0102_0304_0506_0708, unix_ms: 9, values };
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
-        assert_eq!(Record::decode(&bytes).unwrap(), record);
+        assert_eq!(StoreRecord::decode(&bytes).unwrap(), record);
         assert_eq!(record.value(7).unwrap().index, 7);
         assert!(record.value(2).is_none());
         for len in 0..bytes.len() {

@@ -34,10 +34,10 @@ pub(super) const COUNTED_ID: &str = "counted_id";
 pub(super) const PROBE: &str = "probe";
 
 /// Brings a file from one schema to the next.
-pub(super) type Upgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
+pub(super) type SchemaUpgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
 
 /// From schema 1 to 2, from 2 to 3 and so on.
-pub(super) const UPGRADES: &[Upgrade] = &[];
+pub(super) const UPGRADES: &[SchemaUpgrade] = &[];
 
 /// Makes the tables of a new file.
 pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> {
@@ -55,7 +55,7 @@ pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> 
 }
 
 /// Brings the file up to date, in one transaction.
-pub(super) fn upgrade(database: &Database, upgrades: &[Upgrade]) -> Result<(), StoreError> {
+pub(super) fn upgrade(database: &Database, upgrades: &[SchemaUpgrade]) -> Result<(), StoreError> {
     let (found, known) = (number(database, SCHEMA)?, current(upgrades));
     let Some(missing) = found.checked_sub(1).and_then(|at| upgrades.get(usize::try_from(at).ok()?..)) else {
         return Err(if found == 0 { NO_STORE } else { StoreError::Newer { found, known } });
@@ -83,7 +83,7 @@ pub(super) fn identity(database: &Database) -> Result<u64, StoreError> {
 
 const NO_STORE: StoreError = StoreError::Damaged("the file is no store of handles");
 
-const fn current(upgrades: &[Upgrade]) -> u64 {
+const fn current(upgrades: &[SchemaUpgrade]) -> u64 {
     upgrades.len() as u64 + 1
 }
 
@@ -109,7 +109,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let database = database(directory.path());
         begin(&database, true).unwrap();
-        let step: Upgrade = |transaction| {
+        let step: SchemaUpgrade = |transaction| {
             let mut meta = transaction.open_table(META)?;
             let steps = meta.get("steps")?.map_or(0, |steps| steps.value());
             meta.insert("steps", steps + 1)?;
@@ -130,7 +130,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let database = database(directory.path());
         begin(&database, false).unwrap();
-        let fails: Upgrade = |transaction| {
+        let fails: SchemaUpgrade = |transaction| {
             transaction.open_table(META)?.insert("half", 1)?;
             Err(StoreError::Failed)
         };

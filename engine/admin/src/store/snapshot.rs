@@ -2,7 +2,7 @@
 
 use super::guard::{guarded, guarded_items};
 use super::log::LogEntry;
-use super::record::{Record, RecordBuf};
+use super::record::{RecordBuf, StoreRecord};
 use super::{StoreError, schema};
 use handle_proto::Handle;
 use handle_proto::name::PREFIX_RECORDS;
@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 /// Records and homed prefixes, wherever they are read: what operations are decided on.
-pub trait Records {
+pub trait StoreRecords {
     /// Whether the service folds local names.
     fn folds(&self) -> bool;
 
@@ -33,7 +33,7 @@ pub trait Records {
 
 /// The store as it was at one moment. Costs nothing while it is kept, except room in the file for what it still shows.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct StoreSnapshot {
     records: ReadOnlyTable<&'static [u8], &'static [u8]>,
     homed: ReadOnlyTable<&'static [u8], ()>,
     log: ReadOnlyTable<u64, &'static [u8]>,
@@ -71,14 +71,14 @@ impl StoredRecord {
     ///
     /// # Errors
     /// When it is damaged.
-    pub fn record(&self) -> Result<Record<'_>, StoreError> {
-        Record::decode(self.record.value())
+    pub fn record(&self) -> Result<StoreRecord<'_>, StoreError> {
+        StoreRecord::decode(self.record.value())
     }
 }
 
 /// What has changed since a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Changes {
+pub enum StoreChanges {
     /// The log does not reach back so far: everything may have changed.
     Everything,
     /// These.
@@ -90,20 +90,20 @@ pub enum Changes {
         /// Whether a prefix was homed or released.
         homed: bool,
         /// Each handle once, in ascending order.
-        handles: Vec<Changed>,
+        handles: Vec<ChangedRecord>,
     },
 }
 
 /// A handle that has changed, and what it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedRecord {
     /// The name under which it is stored.
     pub handle: Vec<u8>,
     /// The record; `None` when there is none any more.
     pub record: Option<RecordBuf>,
 }
 
-impl Snapshot {
+impl StoreSnapshot {
     pub(super) fn new(transaction: &ReadTransaction, folds: bool, file: &Path) -> Result<Self, StoreError> {
         fn open<K: redb::Key, V: redb::Value>(
             transaction: &ReadTransaction,
@@ -244,9 +244,9 @@ impl Snapshot {
     ///
     /// # Errors
     /// When the file cannot be read, or is damaged.
-    pub fn changes_after(&self, id: u64, most: usize) -> Result<Changes, StoreError> {
+    pub fn changes_after(&self, id: u64, most: usize) -> Result<StoreChanges, StoreError> {
         if id < self.log_base()? || id > self.last_id()? {
-            return Ok(Changes::Everything);
+            return Ok(StoreChanges::Everything);
         }
         let (mut to, mut homed, mut names) = (id, false, BTreeMap::new());
         for entry in self.log_after(id)?.take(most) {
@@ -259,9 +259,9 @@ impl Snapshot {
         }
         let handles = names.into_keys().map(|handle| {
             let record = self.record(&handle)?;
-            Ok::<_, StoreError>(Changed { handle, record })
+            Ok::<_, StoreError>(ChangedRecord { handle, record })
         });
-        Ok(Changes::These {
+        Ok(StoreChanges::These {
             to,
             has_more: to < self.last_id()?,
             homed,
@@ -270,7 +270,7 @@ impl Snapshot {
     }
 }
 
-impl Records for Snapshot {
+impl StoreRecords for StoreSnapshot {
     fn folds(&self) -> bool {
         self.folds
     }
@@ -297,7 +297,7 @@ pub(super) fn stored(
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn is_responsible(records: &(impl Records + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
+pub fn is_responsible(records: &(impl StoreRecords + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
     /// Most ancestors that are looked at for one name; one of dots would have thousands.
     const ANCESTORS_MAX: usize = 16;
     let prefix = handle_proto::fold::folded(Handle(key).naming_authority());
@@ -321,7 +321,10 @@ pub fn is_responsible(records: &(impl Records + ?Sized), key: &[u8]) -> Result<b
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn is_record_of_homed_prefix(records: &(impl Records + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
+pub fn is_record_of_homed_prefix(
+    records: &(impl StoreRecords + ?Sized),
+    key: &[u8],
+) -> Result<bool, StoreError> {
     match Handle(key).is_prefix_record() {
         true => records.is_homed(&handle_proto::fold::folded(&key[PREFIX_RECORDS.len()..])),
         false => Ok(false),

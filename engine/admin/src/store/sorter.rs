@@ -18,19 +18,19 @@ pub(super) struct Sorter {
     memory_bytes: usize,
     /// Keys and values of what is not in a run yet, one after the other.
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<SorterEntry>,
     runs: Vec<File>,
 }
 
 /// Where an entry is in `bytes`.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct SorterEntry {
     at: usize,
     key_len: u32,
     value_len: u32,
 }
 
-impl Entry {
+impl SorterEntry {
     fn key(self, bytes: &[u8]) -> &[u8] {
         &bytes[self.at..][..self.key_len as usize]
     }
@@ -54,12 +54,12 @@ impl Sorter {
 
     /// Adds an entry. Of equal keys the one that was added last counts.
     pub(super) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        let used = self.bytes.len() + self.entries.len() * size_of::<Entry>();
+        let used = self.bytes.len() + self.entries.len() * size_of::<SorterEntry>();
         if used + key.len() + value.len() > self.memory_bytes && !self.entries.is_empty() {
             self.spill()?;
         }
         let too_long = |_| StoreError::from(std::io::Error::other("a record is longer than 4 GiB"));
-        let entry = Entry {
+        let entry = SorterEntry {
             at: self.bytes.len(),
             key_len: u32::try_from(key.len()).map_err(too_long)?,
             value_len: u32::try_from(value.len()).map_err(too_long)?,
@@ -120,7 +120,7 @@ impl Sorter {
             self.spill()?;
         }
         (self.bytes, self.entries) = (Vec::new(), Vec::new());
-        let mut runs: Vec<Run> = self.runs.into_iter().map(Run::new).collect();
+        let mut runs: Vec<SorterRun> = self.runs.into_iter().map(SorterRun::new).collect();
         // The smallest key first; of equal ones that of the latest run, and within a run it was given by the last.
         let mut heads = BinaryHeap::new();
         for (at, run) in runs.iter_mut().enumerate() {
@@ -139,21 +139,21 @@ impl Sorter {
 }
 
 /// A key and its value.
-type Pair = (Vec<u8>, Vec<u8>);
+type SorterPair = (Vec<u8>, Vec<u8>);
 
 /// A sorted run that is read.
-struct Run {
+struct SorterRun {
     input: BufReader<File>,
-    ahead: Option<Pair>,
+    ahead: Option<SorterPair>,
 }
 
-impl Run {
+impl SorterRun {
     fn new(file: File) -> Self {
         Self { input: BufReader::with_capacity(READ_AHEAD, file), ahead: None }
     }
 
     /// The next key with its last value.
-    fn next(&mut self) -> Result<Option<Pair>, StoreError> {
+    fn next(&mut self) -> Result<Option<SorterPair>, StoreError> {
         let Some(mut entry) = self.ahead.take().map_or_else(|| self.read(), |ahead| Ok(Some(ahead)))? else {
             return Ok(None);
         };
@@ -167,7 +167,7 @@ impl Run {
         Ok(Some(entry))
     }
 
-    fn read(&mut self) -> Result<Option<Pair>, StoreError> {
+    fn read(&mut self) -> Result<Option<SorterPair>, StoreError> {
         let mut lens = [0; 8];
         let Some(_) = self.read_or_end(&mut lens)? else { return Ok(None) };
         let [k0, k1, k2, k3, v0, v1, v2, v3] = lens;

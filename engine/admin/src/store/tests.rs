@@ -1,5 +1,8 @@
 //! The store from outside: what is acknowledged is there, and nothing else.
 
+mod damage;
+mod disk_failures;
+
 use super::*;
 use handle_proto::{Value, Values};
 use std::sync::Arc;
@@ -24,12 +27,12 @@ fn put(store: &Store, handle: &str, data: &str) {
     store.change(put).unwrap();
 }
 
-fn data(snapshot: &Snapshot, handle: &[u8]) -> Option<Vec<u8>> {
+fn data(snapshot: &StoreSnapshot, handle: &[u8]) -> Option<Vec<u8>> {
     let record = snapshot.record(handle).unwrap()?;
     Some(record.view().value(1).unwrap().data.to_vec())
 }
 
-fn findings(store: &Store) -> Vec<Finding> {
+fn findings(store: &Store) -> Vec<StoreFinding> {
     let mut findings = Vec::new();
     store.check(|finding| findings.push(finding)).unwrap();
     findings
@@ -54,11 +57,11 @@ fn what_was_acknowledged_is_there_after_reopening() {
     let told: Vec<_> = log.iter().map(|entry| (entry.id, entry.action, entry.handle.as_slice())).collect();
     let (a, b) = (&b"10.1/A"[..], &b"10.1/B"[..]);
     let expected = [
-        (1, Action::Home, &b"0.NA/10.1"[..]),
-        (2, Action::Create, a),
-        (3, Action::Update, a),
-        (4, Action::Create, b),
-        (5, Action::Delete, b),
+        (1, LogAction::Home, &b"0.NA/10.1"[..]),
+        (2, LogAction::Create, a),
+        (3, LogAction::Update, a),
+        (4, LogAction::Create, b),
+        (5, LogAction::Delete, b),
     ];
     assert_eq!(told, expected);
     assert_eq!(findings(&store), []);
@@ -147,8 +150,8 @@ fn tells_each_changed_handle_once_with_what_it_is_now() {
     store.home(b"10.1").unwrap();
     let snapshot = store.snapshot().unwrap();
     let changes = |after, most| match snapshot.changes_after(after, most).unwrap() {
-        Changes::Everything => panic!("the log is complete"),
-        Changes::These { to, has_more, homed, handles } => {
+        StoreChanges::Everything => panic!("the log is complete"),
+        StoreChanges::These { to, has_more, homed, handles } => {
             let names = handles.iter().map(|it| {
                 let name = String::from_utf8(it.handle.clone()).unwrap();
                 (name, it.record.as_ref().map(|record| record.view().value(1).unwrap().data.to_vec()))
@@ -161,11 +164,15 @@ fn tells_each_changed_handle_once_with_what_it_is_now() {
     assert_eq!(changes(0, 1), (1, true, false, vec![a.clone()]));
     assert_eq!(changes(3, 1), (4, true, false, vec![b]));
     assert_eq!(changes(5, 100), (5, false, false, vec![]));
-    assert_eq!(snapshot.changes_after(6, 100).unwrap(), Changes::Everything, "a number that was never given");
+    assert_eq!(
+        snapshot.changes_after(6, 100).unwrap(),
+        StoreChanges::Everything,
+        "a number that was never given"
+    );
     assert_eq!(store.prune_log(u64::MAX, 2).unwrap(), 2);
     let snapshot = store.snapshot().unwrap();
-    assert_eq!(snapshot.changes_after(1, 100).unwrap(), Changes::Everything);
-    assert!(matches!(snapshot.changes_after(2, 100).unwrap(), Changes::These { to: 5, .. }));
+    assert_eq!(snapshot.changes_after(1, 100).unwrap(), StoreChanges::Everything);
+    assert!(matches!(snapshot.changes_after(2, 100).unwrap(), StoreChanges::These { to: 5, .. }));
     assert_eq!(store.prune_log(0, 100).unwrap(), 0, "none is so old");
     assert_eq!(findings(&store), []);
 }
@@ -222,7 +229,7 @@ fn takes_in_many_records_in_any_order_and_says_that_everything_changed() {
         let snapshot = store.snapshot().unwrap();
         assert_eq!(data(&snapshot, b"10.1/OLD").unwrap(), shown.as_bytes());
         assert_eq!(data(&snapshot, b"10.1/X99").unwrap(), b"99");
-        assert_eq!(snapshot.changes_after(before, 100).unwrap(), Changes::Everything);
+        assert_eq!(snapshot.changes_after(before, 100).unwrap(), StoreChanges::Everything);
         assert_eq!(findings(&store), []);
         put(&store, "10.1/old", "kept");
     }
@@ -265,9 +272,9 @@ fn a_check_finds_what_does_not_fit() {
     put_raw(b"10.1/TWICE", &[3, 3]);
     put_raw(b"10.2/ELSEWHERE", &[1]);
     let findings = findings(&store);
-    assert!(findings.contains(&Finding::WrongName(b"10.1/lower".to_vec())), "{findings:?}");
-    assert!(findings.contains(&Finding::NotHomed(b"10.2/ELSEWHERE".to_vec())), "{findings:?}");
-    let unfit = findings.iter().filter(|it| matches!(it, Finding::UnfitRecord(..))).count();
+    assert!(findings.contains(&StoreFinding::WrongName(b"10.1/lower".to_vec())), "{findings:?}");
+    assert!(findings.contains(&StoreFinding::NotHomed(b"10.2/ELSEWHERE".to_vec())), "{findings:?}");
+    let unfit = findings.iter().filter(|it| matches!(it, StoreFinding::UnfitRecord(..))).count();
     assert_eq!((unfit, findings.len()), (2, 4), "{findings:?}");
     assert_eq!(findings.iter().filter(|it| !it.is_damage()).count(), 1);
 }

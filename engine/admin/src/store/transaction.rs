@@ -1,9 +1,9 @@
 //! Changing the store: what the writer's thread does with it, part by part.
 
 use super::guard::guarded;
-use super::log::{Action, LogEntry};
-use super::record::{HEAD_LEN, Record, RecordBuf};
-use super::snapshot::{Records, stored};
+use super::log::{LogAction, LogEntry};
+use super::record::{HEAD_LEN, RecordBuf, StoreRecord};
+use super::snapshot::{StoreRecords, stored};
 use super::{StoreError, now_unix_ms, schema};
 use handle_proto::Values;
 use handle_proto::fold;
@@ -25,21 +25,21 @@ pub struct Transaction<'t> {
     last_unix_ms: u64,
     writes_count: u64,
     /// Values and bytes of all records; `None` where nobody has counted them.
-    content: Option<Content>,
+    content: Option<RecordContent>,
     room: Vec<u8>,
 }
 
 /// How much is in records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct RecordContent {
     pub(super) values: u64,
     pub(super) bytes: u64,
 }
 
-impl Content {
+impl RecordContent {
     /// That of one record, as it is stored under `key`.
     pub(super) fn of(key: &[u8], stored: &[u8]) -> Self {
-        let values = Record::decode(stored).map_or(0, |record| record.values.len() as u64);
+        let values = StoreRecord::decode(stored).map_or(0, |record| record.values.len() as u64);
         let bytes = (key.len() + stored.len().saturating_sub(HEAD_LEN)) as u64;
         Self { values, bytes }
     }
@@ -65,7 +65,7 @@ impl<'t> Transaction<'t> {
             let meta = transaction.open_table(schema::META)?;
             let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
             let (last_id, last_unix_ms) = (number(schema::LAST_ID)?, number(schema::LAST_MS)?);
-            let content = Content { values: number(schema::VALUES)?, bytes: number(schema::BYTES)? };
+            let content = RecordContent { values: number(schema::VALUES)?, bytes: number(schema::BYTES)? };
             let content = (number(schema::COUNTED_ID)? == last_id).then_some(content);
             Ok(Self {
                 records: transaction.open_table(schema::RECORDS)?,
@@ -89,11 +89,11 @@ impl<'t> Transaction<'t> {
     /// When the file cannot be written.
     pub fn put(&mut self, key: &[u8], values: Values<'_>) -> Result<(), StoreError> {
         let before = self.record(key)?;
-        let action = if before.is_some() { Action::Update } else { Action::Create };
+        let action = if before.is_some() { LogAction::Update } else { LogAction::Create };
         let unix_ms = self.log(action, key)?;
         // Who compares two records by their time must find the later one later.
         let unix_ms = before.map_or(unix_ms, |before| unix_ms.max(before.view().unix_ms + 1));
-        self.put_record(key, &Record { id: self.last_id, unix_ms, values })
+        self.put_record(key, &StoreRecord { id: self.last_id, unix_ms, values })
     }
 
     /// Takes the record under `key` away; false when there was none.
@@ -102,13 +102,13 @@ impl<'t> Transaction<'t> {
     /// When the file cannot be written.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let removed = guarded(self.file, || {
-            Ok(self.records.remove(key)?.map(|stored| Content::of(key, stored.value())))
+            Ok(self.records.remove(key)?.map(|stored| RecordContent::of(key, stored.value())))
         })?;
         let Some(removed) = removed else { return Ok(false) };
         if let Some(content) = &mut self.content {
             content.subtract(removed);
         }
-        self.log(Action::Delete, key)?;
+        self.log(LogAction::Delete, key)?;
         Ok(true)
     }
 
@@ -122,7 +122,7 @@ impl<'t> Transaction<'t> {
             return Ok(false);
         }
         self.put_homed(&prefix)?;
-        self.log(Action::Home, &[PREFIX_RECORDS, &prefix].concat())?;
+        self.log(LogAction::Home, &[PREFIX_RECORDS, &prefix].concat())?;
         Ok(true)
     }
 
@@ -135,7 +135,7 @@ impl<'t> Transaction<'t> {
         if !guarded(self.file, || Ok(self.homed.remove(&*prefix)?.is_some()))? {
             return Ok(false);
         }
-        self.log(Action::Unhome, &[PREFIX_RECORDS, &prefix].concat())?;
+        self.log(LogAction::Unhome, &[PREFIX_RECORDS, &prefix].concat())?;
         Ok(true)
     }
 
@@ -190,7 +190,7 @@ impl<'t> Transaction<'t> {
 
     /// Puts a record of which the log says nothing.
     pub(super) fn put_unlogged(&mut self, key: &[u8], values: Values<'_>) -> Result<(), StoreError> {
-        self.put_record(key, &Record { id: self.last_id, unix_ms: self.last_unix_ms, values })
+        self.put_record(key, &StoreRecord { id: self.last_id, unix_ms: self.last_unix_ms, values })
     }
 
     /// Homes a prefix of which the log says nothing.
@@ -198,15 +198,15 @@ impl<'t> Transaction<'t> {
         self.put_homed(&bare_prefix(prefix))
     }
 
-    fn put_record(&mut self, key: &[u8], record: &Record<'_>) -> Result<(), StoreError> {
+    fn put_record(&mut self, key: &[u8], record: &StoreRecord<'_>) -> Result<(), StoreError> {
         self.room.clear();
         record.encode(&mut self.room);
         let replaced = guarded(self.file, || {
             let replaced = self.records.insert(key, &*self.room)?;
-            Ok(replaced.map(|stored| Content::of(key, stored.value())))
+            Ok(replaced.map(|stored| RecordContent::of(key, stored.value())))
         })?;
         if let Some(content) = &mut self.content {
-            content.add(Content::of(key, &self.room));
+            content.add(RecordContent::of(key, &self.room));
             content.subtract(replaced.unwrap_or_default());
         }
         Ok(())
@@ -221,7 +221,7 @@ impl<'t> Transaction<'t> {
     }
 
     /// Says how much is in records.
-    pub(super) fn set_content(&mut self, content: Content) -> Result<(), StoreError> {
+    pub(super) fn set_content(&mut self, content: RecordContent) -> Result<(), StoreError> {
         self.put_number(schema::VALUES, content.values)?;
         self.put_number(schema::BYTES, content.bytes)?;
         self.put_number(schema::COUNTED_ID, self.last_id)
@@ -235,7 +235,7 @@ impl<'t> Transaction<'t> {
         guarded(self.file, || self.meta.insert(name, number).map(drop).map_err(Into::into))
     }
 
-    fn log(&mut self, action: Action, handle: &[u8]) -> Result<u64, StoreError> {
+    fn log(&mut self, action: LogAction, handle: &[u8]) -> Result<u64, StoreError> {
         self.next_id()?;
         let entry = LogEntry::encode(self.last_unix_ms, action, handle);
         guarded(self.file, || self.log.insert(self.last_id, &*entry).map(drop).map_err(Into::into))?;
@@ -264,7 +264,7 @@ impl<'t> Transaction<'t> {
     }
 }
 
-impl Records for Transaction<'_> {
+impl StoreRecords for Transaction<'_> {
     fn folds(&self) -> bool {
         self.folds
     }

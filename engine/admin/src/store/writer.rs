@@ -10,20 +10,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A change that waits.
-trait Change: Send {
+trait StoreChange: Send {
     /// Makes it in `transaction`.
     fn make(&mut self, transaction: &mut Transaction<'_>) -> Result<(), StoreError>;
     /// Tells whoever waits, once it is durable or will never be.
     fn finish(self: Box<Self>, is_durable: bool);
 }
 
-struct Waiting<T, F> {
+struct WaitingWrite<T, F> {
     decide: Option<F>,
     decided: Option<Result<T, StoreError>>,
     tell: SyncSender<Result<T, StoreError>>,
 }
 
-impl<T, F> Change for Waiting<T, F>
+impl<T, F> StoreChange for WaitingWrite<T, F>
 where
     T: Send,
     F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send,
@@ -50,12 +50,12 @@ where
 
 /// The writer's thread.
 #[derive(Debug)]
-pub(super) struct Writer {
-    changes: Option<SyncSender<Box<dyn Change>>>,
+pub(super) struct StoreWriter {
+    changes: Option<SyncSender<Box<dyn StoreChange>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writer {
+impl StoreWriter {
     /// # Errors
     /// When there may be no more threads.
     pub(super) fn start(inner: &Arc<Inner>) -> Result<Self, StoreError> {
@@ -69,7 +69,7 @@ impl Writer {
         Ok(Self { changes: Some(changes), thread: Some(thread) })
     }
 
-    pub(super) fn change<T, F>(&self, commits: &Commits, decide: F) -> Result<T, StoreError>
+    pub(super) fn change<T, F>(&self, commits: &CommitQueue, decide: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
@@ -77,7 +77,7 @@ impl Writer {
         let (tell, told) = sync_channel(1);
         let changes = self.changes.as_ref().ok_or(StoreError::Failed)?;
         commits.waiting.fetch_add(1, Ordering::Relaxed);
-        changes.try_send(Box::new(Waiting { decide: Some(decide), decided: None, tell })).map_err(
+        changes.try_send(Box::new(WaitingWrite { decide: Some(decide), decided: None, tell })).map_err(
             |error| {
                 commits.waiting.fetch_sub(1, Ordering::Relaxed);
                 match error {
@@ -90,7 +90,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for StoreWriter {
     fn drop(&mut self) {
         self.changes = None;
         if let Some(thread) = self.thread.take() {
@@ -100,7 +100,7 @@ impl Drop for Writer {
     }
 }
 
-fn run(inner: &Inner, waiting: &Receiver<Box<dyn Change>>) {
+fn run(inner: &Inner, waiting: &Receiver<Box<dyn StoreChange>>) {
     let _told = TellPanic(&inner.commits);
     while let Ok(first) = waiting.recv() {
         let mut changes = vec![first];
@@ -128,8 +128,8 @@ fn run(inner: &Inner, waiting: &Receiver<Box<dyn Change>>) {
 /// nothing where there was nothing to commit. What was taken is in `changes`, also when this fails.
 fn write(
     inner: &Inner,
-    waiting: &Receiver<Box<dyn Change>>,
-    changes: &mut Vec<Box<dyn Change>>,
+    waiting: &Receiver<Box<dyn StoreChange>>,
+    changes: &mut Vec<Box<dyn StoreChange>>,
 ) -> Result<Option<u64>, StoreError> {
     let begun = inner.begin_write()?;
     let made = make(inner, &begun, waiting, changes);
@@ -145,8 +145,8 @@ fn write(
 fn make(
     inner: &Inner,
     begun: &WriteTransaction,
-    waiting: &Receiver<Box<dyn Change>>,
-    changes: &mut Vec<Box<dyn Change>>,
+    waiting: &Receiver<Box<dyn StoreChange>>,
+    changes: &mut Vec<Box<dyn StoreChange>>,
 ) -> Result<Option<u64>, StoreError> {
     let mut transaction = Transaction::new(begun, inner.folds, &inner.config.file)?;
     let mut at = 0;
@@ -165,7 +165,7 @@ fn make(
 }
 
 /// Makes a panic of the writer known to those who look after the store.
-struct TellPanic<'a>(&'a Commits);
+struct TellPanic<'a>(&'a CommitQueue);
 
 impl Drop for TellPanic<'_> {
     fn drop(&mut self) {
@@ -177,27 +177,27 @@ impl Drop for TellPanic<'_> {
 
 /// What the writer has done.
 #[derive(Debug)]
-pub(super) struct Commits {
-    done: Mutex<Done>,
+pub(super) struct CommitQueue {
+    done: Mutex<CommitTotals>,
     changed: Condvar,
     waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Done {
+struct CommitTotals {
     last_id: u64,
     commits_count: u64,
     changes_count: u64,
     failure: Option<String>,
 }
 
-impl Commits {
+impl CommitQueue {
     pub(super) const fn new(last_id: u64) -> Self {
-        let done = Done { last_id, commits_count: 0, changes_count: 0, failure: None };
+        let done = CommitTotals { last_id, commits_count: 0, changes_count: 0, failure: None };
         Self { done: Mutex::new(done), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
-    fn done(&self) -> MutexGuard<'_, Done> {
+    fn done(&self) -> MutexGuard<'_, CommitTotals> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,7 +233,7 @@ impl Commits {
     }
 
     pub(super) fn wait_past(&self, id: u64, patience: Duration) -> u64 {
-        let is_past = |done: &mut Done| done.last_id <= id && done.failure.is_none();
+        let is_past = |done: &mut CommitTotals| done.last_id <= id && done.failure.is_none();
         let waited = self.changed.wait_timeout_while(self.done(), patience, is_past);
         waited.unwrap_or_else(PoisonError::into_inner).0.last_id
     }

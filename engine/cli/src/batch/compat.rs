@@ -3,12 +3,12 @@
 //! Its counts are those of the reference: each operation on a handle and each prefix that is homed or
 //! released is an entry; AUTHENTICATE and SESSIONSETUP are none. Line numbers are those of the file.
 
-use super::log::{MODE, Result as Verdict};
-use super::work::Came;
+use super::log::{LoggedResult as Verdict, MODE};
+use super::work::OperationResult;
 use crate::output::unix_time;
 use crate::snapshot::now_unix_ms;
 use anyhow::Context as _;
-use handle_formats::batch::Operation;
+use handle_formats::batch::BatchOperation;
 use handle_proto::ResponseCode;
 use handle_proto::printable::Printable;
 use std::fs::{File, OpenOptions};
@@ -41,29 +41,36 @@ impl CompatLog {
     }
 
     /// What came of an operation that is not about homing.
-    pub(super) fn came(&mut self, line: u64, operation: &Operation, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn came(
+        &mut self,
+        line: u64,
+        operation: &BatchOperation,
+        came: &OperationResult,
+    ) -> anyhow::Result<()> {
         let words = match operation {
-            Operation::Create(..) => "create",
-            Operation::Add(..) => "add values",
-            Operation::Modify(..) => "modify values",
-            Operation::Remove(..) => "remove values",
-            Operation::Delete(_) => "delete",
-            Operation::Authenticate(_) if came.verdict != Verdict::Done => {
+            BatchOperation::Create(..) => "create",
+            BatchOperation::Add(..) => "add values",
+            BatchOperation::Modify(..) => "modify values",
+            BatchOperation::Remove(..) => "remove values",
+            BatchOperation::Delete(_) => "delete",
+            BatchOperation::Authenticate(_) if came.verdict != Verdict::Done => {
                 let why = came.message.as_deref().unwrap_or_default();
                 return self.invalid(line, &format!("error in authentication: {why}"));
             }
             // Each prefix has a line of its own.
-            Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(()),
+            BatchOperation::Home(_) | BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {
+                return Ok(());
+            }
         };
         self.entry(line, words, operation.handle().unwrap_or_default(), came)
     }
 
     /// What came of one prefix.
-    pub(super) fn homed(&mut self, line: u64, prefix: &str, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn homed(&mut self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.entry(line, "home/unhome", prefix, came)
     }
 
-    fn entry(&mut self, line: u64, words: &str, about: &str, came: &Came) -> anyhow::Result<()> {
+    fn entry(&mut self, line: u64, words: &str, about: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.entries += 1;
         if came.verdict == Verdict::Done {
             self.done += 1;
@@ -94,7 +101,7 @@ fn now() -> String {
 }
 
 /// `Error(101): HANDLE ALREADY EXISTS: what the server adds`, or what else went wrong.
-fn error_text(came: &Came) -> String {
+fn error_text(came: &OperationResult) -> String {
     let message = came.message.as_deref().unwrap_or_default();
     let Some(code) = came.code else { return message.to_owned() };
     let name = ResponseCode(code).to_string();

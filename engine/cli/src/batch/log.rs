@@ -23,7 +23,7 @@ pub(super) const MODE: u32 = 0o600;
 /// What came of an operation. All but the last are final: a run that goes on passes them over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Result {
+pub(super) enum LoggedResult {
     /// As asked.
     Done,
     /// The server said no.
@@ -36,7 +36,7 @@ pub(super) enum Result {
 
 /// A line of the log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct LogLine {
     /// Line of the operation in the batch file.
     pub(super) line: u64,
     pub(super) operation: String,
@@ -44,7 +44,7 @@ pub(super) struct Entry {
     pub(super) handle: Option<String>,
     /// Not there yet when the operation begins.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) result: Option<Result>,
+    pub(super) result: Option<LoggedResult>,
     /// Response code of the server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) code: Option<i32>,
@@ -57,7 +57,7 @@ pub(super) struct Entry {
 /// The file may hold secrets that are easily guessed, and a plain digest of it would confirm a guess;
 /// each log has a key of its own, so that nothing can be computed beforehand or compared between logs.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct LogHeader {
     /// The key, in hexadecimal.
     key: String,
     /// HMAC-SHA256 of the batch file under that key, in hexadecimal.
@@ -80,12 +80,12 @@ fn keyed_digest(key: &[u8], batch: &mut File) -> io::Result<String> {
 }
 
 /// What an earlier run has come to: by line, the result, or `None` where an operation was begun.
-pub(super) type Earlier = HashMap<u64, Option<Result>>;
+pub(super) type EarlierResults = HashMap<u64, Option<LoggedResult>>;
 
 /// The log, open for more.
-pub(super) struct Log(File);
+pub(super) struct BatchLog(File);
 
-impl Log {
+impl BatchLog {
     /// Begins the log of a batch file; there must be none. It is its owner's alone.
     pub(super) fn begin(path: &Path, batch: &mut File) -> anyhow::Result<Self> {
         let shown = path.display();
@@ -95,19 +95,19 @@ impl Log {
         })?);
         let key: [u8; 32] = handle_auth::random();
         let batch = keyed_digest(&key, batch).context("cannot read the batch file")?;
-        log.write(&Header { key: hex(&key), batch })?;
+        log.write(&LogHeader { key: hex(&key), batch })?;
         Ok(log)
     }
 
     /// Opens the log of a run that was interrupted, and reads what that has come to.
-    pub(super) fn resume(path: &Path, batch: &mut File) -> anyhow::Result<(Self, Earlier)> {
+    pub(super) fn resume(path: &Path, batch: &mut File) -> anyhow::Result<(Self, EarlierResults)> {
         let shown = path.display();
         let mut file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.as_mut().map_err(|error| anyhow::anyhow!("cannot open the log {shown}: {error}"))?;
         file.set_permissions(Permissions::from_mode(MODE))
             .with_context(|| format!("cannot set the permissions of {shown}"))?;
         let mut reader = BufReader::new(&*file);
-        let (mut earlier, mut line, mut whole_len) = (Earlier::new(), String::new(), 0_u64);
+        let (mut earlier, mut line, mut whole_len) = (EarlierResults::new(), String::new(), 0_u64);
         for number in 1.. {
             line.clear();
             let len = reader.read_line(&mut line).with_context(|| format!("{shown}:{number}"))?;
@@ -117,7 +117,7 @@ impl Log {
             }
             whole_len += len as u64;
             if number == 1 {
-                let header: Header =
+                let header: LogHeader =
                     serde_json::from_str(&line).with_context(|| format!("{shown} is no log of a batch"))?;
                 let key = data_encoding::HEXLOWER
                     .decode(header.key.as_bytes())
@@ -130,9 +130,9 @@ impl Log {
                 );
                 continue;
             }
-            let entry: Entry = serde_json::from_str(&line).with_context(|| format!("{shown}:{number}"))?;
+            let entry: LogLine = serde_json::from_str(&line).with_context(|| format!("{shown}:{number}"))?;
             match entry.result {
-                Some(Result::Postponed) => earlier.remove(&entry.line),
+                Some(LoggedResult::Postponed) => earlier.remove(&entry.line),
                 result => earlier.insert(entry.line, result),
             };
         }
@@ -158,8 +158,8 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn entry(line: u64, result: Option<Result>) -> Entry {
-        Entry { line, operation: "create".to_owned(), handle: None, result, code: None, message: None }
+    fn entry(line: u64, result: Option<LoggedResult>) -> LogLine {
+        LogLine { line, operation: "create".to_owned(), handle: None, result, code: None, message: None }
     }
 
     fn batch_of(text: &str) -> File {
@@ -178,13 +178,13 @@ mod tests {
         let (path, other) = (directory.path().join("log"), directory.path().join("other"));
         let mut batch = batch_of("AUTHENTICATE SECKEY:301:10.1/a\n1234\n");
         for path in [&path, &other] {
-            drop(Log::begin(path, &mut batch).unwrap());
+            drop(BatchLog::begin(path, &mut batch).unwrap());
         }
         assert_eq!(mode(&path), 0o600);
-        let header = |path| -> Header { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+        let header = |path| -> LogHeader { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
         assert_ne!(header(&path).batch, header(&other).batch, "each log has a key of its own");
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        Log::resume(&path, &mut batch).unwrap();
+        BatchLog::resume(&path, &mut batch).unwrap();
         assert_eq!(mode(&path), 0o600, "also one that was begun otherwise");
     }
 
@@ -193,20 +193,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let mut batch = batch_of("x");
-        let mut log = Log::begin(&path, &mut batch).unwrap();
+        let mut log = BatchLog::begin(&path, &mut batch).unwrap();
         log.write(&entry(1, None)).unwrap();
-        log.write(&entry(1, Some(Result::Done))).unwrap();
+        log.write(&entry(1, Some(LoggedResult::Done))).unwrap();
         log.write(&entry(5, None)).unwrap();
         let whole = std::fs::read(&path).unwrap();
         let last_len = whole[..whole.len() - 1].iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
         for cut in 0..=last_len {
             std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
-            let (mut log, earlier) = Log::resume(&path, &mut batch).unwrap();
-            assert_eq!(earlier.get(&1), Some(&Some(Result::Done)), "{cut}");
+            let (mut log, earlier) = BatchLog::resume(&path, &mut batch).unwrap();
+            assert_eq!(earlier.get(&1), Some(&Some(LoggedResult::Done)), "{cut}");
             assert_eq!(earlier.get(&5), (cut == 0).then_some(&None), "{cut}");
-            log.write(&entry(9, Some(Result::Refused))).unwrap();
-            let (_, earlier) = Log::resume(&path, &mut batch).unwrap();
-            assert_eq!(earlier.get(&9), Some(&Some(Result::Refused)), "{cut}");
+            log.write(&entry(9, Some(LoggedResult::Refused))).unwrap();
+            let (_, earlier) = BatchLog::resume(&path, &mut batch).unwrap();
+            assert_eq!(earlier.get(&9), Some(&Some(LoggedResult::Refused)), "{cut}");
         }
     }
 
@@ -215,10 +215,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let mut batch = batch_of("x");
-        let mut log = Log::begin(&path, &mut batch).unwrap();
-        for (result, expected) in [(None, Some(None)), (Some(Result::Postponed), None), (None, Some(None))] {
+        let mut log = BatchLog::begin(&path, &mut batch).unwrap();
+        for (result, expected) in
+            [(None, Some(None)), (Some(LoggedResult::Postponed), None), (None, Some(None))]
+        {
             log.write(&entry(1, result)).unwrap();
-            let (_, earlier) = Log::resume(&path, &mut batch).unwrap();
+            let (_, earlier) = BatchLog::resume(&path, &mut batch).unwrap();
             assert_eq!(earlier.get(&1), expected.as_ref(), "{result:?}");
         }
     }
@@ -228,13 +230,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let mut batch = batch_of("x");
-        drop(Log::begin(&path, &mut batch).unwrap());
-        assert!(Log::begin(&path, &mut batch).is_err(), "it is there");
-        assert!(Log::resume(&path, &mut batch_of("y")).is_err());
+        drop(BatchLog::begin(&path, &mut batch).unwrap());
+        assert!(BatchLog::begin(&path, &mut batch).is_err(), "it is there");
+        assert!(BatchLog::resume(&path, &mut batch_of("y")).is_err());
         let header = std::fs::read_to_string(&path).unwrap();
         for text in ["", "x", "{}\n", "{\"key\":\"x\",\"batch\":\"\"}\n", &format!("{header}x\n")] {
             std::fs::write(&path, text).unwrap();
-            assert!(Log::resume(&path, &mut batch).is_err(), "{text:?}");
+            assert!(BatchLog::resume(&path, &mut batch).is_err(), "{text:?}");
         }
     }
 }

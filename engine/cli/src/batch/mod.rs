@@ -5,16 +5,16 @@ mod log;
 mod report;
 mod work;
 
-use crate::server::{Clients, ServerArgs};
-use crate::{Outcome, UsageError, advice, output};
+use crate::server::{ServerArgs, ServerClients};
+use crate::{ExitOutcome, UsageError, advice, output};
 use anyhow::{Context as _, bail};
 use compat::CompatLog;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_client::administration::{AskError, Identity};
-use handle_formats::batch::{Batch, Block, Home, Operation};
+use handle_client::administration::{AskError, ClientIdentity};
+use handle_formats::batch::{BatchBlock, BatchOperation, BatchReader, HomeBlock};
 use handle_proto::fold;
-use log::{Earlier, Log, Result as Verdict};
-use report::Report;
+use log::{BatchLog, EarlierResults, LoggedResult as Verdict};
+use report::BatchReport;
 use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use work::{Came, NotNow};
+use work::{NotNow, OperationResult};
 
 /// Operations that wait for each connection.
 const QUEUE: usize = 64;
@@ -84,18 +84,18 @@ pub(crate) struct Args {
 }
 
 /// What goes to a connection.
-enum Job {
+enum BatchJob {
     Ask {
-        block: Block,
+        block: BatchBlock,
         was_begun: bool,
     },
-    Identify(Option<Arc<Identity>>),
+    Identify(Option<Arc<ClientIdentity>>),
     /// How sessions are used from here on; the seconds are those of
     /// [`use_sessions`](handle_client::administration::Administrator::use_sessions).
     UseSessions(Option<i32>),
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let mut file = open(&args.file)?;
     let checked = check(&mut file)?;
     for (_, text) in &checked.invalid {
@@ -110,22 +110,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         );
     }
     if args.dry_run || is_bad && !args.keep_going {
-        return Ok(if is_bad { Outcome::BadInput } else { Outcome::Good });
+        return Ok(if is_bad { ExitOutcome::BadInput } else { ExitOutcome::Good });
     }
     // Before the log begins: what is wrong with the command is no run that could be gone on with.
     let identity = args.server.identity.read()?;
     let clients = clients(args, identity.as_ref())?;
     let log_path = args.log.clone().or_else(|| log_beside(&args.file));
     let (log, earlier) = match (&log_path, args.resume) {
-        (Some(path), true) => Log::resume(path, &mut file).map(|(log, earlier)| (Some(log), earlier))?,
-        (Some(path), false) => (Some(Log::begin(path, &mut file)?), Earlier::new()),
+        (Some(path), true) => BatchLog::resume(path, &mut file).map(|(log, earlier)| (Some(log), earlier))?,
+        (Some(path), false) => (Some(BatchLog::begin(path, &mut file)?), EarlierResults::new()),
         (None, true) => bail!(UsageError(
             "--resume needs the log of the run that was interrupted: name it with --log".to_owned()
         )),
-        (None, false) => (None, Earlier::new()),
+        (None, false) => (None, EarlierResults::new()),
     };
     let compat = args.compat_log.as_deref().map(CompatLog::begin).transpose()?;
-    let report = Report::new(log, compat, checked.operations);
+    let report = BatchReport::new(log, compat, checked.operations);
     checked.invalid.iter().try_for_each(|(line, text)| report.invalid(*line, text))?;
     carry_out(args, clients, identity, &mut file, &earlier, &report)?;
     report.finish(args.json)?;
@@ -133,12 +133,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     if let Some(why) = &state.broken {
         let go_on = if log_path.is_some() { "; --resume goes on" } else { "" };
         eprintln!("hdl: stopped: {why}{go_on}");
-        return Ok(Outcome::Failed);
+        return Ok(ExitOutcome::Failed);
     }
     Ok(match (is_bad, state.counts.refused + state.counts.failed) {
-        (true, _) => Outcome::BadInput,
-        (false, 0) => Outcome::Good,
-        (false, _) => Outcome::Failed,
+        (true, _) => ExitOutcome::BadInput,
+        (false, 0) => ExitOutcome::Good,
+        (false, _) => ExitOutcome::Failed,
     })
 }
 
@@ -159,18 +159,18 @@ fn open(path: &Path) -> anyhow::Result<File> {
     Ok(copy)
 }
 
-struct Checked {
+struct CheckSummary {
     operations: u64,
     /// What does not read, by line: blocks, and files that blocks name.
     invalid: Vec<(u64, String)>,
 }
 
-fn check(file: &mut File) -> anyhow::Result<Checked> {
-    let mut checked = Checked { operations: 0, invalid: Vec::new() };
+fn check(file: &mut File) -> anyhow::Result<CheckSummary> {
+    let mut checked = CheckSummary { operations: 0, invalid: Vec::new() };
     let mut files = HashSet::new();
-    for block in Batch::new(BufReader::new(&mut *file)) {
+    for block in BatchReader::new(BufReader::new(&mut *file)) {
         match block? {
-            Ok(Block { line, operation }) => {
+            Ok(BatchBlock { line, operation }) => {
                 checked.operations += 1;
                 if let Err(error) = work::check_files(&operation, &mut files) {
                     checked.invalid.push((line, format!("line {line}: {error:#}")));
@@ -184,10 +184,13 @@ fn check(file: &mut File) -> anyhow::Result<Checked> {
 }
 
 /// One for each connection; what one of them finds out all know.
-fn clients<'a>(args: &'a Args, identity: Option<&Arc<Identity>>) -> anyhow::Result<Vec<Clients<'a>>> {
+fn clients<'a>(
+    args: &'a Args,
+    identity: Option<&Arc<ClientIdentity>>,
+) -> anyhow::Result<Vec<ServerClients<'a>>> {
     let finder = args.server.finder()?;
     let one = |_| {
-        let mut clients = Clients::new(&args.server, finder.clone())?;
+        let mut clients = ServerClients::new(&args.server, finder.clone())?;
         clients.identify(identity.cloned());
         Ok(clients)
     };
@@ -196,11 +199,11 @@ fn clients<'a>(args: &'a Args, identity: Option<&Arc<Identity>>) -> anyhow::Resu
 
 fn carry_out(
     args: &Args,
-    clients: Vec<Clients<'_>>,
-    identity: Option<Arc<Identity>>,
+    clients: Vec<ServerClients<'_>>,
+    identity: Option<Arc<ClientIdentity>>,
     file: &mut File,
-    earlier: &Earlier,
-    report: &Report,
+    earlier: &EarlierResults,
+    report: &BatchReport,
 ) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -220,23 +223,23 @@ fn carry_out(
 
 /// Asks for what comes through the queue, until its end. Once `stop` is set, what still comes is left undone.
 fn serve(
-    mut clients: Clients<'_>,
-    jobs: &Receiver<Job>,
-    report: &Report,
+    mut clients: ServerClients<'_>,
+    jobs: &Receiver<BatchJob>,
+    report: &BatchReport,
     stop: &AtomicBool,
     stops_on_error: bool,
 ) {
     for job in jobs {
         let (block, was_begun) = match job {
-            Job::Identify(identity) => {
+            BatchJob::Identify(identity) => {
                 clients.identify(identity);
                 continue;
             }
-            Job::UseSessions(timeout_s) => {
+            BatchJob::UseSessions(timeout_s) => {
                 clients.use_sessions(timeout_s);
                 continue;
             }
-            Job::Ask { block, was_begun } => (block, was_begun),
+            BatchJob::Ask { block, was_begun } => (block, was_begun),
         };
         if stop.load(Ordering::Relaxed) {
             report.ends(None);
@@ -268,24 +271,25 @@ fn serve(
 /// Hands operations out to connections, in the order in which they may be carried out.
 struct HandOut<'a> {
     args: &'a Args,
-    queues: Vec<Sender<Job>>,
-    report: &'a Report,
+    queues: Vec<Sender<BatchJob>>,
+    report: &'a BatchReport,
     stop: &'a AtomicBool,
-    identity: Option<Arc<Identity>>,
+    identity: Option<Arc<ClientIdentity>>,
 }
 
 impl HandOut<'_> {
-    fn all(&mut self, file: &mut File, earlier: &Earlier) -> anyhow::Result<()> {
+    fn all(&mut self, file: &mut File, earlier: &EarlierResults) -> anyhow::Result<()> {
         let pause = self.args.rate.map(|rate| Duration::from_secs(1) / rate);
         let mut next_at = Instant::now();
-        for block in Batch::new(BufReader::new(file)) {
+        for block in BatchReader::new(BufReader::new(file)) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
             // What does not read has been told about.
             let Ok(block) = block? else { continue };
             let before = earlier.get(&block.line);
-            let is_local = matches!(block.operation, Operation::Authenticate(_) | Operation::Session(_));
+            let is_local =
+                matches!(block.operation, BatchOperation::Authenticate(_) | BatchOperation::Session(_));
             if let (Some(Some(_)), false) = (before, is_local) {
                 self.report.passed_over();
                 continue;
@@ -309,35 +313,35 @@ impl HandOut<'_> {
         Ok(())
     }
 
-    fn one(&mut self, block: Block, was_begun: bool) -> anyhow::Result<()> {
+    fn one(&mut self, block: BatchBlock, was_begun: bool) -> anyhow::Result<()> {
         match &block.operation {
-            Operation::Home(home) => {
+            BatchOperation::Home(home) => {
                 self.report.wait();
                 self.home(&block, home, was_begun)
             }
-            Operation::Authenticate(authentication) => {
+            BatchOperation::Authenticate(authentication) => {
                 self.report.wait();
                 let came = match work::identity(authentication) {
                     Ok(identity) => {
                         self.identity = Some(identity);
-                        Came::DONE
+                        OperationResult::DONE
                     }
                     // As deployed, the identity before stays.
-                    Err(error) => Came::failed(&error),
+                    Err(error) => OperationResult::failed(&error),
                 };
                 for queue in &self.queues {
-                    send(queue, Job::Identify(self.identity.clone()))?;
+                    send(queue, BatchJob::Identify(self.identity.clone()))?;
                 }
                 self.local(&block, &came)
             }
-            Operation::Session(session) => {
+            BatchOperation::Session(session) => {
                 self.report.wait();
                 let hours = session.timeout_hours.unwrap_or(0);
                 let timeout_s = i32::try_from(hours.saturating_mul(3600)).unwrap_or(i32::MAX);
                 for queue in &self.queues {
-                    send(queue, Job::UseSessions(session.is_used.then_some(timeout_s)))?;
+                    send(queue, BatchJob::UseSessions(session.is_used.then_some(timeout_s)))?;
                 }
-                self.local(&block, &Came::DONE)
+                self.local(&block, &OperationResult::DONE)
             }
             operation => {
                 let handle = operation.handle().context("an operation on a handle")?.as_bytes();
@@ -350,7 +354,7 @@ impl HandOut<'_> {
                     self.report.wait();
                 }
                 self.report.given();
-                send(&self.queues[at], Job::Ask { block, was_begun })?;
+                send(&self.queues[at], BatchJob::Ask { block, was_begun })?;
                 if is_prefix {
                     self.report.wait();
                 }
@@ -360,7 +364,7 @@ impl HandOut<'_> {
     }
 
     /// Something that no server is asked about.
-    fn local(&self, block: &Block, came: &Came) -> anyhow::Result<()> {
+    fn local(&self, block: &BatchBlock, came: &OperationResult) -> anyhow::Result<()> {
         if came.verdict != Verdict::Done && self.args.stop_on_error {
             self.stop.store(true, Ordering::Relaxed);
         }
@@ -368,11 +372,11 @@ impl HandOut<'_> {
     }
 
     /// Prefixes go to the server that the batch names; it is asked over TCP, whatever protocol stands there.
-    fn home(&self, block: &Block, home: &Home, was_begun: bool) -> anyhow::Result<()> {
+    fn home(&self, block: &BatchBlock, home: &HomeBlock, was_begun: bool) -> anyhow::Result<()> {
         self.report.begins(block.line, &block.operation)?;
         let (mut answered, mut refused) = (0, Vec::new());
         let came = match self.ask_home(block.line, home, &mut answered, &mut refused) {
-            Ok(()) => refused.into_iter().reduce(Came::and).unwrap_or(Came::DONE),
+            Ok(()) => refused.into_iter().reduce(OperationResult::and).unwrap_or(OperationResult::DONE),
             // Nobody knows what came of the prefix; of those before it something may have come.
             Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
                 if work::was_not_begun(&error) && !was_begun && answered == 0 {
@@ -382,7 +386,7 @@ impl HandOut<'_> {
                 self.report.state().broken = Some(format!("line {}: {}", block.line, advice::line(&error)));
                 return Ok(());
             }
-            Err(error) => Came::failed(&error),
+            Err(error) => OperationResult::failed(&error),
         };
         self.local(block, &came)
     }
@@ -391,9 +395,9 @@ impl HandOut<'_> {
     fn ask_home(
         &self,
         line: u64,
-        home: &Home,
+        home: &HomeBlock,
         answered: &mut usize,
-        refused: &mut Vec<Came>,
+        refused: &mut Vec<OperationResult>,
     ) -> anyhow::Result<()> {
         let mut addresses =
             (home.address.as_str(), home.port).to_socket_addrs().with_context(|| home.address.clone())?;
@@ -412,6 +416,6 @@ impl HandOut<'_> {
     }
 }
 
-fn send(queue: &Sender<Job>, job: Job) -> anyhow::Result<()> {
+fn send(queue: &Sender<BatchJob>, job: BatchJob) -> anyhow::Result<()> {
     queue.send(job).ok().context("a connection has come to an end by itself")
 }

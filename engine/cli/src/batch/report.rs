@@ -1,10 +1,10 @@
 //! What a batch comes to: the log, the counts, the bar, and what failed and why.
 
 use super::compat::CompatLog;
-use super::log::{Entry, Log, Result as Verdict};
-use super::work::Came;
+use super::log::{BatchLog, LogLine, LoggedResult as Verdict};
+use super::work::OperationResult;
 use crate::{output, progress};
-use handle_formats::batch::Operation;
+use handle_formats::batch::BatchOperation;
 use indicatif::ProgressBar;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -13,28 +13,28 @@ use std::time::Instant;
 const SHOWN_MAX: usize = 20;
 
 /// Shared by those who work.
-pub(super) struct Report {
-    state: Mutex<State>,
+pub(super) struct BatchReport {
+    state: Mutex<ReportState>,
     idle: Condvar,
     begun: Instant,
 }
 
-pub(super) struct State {
-    log: Option<Log>,
+pub(super) struct ReportState {
+    log: Option<BatchLog>,
     compat: Option<CompatLog>,
     /// In the whole file.
     operations_count: u64,
     bar: ProgressBar,
     /// Operations that are under way or wait for it.
     under_way: usize,
-    pub(super) counts: Counts,
+    pub(super) counts: BatchCounts,
     shown: Vec<String>,
     /// Why no more can be asked for.
     pub(super) broken: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct BatchCounts {
     pub(super) done: u64,
     pub(super) refused: u64,
     pub(super) failed: u64,
@@ -42,22 +42,22 @@ pub(super) struct Counts {
     pub(super) earlier: u64,
 }
 
-impl Report {
-    pub(super) fn new(log: Option<Log>, compat: Option<CompatLog>, operations_count: u64) -> Self {
-        let state = State {
+impl BatchReport {
+    pub(super) fn new(log: Option<BatchLog>, compat: Option<CompatLog>, operations_count: u64) -> Self {
+        let state = ReportState {
             log,
             compat,
             operations_count,
             bar: progress::bar("operations", Some(operations_count)),
             under_way: 0,
-            counts: Counts::default(),
+            counts: BatchCounts::default(),
             shown: Vec::new(),
             broken: None,
         };
         Self { state: Mutex::new(state), idle: Condvar::new(), begun: Instant::now() }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ReportState> {
         // What a thread that panicked has counted is still true.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ impl Report {
     }
 
     /// Writes down that an operation begins.
-    pub(super) fn begins(&self, line: u64, operation: &Operation) -> anyhow::Result<()> {
+    pub(super) fn begins(&self, line: u64, operation: &BatchOperation) -> anyhow::Result<()> {
         let entry = entry(line, operation, None);
         match &mut self.state().log {
             Some(log) => log.write(&entry),
@@ -90,8 +90,8 @@ impl Report {
     }
 
     /// Writes down that an operation was not begun after all, and why.
-    pub(super) fn postponed(&self, line: u64, operation: &Operation, why: String) -> anyhow::Result<()> {
-        let came = Came { verdict: Verdict::Postponed, code: None, message: Some(why) };
+    pub(super) fn postponed(&self, line: u64, operation: &BatchOperation, why: String) -> anyhow::Result<()> {
+        let came = OperationResult { verdict: Verdict::Postponed, code: None, message: Some(why) };
         match &mut self.state().log {
             Some(log) => log.write(&entry(line, operation, Some(&came))),
             None => Ok(()),
@@ -111,7 +111,12 @@ impl Report {
     }
 
     /// Writes down what came of an operation.
-    pub(super) fn came(&self, line: u64, operation: &Operation, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn came(
+        &self,
+        line: u64,
+        operation: &BatchOperation,
+        came: &OperationResult,
+    ) -> anyhow::Result<()> {
         let mut state = self.state();
         let entry = entry(line, operation, Some(came));
         if let Some(log) = &mut state.log {
@@ -137,7 +142,7 @@ impl Report {
     }
 
     /// Writes down what came of one prefix of HOME or UNHOME.
-    pub(super) fn homed(&self, line: u64, prefix: &str, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn homed(&self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.state().compat.as_mut().map_or(Ok(()), |compat| compat.homed(line, prefix, came))
     }
 
@@ -150,7 +155,7 @@ impl Report {
     pub(super) fn finish(&self, is_json: bool) -> anyhow::Result<()> {
         let mut state = self.state();
         state.bar.finish_and_clear();
-        let Counts { done, refused, failed, earlier } = state.counts;
+        let BatchCounts { done, refused, failed, earlier } = state.counts;
         // What is under way when a run stops may have been done; to us it has not.
         let left = state.operations_count.saturating_sub(done + refused + failed + earlier);
         let took = self.begun.elapsed();
@@ -189,8 +194,8 @@ impl Report {
     }
 }
 
-fn entry(line: u64, operation: &Operation, came: Option<&Came>) -> Entry {
-    Entry {
+fn entry(line: u64, operation: &BatchOperation, came: Option<&OperationResult>) -> LogLine {
+    LogLine {
         line,
         operation: operation.word().to_owned(),
         handle: operation.handle().map(str::to_owned),

@@ -1,12 +1,14 @@
 //! One operation of a batch, asked for on a connection.
 
-use super::log::Result as Verdict;
+use super::log::LoggedResult as Verdict;
 use crate::handle::values::from_file;
-use crate::server::Clients;
+use crate::server::ServerClients;
 use crate::{key, secret};
-use handle_client::administration::{Administrator, Answer, AskError, Identity, Key};
+use handle_client::administration::{
+    AdministrationAnswer, Administrator, AskError, ClientIdentity, IdentityKey,
+};
 use handle_client::lookup::LookupError;
-use handle_formats::batch::{Authentication, BatchValue, Content, Operation, Proof};
+use handle_formats::batch::{AuthenticationBlock, BatchOperation, BatchProof, BatchValue, ValueContent};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
 use handle_proto::wire::list::{Indexes, Values};
@@ -17,13 +19,13 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// What came of an operation.
-pub(super) struct Came {
+pub(super) struct OperationResult {
     pub(super) verdict: Verdict,
     pub(super) code: Option<i32>,
     pub(super) message: Option<String>,
 }
 
-impl Came {
+impl OperationResult {
     pub(super) const DONE: Self = Self { verdict: Verdict::Done, code: Some(1), message: None };
 
     /// Both, of one operation: the code is that of the first.
@@ -56,54 +58,64 @@ impl std::error::Error for NotNow {}
 ///
 /// # Errors
 /// When no answer comes: then nobody knows what came of it. [`NotNow`], when the server is busy or takes no changes.
-pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: bool) -> anyhow::Result<Came> {
+pub(super) fn ask(
+    clients: &mut ServerClients<'_>,
+    operation: &BatchOperation,
+    was_begun: bool,
+) -> anyhow::Result<OperationResult> {
     let mut storage = Vec::new();
     let done_already = match operation {
-        Operation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
-        Operation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
-        Operation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
-        Operation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
+        BatchOperation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
+        BatchOperation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
+        BatchOperation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
+        BatchOperation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
         // These may be done twice.
         _ => None,
     };
     let values = match operation {
-        Operation::Create(_, values) | Operation::Add(_, values) | Operation::Modify(_, values) => {
-            values.as_slice()
-        }
+        BatchOperation::Create(_, values)
+        | BatchOperation::Add(_, values)
+        | BatchOperation::Modify(_, values) => values.as_slice(),
         _ => &[],
     };
     let values = match values.iter().map(resolve).collect::<anyhow::Result<Vec<_>>>() {
         Ok(values) => values,
-        Err(error) => return Ok(Came::failed(&error)),
+        Err(error) => return Ok(OperationResult::failed(&error)),
     };
     let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
     let mut indexes = Vec::new();
     let request = match operation {
-        Operation::Create(handle, _) => {
+        BatchOperation::Create(handle, _) => {
             Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values })
         }
-        Operation::Add(handle, _) => Request::AddValue(HandleValues { handle: handle.as_bytes(), values }),
-        Operation::Modify(handle, _) => {
+        BatchOperation::Add(handle, _) => {
+            Request::AddValue(HandleValues { handle: handle.as_bytes(), values })
+        }
+        BatchOperation::Modify(handle, _) => {
             Request::ModifyValue(HandleValues { handle: handle.as_bytes(), values })
         }
-        Operation::Delete(handle) => Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }),
-        Operation::Remove(handle, list) => {
+        BatchOperation::Delete(handle) => Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }),
+        BatchOperation::Remove(handle, list) => {
             let indexes = Indexes::build(list.iter().copied(), &mut indexes);
             Request::RemoveValue(HandleIndexes { handle: handle.as_bytes(), indexes })
         }
-        Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(Came::DONE),
+        BatchOperation::Home(_) | BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {
+            return Ok(OperationResult::DONE);
+        }
     };
     let client = match clients.of(request.handle().unwrap_or_default()) {
         Ok(client) => client,
         // That of other handles may be found all the same.
-        Err(error) if error.downcast_ref().is_some_and(names_nobody) => return Ok(Came::failed(&error)),
+        Err(error) if error.downcast_ref().is_some_and(names_nobody) => {
+            return Ok(OperationResult::failed(&error));
+        }
         Err(error) => return Err(error),
     };
     let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
     let mut came = came(&answer)?;
     if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
         let message = Some("is found done after the interruption".to_owned());
-        return Ok(Came { message, ..Came::DONE });
+        return Ok(OperationResult { message, ..OperationResult::DONE });
     }
     if let (true, Some(code), Some(message)) = (was_begun, came.code, &mut came.message)
         && TAKEN_AWAY.contains(&ResponseCode(code))
@@ -145,7 +157,11 @@ const TAKEN_AWAY: [ResponseCode; 3] = [
 ///
 /// # Errors
 /// Those of [`ask`].
-pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -> anyhow::Result<Came> {
+pub(super) fn home(
+    client: &mut Administrator,
+    is_release: bool,
+    prefix: &str,
+) -> anyhow::Result<OperationResult> {
     let body = HandleBody { handle: prefix.as_bytes() };
     let request = if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) };
     let mut came = came(&client.ask(&request, OpFlags::PLAIN_REQUEST)?)?;
@@ -153,10 +169,10 @@ pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -
     Ok(came)
 }
 
-fn came(answer: &Answer) -> anyhow::Result<Came> {
+fn came(answer: &AdministrationAnswer) -> anyhow::Result<OperationResult> {
     let code = answer.code();
     if code == ResponseCode::SUCCESS {
-        return Ok(Came::DONE);
+        return Ok(OperationResult::DONE);
     }
     let message = match answer.text() {
         text if text.is_empty() => code.to_string(),
@@ -165,18 +181,23 @@ fn came(answer: &Answer) -> anyhow::Result<Came> {
     if [ResponseCode::SERVER_BUSY, ResponseCode::SERVER_READ_ONLY].contains(&code) {
         return Err(NotNow(message).into());
     }
-    Ok(Came { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
+    Ok(OperationResult { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
 }
 
 /// Reads each file that an operation names, unless it is in `seen` already.
 ///
 /// # Errors
 /// When one cannot be read, or does not hold what the operation takes it for.
-pub(super) fn check_files(operation: &Operation, seen: &mut HashSet<(String, String)>) -> anyhow::Result<()> {
+pub(super) fn check_files(
+    operation: &BatchOperation,
+    seen: &mut HashSet<(String, String)>,
+) -> anyhow::Result<()> {
     match operation {
-        Operation::Create(_, values) | Operation::Add(_, values) | Operation::Modify(_, values) => {
+        BatchOperation::Create(_, values)
+        | BatchOperation::Add(_, values)
+        | BatchOperation::Modify(_, values) => {
             for value in values {
-                if let Content::File(path) = &value.content
+                if let ValueContent::File(path) = &value.content
                     && seen.insert((value.kind.clone(), path.clone()))
                 {
                     from_file(&value.kind, Path::new(path))?;
@@ -184,9 +205,10 @@ pub(super) fn check_files(operation: &Operation, seen: &mut HashSet<(String, Str
             }
             Ok(())
         }
-        Operation::Authenticate(Authentication { proof: Proof::KeyFile(path, phrase), .. }) => {
-            key::private_record(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes())).map(drop)
-        }
+        BatchOperation::Authenticate(AuthenticationBlock {
+            proof: BatchProof::KeyFile(path, phrase),
+            ..
+        }) => key::private_record(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes())).map(drop),
         _ => Ok(()),
     }
 }
@@ -196,15 +218,15 @@ fn resolve(value: &BatchValue) -> anyhow::Result<ValueBuf> {
 }
 
 /// The identity that a batch names.
-pub(super) fn identity(authentication: &Authentication) -> anyhow::Result<Arc<Identity>> {
+pub(super) fn identity(authentication: &AuthenticationBlock) -> anyhow::Result<Arc<ClientIdentity>> {
     let key = match &authentication.proof {
-        Proof::Secret(secret) => Key::Secret(Zeroizing::new(secret.as_bytes().to_vec())),
-        Proof::KeyFile(path, phrase) => {
+        BatchProof::Secret(secret) => IdentityKey::Secret(Zeroizing::new(secret.as_bytes().to_vec())),
+        BatchProof::KeyFile(path, phrase) => {
             secret::private_key(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes()))?
         }
     };
     let (handle, index) = (authentication.identity.handle.as_bytes().to_vec(), authentication.identity.index);
-    Ok(Arc::new(Identity { handle, index, key }))
+    Ok(Arc::new(ClientIdentity { handle, index, key }))
 }
 
 #[cfg(test)]
@@ -213,7 +235,10 @@ mod tests {
 
     #[test]
     fn what_two_parts_of_an_operation_say_is_all_kept() {
-        let says = |message: Option<&str>| Came { message: message.map(str::to_owned), ..Came::DONE };
+        let says = |message: Option<&str>| OperationResult {
+            message: message.map(str::to_owned),
+            ..OperationResult::DONE
+        };
         for (first, second, both) in [
             (Some("a"), Some("b"), Some("a; b")),
             (Some("a"), None, Some("a")),

@@ -2,9 +2,9 @@
 
 use super::read;
 use anyhow::{Context as _, bail, ensure};
-use handle_client::exchange::Patience;
+use handle_client::exchange::AnswerTimeouts;
 use handle_client::plan::Preferences;
-use handle_formats::dct::Settings;
+use handle_formats::dct::DctSettings;
 use handle_proto::data::site::InterfaceProtocol;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// The directory; none where nobody named one and there is none.
 #[derive(Debug)]
-pub(super) struct Directory(Option<PathBuf>);
+pub(super) struct ClientDirectory(Option<PathBuf>);
 
-impl Directory {
+impl ClientDirectory {
     /// The one that was named, or that of the user where that is what is `wanted`.
     pub(super) fn find(named: Option<&Path>, wanted: bool) -> anyhow::Result<Self> {
         if let Some(named) = named {
@@ -34,9 +34,9 @@ impl Directory {
     }
 
     /// What `config.dct` says; nothing where there is none.
-    pub(super) fn settings(&self) -> anyhow::Result<Settings> {
-        let Some(path) = self.file(&["config.dct"]) else { return Ok(Settings::default()) };
-        Settings::parse(&text(&path)?).with_context(|| path.display().to_string())
+    pub(super) fn settings(&self) -> anyhow::Result<DctSettings> {
+        let Some(path) = self.file(&["config.dct"]) else { return Ok(DctSettings::default()) };
+        DctSettings::parse(&text(&path)?).with_context(|| path.display().to_string())
     }
 
     /// Sets what the settings and `local_addresses` say about whom to ask, and for how long. What settings say about other
@@ -44,9 +44,9 @@ impl Directory {
     /// `hdl root --refresh`.
     pub(super) fn apply(
         &self,
-        settings: &Settings,
+        settings: &DctSettings,
         preferences: &mut Preferences,
-        patience: &mut Patience,
+        patience: &mut AnswerTimeouts,
     ) -> anyhow::Result<()> {
         apply(settings, preferences, patience);
         if let Some(path) = self.file(&["local_addresses"]) {
@@ -57,7 +57,7 @@ impl Directory {
     }
 }
 
-fn apply(settings: &Settings, preferences: &mut Preferences, patience: &mut Patience) {
+fn apply(settings: &DctSettings, preferences: &mut Preferences, patience: &mut AnswerTimeouts) {
     let timeout = settings.text("tcp_timeout").and_then(|timeout| timeout.trim().parse().ok());
     if let Some(ms) = timeout.filter(|&ms| ms > 0) {
         patience.tcp_ms = ms;
@@ -96,9 +96,9 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn applied(config: &str) -> (Preferences, Patience) {
-        let (mut preferences, mut patience) = (Preferences::default(), Patience::default());
-        apply(&Settings::parse(config).unwrap(), &mut preferences, &mut patience);
+    fn applied(config: &str) -> (Preferences, AnswerTimeouts) {
+        let (mut preferences, mut patience) = (Preferences::default(), AnswerTimeouts::default());
+        apply(&DctSettings::parse(config).unwrap(), &mut preferences, &mut patience);
         (preferences, patience)
     }
 
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(preferences.keywords, ["europe", "fast", "near"]);
         let (preferences, patience) =
             applied(r#"{ "no_udp_resolution" = "no" "ipv6_fast_fallback" = "yes" }"#);
-        assert_eq!(patience, Patience::default());
+        assert_eq!(patience, AnswerTimeouts::default());
         assert_eq!(preferences.protocols, Preferences::default().protocols);
         assert_eq!(preferences.fallback_ms, Preferences::default().fallback_ms);
     }
@@ -124,14 +124,14 @@ mod tests {
         let (preferences, patience) = applied(
             "{ tcp_timeout = soon, no_udp_resolution = perhaps, ipv6_fast_fallback = (no), site_filter_keywords = {} }",
         );
-        assert_eq!(patience, Patience::default());
+        assert_eq!(patience, AnswerTimeouts::default());
         assert_eq!(preferences.protocols, Preferences::default().protocols);
         assert_eq!(preferences.fallback_ms, Preferences::default().fallback_ms);
         assert!(preferences.keywords.is_empty());
         for timeout in ["0", "-1", "99999999999", "( 5 )"] {
             assert_eq!(
                 applied(&format!("{{ tcp_timeout = {timeout} }}")).1,
-                Patience::default(),
+                AnswerTimeouts::default(),
                 "{timeout}"
             );
         }
@@ -152,18 +152,18 @@ mod tests {
     fn a_directory_has_what_is_in_it_and_one_that_is_named_is_there() {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path();
-        let directory = Directory::find(Some(path), false).unwrap();
-        assert_eq!(directory.settings().unwrap(), Settings::default());
+        let directory = ClientDirectory::find(Some(path), false).unwrap();
+        assert_eq!(directory.settings().unwrap(), DctSettings::default());
         assert_eq!(directory.file(&["bootstrap_handles", "root_info"]), None);
         fs::write(path.join("root_info"), "x").unwrap();
         assert_eq!(directory.file(&["bootstrap_handles", "root_info"]), Some(path.join("root_info")));
         fs::write(path.join("config.dct"), "{ \"tcp_timeout\" = \"7\" }").unwrap();
         fs::write(path.join("local_addresses"), "192.0.2.1 127.0.0.1").unwrap();
-        let (mut preferences, mut patience) = (Preferences::default(), Patience::default());
+        let (mut preferences, mut patience) = (Preferences::default(), AnswerTimeouts::default());
         directory.apply(&directory.settings().unwrap(), &mut preferences, &mut patience).unwrap();
         assert_eq!((patience.tcp_ms, preferences.addresses.len()), (7, 1));
         fs::write(path.join("config.dct"), "{").unwrap();
         assert!(format!("{:#}", directory.settings().unwrap_err()).contains("config.dct"));
-        assert!(Directory::find(Some(&path.join("none")), true).is_err());
+        assert!(ClientDirectory::find(Some(&path.join("none")), true).is_err());
     }
 }

@@ -1,11 +1,11 @@
 //! Load on the server of the demo, every answer verified, and what came of it.
 
 use super::records::publish_change;
-use super::{Args, Teller, cores};
+use super::{Args, ProgressPrinter, cores};
+use crate::handled_process::HandledProcess;
 use crate::output;
-use crate::served::Process;
-use handle_loadgen::{Load, Names, Report, RunOptions, Second, Truth, Verify};
-use handle_snapshot::set::publisher::Publisher;
+use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, SecondCounts, Verify};
+use handle_snapshot::set::publisher::SetPublisher;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Loads the server and publishes a change every 100 ms meanwhile; also how many.
 pub(super) fn run_while_publishing(
     args: &Args,
-    server: &Process,
+    server: &HandledProcess,
     set: &Path,
-    publisher: &mut Publisher,
-    load: Load,
-) -> anyhow::Result<(Report, u64)> {
+    publisher: &mut SetPublisher,
+    load: LoadPattern,
+) -> anyhow::Result<(RunReport, u64)> {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| run(args, server, set, load));
         let mut changes = 0;
@@ -33,13 +33,18 @@ pub(super) fn run_while_publishing(
 }
 
 /// Loads the server.
-pub(super) fn run(args: &Args, server: &Process, set: &Path, load: Load) -> anyhow::Result<Report> {
-    let mut options = RunOptions::new(server.address, Names::Snapshot(set.to_owned()));
+pub(super) fn run(
+    args: &Args,
+    server: &HandledProcess,
+    set: &Path,
+    load: LoadPattern,
+) -> anyhow::Result<RunReport> {
+    let mut options = RunOptions::new(server.address, NameOptions::Snapshot(set.to_owned()));
     options.load = load;
     options.duration = Duration::from_secs(args.seconds);
-    options.verify = Some(Verify::with(Truth::Snapshot(set.to_owned())));
+    options.verify = Some(Verify::with(ReferenceData::Snapshot(set.to_owned())));
     options.cores = cores()?.map(|(_, load)| load).into_iter().collect();
-    let report = handle_loadgen::run(&options, |second: &Second| {
+    let report = handle_loadgen::run(&options, |second: &SecondCounts| {
         if !args.json && !second.is_rest {
             println!("{second}");
         }
@@ -53,7 +58,7 @@ pub(super) fn run(args: &Args, server: &Process, set: &Path, load: Load) -> anyh
 }
 
 /// Whether nothing was lost or wrong.
-pub(super) fn is_good(report: &Report) -> bool {
+pub(super) fn is_good(report: &RunReport) -> bool {
     let accounts = &report.accounts;
     report.verification.as_ref().is_some_and(|verified| verified.mismatched == 0)
         && accounts.lost == 0
@@ -61,7 +66,7 @@ pub(super) fn is_good(report: &Report) -> bool {
 }
 
 /// Says what came of it.
-pub(super) fn show(tell: &Teller, report: &Report) {
+pub(super) fn show(tell: &ProgressPrinter, report: &RunReport) {
     let accounts = &report.accounts;
     tell.line(&format!(
         "sent {}, answered {}, late {}, lost {}; response time p50 {:.0} us, p99 {:.0} us, max {:.1} ms",

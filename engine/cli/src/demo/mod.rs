@@ -4,11 +4,11 @@ mod load;
 mod records;
 mod server;
 
-use crate::served::Process;
-use crate::{Outcome, control, output, resolve};
+use crate::handled_process::HandledProcess;
+use crate::{ExitOutcome, control, output, resolve};
 use anyhow::Context as _;
-use handle_loadgen::{Choice, Load, Report, RunOptions, usable_cores};
-use handle_snapshot::set::publisher::Publisher;
+use handle_loadgen::{DatapathChoice, LoadPattern, RunOptions, RunReport, usable_cores};
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::storage::create_directory;
 use records::CHANGED;
 pub(crate) use records::RECORDS;
@@ -40,8 +40,8 @@ pub(crate) struct Args {
     rate: NonZeroU64,
     /// How handled moves datagrams: over io_uring (uring), with recvmmsg and sendmmsg (portable), or the
     /// first of these that works (auto).
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    datapath: DatapathChoice,
     /// Work in this directory and leave everything there.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -51,11 +51,11 @@ pub(crate) struct Args {
 }
 
 /// Prints unless only JSON is wanted.
-struct Teller {
+struct ProgressPrinter {
     json: bool,
 }
 
-impl Teller {
+impl ProgressPrinter {
     fn step(&self, what: &str) {
         self.line(&format!("\n== {what}"));
     }
@@ -77,25 +77,25 @@ fn cores() -> anyhow::Result<Option<(usize, usize)>> {
 }
 
 /// What was measured.
-struct Measured {
-    fixed: Report,
-    fastest: Report,
+struct DemoFigures {
+    fixed: RunReport,
+    fastest: RunReport,
     changes_count: u64,
 }
 
-impl Measured {
+impl DemoFigures {
     fn is_good(&self) -> bool {
         load::is_good(&self.fixed) && load::is_good(&self.fastest)
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let temporary = tempfile::tempdir().context("cannot make a temporary directory")?;
     let directory = args.keep.as_deref().unwrap_or(temporary.path());
     let set = directory.join("set");
     create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
-    let tell = Teller { json: args.json };
-    let mut publisher = Publisher::open(&set)?;
+    let tell = ProgressPrinter { json: args.json };
+    let mut publisher = SetPublisher::open(&set)?;
     let build_s = publish(&tell, &mut publisher)?;
     let handles = publisher.manifest().map_or(0, |manifest| manifest.handles_count);
     let server = start(&tell, args, &set, directory.join("control.sock"))?;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     server.stop()?;
     let good = measured.is_good();
     if args.json {
-        let Measured { fixed, fastest, changes_count } = &measured;
+        let DemoFigures { fixed, fastest, changes_count } = &measured;
         let json = json!({
             "handles": handles, "build_s": build_s, "changes_published": changes_count,
             "fixed_rate": fixed, "fastest": fastest, "server": stats["total"], "good": good,
@@ -121,11 +121,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         show_measured(&measured)?;
         show_what_next(args);
     }
-    Ok(if good { Outcome::Good } else { Outcome::Failed })
+    Ok(if good { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
 /// Publishes the records, and returns how many seconds that took.
-fn publish(tell: &Teller, publisher: &mut Publisher) -> anyhow::Result<f64> {
+fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
     tell.step("build and publish a snapshot of real DOI records");
     let built = Instant::now();
     records::publish_all(publisher)?;
@@ -140,7 +140,12 @@ fn publish(tell: &Teller, publisher: &mut Publisher) -> anyhow::Result<f64> {
     Ok(build_s)
 }
 
-fn start(tell: &Teller, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<Process> {
+fn start(
+    tell: &ProgressPrinter,
+    args: &Args,
+    set: &Path,
+    control: PathBuf,
+) -> anyhow::Result<HandledProcess> {
     tell.step("start handled on loopback");
     let server = server::start(args, set, control)?;
     let status = control::ask(&server.control, "status")?;
@@ -155,7 +160,7 @@ fn start(tell: &Teller, args: &Args, set: &Path, control: PathBuf) -> anyhow::Re
     Ok(server)
 }
 
-fn show_resolving(server: &Process, handle: &str) -> anyhow::Result<()> {
+fn show_resolving(server: &HandledProcess, handle: &str) -> anyhow::Result<()> {
     let address = server.address.to_string();
     println!("$ hdl resolve {handle} --server {address}");
     resolve::run(&resolve::Args::plain(handle, &address))?;
@@ -163,18 +168,18 @@ fn show_resolving(server: &Process, handle: &str) -> anyhow::Result<()> {
 }
 
 fn measure(
-    tell: &Teller,
+    tell: &ProgressPrinter,
     args: &Args,
-    server: &Process,
+    server: &HandledProcess,
     set: &Path,
-    publisher: &mut Publisher,
-) -> anyhow::Result<Measured> {
+    publisher: &mut SetPublisher,
+) -> anyhow::Result<DemoFigures> {
     tell.step(&format!(
         "load: {} requests a second for {} s, every answer verified, a change published every 100 ms",
         output::count(args.rate.get()),
         args.seconds
     ));
-    let load = Load::Open { rate: args.rate };
+    let load = LoadPattern::Open { rate: args.rate };
     let (fixed, changes_count) = load::run_while_publishing(args, server, set, publisher, load)?;
     load::show(tell, &fixed);
     tell.line(&format!("{changes_count} changes were published meanwhile; the last is live:"));
@@ -182,17 +187,18 @@ fn measure(
         show_resolving(server, CHANGED)?;
     }
     tell.step(&format!("load: as fast as answers come for {} s, every answer verified", args.seconds));
-    let fastest = load::run(args, server, set, Load::Closed { window: RunOptions::WINDOW })?;
+    let fastest = load::run(args, server, set, LoadPattern::Closed { window: RunOptions::WINDOW })?;
     load::show(tell, &fastest);
-    Ok(Measured { fixed, fastest, changes_count })
+    Ok(DemoFigures { fixed, fastest, changes_count })
 }
 
-fn show_measured(measured: &Measured) -> anyhow::Result<()> {
-    let Measured { fixed, fastest, changes_count } = measured;
+fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
+    let DemoFigures { fixed, fastest, changes_count } = measured;
     println!();
     println!("== what was measured");
     let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);
-    let row = |name: &str, value: &dyn Fn(&Report) -> String| [name.to_owned(), value(fixed), value(fastest)];
+    let row =
+        |name: &str, value: &dyn Fn(&RunReport) -> String| [name.to_owned(), value(fixed), value(fastest)];
     table.add_row(row("answers a second", &|report| {
         indicatif::HumanFloatCount(report.answered_per_s.round()).to_string()
     }));

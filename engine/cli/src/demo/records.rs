@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use handle_proto::json::RecordLine;
 use handle_proto::{Handle, Value, Values};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) const RECORDS: &str = include_str!("../../../../tests/vectors/dois.js
 pub(super) const CHANGED: &str = "10.1016/j.rcae.2013.04.001";
 
 /// Publishes all of them as a new set.
-pub(super) fn publish_all(publisher: &mut Publisher) -> anyhow::Result<()> {
+pub(super) fn publish_all(publisher: &mut SetPublisher) -> anyhow::Result<()> {
     let now = snapshot::now_unix_ms();
     let options = LayerOptions { seed: rand::random(), folds: true, created_unix_ms: now };
     let mut values = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn publish_all(publisher: &mut Publisher) -> anyhow::Result<()> {
 }
 
 /// Publishes a delta in which one record has another URL, and merges deltas when there are several.
-pub(super) fn publish_change(publisher: &mut Publisher, number: u64) -> anyhow::Result<()> {
+pub(super) fn publish_change(publisher: &mut SetPublisher, number: u64) -> anyhow::Result<()> {
     const LAYERS_BEFORE_MERGE: usize = 8;
     let now = snapshot::now_unix_ms();
     let options = publisher.options(now).context("a set is published")?;

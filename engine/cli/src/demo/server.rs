@@ -1,9 +1,9 @@
 //! The server of the demo.
 
 use super::{Args, cores};
-use crate::Outcome;
-use crate::served::{self, Process};
-use handle_loadgen::Choice;
+use crate::ExitOutcome;
+use crate::handled_process::{self, HandledProcess};
+use handle_loadgen::DatapathChoice;
 use handle_server::config::{Config, Datapath};
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     control: PathBuf,
     #[arg(long)]
-    datapath: Choice,
+    datapath: DatapathChoice,
 }
 
 /// The server process.
-pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
+pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
     let cores = cores()?;
-    served::serve(&Config {
+    handled_process::serve(&Config {
         snapshot: args.snapshot.clone(),
         control: Some(args.control.clone()),
         listen: vec![([127, 0, 0, 1], 0).into()],
@@ -29,18 +29,18 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
         cores: cores.map(|(server, _)| server).into_iter().collect(),
         pin: cores.is_some(),
         datapath: match args.datapath {
-            Choice::Auto => Datapath::Auto,
-            Choice::Uring => Datapath::Uring,
-            Choice::Portable => Datapath::Portable,
+            DatapathChoice::Auto => Datapath::Auto,
+            DatapathChoice::Uring => Datapath::Uring,
+            DatapathChoice::Portable => Datapath::Portable,
         },
         ..Config::default()
     })
 }
 
 /// Starts it, and returns once it answers.
-pub(super) fn start(args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<Process> {
+pub(super) fn start(args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<HandledProcess> {
     let datapath = args.datapath.to_string();
     let args = ["demo-server".as_ref(), "--snapshot".as_ref(), set.as_os_str(), "--control".as_ref()];
     let rest = [control.as_os_str(), "--datapath".as_ref(), datapath.as_ref()];
-    Process::start(args.into_iter().chain(rest), control.clone())
+    HandledProcess::start(args.into_iter().chain(rest), control.clone())
 }

@@ -4,9 +4,9 @@ pub(crate) mod values;
 
 use crate::resolve::outcome;
 use crate::server::ServerArgs;
-use crate::{Outcome, output};
+use crate::{ExitOutcome, output};
 use anyhow::{Context as _, ensure};
-use handle_client::administration::Answer;
+use handle_client::administration::AdministrationAnswer;
 use handle_proto::name::BLANK;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
 use handle_proto::wire::list::{Indexes, Strings};
@@ -154,7 +154,7 @@ struct Common {
 }
 
 #[expect(clippy::redundant_closure, reason = "the variants are for one lifetime, the closures for any")]
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let (done, json) = match &args.command {
         Command::Create(args) => (create(args), args.common.json),
         Command::Update(args) => (update(args), args.common.json),
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     done
 }
 
-fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
+fn create(args: &CreateArgs) -> anyhow::Result<ExitOutcome> {
     let values = args.values.read()?;
     let mut storage = Vec::new();
     let body =
@@ -189,7 +189,7 @@ fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
     Ok(tell(&args.common, created.as_deref().unwrap_or(&args.handle), &answer))
 }
 
-fn update(args: &UpdateArgs) -> anyhow::Result<Outcome> {
+fn update(args: &UpdateArgs) -> anyhow::Result<ExitOutcome> {
     let handle = args.handle.as_bytes();
     ensure!(
         !args.values.is_empty() || !args.remove.is_empty(),
@@ -216,28 +216,31 @@ fn update(args: &UpdateArgs) -> anyhow::Result<Outcome> {
 }
 
 /// Prefixes are homed at each server by itself, so nobody is found who would do it for all.
-fn each_prefix(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> anyhow::Result<Outcome> {
+fn each_prefix(
+    args: &NamesArgs,
+    request: impl Fn(HandleBody<'_>) -> Request<'_>,
+) -> anyhow::Result<ExitOutcome> {
     args.common.server.named("each server of a service homes prefixes by itself")?;
     each(args, request)
 }
 
 /// One request for each name; the outcome is that of the first that was refused.
-fn each(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> anyhow::Result<Outcome> {
+fn each(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> anyhow::Result<ExitOutcome> {
     let mut clients = args.common.server.clients()?;
-    let mut outcome = Outcome::Good;
+    let mut outcome = ExitOutcome::Good;
     for handle in &args.handles {
         let body = HandleBody { handle: handle.as_bytes() };
         let client = clients.of(body.handle)?;
         let answer = client.ask(&request(body), OpFlags::PLAIN_REQUEST).with_context(|| handle.clone())?;
         let told = tell(&args.common, handle, &answer);
-        if outcome == Outcome::Good {
+        if outcome == ExitOutcome::Good {
             outcome = told;
         }
     }
     Ok(outcome)
 }
 
-fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
+fn get(args: &GetArgs) -> anyhow::Result<ExitOutcome> {
     let indexes: Vec<[u8; 4]> = args.index.iter().map(|index| index.to_be_bytes()).collect();
     let mut storage = Vec::new();
     let types = Strings::build(args.r#type.iter().map(String::as_bytes), &mut storage);
@@ -259,10 +262,10 @@ fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
     } else {
         output::lines(output::values(found.values));
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
-fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
+fn list(args: &ListArgs) -> anyhow::Result<ExitOutcome> {
     let mut clients = args.common.server.clients()?;
     let name = args.prefix.as_deref().map(prefix_handle);
     let client = match &name {
@@ -290,7 +293,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
     if is_json {
         output::print_json(&json!({ "responseCode": 1, "handles": names }));
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// The handle of a prefix that may be named without `0.NA/`.
@@ -299,7 +302,7 @@ pub(crate) fn prefix_handle(prefix: &str) -> String {
 }
 
 /// Says what came of a request, and gives it as an exit code.
-fn tell(common: &Common, handle: &str, answer: &Answer) -> Outcome {
+fn tell(common: &Common, handle: &str, answer: &AdministrationAnswer) -> ExitOutcome {
     let (code, text) = (answer.code(), answer.text());
     if common.json {
         let mut json = json!({ "responseCode": code.0, "handle": handle });

@@ -2,14 +2,14 @@
 //! archive under the names that registries know.
 
 use anyhow::Context as _;
-use handle_formats::dct::Settings;
+use handle_formats::dct::DctSettings;
 use std::io::{Cursor, Write as _};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 /// Whom to call about a service.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(super) struct Contact {
+pub(super) struct BundleContact {
     /// The organisation that runs the service.
     #[arg(long, value_name = "TEXT", default_value = "")]
     organization: String,
@@ -24,9 +24,9 @@ pub(super) struct Contact {
     contact_email: String,
 }
 
-impl Contact {
+impl BundleContact {
     /// With what a `contactdata.dct` says where no option does.
-    pub(super) fn or(mut self, known: &Settings) -> Self {
+    pub(super) fn or(mut self, known: &DctSettings) -> Self {
         for (name, field) in [
             ("org_name", &mut self.organization),
             ("contact_name", &mut self.contact_name),
@@ -58,7 +58,11 @@ fn quoted(text: &str) -> String {
 }
 
 /// The archive.
-pub(super) fn archive(site: &[u8], administrator_key: &[u8], contact: &Contact) -> anyhow::Result<Vec<u8>> {
+pub(super) fn archive(
+    site: &[u8],
+    administrator_key: &[u8],
+    contact: &BundleContact,
+) -> anyhow::Result<Vec<u8>> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let contact = contact.text();
     for (name, bytes) in
@@ -78,7 +82,8 @@ mod tests {
 
     #[test]
     fn the_archive_has_what_a_registry_looks_for() {
-        let contact = Contact { organization: "A \"quoted\" \\ name".to_owned(), ..Contact::default() };
+        let contact =
+            BundleContact { organization: "A \"quoted\" \\ name".to_owned(), ..BundleContact::default() };
         let bytes = archive(b"site", b"key", &contact).unwrap();
         let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
         for (name, expected) in
@@ -90,8 +95,8 @@ mod tests {
         }
         assert!(contact.text().contains(r#""org_name" = "A \"quoted\" \\ name""#));
         // What was written reads back, and options count before it.
-        let known = Settings::parse(&contact.text()).unwrap();
-        let options = Contact { contact_email: "a@example.org".to_owned(), ..Contact::default() };
+        let known = DctSettings::parse(&contact.text()).unwrap();
+        let options = BundleContact { contact_email: "a@example.org".to_owned(), ..BundleContact::default() };
         let both = options.or(&known);
         assert_eq!(
             (both.organization, both.contact_email),

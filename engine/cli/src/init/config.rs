@@ -4,7 +4,7 @@ use serde_json::json;
 use std::net::{IpAddr, SocketAddr};
 
 /// What both processes have to know.
-pub(super) struct Settings {
+pub(super) struct InitSettings {
     pub(super) bind: IpAddr,
     pub(super) port: u16,
     pub(super) admin_port: u16,
@@ -12,7 +12,7 @@ pub(super) struct Settings {
     pub(super) administrator: String,
 }
 
-impl Settings {
+impl InitSettings {
     /// Whether connections for queries and for administration come to one port, that of `handle-admin`.
     fn has_one_port(&self) -> bool {
         self.port == self.admin_port

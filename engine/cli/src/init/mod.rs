@@ -9,9 +9,9 @@ mod site;
 use crate::key;
 use crate::secret::PassphraseArgs;
 use crate::snapshot::now_unix_ms;
-use crate::{Outcome, output};
+use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
-use bundle::Contact;
+use bundle::BundleContact;
 use handle_admin::store::{Store, StoreConfig};
 use handle_auth::file::create_secret_file;
 use handle_auth::{generate, keyfile};
@@ -20,7 +20,7 @@ use handle_proto::json::site_to_json;
 use handle_proto::value::Value;
 use handle_proto::{Handle, Values};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::fs::Permissions;
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long)]
     plain: bool,
     #[command(flatten)]
-    contact: Contact,
+    contact: BundleContact,
     #[command(flatten)]
     adopt: adopt::AdoptArgs,
     /// Print what was made as JSON.
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     match (&args.adopt.adopt, &args.prefix, args.address) {
         (Some(directory), ..) => adopt::run(args, directory),
         (None, Some(prefix), Some(address)) => begin(args, prefix, address),
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// A service from nothing.
-fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<Outcome> {
+fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutcome> {
     ensure!(
         !prefix.is_empty() && !prefix.contains(['/', ' ']) && prefix.is_ascii(),
         "{prefix:?} is no prefix: write it as 10.1045"
@@ -128,7 +128,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<Outcome> 
     key::create(&path("server-public.bin"), &server_public)?;
     key::create(&path("admin-public.bin"), &admin_public)?;
 
-    let site = site::record(&site::Described {
+    let site = site::record(&site::SiteDescription {
         address,
         query_port: args.port,
         admin_port: args.admin_port,
@@ -138,7 +138,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<Outcome> 
     let json = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&site.view()))?);
     key::create(&path("siteinfo.json"), json.as_bytes())?;
     key::create(&path("sitebndl.zip"), &bundle::archive(site.as_bytes(), &admin_public, &args.contact)?)?;
-    let settings = config::Settings {
+    let settings = config::InitSettings {
         bind: args.bind.unwrap_or(match address {
             IpAddr::V4(_) => IpAddr::from([0, 0, 0, 0]),
             IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
@@ -152,7 +152,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<Outcome> 
     key::create(&path("handle-admin.toml"), settings.handle_admin().as_bytes())?;
     make_records(args, prefix, site.as_bytes(), &admin_public)?;
     told(args, prefix);
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// The handle that has the administrator's key.
@@ -214,7 +214,7 @@ fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> 
     // So that handled finds something to serve, whichever of the two starts first.
     let now = now_unix_ms();
     let options = LayerOptions { seed: rand::random(), folds: !args.case_sensitive, created_unix_ms: now };
-    Publisher::open(&path("snapshot"))?.publish_base(now, |file, temp_dir| {
+    SetPublisher::open(&path("snapshot"))?.publish_base(now, |file, temp_dir| {
         let mut homed = HomedPrefixes::default();
         homed.add(prefix);
         let mut builder = Builder::new(temp_dir, options).homed(homed);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// What a site record says of its only server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Described<'a> {
+pub(super) struct SiteDescription<'a> {
     pub(super) address: IpAddr,
     pub(super) query_port: u16,
     pub(super) admin_port: u16,
@@ -19,7 +19,7 @@ pub(super) struct Described<'a> {
 /// port, they are one interface.
 ///
 /// Deployed clients take the first interface that fits, so the order is that in which they should try.
-pub(super) fn record(described: &Described<'_>) -> SiteBuf {
+pub(super) fn record(described: &SiteDescription<'_>) -> SiteBuf {
     let mut site = SiteBuilder::new();
     site.serial = 1;
     site.flags = SiteFlags::PRIMARY;

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 /// How a key is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Form {
+pub(super) enum KeyForm {
     /// As handle servers and their tools have it.
     Native,
     /// As everybody else has it: SubjectPublicKeyInfo and PKCS #8.
@@ -21,7 +21,7 @@ pub(super) enum Form {
     Jwk,
 }
 
-impl Form {
+impl KeyForm {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -33,12 +33,12 @@ impl Form {
 
 /// What is in a key file.
 pub(super) enum KeyFile {
-    Public { form: Form, record: Vec<u8> },
-    Private { form: Form, key: PrivateKeyBuf, encrypted: bool },
+    Public { form: KeyForm, record: Vec<u8> },
+    Private { form: KeyForm, key: PrivateKeyBuf, encrypted: bool },
 }
 
 impl KeyFile {
-    pub(super) const fn form(&self) -> Form {
+    pub(super) const fn form(&self) -> KeyForm {
         match self {
             Self::Public { form, .. } | Self::Private { form, .. } => *form,
         }
@@ -77,34 +77,34 @@ pub(super) fn read(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<Key
 }
 
 /// A public key; `None` when it is none, and might be a private one.
-fn public(bytes: &[u8]) -> Option<(Form, anyhow::Result<Vec<u8>>)> {
+fn public(bytes: &[u8]) -> Option<(KeyForm, anyhow::Result<Vec<u8>>)> {
     if pem::is_pem(bytes) {
         return match pem::decode_public_key(bytes) {
             Err(pem::PemError::Label) => None,
-            key => Some((Form::Pem, key.map_err(Into::into))),
+            key => Some((KeyForm::Pem, key.map_err(Into::into))),
         };
     }
     if is_json(bytes) {
         let jwk: json::Json = serde_json::from_slice(bytes).ok()?;
         let is_private = ["d", "x"].iter().any(|member| jwk.get(member).is_some());
-        return (!is_private).then(|| (Form::Jwk, json::public_key_from_jwk(&jwk).map_err(Into::into)));
+        return (!is_private).then(|| (KeyForm::Jwk, json::public_key_from_jwk(&jwk).map_err(Into::into)));
     }
     // A private key file begins with the number of its encryption instead of a length.
     let is_public = bytes.get(..4).is_some_and(|number| number > &[0, 0, 0, 4][..]);
     let checked = || Ok(PublicKey::decode(bytes)?.to_bytes());
-    is_public.then(|| (Form::Native, checked()))
+    is_public.then(|| (KeyForm::Native, checked()))
 }
 
 fn private(bytes: &[u8], passphrase: Option<&[u8]>) -> anyhow::Result<KeyFile> {
     if is_json(bytes) {
         let jwk = serde_json::from_slice(bytes).context("not JSON")?;
         return Ok(KeyFile::Private {
-            form: Form::Jwk,
+            form: KeyForm::Jwk,
             key: json::private_key_from_jwk(&jwk)?,
             encrypted: false,
         });
     }
-    let form = if pem::is_pem(bytes) { Form::Pem } else { Form::Native };
+    let form = if pem::is_pem(bytes) { KeyForm::Pem } else { KeyForm::Native };
     // What reads without a passphrase was not encrypted.
     let (key, encrypted) = match keyfile::decode(bytes, None) {
         Err(keyfile::KeyFileError::PassphraseNeeded) => (keyfile::decode(bytes, passphrase), true),
@@ -122,11 +122,11 @@ fn is_json(bytes: &[u8]) -> bool {
 }
 
 /// A public key as a file.
-pub(super) fn encode_public(key: &PublicKey<'_>, form: Form) -> anyhow::Result<Vec<u8>> {
+pub(super) fn encode_public(key: &PublicKey<'_>, form: KeyForm) -> anyhow::Result<Vec<u8>> {
     Ok(match form {
-        Form::Native => key.to_bytes(),
-        Form::Pem => pem::encode_public_key(key)?.into_bytes(),
-        Form::Jwk => {
+        KeyForm::Native => key.to_bytes(),
+        KeyForm::Pem => pem::encode_public_key(key)?.into_bytes(),
+        KeyForm::Jwk => {
             let jwk = json::public_key_to_jwk(key).context("a Diffie-Hellman key has no JWK")?;
             format!("{jwk}\n").into_bytes()
         }
@@ -136,18 +136,18 @@ pub(super) fn encode_public(key: &PublicKey<'_>, form: Form) -> anyhow::Result<V
 /// A private key as a file, encrypted when there is a passphrase.
 pub(super) fn encode_private(
     key: &PrivateKey<'_>,
-    form: Form,
+    form: KeyForm,
     passphrase: Option<&[u8]>,
 ) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     Ok(match (form, passphrase) {
-        (Form::Native, None) => keyfile::plain(key),
-        (Form::Native, Some(passphrase)) => keyfile::encrypt(key, passphrase),
-        (Form::Pem, None) => Zeroizing::new(pem::encode_private_key(key)?.as_bytes().to_vec()),
-        (Form::Pem, Some(passphrase)) => {
+        (KeyForm::Native, None) => keyfile::plain(key),
+        (KeyForm::Native, Some(passphrase)) => keyfile::encrypt(key, passphrase),
+        (KeyForm::Pem, None) => Zeroizing::new(pem::encode_private_key(key)?.as_bytes().to_vec()),
+        (KeyForm::Pem, Some(passphrase)) => {
             Zeroizing::new(pem::encode_encrypted_private_key(key, passphrase)?.into_bytes())
         }
-        (Form::Jwk, None) => Zeroizing::new([json::private_key_to_jwk(key).as_bytes(), b"\n"].concat()),
-        (Form::Jwk, Some(_)) => bail!("a JWK is not encrypted: choose another form, or --plain"),
+        (KeyForm::Jwk, None) => Zeroizing::new([json::private_key_to_jwk(key).as_bytes(), b"\n"].concat()),
+        (KeyForm::Jwk, Some(_)) => bail!("a JWK is not encrypted: choose another form, or --plain"),
     })
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
 
-    const FORMS: [Form; 3] = [Form::Native, Form::Pem, Form::Jwk];
+    const FORMS: [KeyForm; 3] = [KeyForm::Native, KeyForm::Pem, KeyForm::Jwk];
 
     #[test]
     fn every_form_reads_back_as_the_same_key() {
@@ -169,7 +169,7 @@ mod tests {
         {
             let path = directory.path().join(format!("{}-{}", form.name(), passphrase.is_some()));
             let Ok(bytes) = encode_private(&key.view(), form, passphrase) else {
-                assert!(form == Form::Jwk && passphrase.is_some(), "only a JWK is never encrypted");
+                assert!(form == KeyForm::Jwk && passphrase.is_some(), "only a JWK is never encrypted");
                 continue;
             };
             handle_auth::file::create_secret_file(&path, &bytes).unwrap();

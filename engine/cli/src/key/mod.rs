@@ -3,9 +3,9 @@
 mod form;
 
 use crate::secret::{self, PassphraseArgs};
-use crate::{Outcome, UsageError, output};
+use crate::{ExitOutcome, UsageError, output};
 use anyhow::{Context as _, bail, ensure};
-use form::{Form, KeyFile};
+use form::{KeyFile, KeyForm};
 use handle_auth::generate;
 use handle_proto::data::{PrivateKeyBuf, PublicKey};
 use handle_proto::json::public_key_to_jwk;
@@ -51,8 +51,8 @@ struct GenerateArgs {
     #[arg(long, default_value_t = generate::RSA_BITS[0])]
     bits: u32,
     /// The form of both files.
-    #[arg(long = "to", value_enum, default_value_t = Form::Native)]
-    form: Form,
+    #[arg(long = "to", value_enum, default_value_t = KeyForm::Native)]
+    form: KeyForm,
     #[command(flatten)]
     passphrase: PassphraseArgs,
     /// Do not encrypt the private key: whoever reads the file has it.
@@ -71,7 +71,7 @@ struct ConvertArgs {
     output: PathBuf,
     /// The form of the result. Native unless the key is native, then PEM.
     #[arg(long = "to", value_enum)]
-    form: Option<Form>,
+    form: Option<KeyForm>,
     #[command(flatten)]
     passphrase: PassphraseArgs,
     /// File with the passphrase of the result.
@@ -96,13 +96,13 @@ struct ShowArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     match &args.command {
         Command::Generate(args) => generate(args)?,
         Command::Convert(args) => convert(args)?,
         Command::Show(args) => show(args)?,
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
@@ -147,7 +147,7 @@ pub(crate) fn decided(has_passphrase: bool, plain: bool, how: &str) -> anyhow::R
 fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
     let passphrase = args.passphrase.read()?;
     let file = form::read(&args.input, passphrase.as_deref().map(Vec::as_slice))?;
-    let to = args.form.unwrap_or(if file.form() == Form::Native { Form::Pem } else { Form::Native });
+    let to = args.form.unwrap_or(if file.form() == KeyForm::Native { KeyForm::Pem } else { KeyForm::Native });
     match &file {
         KeyFile::Public { record, .. } => {
             create(&args.output, &form::encode_public(&PublicKey::decode(record)?, to)?)

@@ -1,18 +1,18 @@
 //! What the servers of the lab hold: prefix records, service records, and handles.
 
-use super::topology::{Place, SiteName, Topology};
+use super::topology::{LabTopology, ServerPlace, SiteName};
 use crate::demo::RECORDS;
 use crate::snapshot;
 use anyhow::Context as _;
 use handle_auth::{PrivateKey, keyfile};
-use handle_client::signature::{self, Claims, Permission, Permitted};
+use handle_client::signature::{self, Claims, Permission, SigningScope};
 use handle_proto::data::site::SiteBuf;
 use handle_proto::data::{PublicKey, kind};
 use handle_proto::json::{Json, RecordLine, record_to_json};
 use handle_proto::name::{ROOT, TRUST_ROOT};
 use handle_proto::{Handle, Value, ValueBuf, Values};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,13 +29,13 @@ const DERIVED: &str = "20.500.LAB";
 /// A handle that the mirror has not heard of.
 const NEW: &str = "10.1016/lab-new";
 
-type Record = (String, Vec<ValueBuf>);
+type LabRecord = (String, Vec<ValueBuf>);
 
 /// All records, by the service that has them.
-pub(super) struct Records {
-    registry: Vec<Record>,
-    local: Vec<Record>,
-    derived: Vec<Record>,
+pub(super) struct LabRecords {
+    registry: Vec<LabRecord>,
+    local: Vec<LabRecord>,
+    derived: Vec<LabRecord>,
     prefixes: BTreeSet<String>,
     bootstrap: Json,
 }
@@ -44,9 +44,9 @@ fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
     ValueBuf::from(&Value { timestamp: 1_700_000_000, ..Value::new(index, kind, data) })
 }
 
-impl Records {
+impl LabRecords {
     /// The records of everybody; those of the service from a file, or the ones that are built in.
-    pub(super) fn new(topology: &Topology, file: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn new(topology: &LabTopology, file: Option<&Path>) -> anyhow::Result<Self> {
         let mut local = match file {
             Some(path) => File::open(path)
                 .map_err(anyhow::Error::from)
@@ -55,18 +55,19 @@ impl Records {
             None => read(RECORDS.as_bytes())?,
         };
         local.push((NEW.to_owned(), vec![value(1, kind::URL, b"https://lab.example/new")]));
-        let prefix = |(handle, _): &Record| handle.split('/').next().unwrap_or_default().to_ascii_uppercase();
+        let prefix =
+            |(handle, _): &LabRecord| handle.split('/').next().unwrap_or_default().to_ascii_uppercase();
         let prefixes: BTreeSet<String> = local.iter().map(prefix).collect();
         let site = |index, name| value(index, kind::HS_SITE, topology.site(name).as_bytes());
         let service =
             || vec![site(1, SiteName::Primary), site(2, SiteName::Secondary), site(3, SiteName::Mirror)];
         let root = vec![site(1, SiteName::Registry)];
-        let signer = Signer::new(topology)?;
+        let signer = RecordSigner::new(topology)?;
         let trust = vec![
             value(300, kind::HS_PUBKEY, topology.public_key(SiteName::Registry)),
             value(400, kind::HS_CERT, signer.certificate()?.as_bytes()),
         ];
-        let mut registry: Vec<Record> = vec![];
+        let mut registry: Vec<LabRecord> = vec![];
         for (handle, mut values) in
             [(lossy(ROOT), root.clone()), (lossy(TRUST_ROOT), trust.clone()), (SERVICE.to_owned(), service())]
         {
@@ -110,7 +111,7 @@ impl Records {
     }
 
     /// Publishes the share of one server: what hashes to it. The mirror lacks what is new.
-    pub(super) fn publish(&self, set: &Path, site: &SiteBuf, place: &Place) -> anyhow::Result<()> {
+    pub(super) fn publish(&self, set: &Path, site: &SiteBuf, place: &ServerPlace) -> anyhow::Result<()> {
         let (records, homed): (_, Vec<&str>) = match place.site {
             SiteName::Registry => (&self.registry, vec!["0.NA", "0.0", "0.SERV"]),
             SiteName::Derived => (&self.derived, vec!["0.NA/20.500", DERIVED]),
@@ -118,7 +119,7 @@ impl Records {
                 (&self.local, self.prefixes.iter().map(String::as_str).collect())
             }
         };
-        let is_here = |(handle, _): &&Record| {
+        let is_here = |(handle, _): &&LabRecord| {
             let hashes_here = site.view().server_at(Handle(handle.as_bytes())) == Some(place.at);
             hashes_here && !(place.site == SiteName::Mirror && handle == NEW)
         };
@@ -128,7 +129,7 @@ impl Records {
         }
         let now = snapshot::now_unix_ms();
         let options = LayerOptions { seed: rand::random(), folds: true, created_unix_ms: now };
-        Publisher::open(set)?.publish_base(now, |file, temp_dir| {
+        SetPublisher::open(set)?.publish_base(now, |file, temp_dir| {
             let mut builder = Builder::new(temp_dir, options).homed(table);
             for (origin, (handle, values)) in (0..).zip(records.iter().filter(is_here)) {
                 builder.add(origin, handle.as_bytes(), values.iter().map(ValueBuf::view))?;
@@ -140,7 +141,7 @@ impl Records {
 }
 
 /// The owner of the trusted key, who signs the records of the global service.
-struct Signer<'a> {
+struct RecordSigner<'a> {
     key: PrivateKey,
     public: PublicKey<'a>,
 }
@@ -149,8 +150,8 @@ struct Signer<'a> {
 const ISSUER: &str = "300:0.0/0.0";
 const CERTIFICATE: &str = "400:0.0/0.0";
 
-impl<'a> Signer<'a> {
-    fn new(topology: &'a Topology) -> anyhow::Result<Self> {
+impl<'a> RecordSigner<'a> {
+    fn new(topology: &'a LabTopology) -> anyhow::Result<Self> {
         let record = keyfile::decode(topology.key_file(SiteName::Registry), None)?;
         let key = PrivateKey::from_record(record.as_bytes())?;
         Ok(Self { key, public: PublicKey::decode(topology.public_key(SiteName::Registry))? })
@@ -167,7 +168,7 @@ impl<'a> Signer<'a> {
     }
 
     fn certificate(&self) -> anyhow::Result<String> {
-        let everything = Permission { permitted: Permitted::Everything, handle: String::new() };
+        let everything = Permission { permitted: SigningScope::Everything, handle: String::new() };
         Ok(signature::certificate(&Self::claims(ISSUER, &[]), &self.public, &[everything], &self.key)?)
     }
 
@@ -182,7 +183,7 @@ fn lossy(handle: &[u8]) -> String {
 }
 
 /// Records, one a line, each handle once.
-fn read(lines: impl BufRead) -> anyhow::Result<Vec<Record>> {
+fn read(lines: impl BufRead) -> anyhow::Result<Vec<LabRecord>> {
     let mut records = BTreeMap::new();
     let mut encoded = Vec::new();
     for (number, line) in (1..).zip(lines.lines()) {

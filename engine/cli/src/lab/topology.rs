@@ -51,7 +51,7 @@ impl SiteName {
 
 /// A server of the lab.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ServerPlace {
     /// Its site.
     pub(crate) site: SiteName,
     /// Its position there, from 0.
@@ -69,11 +69,11 @@ struct Member {
 }
 
 /// All sites, with their keys.
-pub(crate) struct Topology {
+pub(crate) struct LabTopology {
     members: Vec<Member>,
 }
 
-impl Topology {
+impl LabTopology {
     /// Chooses ports where none are given, and makes the keys.
     pub(crate) fn new(ports: &[u16]) -> anyhow::Result<Self> {
         let count = SiteName::ALL.iter().map(|site| site.servers_count()).sum();
@@ -125,10 +125,10 @@ impl Topology {
     }
 
     /// All servers, site by site.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn places(&self) -> Vec<ServerPlace> {
         let of = |member: &Member| {
             let site = member.name;
-            member.addresses.clone().into_iter().enumerate().map(move |(at, address)| Place {
+            member.addresses.clone().into_iter().enumerate().map(move |(at, address)| ServerPlace {
                 site,
                 at,
                 address,

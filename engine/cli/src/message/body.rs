@@ -1,6 +1,6 @@
 //! Bodies, field by field.
 
-use super::Printer;
+use super::MessagePrinter;
 use crate::output;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::kind::HS_SITE;
@@ -13,7 +13,7 @@ use handle_proto::wire::{Reply, Request, Response};
 use handle_proto::{Handle, Version};
 
 /// Prints the body of a request written in `version`.
-pub(super) fn request(print: &mut Printer<'_>, request: &Request<'_>, version: Version) {
+pub(super) fn request(print: &mut MessagePrinter<'_>, request: &Request<'_>, version: Version) {
     match *request {
         Request::Resolution(query) => {
             string(print, "handle", query.handle);
@@ -67,7 +67,7 @@ pub(super) fn request(print: &mut Printer<'_>, request: &Request<'_>, version: V
 }
 
 /// Prints the body of a response written in `version`.
-pub(super) fn reply(print: &mut Printer<'_>, reply: &Reply<'_>, version: Version) {
+pub(super) fn reply(print: &mut MessagePrinter<'_>, reply: &Reply<'_>, version: Version) {
     let is_challenge = matches!(reply.response, Response::Challenge(_));
     // The old form of a challenge has the digest behind the nonce.
     if is_challenge && version < Version::LOWEST {
@@ -82,7 +82,7 @@ pub(super) fn reply(print: &mut Printer<'_>, reply: &Reply<'_>, version: Version
     }
 }
 
-fn response(print: &mut Printer<'_>, response: &Response<'_>) {
+fn response(print: &mut MessagePrinter<'_>, response: &Response<'_>) {
     match *response {
         Response::Answer(answer) => {
             string(print, "handle", answer.handle);
@@ -112,7 +112,7 @@ fn response(print: &mut Printer<'_>, response: &Response<'_>) {
     }
 }
 
-fn session_setup(print: &mut Printer<'_>, setup: &SessionSetup<'_>) {
+fn session_setup(print: &mut MessagePrinter<'_>, setup: &SessionSetup<'_>) {
     print.field(2, "key exchange", &setup.exchange.mode().to_string());
     print.field(4, "timeout", &format!("{} s", setup.timeout_s));
     reference(print, "identity", setup.identity);
@@ -123,13 +123,13 @@ fn session_setup(print: &mut Printer<'_>, setup: &SessionSetup<'_>) {
     }
 }
 
-fn receiver(print: &mut Printer<'_>, receiver: Receiver) {
+fn receiver(print: &mut MessagePrinter<'_>, receiver: Receiver) {
     print.field(1, "hash option", &receiver.hash_option.to_string());
     print.field(4, "servers", &receiver.servers_count.to_string());
     print.field(4, "server", &receiver.server_at.to_string());
 }
 
-fn digest(print: &mut Printer<'_>, digest: &RequestDigest<'_>) {
+fn digest(print: &mut MessagePrinter<'_>, digest: &RequestDigest<'_>) {
     // Behind a length, the algorithm is not said.
     if digest.algorithm == DigestAlgorithm::OLD_MD5 {
         return counted(print, "request digest", digest.digest);
@@ -137,27 +137,27 @@ fn digest(print: &mut Printer<'_>, digest: &RequestDigest<'_>) {
     print.field(1 + digest.digest.len(), "request digest", &digest.algorithm.to_string());
 }
 
-fn indexes(print: &mut Printer<'_>, indexes: Indexes<'_>) {
+fn indexes(print: &mut MessagePrinter<'_>, indexes: Indexes<'_>) {
     print.field(4, "indexes", &indexes.len().to_string());
     indexes.iter().for_each(|index| print.field(4, "  index", &index.to_string()));
 }
 
-fn types(print: &mut Printer<'_>, types: Strings<'_>) {
+fn types(print: &mut MessagePrinter<'_>, types: Strings<'_>) {
     print.field(4, "types", &types.len().to_string());
     types.iter().for_each(|kind| string(print, "  type", kind));
 }
 
-fn handles(print: &mut Printer<'_>, handles: Handles<'_>) {
+fn handles(print: &mut MessagePrinter<'_>, handles: Handles<'_>) {
     print.field(4, "handles", &handles.len().to_string());
     handles.iter().for_each(|handle| string(print, "  handle", handle));
 }
 
-fn values(print: &mut Printer<'_>, values: Values<'_>) {
+fn values(print: &mut MessagePrinter<'_>, values: Values<'_>) {
     print.field(4, "values", &values.len().to_string());
     values.iter().for_each(|one| value(print, &one));
 }
 
-fn value(print: &mut Printer<'_>, value: &Value<'_>) {
+fn value(print: &mut MessagePrinter<'_>, value: &Value<'_>) {
     print.field(4, "  index", &value.index.to_string());
     print.field(4, "    timestamp", &output::unix_time(value.timestamp.into()));
     print.field(5, "    ttl", &output::ttl(value.ttl));
@@ -168,15 +168,15 @@ fn value(print: &mut Printer<'_>, value: &Value<'_>) {
     value.references.iter().for_each(|one| reference(print, "      to", one));
 }
 
-fn reference(print: &mut Printer<'_>, name: &str, reference: Reference<'_>) {
+fn reference(print: &mut MessagePrinter<'_>, name: &str, reference: Reference<'_>) {
     print.field(4 + reference.handle.len() + 4, name, &reference.to_string());
 }
 
-fn string(print: &mut Printer<'_>, name: &str, bytes: &[u8]) {
+fn string(print: &mut MessagePrinter<'_>, name: &str, bytes: &[u8]) {
     print.field(4 + bytes.len(), name, &format!("{:?}", Handle(bytes)));
 }
 
 /// Bytes behind their count, which mean nothing to a reader.
-fn counted(print: &mut Printer<'_>, name: &str, bytes: &[u8]) {
+fn counted(print: &mut MessagePrinter<'_>, name: &str, bytes: &[u8]) {
     print.field(4 + bytes.len(), name, &format!("{} bytes", bytes.len()));
 }

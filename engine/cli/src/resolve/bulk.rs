@@ -1,14 +1,14 @@
 //! `hdl resolve` of many handles: so many at a time, printed in the order in which they were given.
 
-use super::{Args, found, hint, outcome};
+use super::{Args, global, hint, outcome};
 use crate::output::{self, printable};
-use crate::{Outcome, progress};
+use crate::{ExitOutcome, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_client::flight::Outcome as LookupOutcome;
+use handle_client::flight::FlightOutcome as LookupOutcome;
 use handle_client::lookup::Client;
-use handle_client::reference::{Reference, Rules};
-use handle_client::{Driver, Question};
+use handle_client::reference::{HandleReference, ReferenceRules};
+use handle_client::{BlockingDriver, Question};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -27,30 +27,30 @@ const AHEAD: usize = 1 << 14;
 /// Most bytes of a line, its end included: more than a message can ask for.
 const LINE_LEN_MAX: u64 = 1 << 20;
 
-struct Asked {
+struct BulkQuestion {
     number: u64,
     written: String,
     question: anyhow::Result<Question>,
 }
 
-struct Done {
+struct BulkOutcome {
     number: u64,
     written: String,
     outcome: anyhow::Result<LookupOutcome>,
 }
 
 /// What a worker does with a question.
-type Resolve<'a> = Box<dyn FnMut(&Question) -> LookupOutcome + 'a>;
+type ResolveFunction<'a> = Box<dyn FnMut(&Question) -> LookupOutcome + 'a>;
 
-pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, rules: &ReferenceRules) -> anyhow::Result<ExitOutcome> {
     let (client, options) = (args.client.client()?, args.options()?);
-    let worker = || -> Resolve<'_> {
-        let (mut driver, options) = (Driver::new(Arc::clone(&client)), &options);
+    let worker = || -> ResolveFunction<'_> {
+        let (mut driver, options) = (BlockingDriver::new(Arc::clone(&client)), &options);
         Box::new(move |question| driver.resolve(question, options).outcome)
     };
     let bar = progress::bar("resolving", args.file.is_none().then_some(args.handles.len() as u64));
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let mut show_next = |done: &Done| {
+    let mut show_next = |done: &BulkOutcome| {
         bar.inc(1);
         show(args, &client, &mut out, done)
     };
@@ -59,31 +59,31 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     let flushed = out.flush();
     bar.finish_and_clear();
     // Also where nobody reads any more: servers would keep the sessions until they expire.
-    Driver::new(client).end_sessions();
+    BlockingDriver::new(client).end_sessions();
     flushed?;
     ended
 }
 
 /// Takes a handle as it is written, and what is asked for it; whether anybody still wants to hear.
-type Ask<'a> = dyn FnMut(&str, anyhow::Result<Question>) -> bool + 'a;
+type QuestionSink<'a> = dyn FnMut(&str, anyhow::Result<Question>) -> bool + 'a;
 
 /// Asks what `read` gives with so many workers, and shows what came of each in the order in which they were given;
 /// the outcome of the first that failed.
 fn in_order<'a>(
     jobs: usize,
-    read: impl FnOnce(&mut Ask<'_>) -> anyhow::Result<()> + Send,
-    worker: &(impl Fn() -> Resolve<'a> + Sync),
-    show: &mut dyn FnMut(&Done) -> anyhow::Result<Outcome>,
-) -> anyhow::Result<Outcome> {
-    let (give, take) = bounded::<Asked>(jobs * WAITING);
-    let (done, hear) = bounded::<Done>(jobs * WAITING);
+    read: impl FnOnce(&mut QuestionSink<'_>) -> anyhow::Result<()> + Send,
+    worker: &(impl Fn() -> ResolveFunction<'a> + Sync),
+    show: &mut dyn FnMut(&BulkOutcome) -> anyhow::Result<ExitOutcome>,
+) -> anyhow::Result<ExitOutcome> {
+    let (give, take) = bounded::<BulkQuestion>(jobs * WAITING);
+    let (done, hear) = bounded::<BulkOutcome>(jobs * WAITING);
     let (occupy, free) = bounded::<()>(AHEAD);
     let faults = AtomicU64::new(0);
     let outcome = std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
             let mut number = 0;
             read(&mut |written, question| {
-                let asked = Asked { number, written: written.to_owned(), question };
+                let asked = BulkQuestion { number, written: written.to_owned(), question };
                 number += 1;
                 // Nobody hears any more when the output was closed.
                 occupy.send(()).is_ok() && give.send(asked).is_ok()
@@ -108,9 +108,10 @@ fn in_order<'a>(
     }
 }
 
-fn read_all(args: &Args, rules: &Rules, ask: &mut Ask<'_>) -> anyhow::Result<()> {
+fn read_all(args: &Args, rules: &ReferenceRules, ask: &mut QuestionSink<'_>) -> anyhow::Result<()> {
     let question = |written: &str| {
-        let read = Reference::parse(written, rules).with_context(|| format!("{written:?} is no handle"));
+        let read =
+            HandleReference::parse(written, rules).with_context(|| format!("{written:?} is no handle"));
         read.and_then(|reference| {
             ensure!(reference.server.is_none(), "it names a server: resolve it alone");
             args.question(&reference)
@@ -162,20 +163,20 @@ fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8]) -> bool) -> s
 /// Resolves one after the other. One that hits a fault is told as failed, because who prints in order waits for every
 /// number; then a worker takes over that knows nothing of it.
 fn work<'a>(
-    worker: &impl Fn() -> Resolve<'a>,
-    take: &Receiver<Asked>,
-    done: &Sender<Done>,
+    worker: &impl Fn() -> ResolveFunction<'a>,
+    take: &Receiver<BulkQuestion>,
+    done: &Sender<BulkOutcome>,
     faults: &AtomicU64,
 ) {
     let mut resolve = worker();
-    for Asked { number, written, question } in take {
+    for BulkQuestion { number, written, question } in take {
         let resolved = catch_unwind(AssertUnwindSafe(|| question.map(|question| resolve(&question))));
         let outcome = resolved.unwrap_or_else(|_| {
             faults.fetch_add(1, Ordering::Relaxed);
             resolve = worker();
             Err(anyhow!("a fault in this program kept it from being resolved"))
         });
-        if done.send(Done { number, written, outcome }).is_err() {
+        if done.send(BulkOutcome { number, written, outcome }).is_err() {
             return;
         }
     }
@@ -183,10 +184,10 @@ fn work<'a>(
 
 /// Shows what came of each, in the order in which they were given; the outcome of the first that failed.
 fn show_in_order(
-    hear: &Receiver<Done>,
+    hear: &Receiver<BulkOutcome>,
     free: &Receiver<()>,
-    show: &mut dyn FnMut(&Done) -> anyhow::Result<Outcome>,
-) -> anyhow::Result<Outcome> {
+    show: &mut dyn FnMut(&BulkOutcome) -> anyhow::Result<ExitOutcome>,
+) -> anyhow::Result<ExitOutcome> {
     let mut waiting = BTreeMap::new();
     let (mut next, mut first_bad) = (0, None);
     for done in hear {
@@ -196,35 +197,40 @@ fn show_in_order(
             // Its place: whoever asks takes one before.
             let _ = free.try_recv();
             let outcome = show(&done)?;
-            if outcome != Outcome::Good {
+            if outcome != ExitOutcome::Good {
                 first_bad.get_or_insert(outcome);
             }
         }
     }
-    Ok(first_bad.unwrap_or(Outcome::Good))
+    Ok(first_bad.unwrap_or(ExitOutcome::Good))
 }
 
-fn show(args: &Args, client: &Client, out: &mut impl Write, done: &Done) -> anyhow::Result<Outcome> {
+fn show(
+    args: &Args,
+    client: &Client,
+    out: &mut impl Write,
+    done: &BulkOutcome,
+) -> anyhow::Result<ExitOutcome> {
     let answer = match &done.outcome {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
             let hint = hint::of(error, client, &args.client);
             let why = format!("{error}{}", hint.map(|hint| format!(" ({hint})")).unwrap_or_default());
-            return complain(args, out, done, &why, found::failure(error));
+            return complain(args, out, done, &why, global::failure(error));
         }
-        Err(error) => return complain(args, out, done, &format!("{error:#}"), Outcome::Failed),
+        Err(error) => return complain(args, out, done, &format!("{error:#}"), ExitOutcome::Failed),
     };
     let handle = printable(&Handle(&answer.handle).to_string());
-    let url = if args.url { found::target(answer) } else { None };
+    let url = if args.url { global::target(answer) } else { None };
     if args.json {
-        writeln!(out, "{}", output::json_line(&found::to_json(answer)))?;
+        writeln!(out, "{}", output::json_line(&global::to_json(answer)))?;
     } else if answer.code != ResponseCode::SUCCESS {
         eprintln!("hdl: {}: {} {}", printable(&done.written), answer.code.0, answer.code);
     } else if let Some(url) = &url {
         writeln!(out, "{handle}\t{}", printable(url))?;
     } else if args.url {
         eprintln!("hdl: {}: no URL", printable(&done.written));
-        return Ok(Outcome::NoValues);
+        return Ok(ExitOutcome::NoValues);
     } else {
         for value in answer.values() {
             let data = output::describe(value.kind, value.data);
@@ -238,10 +244,10 @@ fn show(args: &Args, client: &Client, out: &mut impl Write, done: &Done) -> anyh
 fn complain(
     args: &Args,
     out: &mut impl Write,
-    done: &Done,
+    done: &BulkOutcome,
     why: &str,
-    outcome: Outcome,
-) -> anyhow::Result<Outcome> {
+    outcome: ExitOutcome,
+) -> anyhow::Result<ExitOutcome> {
     match args.json {
         true => writeln!(out, "{}", output::json_line(&json!({ "handle": done.written, "error": why })))?,
         false => eprintln!("hdl: {}", printable(&format!("{}: {why}", done.written))),
@@ -252,13 +258,13 @@ fn complain(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_client::Answer;
+    use handle_client::LookupAnswer;
 
     /// Gives so many numbers as handles, until nobody hears any more; how many were taken is in `asked`.
     fn numbers<'a>(
         count: usize,
         asked: &'a AtomicU64,
-    ) -> impl FnOnce(&mut Ask<'_>) -> anyhow::Result<()> + Send + 'a {
+    ) -> impl FnOnce(&mut QuestionSink<'_>) -> anyhow::Result<()> + Send + 'a {
         move |ask| {
             for number in (0..count).map(|number| number.to_string()) {
                 if !ask(&number, Ok(Question::all(number.as_bytes()))) {
@@ -271,7 +277,7 @@ mod tests {
     }
 
     fn found(question: &Question) -> LookupOutcome {
-        Ok(Answer::new(question.handle.clone(), ResponseCode::SUCCESS, []).into())
+        Ok(LookupAnswer::new(question.handle.clone(), ResponseCode::SUCCESS, []).into())
     }
 
     #[test]
@@ -301,16 +307,16 @@ mod tests {
     fn a_worker_that_panics_loses_one_handle_and_the_whole_ends_with_an_error() {
         // More than may wait, so that one number that never comes would hold up everything.
         let (count, asked) = (2 * AHEAD, AtomicU64::new(0));
-        let worker = || -> Resolve<'_> {
+        let worker = || -> ResolveFunction<'_> {
             Box::new(|question| {
                 assert_ne!(question.handle, b"7", "an injected fault");
                 found(question)
             })
         };
         let mut shown = vec![];
-        let mut show = |done: &Done| {
+        let mut show = |done: &BulkOutcome| {
             shown.push((done.written.clone(), done.outcome.is_ok()));
-            Ok(if done.outcome.is_ok() { Outcome::Good } else { Outcome::Failed })
+            Ok(if done.outcome.is_ok() { ExitOutcome::Good } else { ExitOutcome::Failed })
         };
         let error = in_order(3, numbers(count, &asked), &worker, &mut show).unwrap_err();
         assert!(error.to_string().contains("kept 1 of them"), "{error}");
@@ -321,7 +327,7 @@ mod tests {
     #[test]
     fn no_more_is_asked_ahead_of_one_that_is_slow_than_may_wait() {
         let (asked, ahead) = (AtomicU64::new(0), AHEAD as u64);
-        let worker = || -> Resolve<'_> {
+        let worker = || -> ResolveFunction<'_> {
             Box::new(|question| {
                 // The first is slow: it takes until whoever reads cannot go on.
                 while question.handle == b"0" && asked.load(Ordering::SeqCst) < ahead {
@@ -331,14 +337,14 @@ mod tests {
             })
         };
         let mut shown_count = 0;
-        let mut show = |_: &Done| {
+        let mut show = |_: &BulkOutcome| {
             if shown_count == 0 {
                 // Its own place has been given to the next.
                 let asked = asked.load(Ordering::SeqCst);
                 assert!((ahead..=ahead + 1).contains(&asked), "{asked}");
             }
             shown_count += 1;
-            Ok(Outcome::Good)
+            Ok(ExitOutcome::Good)
         };
         let count = 3 * AHEAD;
         in_order(2, numbers(count, &asked), &worker, &mut show).unwrap();
@@ -348,11 +354,11 @@ mod tests {
     #[test]
     fn whoever_does_not_want_to_see_more_ends_everything() {
         let asked = AtomicU64::new(0);
-        let worker = || -> Resolve<'_> { Box::new(found) };
+        let worker = || -> ResolveFunction<'_> { Box::new(found) };
         let mut left = 10;
-        let mut show = |_: &Done| {
+        let mut show = |_: &BulkOutcome| {
             left -= 1;
-            if left == 0 { bail!("the output was closed") } else { Ok(Outcome::Good) }
+            if left == 0 { bail!("the output was closed") } else { Ok(ExitOutcome::Good) }
         };
         let error = in_order(2, numbers(usize::MAX, &asked), &worker, &mut show).unwrap_err();
         assert_eq!(error.to_string(), "the output was closed");

@@ -1,8 +1,8 @@
 //! `hdl resolve --server`: ask one server for the values of a handle.
 
 use super::{Args, outcome};
-use crate::Outcome;
-use crate::exchange::{self, Answered, Asked};
+use crate::ExitOutcome;
+use crate::exchange::{self, AssembledAnswer, OutgoingQuery};
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail, ensure};
@@ -11,7 +11,7 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::UDP_RETRY_MS;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::message::Body;
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response, put};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
 use serde_json::json;
@@ -23,7 +23,12 @@ use std::time::Duration;
 const TCP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks `server` for a handle, and shows what it says.
-pub(super) fn run(args: &Args, question: &Question, handle: &str, server: &str) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    args: &Args,
+    question: &Question,
+    handle: &str,
+    server: &str,
+) -> anyhow::Result<ExitOutcome> {
     let server = exchange::address(server)?;
     let indexes: Vec<[u8; 4]> = question.indexes.iter().map(|index| index.to_be_bytes()).collect();
     let mut types = Vec::new();
@@ -53,7 +58,7 @@ pub(super) fn run(args: &Args, question: &Question, handle: &str, server: &str) 
             output::error_as_json(&why);
         }
         eprintln!("hdl: {why}");
-        return Ok(Outcome::NoAnswer);
+        return Ok(ExitOutcome::NoAnswer);
     };
     show(args, handle, server, &asked, &answered)
 }
@@ -62,9 +67,9 @@ fn show(
     args: &Args,
     handle: &str,
     server: SocketAddr,
-    asked: &Asked,
-    answered: &Answered,
-) -> anyhow::Result<Outcome> {
+    asked: &OutgoingQuery,
+    answered: &AssembledAnswer,
+) -> anyhow::Result<ExitOutcome> {
     let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
     let message = Message::decode(message).context("the answer does not decode")?;
     let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")?
@@ -87,7 +92,7 @@ fn show(
 fn check(
     args: &Args,
     handle: &str,
-    asked: &Asked,
+    asked: &OutgoingQuery,
     envelope: &Envelope,
     message: &Message<'_>,
     reply: &Reply<'_>,
@@ -96,7 +101,11 @@ fn check(
     if envelope.request_id == exchange::NO_REQUEST {
         // So it cannot say anything about the handle either.
         let code = reply.code;
-        ensure!(outcome(code) == Outcome::Refused, "the answer is to no request and says {} {code}", code.0);
+        ensure!(
+            outcome(code) == ExitOutcome::Refused,
+            "the answer is to no request and says {} {code}",
+            code.0
+        );
         return Ok(());
     }
     let op_code = message.header.op_code;
@@ -131,8 +140,8 @@ fn digest_of(covered: &[u8], algorithm: DigestAlgorithm) -> anyhow::Result<Vec<u
 fn show_values(
     args: &Args,
     server: SocketAddr,
-    answered: &Answered,
-    answer: &Answer<'_>,
+    answered: &AssembledAnswer,
+    answer: &QueryAnswer<'_>,
 ) -> anyhow::Result<()> {
     if args.json {
         let values: Vec<_> =

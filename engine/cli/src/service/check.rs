@@ -1,15 +1,15 @@
 //! `hdl check`: the same handle at every site and server of its service, and who disagrees.
 
-use super::{Located, locate};
-use crate::Outcome;
+use super::{LocatedService, locate};
+use crate::ExitOutcome;
 use crate::client::ClientArgs;
 use crate::output;
 use crate::style::{Paint, paint};
-use handle_client::lookup::{Client, Options, Whom};
-use handle_client::plan::Target;
+use handle_client::lookup::{Client, LookupOptions, LookupTarget};
+use handle_client::plan::ServerTarget;
 use handle_client::service::SharedSite;
-use handle_client::trace::Step;
-use handle_client::{Answer, Driver, LookupError, Question};
+use handle_client::trace::LookupStep;
+use handle_client::{BlockingDriver, LookupAnswer, LookupError, Question};
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::{Value as Json, json};
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 /// What one server said over one protocol.
-struct Said {
+struct ServerReport {
     site: usize,
     server: usize,
     /// Without a port, and over no protocol, where it cannot be asked.
@@ -48,14 +48,14 @@ struct Said {
     is_responsible: bool,
     is_primary: bool,
     took_ms: Option<u32>,
-    outcome: Result<Answer, LookupError>,
+    outcome: Result<LookupAnswer, LookupError>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     output::or_as_json(check(args), args.json)
 }
 
-fn check(args: &Args) -> anyhow::Result<Outcome> {
+fn check(args: &Args) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
     let mut said = vec![];
@@ -67,22 +67,22 @@ fn check(args: &Args) -> anyhow::Result<Outcome> {
     let agree = good.iter().all(|&good| good) && !said.is_empty();
     let in_time: Vec<bool> = said.iter().map(|said| differs_in_time(said, expected.as_ref())).collect();
     show(args, &said, &good, &in_time);
-    Ok(if agree { Outcome::Good } else { Outcome::Failed })
+    Ok(if agree { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
 /// Asks each server of a site over each protocol.
 fn ask_site(
     client: &Arc<Client>,
     args: &Args,
-    located: &Located,
+    located: &LocatedService,
     number: usize,
     site: &SharedSite,
-) -> Vec<Said> {
+) -> Vec<ServerReport> {
     let (view, preferences) = (site.view(), &client.preferences);
     let responsible = view.server_at(Handle(&located.handle));
     let mut said = vec![];
     for (at, server) in view.servers.iter().enumerate() {
-        let said_of = |address: String, protocol, took_ms, outcome| Said {
+        let said_of = |address: String, protocol, took_ms, outcome| ServerReport {
             site: number,
             server: at,
             address,
@@ -92,8 +92,8 @@ fn ask_site(
             took_ms,
             outcome,
         };
-        let target = |&protocol| Target::of(&view, at, protocol, InterfaceKind::QUERY, preferences);
-        let targets: Vec<Target> = preferences.protocols.iter().filter_map(target).collect();
+        let target = |&protocol| ServerTarget::of(&view, at, protocol, InterfaceKind::QUERY, preferences);
+        let targets: Vec<ServerTarget> = preferences.protocols.iter().filter_map(target).collect();
         // That nobody can ask the others is no harm.
         if targets.is_empty() && responsible == Some(at) {
             let error = LookupError::NoServer { handle: located.handle.clone() };
@@ -103,15 +103,15 @@ fn ask_site(
             let (address, protocol) = (target.address, target.protocol);
             let mut question = Question::all(located.handle.clone());
             question.wants.certified = args.certify;
-            let options = Options {
+            let options = LookupOptions {
                 use_cache: false,
-                whom: Whom::Servers(vec![target]),
+                target: LookupTarget::Servers(vec![target]),
                 trace: true,
-                ..Options::default()
+                ..LookupOptions::default()
             };
-            let resolved = Driver::new(Arc::clone(client)).resolve(&question, &options);
+            let resolved = BlockingDriver::new(Arc::clone(client)).resolve(&question, &options);
             let took_ms = resolved.events.iter().find_map(|event| match event.step {
-                Step::Answered { took_ms, .. } => Some(took_ms),
+                LookupStep::Answered { took_ms, .. } => Some(took_ms),
                 _ => None,
             });
             // Where the record has only its name, who answered says at which address that is.
@@ -124,9 +124,9 @@ fn ask_site(
 }
 
 /// What an answer says, whatever the order of its values.
-type Content = (ResponseCode, Vec<Vec<u8>>);
+type CheckContent = (ResponseCode, Vec<Vec<u8>>);
 
-fn content(answer: &Answer) -> Content {
+fn content(answer: &LookupAnswer) -> CheckContent {
     let mut values: Vec<Vec<u8>> = answer
         .values()
         .iter()
@@ -141,8 +141,8 @@ fn content(answer: &Answer) -> Content {
 }
 
 /// What most of the responsible servers say; primary sites count when it is undecided.
-fn most_common(said: &[Said]) -> Option<Content> {
-    let mut counted: Vec<(Content, usize)> = vec![];
+fn most_common(said: &[ServerReport]) -> Option<CheckContent> {
+    let mut counted: Vec<(CheckContent, usize)> = vec![];
     for said in said.iter().filter(|said| said.is_responsible) {
         let Ok(answer) = &said.outcome else { continue };
         let (content, weight) = (content(answer), if said.is_primary { 1001 } else { 1000 });
@@ -155,8 +155,8 @@ fn most_common(said: &[Said]) -> Option<Content> {
 }
 
 /// Whether an answer says something else than `expected` only of when values were changed.
-fn differs_in_time(said: &Said, expected: Option<&Content>) -> bool {
-    let timeless = |(code, values): &Content| -> Content {
+fn differs_in_time(said: &ServerReport, expected: Option<&CheckContent>) -> bool {
+    let timeless = |(code, values): &CheckContent| -> CheckContent {
         let mut values = values.clone();
         // In each value, behind the index. RFC 3651 section 3.1, in the order of the wire.
         values.iter_mut().for_each(|value| value[4..8].fill(0));
@@ -168,7 +168,7 @@ fn differs_in_time(said: &Said, expected: Option<&Content>) -> bool {
     said.is_responsible && content != *expected && timeless(&content) == timeless(expected)
 }
 
-fn is_good(said: &Said, expected: Option<&Content>) -> bool {
+fn is_good(said: &ServerReport, expected: Option<&CheckContent>) -> bool {
     match &said.outcome {
         Ok(answer) if said.is_responsible => Some(&content(answer)) == expected,
         Ok(answer) => answer.code == ResponseCode::SERVER_NOT_RESPONSIBLE,
@@ -176,9 +176,9 @@ fn is_good(said: &Said, expected: Option<&Content>) -> bool {
     }
 }
 
-fn show(args: &Args, said: &[Said], good: &[bool], in_time: &[bool]) {
+fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
     let agree = good.iter().all(|&good| good) && !said.is_empty();
-    let found = |said: &Said| match &said.outcome {
+    let found = |said: &ServerReport| match &said.outcome {
         Ok(answer) if answer.code == ResponseCode::SUCCESS => match answer.values().len() {
             1 => "1 value".to_owned(),
             count => format!("{count} values"),

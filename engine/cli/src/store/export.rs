@@ -1,7 +1,7 @@
 //! `hdl export`: all records of a store, or of a published set, as lines of JSON that `hdl import` takes in again.
 
-use crate::snapshot::Opened;
-use crate::{Outcome, output, progress};
+use crate::snapshot::OpenedSource;
+use crate::{ExitOutcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
 use handle_admin::store::{Store, StoreConfig};
 use handle_proto::json::{RecordLine, record_to_json};
@@ -36,12 +36,12 @@ pub(crate) struct Args {
     file: PathBuf,
     /// The form of the file.
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: ExportFormat,
 }
 
 /// How records are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+enum ExportFormat {
     /// Lines of JSON.
     #[default]
     Lines,
@@ -49,13 +49,13 @@ enum Format {
     Reference,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     ensure!(args.source.exists(), "there is no {}", args.source.display());
     if args.file == Path::new("-") {
-        let mut out = Records::new(std::io::stdout().lock(), args.format);
+        let mut out = ExportWriter::new(std::io::stdout().lock(), args.format);
         records(&args.source, &mut out)?;
         out.end()?.flush()?;
-        return Ok(Outcome::Good);
+        return Ok(ExitOutcome::Good);
     }
     ensure!(!args.file.exists(), "{} is there already; it stays as it is", args.file.display());
     let directory =
@@ -63,23 +63,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     // Its owner's alone from the beginning, and under another name until it is whole.
     let file = NamedTempFile::new_in(directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
-    let mut out = Records::new(BufWriter::with_capacity(1 << 20, file.reopen()?), args.format);
+    let mut out = ExportWriter::new(BufWriter::with_capacity(1 << 20, file.reopen()?), args.format);
     records(&args.source, &mut out)?;
     let count = out.count;
     finish(out.end()?)?;
     file.persist_noclobber(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
     File::open(directory)?.sync_all()?;
     eprintln!("{} records in {}", output::count(count), args.file.display());
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 fn finish(out: BufWriter<File>) -> anyhow::Result<()> {
     Ok(out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?)
 }
 
-fn records(source: &Path, out: &mut Records<impl Write>) -> anyhow::Result<()> {
+fn records(source: &Path, out: &mut ExportWriter<impl Write>) -> anyhow::Result<()> {
     if source.is_dir() {
-        let opened = Opened::open(source)?;
+        let opened = OpenedSource::open(source)?;
         for prefix in opened.records()?.homed_table().into_iter().flatten() {
             out.homed(prefix)?;
         }
@@ -101,7 +101,7 @@ fn records(source: &Path, out: &mut Records<impl Write>) -> anyhow::Result<()> {
 }
 
 /// The records of a set, each as the newest layer has it.
-fn published(opened: &Opened, out: &mut Records<impl Write>) -> anyhow::Result<()> {
+fn published(opened: &OpenedSource, out: &mut ExportWriter<impl Write>) -> anyhow::Result<()> {
     let records = opened.records()?;
     let bar = progress::bar("records", None);
     for (at, layer) in opened.layers().iter().enumerate() {
@@ -123,9 +123,9 @@ fn published(opened: &Opened, out: &mut Records<impl Write>) -> anyhow::Result<(
 }
 
 /// Writes homed prefixes and then records, each of which has been read back before.
-struct Records<W> {
+struct ExportWriter<W> {
     out: W,
-    format: Format,
+    format: ExportFormat,
     homed: Vec<String>,
     /// Records so far.
     count: u64,
@@ -133,18 +133,18 @@ struct Records<W> {
     again: Vec<u8>,
 }
 
-impl<W: Write> Records<W> {
-    const fn new(out: W, format: Format) -> Self {
+impl<W: Write> ExportWriter<W> {
+    const fn new(out: W, format: ExportFormat) -> Self {
         Self { out, format, homed: Vec::new(), count: 0, encoded: Vec::new(), again: Vec::new() }
     }
 
     fn homed(&mut self, prefix: &[u8]) -> anyhow::Result<()> {
         let name = std::str::from_utf8(prefix).context("a homed prefix is not UTF-8")?;
         match self.format {
-            Format::Lines => {
+            ExportFormat::Lines => {
                 writeln!(self.out, "{}", output::json_line(&json!({ "homed": format!("0.NA/{name}") })))?;
             }
-            Format::Reference => self.homed.push(format!("0.NA/{name}")),
+            ExportFormat::Reference => self.homed.push(format!("0.NA/{name}")),
         }
         Ok(())
     }
@@ -158,7 +158,7 @@ impl<W: Write> Records<W> {
         let mut json = record_to_json(handle, values.clone());
         // An import gives its own time to values without a time stamp, and JSON leaves out one of 0, as the reference does.
         for member in json["values"].as_array_mut().into_iter().flatten() {
-            if self.format == Format::Lines && member.get("timestamp").is_none() {
+            if self.format == ExportFormat::Lines && member.get("timestamp").is_none() {
                 member["timestamp"] = "1970-01-01T00:00:00Z".into();
             }
         }
@@ -171,7 +171,7 @@ impl<W: Write> Records<W> {
             Ok(record) if record.handle.as_bytes() == handle && self.again == self.encoded => {}
             _ => bail!("{} has something that JSON has no form for", Handle(handle)),
         }
-        if self.format == Format::Reference {
+        if self.format == ExportFormat::Reference {
             match self.count {
                 0 => self.begin()?,
                 _ => self.out.write_all(b",\n")?,
@@ -179,7 +179,7 @@ impl<W: Write> Records<W> {
             write!(self.out, "{}:", output::json_line(&json!(Handle(handle).to_string())))?;
         }
         self.out.write_all(line.as_bytes())?;
-        if self.format == Format::Lines {
+        if self.format == ExportFormat::Lines {
             self.out.write_all(b"\n")?;
         }
         self.count += 1;
@@ -194,7 +194,7 @@ impl<W: Write> Records<W> {
 
     /// What stands behind the records; gives the output back.
     fn end(mut self) -> anyhow::Result<W> {
-        if self.format == Format::Reference {
+        if self.format == ExportFormat::Reference {
             if self.count == 0 {
                 self.begin()?;
             }

@@ -2,10 +2,10 @@
 
 use super::foreign;
 use super::remote::{self, RemoteArgs};
-use crate::homed::prefix_name;
-use crate::input::{Entry, Inputs};
+use crate::homed_prefixes::prefix_name;
+use crate::input::{InputEntry, ValueInputs};
 use crate::snapshot::now_unix_ms;
-use crate::{Outcome, output, progress};
+use crate::{ExitOutcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
 use handle_admin::store::{Bulk, BulkCounts, Store, StoreConfig, check_record, key};
 use handle_formats::dump::{self, Dump};
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     files: Vec<PathBuf>,
     /// The form of the files. Found out from the first of them unless given.
     #[arg(long, value_enum)]
-    from: Option<From>,
+    from: Option<ImportFormat>,
     #[command(flatten)]
     remote: RemoteArgs,
     /// Make the store if it is not there.
@@ -77,7 +77,7 @@ pub(crate) struct Args {
 
 /// What the files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum From {
+enum ImportFormat {
     /// Lines of JSON, or an array of records.
     Lines,
     /// The JSON export of a reference server.
@@ -93,7 +93,7 @@ fn parse_prefix(text: &str) -> Result<String, String> {
     prefix_name(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let started = Instant::now();
     args.files.iter().try_for_each(|path| foreign::refuse(path))?;
     // First, so that no store is created for a file that is something else.
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let folds = store.folds();
     let now_unix_s = u32::try_from(now_unix_ms() / 1000).unwrap_or(u32::MAX);
-    let mut taken = Taken {
+    let mut taken = ImportState {
         bulk,
         args,
         folds,
@@ -129,24 +129,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     match form.filter(|_| !args.files.is_empty()) {
         None if args.remote.is_named() => remote::each(&args.remote, args.keep_going, &mut taken)?,
         None => {}
-        Some(From::Lines) => lines(args, &mut taken)?,
-        Some(From::Export) => args.files.iter().try_for_each(|path| json_export(path, &mut taken))?,
-        Some(From::Sql) => sql(args, &mut taken)?,
-        Some(From::Prefixes) => args.files.iter().try_for_each(|path| prefixes(path, &mut taken))?,
+        Some(ImportFormat::Lines) => lines(args, &mut taken)?,
+        Some(ImportFormat::Export) => args.files.iter().try_for_each(|path| json_export(path, &mut taken))?,
+        Some(ImportFormat::Sql) => sql(args, &mut taken)?,
+        Some(ImportFormat::Prefixes) => args.files.iter().try_for_each(|path| prefixes(path, &mut taken))?,
     }
-    let Taken { bulk, read, passed_over, homed, withheld, unreadable, .. } = taken;
+    let ImportState { bulk, read, passed_over, homed, withheld, unreadable, .. } = taken;
     ensure!(read > 0 || !homed.is_empty(), "{}", nothing_read(form));
     let homed = homed.len() as u64;
     let writing = progress::bar("writing", Some(read));
     let counts = bulk.finish(|counts| writing.set_position(counts.written + counts.kept))?;
     writing.finish_and_clear();
-    let summary = Summary { read, passed_over, homed, withheld, unreadable, counts, took: started.elapsed() };
+    let summary =
+        ImportSummary { read, passed_over, homed, withheld, unreadable, counts, took: started.elapsed() };
     summary.show(args.json);
-    Ok(if passed_over + withheld + unreadable == 0 { Outcome::Good } else { Outcome::Failed })
+    Ok(if passed_over + withheld + unreadable == 0 { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
 /// What came of an import.
-struct Summary {
+struct ImportSummary {
     read: u64,
     passed_over: u64,
     homed: u64,
@@ -156,7 +157,7 @@ struct Summary {
     took: Duration,
 }
 
-impl Summary {
+impl ImportSummary {
     fn show(&self, is_json: bool) {
         let Self { read, passed_over, homed, withheld, unreadable, counts, took } = self;
         if is_json {
@@ -193,7 +194,7 @@ impl Summary {
 }
 
 /// What has been taken in so far.
-pub(super) struct Taken<'a> {
+pub(super) struct ImportState<'a> {
     bulk: Bulk<'a>,
     args: &'a Args,
     /// Whether the store folds local names.
@@ -210,7 +211,7 @@ pub(super) struct Taken<'a> {
     unreadable: u64,
 }
 
-impl Taken<'_> {
+impl ImportState<'_> {
     /// Takes a record in; `place` says where it came from.
     pub(super) fn record(
         &mut self,
@@ -254,9 +255,9 @@ impl Taken<'_> {
 }
 
 /// Why an import that read nothing fails, for an operator would take it for done.
-const fn nothing_read(form: Option<From>) -> &'static str {
+const fn nothing_read(form: Option<ImportFormat>) -> &'static str {
     match form {
-        Some(From::Sql) => {
+        Some(ImportFormat::Sql) => {
             "no rows of the tables `handles` and `nas` were found: the import takes the dump of mysqldump or pg_dump, \
              lines of JSON, a JSON export, or a list of prefixes (--from says which)"
         }
@@ -273,9 +274,9 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
 }
 
 /// The form of a file, from its beginning.
-fn recognise(path: &Path) -> anyhow::Result<From> {
+fn recognise(path: &Path) -> anyhow::Result<ImportFormat> {
     if path == Path::new("-") {
-        return Ok(From::Lines);
+        return Ok(ImportFormat::Lines);
     }
     let mut begin = Vec::new();
     open(path)?
@@ -292,22 +293,22 @@ fn recognise(path: &Path) -> anyhow::Result<From> {
 }
 
 /// The form of a file that begins so; `None` when it is none of them.
-fn form_of(begin: &[u8]) -> Option<From> {
+fn form_of(begin: &[u8]) -> Option<ImportFormat> {
     let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin).trim_ascii_start();
     if begin.is_empty() || begin.starts_with(b"[") {
-        return Some(From::Lines);
+        return Some(ImportFormat::Lines);
     }
     if let Some(object) = begin.strip_prefix(b"{") {
         let is_export = ["\"homedPrefixes\"", "\"handleRecords\""]
             .iter()
             .any(|name| object.trim_ascii_start().starts_with(name.as_bytes()));
-        return Some(if is_export { From::Export } else { From::Lines });
+        return Some(if is_export { ImportFormat::Export } else { ImportFormat::Lines });
     }
     if is_sql(begin) {
-        return Some(From::Sql);
+        return Some(ImportFormat::Sql);
     }
     // The last line may be cut; of a shorter file it is read as well.
-    is_list(begin.get(..LIST_LEN).unwrap_or(begin)).then_some(From::Prefixes)
+    is_list(begin.get(..LIST_LEN).unwrap_or(begin)).then_some(ImportFormat::Prefixes)
 }
 
 /// Bytes by which a list is known.
@@ -352,7 +353,7 @@ fn is_list(begin: &[u8]) -> bool {
 }
 
 /// Prefixes to home, one on a line.
-fn prefixes(path: &Path, taken: &mut Taken<'_>) -> anyhow::Result<()> {
+fn prefixes(path: &Path, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     for (line, number) in open(path)?.lines().zip(1_u64..) {
         let at = || format!("{}:{number}", path.display());
         let line = line.with_context(at)?;
@@ -365,16 +366,18 @@ fn prefixes(path: &Path, taken: &mut Taken<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn lines(args: &Args, taken: &mut Taken<'_>) -> anyhow::Result<()> {
-    let inputs = Inputs::new(&args.files).dated(taken.now_unix_s);
+fn lines(args: &Args, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
+    let inputs = ValueInputs::new(&args.files).dated(taken.now_unix_s);
     let reading = progress::bar("reading", inputs.len());
     inputs.each(&reading, |origin, entry| match entry {
-        Entry::Record(handle, values) => taken.record(handle.as_bytes(), values, || inputs.place(origin)),
-        Entry::Homed(prefix) => {
+        InputEntry::Record(handle, values) => {
+            taken.record(handle.as_bytes(), values, || inputs.place(origin))
+        }
+        InputEntry::Homed(prefix) => {
             taken.homed(prefix.as_bytes());
             Ok(())
         }
-        Entry::Deleted(handle) => {
+        InputEntry::Deleted(handle) => {
             bail!("{}: {handle} is to be deleted, but an import takes records in only", inputs.place(origin))
         }
     })?;
@@ -382,7 +385,7 @@ fn lines(args: &Args, taken: &mut Taken<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn json_export(path: &Path, taken: &mut Taken<'_>) -> anyhow::Result<()> {
+fn json_export(path: &Path, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     let mut export = Export::new(open(path)?);
     let mut encoded = Vec::new();
     let shown = path.display();
@@ -404,7 +407,7 @@ fn json_export(path: &Path, taken: &mut Taken<'_>) -> anyhow::Result<()> {
 }
 
 /// All values of a record have to stand together: what came later would replace what came before.
-fn sql(args: &Args, taken: &mut Taken<'_>) -> anyhow::Result<()> {
+fn sql(args: &Args, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     let hasher = RandomState::new();
     let mut seen = HashSet::new();
     let mut storage = Vec::new();
@@ -440,24 +443,24 @@ mod tests {
     #[test]
     fn the_form_of_a_file_shows_at_its_beginning() {
         for (begin, form) in [
-            ("\u{feff}{\"handle\":\"10/a\",\"values\":[]}\n", From::Lines),
-            ("{\"homed\":\"0.NA/10\"}\n", From::Lines),
-            ("[{\"handle\"", From::Lines),
-            ("", From::Lines),
-            (" {\n \"homedPrefixes\": []", From::Export),
-            ("{\"handleRecords\":{", From::Export),
-            ("-- MySQL dump", From::Sql),
-            ("--\n-- PostgreSQL database dump", From::Sql),
-            ("INSERT INTO handles", From::Sql),
-            ("insert into `handles`", From::Sql),
-            ("/*!40101 SET NAMES utf8 */;", From::Sql),
-            ("\\restrict x\n", From::Sql),
-            ("BEGIN;\n", From::Sql),
-            ("10.1045", From::Prefixes),
-            ("# homed\n\n0.NA/10.1045\r\n0.na/20.500.12345\n", From::Prefixes),
-            ("11404\nabc\n", From::Prefixes),
+            ("\u{feff}{\"handle\":\"10/a\",\"values\":[]}\n", ImportFormat::Lines),
+            ("{\"homed\":\"0.NA/10\"}\n", ImportFormat::Lines),
+            ("[{\"handle\"", ImportFormat::Lines),
+            ("", ImportFormat::Lines),
+            (" {\n \"homedPrefixes\": []", ImportFormat::Export),
+            ("{\"handleRecords\":{", ImportFormat::Export),
+            ("-- MySQL dump", ImportFormat::Sql),
+            ("--\n-- PostgreSQL database dump", ImportFormat::Sql),
+            ("INSERT INTO handles", ImportFormat::Sql),
+            ("insert into `handles`", ImportFormat::Sql),
+            ("/*!40101 SET NAMES utf8 */;", ImportFormat::Sql),
+            ("\\restrict x\n", ImportFormat::Sql),
+            ("BEGIN;\n", ImportFormat::Sql),
+            ("10.1045", ImportFormat::Prefixes),
+            ("# homed\n\n0.NA/10.1045\r\n0.na/20.500.12345\n", ImportFormat::Prefixes),
+            ("11404\nabc\n", ImportFormat::Prefixes),
             // Refused by its first line.
-            ("10.1045/a\n10.1045/b\n", From::Prefixes),
+            ("10.1045/a\n10.1045/b\n", ImportFormat::Prefixes),
         ] {
             assert_eq!(form_of(begin.as_bytes()), Some(form), "{begin}");
         }

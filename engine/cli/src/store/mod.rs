@@ -5,8 +5,8 @@ mod foreign;
 pub(crate) mod import;
 mod remote;
 
-use crate::{Outcome, output};
-use handle_admin::store::{Stats, Store, StoreConfig};
+use crate::{ExitOutcome, output};
+use handle_admin::store::{Store, StoreConfig, StoreStats};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -59,25 +59,25 @@ struct StoreArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     match &args.command {
         Command::Create(args) => {
             Store::create(&StoreConfig::at(&args.store), !args.case_sensitive)?;
             println!("made {}", args.store.display());
-            Ok(Outcome::Good)
+            Ok(ExitOutcome::Good)
         }
         Command::Check(args) => check(args),
         Command::Stats(args) => {
             let stats = Store::open_to_read(&StoreConfig::at(&args.store))?.stats()?;
             show(&stats, args.json, None);
-            Ok(Outcome::Good)
+            Ok(ExitOutcome::Good)
         }
         Command::Export(args) => export::run(args),
         Command::Import(args) => import::run(args),
     }
 }
 
-fn check(args: &StoreArgs) -> anyhow::Result<Outcome> {
+fn check(args: &StoreArgs) -> anyhow::Result<ExitOutcome> {
     /// Findings that are told one by one.
     const TOLD_MAX: u64 = 100;
     let (mut damage, mut unusual) = (0, 0);
@@ -89,11 +89,11 @@ fn check(args: &StoreArgs) -> anyhow::Result<Outcome> {
         }
     })?;
     show(&stats, args.json, Some((damage, unusual)));
-    Ok(if damage == 0 { Outcome::Good } else { Outcome::Failed })
+    Ok(if damage == 0 { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
 /// Prints what is in a store; what a check has found, too.
-fn show(stats: &Stats, is_json: bool, found: Option<(u64, u64)>) {
+fn show(stats: &StoreStats, is_json: bool, found: Option<(u64, u64)>) {
     if is_json {
         let mut json = json!({
             "records": stats.records,

@@ -1,6 +1,6 @@
 //! Records of another server: its listing, and each handle in it resolved.
 
-use super::import::Taken;
+use super::import::ImportState;
 use crate::handle::prefix_handle;
 use crate::secret::IdentityArgs;
 use crate::server::SESSION_IDLE_S;
@@ -8,7 +8,7 @@ use crate::{exchange, key, progress};
 use anyhow::{Context as _, bail};
 use crossbeam_channel::bounded;
 use handle_auth::PublicKey;
-use handle_client::administration::{Administrator, Answer, AskError};
+use handle_client::administration::{AdministrationAnswer, Administrator, AskError};
 use handle_proto::name::BLANK;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::list::{Indexes, Strings, Values};
@@ -81,7 +81,7 @@ impl RemoteArgs {
 }
 
 /// What the server has of a handle that it lists.
-enum Fetched {
+enum FetchedHandle {
     Record {
         handle: Vec<u8>,
         values_count: usize,
@@ -96,7 +96,7 @@ enum Fetched {
 }
 
 /// Takes in every record of the server, as far as it may be read.
-pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut Taken<'_>) -> anyhow::Result<()> {
+pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     let server = args.server.as_deref().context("name files, or --server")?;
     let connect = args.connector(server)?;
     let mut client = connect();
@@ -104,7 +104,7 @@ pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut Taken<'_>) -
     let bar = progress::bar("resolving", Some(names.len() as u64));
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let (send, receive) = bounded::<anyhow::Result<Fetched>>(QUEUE);
+        let (send, receive) = bounded::<anyhow::Result<FetchedHandle>>(QUEUE);
         for _ in 0..args.parallel {
             let (send, names, next, connect) = (send.clone(), &names, &next, &connect);
             scope.spawn(move || {
@@ -123,15 +123,15 @@ pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut Taken<'_>) -
         for fetched in receive {
             bar.inc(1);
             match fetched? {
-                Fetched::Record { handle, values_count, encoded, withheld } => {
+                FetchedHandle::Record { handle, values_count, encoded, withheld } => {
                     let values = Values::from_encoded(values_count, &encoded)?;
                     if let Some(why) = withheld {
                         taken.withheld(&handle, values_count, &why);
                     }
                     taken.record(&handle, values, || server.to_owned())?;
                 }
-                Fetched::Unreadable { handle, why } => taken.unreadable(&handle, &why),
-                Fetched::Gone => {}
+                FetchedHandle::Unreadable { handle, why } => taken.unreadable(&handle, &why),
+                FetchedHandle::Gone => {}
             }
         }
         bar.finish_and_clear();
@@ -168,7 +168,7 @@ impl RemoteArgs {
 fn list_all(
     args: &RemoteArgs,
     client: &mut Administrator,
-    taken: &mut Taken<'_>,
+    taken: &mut ImportState<'_>,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut prefixes: Vec<Vec<u8>> =
         args.prefix.iter().map(|prefix| prefix_handle(prefix).into_bytes()).collect();
@@ -223,7 +223,7 @@ fn list(
 ///
 /// # Errors
 /// When there is no answer, or another refusal than one about rights, unless such handles are passed over.
-fn fetch(client: &mut Administrator, handle: &[u8], keep_going: bool) -> anyhow::Result<Fetched> {
+fn fetch(client: &mut Administrator, handle: &[u8], keep_going: bool) -> anyhow::Result<FetchedHandle> {
     let request = Request::Resolution(Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY });
     let all = OpFlags::PLAIN_REQUEST.with(OpFlags::AUTHORITATIVE).without(OpFlags::PUBLIC_ONLY);
     let withheld = match client.ask(&request, all) {
@@ -235,29 +235,29 @@ fn fetch(client: &mut Administrator, handle: &[u8], keep_going: bool) -> anyhow:
     };
     let answer = client.ask(&request, all.with(OpFlags::PUBLIC_ONLY))?;
     match is_about_rights(answer.code()) {
-        true => Ok(Fetched::Unreadable { handle: handle.to_vec(), why: refusal(&answer) }),
+        true => Ok(FetchedHandle::Unreadable { handle: handle.to_vec(), why: refusal(&answer) }),
         false => fetched(handle, &answer, Some(withheld), keep_going),
     }
 }
 
 fn fetched(
     handle: &[u8],
-    answer: &Answer,
+    answer: &AdministrationAnswer,
     withheld: Option<String>,
     keep_going: bool,
-) -> anyhow::Result<Fetched> {
+) -> anyhow::Result<FetchedHandle> {
     let handle = handle.to_vec();
     Ok(match (answer.code(), answer.reply().response) {
         (_, Response::Answer(found)) => {
             let (values_count, encoded) = (found.values.len(), found.values.as_bytes().to_vec());
-            Fetched::Record { handle, values_count, encoded, withheld }
+            FetchedHandle::Record { handle, values_count, encoded, withheld }
         }
-        (ResponseCode::HANDLE_NOT_FOUND, _) => Fetched::Gone,
+        (ResponseCode::HANDLE_NOT_FOUND, _) => FetchedHandle::Gone,
         // A record without values is one, too.
         (ResponseCode::VALUES_NOT_FOUND, _) => {
-            Fetched::Record { handle, values_count: 0, encoded: Vec::new(), withheld }
+            FetchedHandle::Record { handle, values_count: 0, encoded: Vec::new(), withheld }
         }
-        _ if keep_going => Fetched::Unreadable { handle, why: refusal(answer) },
+        _ if keep_going => FetchedHandle::Unreadable { handle, why: refusal(answer) },
         _ => bail!("{}", refusal(answer)),
     })
 }
@@ -267,7 +267,7 @@ fn is_about_rights(code: ResponseCode) -> bool {
     (400..500).contains(&code.0)
 }
 
-fn refusal(answer: &Answer) -> String {
+fn refusal(answer: &AdministrationAnswer) -> String {
     let (code, text) = (answer.code(), answer.text());
     let colon = if text.is_empty() { "" } else { ": " };
     format!("the server answers {} {code}{colon}{text}", code.0)

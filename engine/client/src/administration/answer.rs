@@ -7,14 +7,14 @@ use handle_proto::{OpFlags, ResponseCode, Version};
 
 /// An answer, checked to be one to what was asked.
 #[derive(Debug)]
-pub struct Answer {
+pub struct AdministrationAnswer {
     pub(super) bytes: Vec<u8>,
     pub(super) was_repeated: bool,
     /// Whether it is signed or has a MAC, or nobody wants that.
     pub(super) is_proven: bool,
 }
 
-impl Answer {
+impl AdministrationAnswer {
     pub(super) const fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, was_repeated: false, is_proven: false }
     }

@@ -5,7 +5,7 @@
 
 use super::AskError;
 use handle_proto::limit::MESSAGE_LEN_MAX;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const ROOM: usize = 1 << 14;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ServerConnection {
     server: SocketAddr,
     patience: Duration,
     stream: Option<TcpStream>,
@@ -29,7 +29,7 @@ pub(super) struct Connection {
     was_lost_unheard: bool,
 }
 
-impl Connection {
+impl ServerConnection {
     pub(super) const fn new(server: SocketAddr, patience: Duration) -> Self {
         Self {
             server,
@@ -154,7 +154,7 @@ impl Connection {
         let stream = self.stream.as_mut().ok_or_else(|| AskError::Lost(ErrorKind::NotConnected.into()))?;
         let mut room = [0; ROOM];
         loop {
-            if let Front::Message(message, after) = split(&self.received, MESSAGE_LEN_MAX)? {
+            if let StreamFront::Message(message, after) = split(&self.received, MESSAGE_LEN_MAX)? {
                 let (message, after) = (message.to_vec(), after.len());
                 self.received.drain(..self.received.len() - after);
                 return Ok(message);

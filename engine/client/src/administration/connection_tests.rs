@@ -1,12 +1,12 @@
 //! Which connections are used again: against servers that keep them, close them a moment after each answer, or say that
 //! they keep them and close them all the same.
 
-use super::tests::Got;
+use super::tests::ReceivedRequest;
 use super::*;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" }
 
 /// What a server does with its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Manners {
+struct ServerManners {
     /// Its answers repeat the flag for keeping the connection.
     repeats_flag: bool,
     /// So many requests are answered on a connection before it ends, a moment after the last answer.
@@ -27,12 +27,12 @@ struct Manners {
 }
 
 /// The operations that were read, by connection.
-type Log = Arc<Mutex<Vec<Vec<OpCode>>>>;
+type ConnectionLog = Arc<Mutex<Vec<Vec<OpCode>>>>;
 
-fn serve(manners: Manners) -> (SocketAddr, Log) {
+fn serve(manners: ServerManners) -> (SocketAddr, ConnectionLog) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let log = Log::default();
+    let log = ConnectionLog::default();
     let seen = Arc::clone(&log);
     std::thread::spawn(move || {
         let connections = AtomicUsize::new(0);
@@ -45,17 +45,17 @@ fn serve(manners: Manners) -> (SocketAddr, Log) {
     (address, log)
 }
 
-fn talk(mut stream: TcpStream, manners: Manners, log: &Log, connection: usize) {
+fn talk(mut stream: TcpStream, manners: ServerManners, log: &ConnectionLog, connection: usize) {
     let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
     for _ in 0..manners.requests_max {
-        while !matches!(split(&bytes, 1 << 18).unwrap(), Front::Message(..)) {
+        while !matches!(split(&bytes, 1 << 18).unwrap(), StreamFront::Message(..)) {
             match stream.read(&mut room) {
                 Ok(0) | Err(_) => return,
                 Ok(len) => bytes.extend_from_slice(&room[..len]),
             }
         }
         let (envelope, _) = Envelope::split(&bytes).unwrap();
-        let got = Got { connection, envelope, bytes: std::mem::take(&mut bytes) };
+        let got = ReceivedRequest { connection, envelope, bytes: std::mem::take(&mut bytes) };
         let op_code = got.message().header.op_code;
         log.lock().unwrap()[connection].push(op_code);
         let mut reply = match op_code {
@@ -73,7 +73,7 @@ fn talk(mut stream: TcpStream, manners: Manners, log: &Log, connection: usize) {
     std::thread::sleep(LATER);
 }
 
-fn deletes(log: &Log) -> usize {
+fn deletes(log: &ConnectionLog) -> usize {
     log.lock().unwrap().iter().flatten().filter(|&&op_code| op_code == OpCode::DELETE_HANDLE).count()
 }
 
@@ -81,11 +81,11 @@ fn deletes(log: &Log) -> usize {
 fn every_change_is_made_once_whatever_a_server_does_with_its_connections() {
     for (manners, connections_count, probes_count) in [
         // As deployed servers.
-        (Manners { repeats_flag: false, requests_max: 1 }, 10, 0),
+        (ServerManners { repeats_flag: false, requests_max: 1 }, 10, 0),
         // Without saying that it keeps them.
-        (Manners { repeats_flag: false, requests_max: usize::MAX }, 10, 0),
+        (ServerManners { repeats_flag: false, requests_max: usize::MAX }, 10, 0),
         // As ours.
-        (Manners { repeats_flag: true, requests_max: usize::MAX }, 1, 1),
+        (ServerManners { repeats_flag: true, requests_max: usize::MAX }, 1, 1),
     ] {
         let (server, log) = serve(manners);
         let mut client = Administrator::new(server, PATIENCE);
@@ -100,7 +100,7 @@ fn every_change_is_made_once_whatever_a_server_does_with_its_connections() {
 
 #[test]
 fn a_server_that_closes_what_it_says_it_keeps_is_found_out_without_losing_a_change() {
-    let (server, log) = serve(Manners { repeats_flag: true, requests_max: 1 });
+    let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 1 });
     let mut client = Administrator::new(server, PATIENCE);
     for _ in 0..10 {
         assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
@@ -110,7 +110,7 @@ fn a_server_that_closes_what_it_says_it_keeps_is_found_out_without_losing_a_chan
 
 #[test]
 fn a_question_that_is_lost_on_a_connection_that_was_used_before_is_asked_again() {
-    let (server, log) = serve(Manners { repeats_flag: true, requests_max: 1 });
+    let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 1 });
     let mut client = Administrator::new(server, PATIENCE);
     let query = Query { handle: b"10/a", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     for _ in 0..5 {
@@ -118,7 +118,7 @@ fn a_question_that_is_lost_on_a_connection_that_was_used_before_is_asked_again()
     }
     assert_eq!(log.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>(), [1; 5]);
     // On a new connection it is not: nobody knows how often it would have to be.
-    let (server, log) = serve(Manners { repeats_flag: true, requests_max: 0 });
+    let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 0 });
     let mut client = Administrator::new(server, PATIENCE);
     let error = client.ask(&Request::Resolution(query), OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Lost(_)) && error.is_in_doubt(), "{error}");

@@ -3,7 +3,7 @@
 
 use super::{AskError, SessionFailure};
 use crate::allowances::Allowances;
-use crate::session::Session;
+use crate::session::OpenSession;
 use handle_auth::random;
 use handle_proto::data::kind;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
@@ -37,7 +37,7 @@ impl OutgoingRequest {
     /// [`AskError::NoSession`] where it has secrets and there is no session, unless that is allowed;
     /// [`AskError::TooLong`].
     pub(super) fn new(
-        session: Option<&Session>,
+        session: Option<&OpenSession>,
         request: &Request<'_>,
         flags: OpFlags,
         allowances: Allowances,

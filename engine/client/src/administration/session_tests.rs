@@ -1,6 +1,6 @@
 //! Sessions, against a server of a few lines that has them.
 
-use super::tests::{Got, serve};
+use super::tests::{ReceivedRequest, serve};
 use super::*;
 use handle_auth::agreement::respond;
 use handle_auth::message::{mac_message, sign_message, verify_mac_message};
@@ -8,7 +8,7 @@ use handle_auth::session::SessionKey;
 use handle_auth::{PrivateKey, generate};
 use handle_proto::code::{Cipher, DigestAlgorithm, KeyExchangeMode};
 use handle_proto::wire::Credential;
-use handle_proto::wire::admin::{Created, HandleBody, HandleValues};
+use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleValues};
 use handle_proto::wire::auth::Challenge;
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
 /// What a server has seen, in order.
-type Said = Arc<Mutex<Vec<&'static str>>>;
+type ServerLog = Arc<Mutex<Vec<&'static str>>>;
 
 /// A server with one session at a time.
-struct Server {
+struct SessionServer {
     key: Arc<PrivateKey>,
     session: Option<SessionKey>,
     /// Every session has an id of its own.
@@ -35,7 +35,7 @@ struct Server {
     /// Header and body of the request that was challenged, and its digest.
     challenged: Vec<u8>,
     counter: i32,
-    said: Said,
+    log: ServerLog,
     /// Answers with the counter of the answer before.
     repeats_itself: bool,
     /// Refuses the next request in a session so, as anybody could.
@@ -48,12 +48,12 @@ struct Server {
     refuses_setup: Option<(ResponseCode, bool)>,
 }
 
-impl Server {
+impl SessionServer {
     fn say(&self, what: &'static str) {
-        self.said.lock().unwrap().push(what);
+        self.log.lock().unwrap().push(what);
     }
 
-    fn answer(&mut self, got: &Got) -> Vec<u8> {
+    fn answer(&mut self, got: &ReceivedRequest) -> Vec<u8> {
         self.connection = got.connection;
         let mut bytes = got.bytes.clone();
         let is_encrypted = got.envelope.flags.has(EnvelopeFlags::ENCRYPTED);
@@ -127,7 +127,9 @@ impl Server {
                 }
                 self.say("done");
                 let response = match request {
-                    Request::CreateHandle(body) => Response::Created(Created { handle: Some(body.handle) }),
+                    Request::CreateHandle(body) => {
+                        Response::Created(CreatedHandle { handle: Some(body.handle) })
+                    }
                     _ => Response::Done,
                 };
                 self.reply(got, &message, ResponseCode::SUCCESS, response, is_encrypted)
@@ -137,7 +139,7 @@ impl Server {
 
     fn reply(
         &mut self,
-        got: &Got,
+        got: &ReceivedRequest,
         message: &Message<'_>,
         code: ResponseCode,
         response: Response<'_>,
@@ -149,7 +151,7 @@ impl Server {
     /// A reply with the digest of `covered`: signed when it sets a session up, with a MAC in one.
     fn reply_to(
         &mut self,
-        got: &Got,
+        got: &ReceivedRequest,
         covered: &[u8],
         code: ResponseCode,
         response: Response<'_>,
@@ -179,20 +181,20 @@ impl Server {
 }
 
 /// A client of a server with sessions, what the server has seen, and a way to change the server.
-fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
+fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
     // Making one takes longer than any of these tests.
     static KEY: OnceLock<Arc<PrivateKey>> = OnceLock::new();
     let make = || Arc::new(PrivateKey::new(&generate::rsa(2048).unwrap().view()).unwrap());
     let key = Arc::clone(KEY.get_or_init(make));
     let said = Arc::new(Mutex::new(Vec::new()));
-    let server = Arc::new(Mutex::new(Server {
+    let server = Arc::new(Mutex::new(SessionServer {
         key: Arc::clone(&key),
         session: None,
         sessions: 0,
         is_authenticated: false,
         challenged: Vec::new(),
         counter: 0,
-        said: Arc::clone(&said),
+        log: Arc::clone(&said),
         repeats_itself: false,
         refuses: None,
         connection: 0,
@@ -204,8 +206,8 @@ fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
     let mut client = Administrator::new(address, PATIENCE);
     client.require_signatures(key.public().clone());
     client.use_sessions(Some(60));
-    let secret = Key::Secret(Zeroizing::new(b"secret".to_vec()));
-    client.identify(Some(Arc::new(Identity { handle: b"10/ADMIN".to_vec(), index: 300, key: secret })));
+    let secret = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
+    client.identify(Some(Arc::new(ClientIdentity { handle: b"10/ADMIN".to_vec(), index: 300, key: secret })));
     (client, server, said)
 }
 
@@ -250,7 +252,7 @@ fn a_session_that_is_gone_is_not_mourned_for_long() {
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
-    client.connection = Connection::new(listener.local_addr().unwrap(), PATIENCE);
+    client.connection = ServerConnection::new(listener.local_addr().unwrap(), PATIENCE);
     drop(client);
     assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
@@ -327,7 +329,7 @@ fn values_that_not_everybody_may_read_travel_encrypted() {
         said.lock().unwrap().clear();
         let body = HandleValues { handle: b"10/b", values };
         let answer = client.ask(&Request::CreateHandle(body), OpFlags(0)).unwrap();
-        assert_eq!(answer.reply().response, Response::Created(Created { handle: Some(b"10/b") }));
+        assert_eq!(answer.reply().response, Response::Created(CreatedHandle { handle: Some(b"10/b") }));
         assert_eq!(said.lock().unwrap().contains(&"encrypted"), is_secret);
     }
 }
@@ -489,7 +491,7 @@ fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
         }
         Some((served.lock().unwrap().answer(got), true))
     });
-    client.connection = Connection::new(address, PATIENCE);
+    client.connection = ServerConnection::new(address, PATIENCE);
     client.ask(&DELETE, OpFlags(0)).unwrap();
     // Nobody has read it: it is done.
     *lose.lock().unwrap() = 1;
@@ -513,7 +515,7 @@ fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
 }
 
 /// The challenge of a session names it.
-impl Got {
+impl ReceivedRequest {
     fn challenge_as(&self, covered: &[u8], session_id: i32) -> Vec<u8> {
         let made = handle_auth::challenge::request_digest(Version::CURRENT, covered);
         let digest =

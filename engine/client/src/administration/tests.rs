@@ -12,7 +12,7 @@ use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::{Handles, Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Header, MessageBuf};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -23,13 +23,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
 /// A request as the server got it.
-pub(super) struct Got {
+pub(super) struct ReceivedRequest {
     pub(super) connection: usize,
     pub(super) envelope: Envelope,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Got {
+impl ReceivedRequest {
     pub(super) fn message(&self) -> Message<'_> {
         Message::decode(&self.bytes[Envelope::LEN..]).unwrap()
     }
@@ -65,7 +65,7 @@ impl Got {
 /// Serves connections one after the other. `answer` gives the bytes to send for a request, and whether the
 /// connection stays; `None` ends the server.
 pub(super) fn serve(
-    mut answer: impl FnMut(&Got) -> Option<(Vec<u8>, bool)> + Send + 'static,
+    mut answer: impl FnMut(&ReceivedRequest) -> Option<(Vec<u8>, bool)> + Send + 'static,
 ) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -74,9 +74,9 @@ pub(super) fn serve(
             let (mut stream, _) = listener.accept().unwrap();
             let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
             loop {
-                if let Front::Message(message, _) = split(&bytes, 1 << 18).unwrap() {
+                if let StreamFront::Message(message, _) = split(&bytes, 1 << 18).unwrap() {
                     let (envelope, _) = Envelope::split(message).unwrap();
-                    let got = Got { connection, envelope, bytes: std::mem::take(&mut bytes) };
+                    let got = ReceivedRequest { connection, envelope, bytes: std::mem::take(&mut bytes) };
                     let Some((reply, stays)) = answer(&got) else { return };
                     stream.write_all(&reply).unwrap();
                     if !stays {
@@ -95,8 +95,8 @@ pub(super) fn serve(
 
 fn with_secret(server: SocketAddr, secret: &[u8]) -> Administrator {
     let mut client = Administrator::new(server, PATIENCE);
-    let key = Key::Secret(Zeroizing::new(secret.to_vec()));
-    client.identify(Some(Arc::new(Identity { handle: b"10/ADMIN".to_vec(), index: 300, key })));
+    let key = IdentityKey::Secret(Zeroizing::new(secret.to_vec()));
+    client.identify(Some(Arc::new(ClientIdentity { handle: b"10/ADMIN".to_vec(), index: 300, key })));
     client
 }
 
@@ -175,7 +175,7 @@ fn a_request_whose_answer_never_came_is_in_doubt() {
 
 #[test]
 fn answers_to_something_else_are_refused() {
-    let replies: [fn(&Got) -> Vec<u8>; 3] = [
+    let replies: [fn(&ReceivedRequest) -> Vec<u8>; 3] = [
         |got| {
             let mut reply = got.reply(ResponseCode::SUCCESS, Response::Done);
             reply[11] ^= 1;
@@ -306,7 +306,7 @@ fn what_changes_nothing_goes_to_the_interface_for_queries() {
     let site = Arc::new(std::sync::Mutex::new(Vec::new()));
     let addresses = [false, true].map(|is_for_queries| {
         let (asked, site) = (Arc::clone(&asked), Arc::clone(&site));
-        let answer = move |got: &Got| {
+        let answer = move |got: &ReceivedRequest| {
             let op_code = got.message().header.op_code;
             let refused = Response::Failure(Failure { message: b"not at this interface" });
             let (code, bytes) = (ResponseCode::SUCCESS, site.lock().unwrap().clone());

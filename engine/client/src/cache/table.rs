@@ -1,29 +1,29 @@
 //! Where the answers of a part are found by name: one line of memory leads to an answer, where a table with its tags in one
 //! place and its pointers in another reads two, each after the other. With a million handles that is a fifth of a hit.
 
-use super::kept::{Kept, Name};
+use super::entry::{CacheEntry, CacheKey};
 use std::sync::Arc;
 
 /// Answers by name, many of one name if need be. A place is where one of them stands.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    buckets: Vec<Bucket>,
+pub(super) struct CacheTable {
+    buckets: Vec<CacheBucket>,
     len: usize,
 }
 
 /// As many answers as fit into a line of memory with a byte of each one's name.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-struct Bucket {
+struct CacheBucket {
     /// Of each answer a byte of its name, which is never [`FREE`].
     tags: [u8; PLACES],
     /// How many answers stand further on because there was no room here; at most [`ALWAYS`], which stays.
     passed: u8,
-    kept: [Option<Arc<Kept>>; PLACES],
+    kept: [Option<Arc<CacheEntry>>; PLACES],
 }
 
 const PLACES: usize = 7;
-const _: () = assert!(size_of::<Bucket>() == 64, "one line");
+const _: () = assert!(size_of::<CacheBucket>() == 64, "one line");
 const FREE: u8 = 0;
 const ALWAYS: u8 = u8::MAX;
 /// With more answers than this many for each bucket there are twice as many buckets: until then few answers stand further
@@ -32,9 +32,9 @@ const FULL: usize = 5;
 /// There are no more buckets than answers and so many more: so seldom are there less that it costs nothing for each answer.
 const SPARSE_MIN: usize = 16;
 /// What the table takes for each answer, at most.
-pub(super) const SLOT_BYTES: usize = size_of::<Bucket>();
+pub(super) const SLOT_BYTES: usize = size_of::<CacheBucket>();
 
-impl Table {
+impl CacheTable {
     /// How many answers there are.
     pub(super) const fn len(&self) -> usize {
         self.len
@@ -46,19 +46,23 @@ impl Table {
     }
 
     /// What stands at `place`.
-    pub(super) fn at(&self, place: usize) -> Option<&Arc<Kept>> {
+    pub(super) fn at(&self, place: usize) -> Option<&Arc<CacheEntry>> {
         self.buckets.get(place / PLACES)?.kept[place % PLACES].as_ref()
     }
 
     /// The one of this name that `is_it`.
     #[inline]
-    pub(super) fn find(&self, name: Name, is_it: impl Fn(&Kept) -> bool) -> Option<&Arc<Kept>> {
+    pub(super) fn find(
+        &self,
+        name: CacheKey,
+        is_it: impl Fn(&CacheEntry) -> bool,
+    ) -> Option<&Arc<CacheEntry>> {
         self.of(name).map(|(_, kept)| kept).find(|kept| is_it(kept))
     }
 
     /// What there is of this name, and where.
     #[inline]
-    pub(super) fn of(&self, name: Name) -> impl Iterator<Item = (usize, &Arc<Kept>)> {
+    pub(super) fn of(&self, name: CacheKey) -> impl Iterator<Item = (usize, &Arc<CacheEntry>)> {
         let tag = tag(name);
         self.buckets_of(name).flat_map(move |at| {
             let bucket = &self.buckets[at];
@@ -66,11 +70,11 @@ impl Table {
                 let kept = bucket.kept.get(place)?.as_ref()?;
                 Some((at * PLACES + place, kept))
             });
-            kept.filter(move |(_, kept)| Kept::is_of(kept, name))
+            kept.filter(move |(_, kept)| CacheEntry::is_of(kept, name))
         })
     }
 
-    pub(super) fn insert(&mut self, kept: Arc<Kept>) {
+    pub(super) fn insert(&mut self, kept: Arc<CacheEntry>) {
         if self.len >= self.buckets.len() * FULL {
             self.resize(self.buckets.len() * 2);
         }
@@ -78,7 +82,7 @@ impl Table {
     }
 
     /// Takes away what stands at `place`.
-    pub(super) fn remove(&mut self, place: usize) -> Option<Arc<Kept>> {
+    pub(super) fn remove(&mut self, place: usize) -> Option<Arc<CacheEntry>> {
         let (at, place) = (place / PLACES, place % PLACES);
         let bucket = self.buckets.get_mut(at)?;
         let kept = bucket.kept[place].take()?;
@@ -104,11 +108,11 @@ impl Table {
     /// What it takes, in bytes: at most [`SLOT_BYTES`] for each answer, and for so many more.
     #[cfg(test)]
     pub(super) const fn memory(&self) -> (usize, usize) {
-        (self.buckets.capacity() * size_of::<Bucket>(), (self.len + SPARSE_MIN) * SLOT_BYTES)
+        (self.buckets.capacity() * size_of::<CacheBucket>(), (self.len + SPARSE_MIN) * SLOT_BYTES)
     }
 
     /// In the order of names, however many buckets there are.
-    fn home(&self, name: Name) -> usize {
+    fn home(&self, name: CacheKey) -> usize {
         let share = u128::from(name.0[0]) * self.buckets.len() as u128;
         usize::try_from(share >> u64::BITS).unwrap_or_default()
     }
@@ -119,7 +123,7 @@ impl Table {
 
     /// The buckets where answers of this name may be.
     #[inline]
-    fn buckets_of(&self, name: Name) -> impl Iterator<Item = usize> {
+    fn buckets_of(&self, name: CacheKey) -> impl Iterator<Item = usize> {
         let mut following = (!self.buckets.is_empty()).then(|| self.home(name));
         (0..self.buckets.len()).map_while(move |_| {
             let at = following?;
@@ -128,7 +132,7 @@ impl Table {
         })
     }
 
-    fn place(&mut self, kept: Arc<Kept>) {
+    fn place(&mut self, kept: Arc<CacheEntry>) {
         let mut at = self.home(kept.name);
         loop {
             let bucket = &mut self.buckets[at];
@@ -145,13 +149,13 @@ impl Table {
 
     fn resize(&mut self, count: usize) {
         let mut buckets = Vec::new();
-        buckets.resize_with(count.max(1), Bucket::default);
+        buckets.resize_with(count.max(1), CacheBucket::default);
         let before = std::mem::replace(self, Self { buckets, len: 0 });
         before.buckets.into_iter().flat_map(|bucket| bucket.kept).flatten().for_each(|kept| self.place(kept));
     }
 }
 
-impl Bucket {
+impl CacheBucket {
     /// The places with this tag, and seldom others. All are compared at once, as which one it is cannot be guessed.
     #[inline]
     fn places_with(&self, tag: u8) -> impl Iterator<Item = usize> {
@@ -169,7 +173,7 @@ impl Bucket {
 }
 
 /// Not the byte that decides on the part, nor those that decide on the bucket.
-const fn tag(name: Name) -> u8 {
+const fn tag(name: CacheKey) -> u8 {
     match name.0[1].to_be_bytes()[7] {
         FREE => 1,
         tag => tag,
@@ -179,15 +183,20 @@ const fn tag(name: Name) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Answer;
+    use crate::LookupAnswer;
     use handle_proto::ResponseCode;
     use proptest::prelude::*;
 
-    fn kept(name: Name) -> Arc<Kept> {
-        Arc::new(Kept::new(name, Box::default(), Answer::new(b"a/b", ResponseCode::SUCCESS, []), 10))
+    fn kept(name: CacheKey) -> Arc<CacheEntry> {
+        Arc::new(CacheEntry::new(
+            name,
+            Box::default(),
+            LookupAnswer::new(b"a/b", ResponseCode::SUCCESS, []),
+            10,
+        ))
     }
 
-    fn is_well(table: &Table, expected: &[Arc<Kept>]) {
+    fn is_well(table: &CacheTable, expected: &[Arc<CacheEntry>]) {
         assert_eq!(table.len(), expected.len());
         let there = (0..table.places_count()).filter(|&place| table.at(place).is_some()).count();
         assert_eq!(there, expected.len());
@@ -204,15 +213,15 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Insert(Name),
+        Insert(CacheKey),
         Remove(usize),
         Pack,
     }
 
     /// Few names, close together and at the end, so that many are the same and stand further on, around the end too.
-    fn name() -> impl Strategy<Value = Name> {
+    fn name() -> impl Strategy<Value = CacheKey> {
         let first = prop_oneof![0_u64..3, (u64::MAX - 2)..=u64::MAX, any::<u64>()];
-        (first, 0_u64..3).prop_map(|(first, other)| Name([first, other]))
+        (first, 0_u64..3).prop_map(|(first, other)| CacheKey([first, other]))
     }
 
     proptest! {
@@ -222,7 +231,7 @@ mod tests {
             4 => any::<usize>().prop_map(Step::Remove),
             1 => Just(Step::Pack),
         ], 0..400)) {
-            let (mut table, mut expected) = (Table::default(), Vec::new());
+            let (mut table, mut expected) = (CacheTable::default(), Vec::new());
             for step in steps {
                 match step {
                     Step::Insert(name) => {
@@ -231,7 +240,7 @@ mod tests {
                         table.insert(kept);
                     }
                     Step::Remove(which) if !expected.is_empty() => {
-                        let kept: Arc<Kept> = expected.swap_remove(which % expected.len());
+                        let kept: Arc<CacheEntry> = expected.swap_remove(which % expected.len());
                         let (place, _) = table.of(kept.name).find(|(_, found)| Arc::ptr_eq(found, &kept)).unwrap();
                         prop_assert!(Arc::ptr_eq(&table.remove(place).unwrap(), &kept));
                         prop_assert!(table.remove(place).is_none());
@@ -246,7 +255,7 @@ mod tests {
 
     #[test]
     fn hundreds_of_one_name_are_found_and_leave_no_trace_that_matters() {
-        let (mut table, name) = (Table::default(), Name([u64::MAX, 0]));
+        let (mut table, name) = (CacheTable::default(), CacheKey([u64::MAX, 0]));
         let many: Vec<_> = (0..600).map(|_| kept(name)).collect();
         many.iter().for_each(|kept| table.insert(Arc::clone(kept)));
         is_well(&table, &many);
@@ -260,9 +269,10 @@ mod tests {
 
     #[test]
     fn it_takes_no_more_than_a_bucket_for_each_answer_and_some() {
-        let mut table = Table::default();
-        assert_eq!((table.places_count(), table.find(Name::default(), |_| true).is_some()), (0, false));
-        let names = (0_u64..4_000).map(|number| Name([number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number]));
+        let mut table = CacheTable::default();
+        assert_eq!((table.places_count(), table.find(CacheKey::default(), |_| true).is_some()), (0, false));
+        let names =
+            (0_u64..4_000).map(|number| CacheKey([number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number]));
         for name in names {
             table.insert(kept(name));
             assert!(table.memory().0 <= table.memory().1, "{:?}", table.memory());

@@ -1,11 +1,11 @@
 //! Sockets of tokio for lookups: as many questions at the same time as one likes, on one runtime.
 
-use super::{Resolved, is_shared, lookup, now, patience};
+use super::{ResolvedQuestion, is_shared, lookup, now, patience};
 use crate::exchange::{AttemptError, Transmit};
-use crate::flight::Place;
-use crate::lookup::{Client, Lookup, LookupError, Options};
-use crate::refresh::{RefreshError, Renewing};
-use crate::{Answer, Question};
+use crate::flight::FlightPlace;
+use crate::lookup::{Client, Lookup, LookupError, LookupOptions};
+use crate::refresh::{RefreshError, RenewalGuard};
+use crate::{LookupAnswer, Question};
 use handle_proto::data::site::InterfaceProtocol;
 use std::future::poll_fn;
 use std::io;
@@ -36,36 +36,36 @@ impl AsyncDriver {
         Self { client }
     }
 
-    /// Asks a question: as [`Driver::resolve`](super::Driver::resolve) does, without a thread that waits. The
+    /// Asks a question: as [`BlockingDriver::resolve`](super::BlockingDriver::resolve) does, without a thread that waits. The
     /// records of the global service, where they are due, are asked for by a task of their own.
-    pub async fn resolve(&self, question: &Question, options: &Options) -> Resolved {
+    pub async fn resolve(&self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let resolved = self.resolve_alone(question, options).await;
-        if let Some(renewing) = Renewing::begin(&self.client, now()) {
+        if let Some(renewing) = RenewalGuard::begin(&self.client, now()) {
             let driver = self.clone();
             tokio::spawn(async move { driver.renew(renewing).await });
         }
         resolved
     }
 
-    async fn resolve_alone(&self, question: &Question, options: &Options) -> Resolved {
+    async fn resolve_alone(&self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         if !is_shared(question, options) {
             return self.ask(question, options).await;
         }
         let deadline = Instant::now() + Duration::from_millis(self.client.limits.patience_ms);
         loop {
             if let Some(answer) = self.client.cache.get(question, now()) {
-                return Resolved::known(Ok(answer), question);
+                return ResolvedQuestion::known(Ok(answer), question);
             }
             let flight = match self.client.flights.join(question) {
-                Place::Lead(lead) => {
+                FlightPlace::Lead(lead) => {
                     let resolved = self.ask(question, options).await;
                     lead.land(resolved.outcome.clone());
                     return resolved;
                 }
-                Place::Follow(flight) => flight,
+                FlightPlace::Follow(flight) => flight,
             };
             match timeout_at(deadline, poll_fn(|context| flight.poll(context))).await {
-                Ok(Some(outcome)) => return Resolved::known(outcome, question),
+                Ok(Some(outcome)) => return ResolvedQuestion::known(outcome, question),
                 // Whoever asked has gone, and somebody has to ask instead.
                 Ok(None) => {}
                 Err(_) => return self.ask(question, options).await,
@@ -78,43 +78,43 @@ impl AsyncDriver {
     /// # Errors
     /// When what is known stays as it is, or could not be written.
     pub async fn renew_if_due(&self) -> Option<Result<(), RefreshError>> {
-        let renewing = Renewing::begin(&self.client, now())?;
+        let renewing = RenewalGuard::begin(&self.client, now())?;
         Some(self.renew(renewing).await)
     }
 
-    async fn renew(&self, mut renewing: Renewing) -> Result<(), RefreshError> {
+    async fn renew(&self, mut renewing: RenewalGuard) -> Result<(), RefreshError> {
         while let Some(question) = renewing.poll_question() {
-            let outcome = self.resolve_alone(&question, &Renewing::options()).await.outcome;
+            let outcome = self.resolve_alone(&question, &RenewalGuard::options()).await.outcome;
             renewing.handle_answer(question, outcome.ok());
         }
         renewing.finish()
     }
 
-    /// Ends the sessions of all drivers of this client, as [`Driver::end_sessions`](super::Driver::end_sessions) does: on a
+    /// Ends the sessions of all drivers of this client, as [`BlockingDriver::end_sessions`](super::BlockingDriver::end_sessions) does: on a
     /// thread for what waits.
     pub async fn end_sessions(&self) {
-        let mut driver = super::Driver::new(Arc::clone(&self.client));
+        let mut driver = super::BlockingDriver::new(Arc::clone(&self.client));
         // Where there is no thread for it, they expire.
         let _ = tokio::task::spawn_blocking(move || driver.end_sessions()).await;
     }
 
-    async fn ask(&self, question: &Question, options: &Options) -> Resolved {
+    async fn ask(&self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup).await;
-        Resolved::of(outcome, &lookup)
+        ResolvedQuestion::of(outcome, &lookup)
     }
 
     /// Moves the bytes of a lookup until it has an outcome.
     ///
     /// # Errors
     /// As the lookup says.
-    pub async fn drive(&self, lookup: &mut Lookup) -> Result<Answer, LookupError> {
-        let mut sockets = Sockets { ways: vec![], naming: None, room: vec![0; ROOM] };
+    pub async fn drive(&self, lookup: &mut Lookup) -> Result<LookupAnswer, LookupError> {
+        let mut sockets = Sockets { exchanges: vec![], naming: None, room: vec![0; ROOM] };
         loop {
             if let Some(outcome) = lookup.take_outcome() {
                 return outcome;
             }
-            sockets.ways.retain(|way| lookup.is_under_way(way.number));
+            sockets.exchanges.retain(|way| lookup.is_under_way(way.number));
             if let Some((number, name)) = lookup.poll_name() {
                 sockets.naming = Some((number, Box::pin(addresses_of(name))));
             } else if let Some((number, transmit)) = lookup.poll_transmit(now()) {
@@ -138,18 +138,18 @@ async fn addresses_of(name: String) -> Vec<IpAddr> {
     found.map(|found| found.map(|at| at.ip()).collect()).unwrap_or_default()
 }
 
-type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The sockets of a lookup.
 struct Sockets {
-    ways: Vec<Way>,
-    naming: Option<(u64, Pending<Vec<IpAddr>>)>,
+    exchanges: Vec<AsyncExchangeSocket>,
+    naming: Option<(u64, BoxedFuture<Vec<IpAddr>>)>,
     /// What came last is at its front.
     room: Vec<u8>,
 }
 
 /// The socket of an exchange.
-struct Way {
+struct AsyncExchangeSocket {
     number: u64,
     socket: Socket,
     /// What is to go out over a connection.
@@ -158,7 +158,7 @@ struct Way {
 
 enum Socket {
     Datagrams(UdpSocket),
-    Connecting(Pending<io::Result<TcpStream>>),
+    Connecting(BoxedFuture<io::Result<TcpStream>>),
     Connection(TcpStream),
 }
 
@@ -176,14 +176,14 @@ enum Event {
 impl Sockets {
     /// Sends what is to go out, over the socket of its exchange or a new one.
     fn send(&mut self, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
-        let known = self.ways.iter().position(|way| way.number == number);
+        let known = self.exchanges.iter().position(|way| way.number == number);
         let way = match known {
-            Some(at) => &mut self.ways[at],
+            Some(at) => &mut self.exchanges[at],
             None => {
                 let is_udp = transmit.target.protocol == InterfaceProtocol::UDP;
                 let socket = open(transmit.target.address, is_udp).map_err(|_| AttemptError::Unreachable)?;
-                self.ways.push(Way { number, socket, outgoing: vec![] });
-                self.ways.last_mut().expect("pushed just now")
+                self.exchanges.push(AsyncExchangeSocket { number, socket, outgoing: vec![] });
+                self.exchanges.last_mut().expect("pushed just now")
             }
         };
         for bytes in &transmit.datagrams {
@@ -209,7 +209,7 @@ impl Sockets {
             self.naming = None;
             return Poll::Ready((number, Event::Named(addresses)));
         }
-        for way in &mut self.ways {
+        for way in &mut self.exchanges {
             if let Poll::Ready(event) = way.poll(context, &mut self.room) {
                 return Poll::Ready((way.number, event));
             }
@@ -242,7 +242,7 @@ fn open(address: SocketAddr, is_udp: bool) -> io::Result<Socket> {
     Ok(Socket::Datagrams(UdpSocket::from_std(socket.into())?))
 }
 
-impl Way {
+impl AsyncExchangeSocket {
     fn poll(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<Event> {
         match &mut self.socket {
             Socket::Connecting(connecting) => match ready!(connecting.as_mut().poll(context)) {

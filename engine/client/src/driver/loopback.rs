@@ -11,7 +11,7 @@ use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, Site
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::fragment::cut;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -136,7 +136,7 @@ fn serve(
 fn read_message(stream: &mut impl Read, bytes: &mut Vec<u8>, begin: usize) -> Vec<u8> {
     let mut room = [0; 4096];
     loop {
-        if let Ok(Front::Message(message, _)) = split(&bytes[begin..], 1 << 18) {
+        if let Ok(StreamFront::Message(message, _)) = split(&bytes[begin..], 1 << 18) {
             return message.to_vec();
         }
         match stream.read(&mut room) {

@@ -5,15 +5,15 @@
 #[cfg(feature = "tokio")]
 use super::asynchronous::AsyncDriver;
 use super::loopback::Loopback;
-use super::{Driver, Resolved};
+use super::{BlockingDriver, ResolvedQuestion};
 use crate::bootstrap::Root;
 use crate::exchange::AttemptError;
 use crate::lookup::world::{server_key, value};
-use crate::lookup::{Client, LookupError, Options};
-use crate::plan::Purpose;
-use crate::refresh::{RefreshError, Renewing};
+use crate::lookup::{Client, LookupError, LookupOptions};
+use crate::plan::InterfacePurpose;
+use crate::refresh::{RefreshError, RenewalGuard};
 use crate::testing::public_record;
-use crate::{Answer, Question, SharedAnswer};
+use crate::{LookupAnswer, Question, SharedAnswer};
 use handle_proto::ValueBuf;
 use handle_proto::data::site::{Address, InterfaceKind, InterfaceProtocol};
 use std::io::Write as _;
@@ -28,13 +28,15 @@ const TCP: InterfaceProtocol = InterfaceProtocol::TCP;
 const HTTP: InterfaceProtocol = InterfaceProtocol::HTTP;
 const HTTPS: InterfaceProtocol = InterfaceProtocol::HTTPS;
 
-type Renew = fn(Arc<Client>) -> Option<Result<(), RefreshError>>;
-type Ask = fn(&Arc<Client>, &[Question], &Options) -> Vec<Resolved>;
+type RenewFunction = fn(Arc<Client>) -> Option<Result<(), RefreshError>>;
+type AskFunction = fn(&Arc<Client>, &[Question], &LookupOptions) -> Vec<ResolvedQuestion>;
 
 /// All questions at the same time, with blocking sockets: a thread for each.
-fn blocking(client: &Arc<Client>, questions: &[Question], options: &Options) -> Vec<Resolved> {
+fn blocking(client: &Arc<Client>, questions: &[Question], options: &LookupOptions) -> Vec<ResolvedQuestion> {
     std::thread::scope(|scope| {
-        let ask = |question| scope.spawn(move || Driver::new(Arc::clone(client)).resolve(question, options));
+        let ask = |question| {
+            scope.spawn(move || BlockingDriver::new(Arc::clone(client)).resolve(question, options))
+        };
         let asking: Vec<_> = questions.iter().map(ask).collect();
         asking.into_iter().map(|asking| asking.join().unwrap()).collect()
     })
@@ -42,7 +44,11 @@ fn blocking(client: &Arc<Client>, questions: &[Question], options: &Options) -> 
 
 /// The same with tokio: one thread for all.
 #[cfg(feature = "tokio")]
-fn asynchronous(client: &Arc<Client>, questions: &[Question], options: &Options) -> Vec<Resolved> {
+fn asynchronous(
+    client: &Arc<Client>,
+    questions: &[Question],
+    options: &LookupOptions,
+) -> Vec<ResolvedQuestion> {
     runtime().block_on(async {
         let driver = AsyncDriver::new(Arc::clone(client));
         let mut asking = tokio::task::JoinSet::new();
@@ -62,7 +68,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 fn renew_blocking(client: Arc<Client>) -> Option<Result<(), RefreshError>> {
-    Driver::new(client).renew_if_due()
+    BlockingDriver::new(client).renew_if_due()
 }
 
 #[cfg(feature = "tokio")]
@@ -71,10 +77,10 @@ fn renew_asynchronous(client: Arc<Client>) -> Option<Result<(), RefreshError>> {
 }
 
 #[cfg(feature = "tokio")]
-const DRIVERS: &[(&str, Ask, Renew)] =
+const DRIVERS: &[(&str, AskFunction, RenewFunction)] =
     &[("blocking", blocking, renew_blocking), ("tokio", asynchronous, renew_asynchronous)];
 #[cfg(not(feature = "tokio"))]
-const DRIVERS: &[(&str, Ask, Renew)] = &[("blocking", blocking, renew_blocking)];
+const DRIVERS: &[(&str, AskFunction, RenewFunction)] = &[("blocking", blocking, renew_blocking)];
 
 fn records() -> Vec<(&'static str, Vec<ValueBuf>)> {
     vec![("10.A/X", vec![value(1, b"URL", b"https://example.org/")])]
@@ -93,12 +99,12 @@ fn certified(handle: &str) -> Question {
     question
 }
 
-fn one(ask: Ask, root: Root, question: &Question) -> Result<SharedAnswer, LookupError> {
-    let mut resolved = ask(&client(root), std::slice::from_ref(question), &Options::default());
+fn one(ask: AskFunction, root: Root, question: &Question) -> Result<SharedAnswer, LookupError> {
+    let mut resolved = ask(&client(root), std::slice::from_ref(question), &LookupOptions::default());
     resolved.remove(0).outcome
 }
 
-fn is_good(answer: &Answer) -> bool {
+fn is_good(answer: &LookupAnswer) -> bool {
     answer.certified && answer.values().iter().any(|value| value.data == b"https://example.org/")
 }
 
@@ -206,8 +212,8 @@ fn servers_that_are_known_by_name_are_found_at_its_addresses() {
         let mut named = server.site(&[TCP], server_key());
         named.servers[0].address = Address::UNSPECIFIED;
         named.attribute("domain", name);
-        let mut driver = Driver::new(client(server.serves(&named.build(), records())));
-        let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
+        let mut driver = BlockingDriver::new(client(server.serves(&named.build(), records())));
+        let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
         driver.servers(b"10.a/x", purpose, false)
     };
     let servers = found("localhost").unwrap();
@@ -226,7 +232,9 @@ fn everybody_gets_the_spelling_of_his_question() {
         let questions = ["10.a/x", "10.A/x"].map(|handle| Question::all(handle.as_bytes()));
         // The first time one is in flight for both, the second time both are known.
         for _ in 0..2 {
-            for (question, resolved) in questions.iter().zip(ask(&client, &questions, &Options::default())) {
+            for (question, resolved) in
+                questions.iter().zip(ask(&client, &questions, &LookupOptions::default()))
+            {
                 assert_eq!(resolved.outcome.unwrap().handle, question.handle, "{name}");
             }
         }
@@ -239,17 +247,17 @@ fn one_request_is_in_flight_for_many_askers_and_many_are_in_flight_at_once() {
         let server = Loopback::new(Duration::from_millis(50));
         let site = server.site(&[TCP], server_key()).build();
         let client = client(server.serves(&site, records()));
-        let resolved = ask(&client, &vec![Question::all(b"10.a/x"); 50], &Options::default());
+        let resolved = ask(&client, &vec![Question::all(b"10.a/x"); 50], &LookupOptions::default());
         assert!(resolved.iter().all(|resolved| resolved.outcome.is_ok()), "{name}");
         assert_eq!(server.world.lock().unwrap().replied_count, 2, "{name}: the prefix, and the handle");
         let others: Vec<_> = (0..100).map(|number| Question::all(format!("10.a/{number}"))).collect();
-        let resolved = ask(&client, &others, &Options::default());
+        let resolved = ask(&client, &others, &LookupOptions::default());
         for (question, resolved) in others.iter().zip(resolved) {
             let answer = resolved.outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(answer.handle, question.handle, "{name}");
         }
         let hits = client.cache.stats().hits;
-        ask(&client, &others, &Options::default());
+        ask(&client, &others, &LookupOptions::default());
         assert_eq!(client.cache.stats().hits, hits + 100, "{name}: nothing is asked for again");
     }
 }
@@ -265,10 +273,10 @@ fn a_question_that_is_dropped_leaves_the_others_to_ask() {
         let question = Question::all(b"10.a/x");
         let first = tokio::spawn({
             let (driver, question) = (driver.clone(), question.clone());
-            async move { driver.resolve(&question, &Options::default()).await }
+            async move { driver.resolve(&question, &LookupOptions::default()).await }
         });
         tokio::task::yield_now().await;
-        let second = tokio::spawn(async move { driver.resolve(&question, &Options::default()).await });
+        let second = tokio::spawn(async move { driver.resolve(&question, &LookupOptions::default()).await });
         tokio::task::yield_now().await;
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
@@ -306,7 +314,7 @@ fn a_global_service_that_is_due_is_known_anew_and_written() {
         assert!(matches!(renew(Arc::clone(&client)), Some(Err(RefreshError::Unverified(..)))));
         assert_eq!(client.root.get().updated_unix_ms, root.updated_unix_ms);
         assert!(!path.exists());
-        assert!(Renewing::begin(&client, super::now()).is_none(), "not again at once");
+        assert!(RenewalGuard::begin(&client, super::now()).is_none(), "not again at once");
     }
 }
 
@@ -322,7 +330,9 @@ fn a_question_begins_what_is_due_and_does_not_wait_for_it() {
     let is_new = |client: &Client| client.root.get().updated_unix_ms > Some(1_000);
     let question = Question::all(b"10.a/x");
     let one = client(root.clone());
-    assert!(Driver::new(Arc::clone(&one)).resolve(&question, &Options::default()).outcome.is_ok());
+    assert!(
+        BlockingDriver::new(Arc::clone(&one)).resolve(&question, &LookupOptions::default()).outcome.is_ok()
+    );
     let is_renewed = (0..PATIENCE_TURNS).any(|_| {
         std::thread::sleep(TURN);
         is_new(&one)
@@ -332,7 +342,7 @@ fn a_question_begins_what_is_due_and_does_not_wait_for_it() {
     runtime().block_on(async {
         let one = client(root);
         let driver = AsyncDriver::new(Arc::clone(&one));
-        assert!(driver.resolve(&question, &Options::default()).await.outcome.is_ok());
+        assert!(driver.resolve(&question, &LookupOptions::default()).await.outcome.is_ok());
         for _ in 0..PATIENCE_TURNS {
             if is_new(&one) {
                 return;

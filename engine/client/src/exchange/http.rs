@@ -58,16 +58,16 @@ pub(super) fn request(
 
 /// An answer as it comes.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(super) struct HttpAnswerReader {
     /// What has come and was not looked at yet.
-    kept: Vec<u8>,
-    state: State,
+    buffer: Vec<u8>,
+    state: HttpState,
     head_len: usize,
     body_len: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum HttpState {
     /// The status line and the fields.
     #[default]
     Head,
@@ -81,19 +81,19 @@ enum State {
     Over,
 }
 
-impl Incoming {
+impl HttpAnswerReader {
     /// Takes bytes as they come, and gives those of the body.
     ///
     /// Each byte is copied once however the sender divides the body into chunks.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
-        let mut input = std::mem::take(&mut self.kept);
+        let mut input = std::mem::take(&mut self.buffer);
         input.extend_from_slice(bytes);
         let (mut body, mut rest) = (vec![], input.as_slice());
         while let Some(taken) = self.step(rest, &mut body)? {
             rest = &rest[taken..];
         }
         if !self.is_over() {
-            self.kept = rest.to_vec();
+            self.buffer = rest.to_vec();
         }
         self.body_len += body.len();
         if self.body_len > BODY_LEN_MAX {
@@ -104,27 +104,27 @@ impl Incoming {
 
     /// Whether nothing more of the body will come.
     pub(super) const fn is_over(&self) -> bool {
-        matches!(self.state, State::Over)
+        matches!(self.state, HttpState::Over)
     }
 
     /// Takes the next part of the answer from the front of `input`; `None` when the rest of it has to come first.
     fn step(&mut self, input: &[u8], body: &mut Vec<u8>) -> Result<Option<usize>, AttemptError> {
         let (left, is_chunk) = match self.state {
-            State::Head => return self.head(input),
-            State::ChunkHead { is_first } => return self.chunk_head(input, is_first),
-            State::Body(left) => (left, false),
-            State::Chunk(left) => (left, true),
-            State::Over => return Ok(None),
+            HttpState::Head => return self.head(input),
+            HttpState::ChunkHead { is_first } => return self.chunk_head(input, is_first),
+            HttpState::Body(left) => (left, false),
+            HttpState::Chunk(left) => (left, true),
+            HttpState::Over => return Ok(None),
         };
         let taken = left.min(input.len());
         body.extend_from_slice(&input[..taken]);
         self.state = match (is_chunk, left - taken) {
             // Up to the end of the connection.
-            (false, _) if left == usize::MAX => State::Body(left),
-            (false, 0) => State::Over,
-            (false, left) => State::Body(left),
-            (true, 0) => State::ChunkHead { is_first: false },
-            (true, left) => State::Chunk(left),
+            (false, _) if left == usize::MAX => HttpState::Body(left),
+            (false, 0) => HttpState::Over,
+            (false, left) => HttpState::Body(left),
+            (true, 0) => HttpState::ChunkHead { is_first: false },
+            (true, left) => HttpState::Chunk(left),
         };
         Ok((taken > 0 || taken == left).then_some(taken))
     }
@@ -164,7 +164,7 @@ impl Incoming {
             httparse::Status::Complete((head_len, chunk_len)) => {
                 let chunk_len = usize::try_from(chunk_len).map_err(|_| AttemptError::Http(None))?;
                 // What may follow the last chunk says nothing about the message.
-                self.state = if chunk_len == 0 { State::Over } else { State::Chunk(chunk_len) };
+                self.state = if chunk_len == 0 { HttpState::Over } else { HttpState::Chunk(chunk_len) };
                 Ok(Some(skipped + head_len))
             }
             httparse::Status::Partial if input.len() > CHUNK_HEAD_LEN_MAX => Err(AttemptError::Http(None)),
@@ -174,20 +174,20 @@ impl Incoming {
 }
 
 /// How the body is framed. Chunks come before a length, as in RFC 9112.
-fn body_of(fields: &[httparse::Header<'_>]) -> Result<State, AttemptError> {
+fn body_of(fields: &[httparse::Header<'_>]) -> Result<HttpState, AttemptError> {
     let field = |name: &str| {
         let found = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
         Some(str::from_utf8(found.value).unwrap_or_default().trim())
     };
     if let Some(coding) = field("transfer-encoding") {
         return match coding.eq_ignore_ascii_case("chunked") {
-            true => Ok(State::ChunkHead { is_first: true }),
+            true => Ok(HttpState::ChunkHead { is_first: true }),
             false => Err(AttemptError::Http(None)),
         };
     }
     match field("content-length") {
-        Some(len) => Ok(State::Body(len.parse().map_err(|_| AttemptError::Http(None))?)),
-        None => Ok(State::Body(usize::MAX)),
+        Some(len) => Ok(HttpState::Body(len.parse().map_err(|_| AttemptError::Http(None))?)),
+        None => Ok(HttpState::Body(usize::MAX)),
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn read(parts: &[&[u8]]) -> Result<Vec<u8>, AttemptError> {
-        let mut incoming = Incoming::default();
+        let mut incoming = HttpAnswerReader::default();
         let mut body = vec![];
         for part in parts {
             body.extend(incoming.receive(part)?);
@@ -248,12 +248,12 @@ mod tests {
 
     #[test]
     fn what_comes_after_the_body_is_not_kept() {
-        let mut incoming = Incoming::default();
+        let mut incoming = HttpAnswerReader::default();
         assert_eq!(incoming.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), Ok(vec![]));
         assert!(incoming.is_over());
         for _ in 0..16 {
             assert_eq!(incoming.receive(&[b'x'; 1 << 16]), Ok(vec![]));
-            assert!(incoming.kept.is_empty());
+            assert!(incoming.buffer.is_empty());
         }
     }
 

@@ -1,29 +1,29 @@
 //! What a connection carries: messages as they are, in HTTP, or in HTTP within TLS.
 
 use super::{AttemptError, http};
-use crate::plan::Target;
+use crate::plan::ServerTarget;
 use handle_proto::data::site::InterfaceProtocol;
 use handle_proto::limit::MESSAGE_LEN_MAX;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
 /// The connection of one request.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ExchangeStream {
     /// What is to go out.
     outgoing: Vec<u8>,
     /// Of the message that comes.
     received: Vec<u8>,
-    http: Option<http::Incoming>,
+    http: Option<http::HttpAnswerReader>,
     #[cfg(feature = "tls")]
     tls: Option<Box<Tls>>,
 }
 
-impl Stream {
+impl ExchangeStream {
     /// A connection to `target` that carries `message`, which is about `handle`.
-    pub(super) fn new(target: &Target, handle: &[u8], message: &[u8]) -> Result<Self, AttemptError> {
+    pub(super) fn new(target: &ServerTarget, handle: &[u8], message: &[u8]) -> Result<Self, AttemptError> {
         let in_http = |port_default| {
             let host = target.domain.as_deref();
             http::request(target.address, port_default, host, &target.path, handle, message)
@@ -37,12 +37,12 @@ impl Stream {
         };
         match target.protocol {
             InterfaceProtocol::HTTP => {
-                (stream.outgoing, stream.http) = (in_http(80), Some(http::Incoming::default()));
+                (stream.outgoing, stream.http) = (in_http(80), Some(http::HttpAnswerReader::default()));
             }
             #[cfg(feature = "tls")]
             InterfaceProtocol::HTTPS => {
                 let tls = Tls::new(target.address.ip(), &target.public_key, &in_http(443))?;
-                (stream.tls, stream.http) = (Some(Box::new(tls)), Some(http::Incoming::default()));
+                (stream.tls, stream.http) = (Some(Box::new(tls)), Some(http::HttpAnswerReader::default()));
             }
             #[cfg(not(feature = "tls"))]
             InterfaceProtocol::HTTPS => return Err(AttemptError::Tls),
@@ -89,12 +89,12 @@ impl Stream {
         let begins_a_line = self.received.first().is_some_and(|byte| b"\r\n".contains(byte));
         let message = &self.received[usize::from(self.http.is_some() && begins_a_line)..];
         match split(message, MESSAGE_LEN_MAX)? {
-            Front::Message(message, _) => Ok(Some(message.to_vec())),
+            StreamFront::Message(message, _) => Ok(Some(message.to_vec())),
             // No more will come, so that nobody has to wait for it.
-            Front::Needs(_) if self.http.as_ref().is_some_and(http::Incoming::is_over) => {
+            StreamFront::Needs(_) if self.http.as_ref().is_some_and(http::HttpAnswerReader::is_over) => {
                 Err(AttemptError::Ended)
             }
-            Front::Needs(_) => Ok(None),
+            StreamFront::Needs(_) => Ok(None),
         }
     }
 }

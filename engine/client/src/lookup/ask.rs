@@ -1,14 +1,16 @@
 //! One record is asked for: where its service is known, of its servers in turn; where it is not, once it is found.
 
-use super::find::Find;
-use super::{Frame, Lookup, LookupError, Next, Signal, Whom, is_global, is_passed_over};
-use crate::administration::Identity;
-use crate::exchange::{Answered, AttemptError, Exchange, Head, request_id};
-use crate::plan::{Purpose, Target, plan};
+use super::find::ServiceSearch;
+use super::{
+    Lookup, LookupError, LookupFrame, LookupTarget, PartSignal, PartStep, is_global, is_passed_over,
+};
+use crate::administration::ClientIdentity;
+use crate::exchange::{AttemptError, Exchange, ReceivedAnswer, RequestHead, request_id};
+use crate::plan::{InterfacePurpose, ServerTarget, plan};
 use crate::service::SharedSite;
-use crate::session::{Claim, Proposal, Session};
-use crate::trace::{Origin, Step, Why};
-use crate::{Answer, Now, Question};
+use crate::session::{OpenSession, Proposal, SetupClaim};
+use crate::trace::{AnswerOrigin, LookupStep, QuestionReason};
+use crate::{ClockReading, LookupAnswer, Question};
 use handle_auth::PublicKey;
 use handle_auth::agreement::PRIVATE_LEN;
 use handle_auth::challenge::check_request_digest;
@@ -28,14 +30,14 @@ const CHALLENGES_MAX: usize = 2;
 
 /// A record that is asked for.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct RecordQuery {
     question: Question,
-    why: Why,
+    reason: QuestionReason,
     recursion_count: u8,
     /// Servers to ask still, in order.
-    plan: VecDeque<Target>,
+    plan: VecDeque<ServerTarget>,
     /// The one whose addresses are looked up.
-    named: Option<Target>,
+    named_server: Option<ServerTarget>,
     attempts: usize,
     challenges: usize,
     /// Header and body of the request that was challenged first.
@@ -43,11 +45,11 @@ pub(super) struct Ask {
     /// The last server that was asked in vain.
     last: Option<(SocketAddr, AttemptError)>,
     /// From where the sites are that were looked for.
-    origin: Origin,
+    origin: AnswerOrigin,
     /// The session that is being set up.
-    setup: Option<Box<Setup>>,
+    setup: Option<Box<PendingSetup>>,
     /// While nobody else is to set one up.
-    claim: Option<Arc<Claim>>,
+    claim: Option<Arc<SetupClaim>>,
     /// How often one was, or was tried, with this server.
     setups: usize,
     /// Whether a server was asked once more because its answer in a session was none.
@@ -56,27 +58,27 @@ pub(super) struct Ask {
 
 /// A session that is being set up, and with whom.
 #[derive(Debug)]
-struct Setup {
+struct PendingSetup {
     proposal: Proposal,
-    target: Target,
+    target: ServerTarget,
 }
 
 /// Sessions that are set up with one server for one request: the second when it has forgotten the first.
 const SETUPS_MAX: usize = 2;
 
-impl Ask {
-    pub(super) const fn new(question: Question, why: Why, recursion_count: u8) -> Self {
+impl RecordQuery {
+    pub(super) const fn new(question: Question, why: QuestionReason, recursion_count: u8) -> Self {
         Self {
             question,
-            why,
+            reason: why,
             recursion_count,
             plan: VecDeque::new(),
-            named: None,
+            named_server: None,
             attempts: 0,
             challenges: 0,
             challenged: None,
             last: None,
-            origin: Origin::Prefix,
+            origin: AnswerOrigin::Prefix,
             setup: None,
             claim: None,
             setups: 0,
@@ -96,41 +98,48 @@ impl Ask {
         self.last = Some((server, error));
     }
 
-    pub(super) fn step(self: Box<Self>, lookup: &mut Lookup, now: Now, signal: Signal) -> Next {
+    pub(super) fn step(
+        self: Box<Self>,
+        lookup: &mut Lookup,
+        now: ClockReading,
+        signal: PartSignal,
+    ) -> PartStep {
         match signal {
-            Signal::Begin => self.begin(lookup, now),
-            Signal::Sites(sites) => {
+            PartSignal::Begin => self.begin(lookup, now),
+            PartSignal::Sites(sites) => {
                 let origin = self.origin;
                 self.ask_sites(lookup, now, &sites, origin)
             }
-            done @ (Signal::Failed(_) | Signal::Answer(_)) => Next::Done(done),
+            done @ (PartSignal::Failed(_) | PartSignal::Answer(_)) => PartStep::Done(done),
         }
     }
 
-    fn begin(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
-        let (handle, why) = (self.question.handle.clone(), self.why);
-        lookup.note_at(self.depth(), now, || Step::Question { handle, why });
-        let is_for_service = self.why == Why::Asked && lookup.options.service_only;
+    fn begin(mut self: Box<Self>, lookup: &mut Lookup, now: ClockReading) -> PartStep {
+        let (handle, why) = (self.question.handle.clone(), self.reason);
+        lookup.note_at(self.depth(), now, || LookupStep::Question { handle, reason: why });
+        let is_for_service = self.reason == QuestionReason::Asked && lookup.options.service_only;
         if lookup.options.use_cache
             && !is_for_service
             && self.is_of_the_service(lookup)
             && let Some(answer) = lookup.client.cache.get(&self.question, now)
         {
-            lookup.note_at(self.depth(), now, || Step::Cached { code: answer.code });
+            lookup.note_at(self.depth(), now, || LookupStep::Cached { code: answer.code });
             // The spelling is that of whoever asks now.
             let mut answer = answer.into_answer();
             answer.handle = self.question.handle;
-            return Next::Done(Signal::Answer(answer));
+            return PartStep::Done(PartSignal::Answer(answer));
         }
-        if self.why == Why::Asked {
-            match lookup.options.whom.clone() {
-                Whom::Responsible => {}
-                Whom::Sites(sites) => return self.ask_sites(lookup, now, &sites, Origin::Caller),
-                Whom::Servers(servers) => {
+        if self.reason == QuestionReason::Asked {
+            match lookup.options.target.clone() {
+                LookupTarget::Responsible => {}
+                LookupTarget::Sites(sites) => {
+                    return self.ask_sites(lookup, now, &sites, AnswerOrigin::Caller);
+                }
+                LookupTarget::Servers(servers) => {
                     self.plan = servers.into();
                     return self.ask_next(lookup, now);
                 }
-                Whom::Referral(values) => {
+                LookupTarget::Referral(values) => {
                     let mut storage = Vec::new();
                     let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
                     let referral = Referral { handle: b"", values: Some(values) };
@@ -142,49 +151,54 @@ impl Ask {
         let is_public = self.question.wants.public_only && !self.question.wants.authoritative;
         if let Some(sites) = lookup.client.overrides.sites_for(handle, is_public) {
             let sites = sites.to_vec();
-            return self.ask_sites(lookup, now, &sites, Origin::Override);
+            return self.ask_sites(lookup, now, &sites, AnswerOrigin::Override);
         }
         if is_global(handle) {
             let sites = lookup.client.root.get().sites.clone();
             if sites.is_empty() {
-                return Next::Done(Signal::Failed(LookupError::NoRoot));
+                return PartStep::Done(PartSignal::Failed(LookupError::NoRoot));
             }
-            return self.ask_sites(lookup, now, &sites, Origin::Root);
+            return self.ask_sites(lookup, now, &sites, AnswerOrigin::Root);
         }
         let record = handle.prefix_record();
         if lookup.is_finding(&record) {
-            return Next::Done(Signal::Failed(LookupError::Circle { record }));
+            return PartStep::Done(PartSignal::Failed(LookupError::Circle { record }));
         }
-        let find = Find::of_prefix(record, self.question.wants, self.recursion_count);
-        self.origin = Origin::Prefix;
-        Next::After(Frame::Ask(self), Frame::Find(Box::new(find)))
+        let find = ServiceSearch::of_prefix(record, self.question.wants, self.recursion_count);
+        self.origin = AnswerOrigin::Prefix;
+        PartStep::After(LookupFrame::Ask(self), LookupFrame::Find(Box::new(find)))
     }
 
     /// Whether the answer is what the responsible service says to everybody. What servers say that the caller named, or
     /// to one identity, is nobody else's answer, and such a caller wants no other.
     fn is_of_the_service(&self, lookup: &Lookup) -> bool {
         let options = &lookup.options;
-        let is_found = matches!(options.whom, Whom::Responsible | Whom::Referral(_));
-        self.why != Why::Asked || (is_found && options.identity.is_none())
+        let is_found = matches!(options.target, LookupTarget::Responsible | LookupTarget::Referral(_));
+        self.reason != QuestionReason::Asked || (is_found && options.identity.is_none())
     }
 
     fn ask_sites(
         mut self: Box<Self>,
         lookup: &mut Lookup,
-        now: Now,
+        now: ClockReading,
         sites: &[SharedSite],
-        from: Origin,
-    ) -> Next {
-        lookup.note_at(self.depth(), now, || Step::Sites { from, sites: sites.to_vec() });
+        from: AnswerOrigin,
+    ) -> PartStep {
+        lookup.note_at(self.depth(), now, || LookupStep::Sites { from, sites: sites.to_vec() });
         self.origin = from;
-        if self.why == Why::Asked {
+        if self.reason == QuestionReason::Asked {
             sites.clone_into(&mut lookup.service);
             let may_be_referred = self.question.handle().is_prefix_record();
             if lookup.options.service_only && !may_be_referred {
-                return Next::Done(Signal::Answer(Answer::new(self.handle(), ResponseCode::SUCCESS, [])));
+                return PartStep::Done(PartSignal::Answer(LookupAnswer::new(
+                    self.handle(),
+                    ResponseCode::SUCCESS,
+                    [],
+                )));
             }
         }
-        let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: self.question.wants.authoritative };
+        let purpose =
+            InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: self.question.wants.authoritative };
         let client = &lookup.client;
         let handle = self.question.handle();
         self.plan = plan(sites, handle, purpose, &client.preferences, &client.times, now, &mut lookup.random);
@@ -193,7 +207,7 @@ impl Ask {
     }
 
     /// Asks the next server, or gives up.
-    pub(super) fn ask_next(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
+    pub(super) fn ask_next(mut self: Box<Self>, lookup: &mut Lookup, now: ClockReading) -> PartStep {
         // The next server's challenges are about the next request.
         (self.challenges, self.challenged, self.setups) = (0, None, 0);
         lookup.fallback_at_ms = None;
@@ -204,34 +218,34 @@ impl Ask {
         }
         loop {
             let Some(target) = self.plan.pop_front() else {
-                return Next::Done(Signal::Failed(self.gave_up()));
+                return PartStep::Done(PartSignal::Failed(self.gave_up()));
             };
             if let Some(name) = target.unresolved() {
                 let known = lookup.client.names.get(name, now);
                 if known.is_none() {
                     lookup.look_up_name(name.to_owned(), now);
                 }
-                self.named = Some(target);
+                self.named_server = Some(target);
                 match known {
                     Some(addresses) => self.put_at(lookup, &addresses),
-                    None => return Next::Wait(Frame::Ask(self)),
+                    None => return PartStep::Wait(LookupFrame::Ask(self)),
                 }
                 continue;
             }
             if lookup.requests_count >= lookup.client.limits.requests_max {
-                return Next::Done(Signal::Failed(LookupError::TooManyRequests));
+                return PartStep::Done(PartSignal::Failed(LookupError::TooManyRequests));
             }
             if self.start(lookup, now, target.clone()) {
                 let wait_ms =
                     lookup.client.preferences.fallback_ms.filter(|_| self.rival_of(&target).is_some());
                 lookup.fallback_at_ms = wait_ms.map(|wait_ms| now.ms.saturating_add(wait_ms.into()));
-                return Next::Wait(Frame::Ask(self));
+                return PartStep::Wait(LookupFrame::Ask(self));
             }
         }
     }
 
     /// Begins a request to one server, in a session with it if there is one; whether there is one to send.
-    fn start(&mut self, lookup: &mut Lookup, now: Now, target: Target) -> bool {
+    fn start(&mut self, lookup: &mut Lookup, now: ClockReading, target: ServerTarget) -> bool {
         let session =
             self.who_asks(lookup).and_then(|identity| lookup.client.sessions.get(&target, identity));
         self.start_in(lookup, now, target, session)
@@ -240,16 +254,16 @@ impl Ask {
     fn start_in(
         &mut self,
         lookup: &mut Lookup,
-        now: Now,
-        mut target: Target,
-        session: Option<Arc<Session>>,
+        now: ClockReading,
+        mut target: ServerTarget,
+        session: Option<Arc<OpenSession>>,
     ) -> bool {
         if lookup.requests_count >= lookup.client.limits.requests_max {
             return false;
         }
-        let mut head = Head {
+        let mut head = RequestHead {
             recursion_count: self.recursion_count,
-            ..Head::resolution(self.flags(lookup), request_id((lookup.random)()))
+            ..RequestHead::resolution(self.flags(lookup), request_id((lookup.random)()))
         };
         if let Some(session) = &session {
             (head.session_id, target.version) = (session.id, session.version);
@@ -283,14 +297,14 @@ impl Ask {
     }
 
     /// Who asks, where more than what is public is wanted, and sessions are.
-    fn who_asks<'l>(&self, lookup: &'l Lookup) -> Option<&'l Arc<Identity>> {
-        let is_private = self.why == Why::Asked && !self.question.wants.public_only;
+    fn who_asks<'l>(&self, lookup: &'l Lookup) -> Option<&'l Arc<ClientIdentity>> {
+        let is_private = self.reason == QuestionReason::Asked && !self.question.wants.public_only;
         let options = &lookup.options;
         options.identity.as_ref().filter(|_| is_private && options.session_timeout_s.is_some())
     }
 
     /// Asks the server of `exchange` for a session, if that makes sense; whether it does.
-    fn set_up(&mut self, lookup: &mut Lookup, now: Now, exchange: &Exchange) -> bool {
+    fn set_up(&mut self, lookup: &mut Lookup, now: ClockReading, exchange: &Exchange) -> bool {
         let target = exchange.target().clone();
         // Whose key is not known may be anybody.
         let is_known = PublicKey::from_record(&target.public_key).is_ok();
@@ -313,24 +327,30 @@ impl Ask {
         random.chunks_mut(4).for_each(|part| part.copy_from_slice(&(lookup.random)().to_be_bytes()));
         let proposal = Proposal::new(&random);
         let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
-        let head = Head {
+        let head = RequestHead {
             recursion_count: self.recursion_count,
             answered_as: OpCode::SESSION_SETUP,
-            ..Head::resolution(flags, request_id((lookup.random)()))
+            ..RequestHead::resolution(flags, request_id((lookup.random)()))
         };
         let request = proposal.request(Some(&identity), timeout_s);
         let Ok(exchange) = Exchange::new(target.clone(), head, &request, &lookup.client.patience, now) else {
             return false;
         };
         self.setups += 1;
-        self.setup = Some(Box::new(Setup { proposal, target }));
+        self.setup = Some(Box::new(PendingSetup { proposal, target }));
         lookup.begin(exchange);
         true
     }
 
     /// Notes what came of the wish for a session. One that did not come about is not wished for again for a while.
-    fn note_session(&mut self, lookup: &mut Lookup, now: Now, target: &Target, is_agreed: bool) {
-        lookup.note_at(self.depth(), now, || Step::Session { is_agreed });
+    fn note_session(
+        &mut self,
+        lookup: &mut Lookup,
+        now: ClockReading,
+        target: &ServerTarget,
+        is_agreed: bool,
+    ) {
+        lookup.note_at(self.depth(), now, || LookupStep::Session { is_agreed });
         if !is_agreed {
             self.setups = SETUPS_MAX;
             if let Some(identity) = self.who_asks(lookup) {
@@ -343,26 +363,26 @@ impl Ask {
     fn begin_session(
         mut self: Box<Self>,
         lookup: &mut Lookup,
-        now: Now,
-        setup: Setup,
-        answered: &Answered,
-    ) -> Next {
-        let Setup { proposal, target } = setup;
+        now: ClockReading,
+        setup: PendingSetup,
+        answered: &ReceivedAnswer,
+    ) -> PartStep {
+        let PendingSetup { proposal, target } = setup;
         let allowances = lookup.options.allowances;
         let session = proposal.agree(answered.envelope(), &answered.reply().1, allowances).ok().map(Arc::new);
         self.note_session(lookup, now, &target, session.is_some());
         (self.challenges, self.challenged) = (0, None);
         if self.start_in(lookup, now, target, session) {
-            return Next::Wait(Frame::Ask(self));
+            return PartStep::Wait(LookupFrame::Ask(self));
         }
         match lookup.requests_count < lookup.client.limits.requests_max {
             true => self.ask_next(lookup, now),
-            false => Next::Done(Signal::Failed(LookupError::TooManyRequests)),
+            false => PartStep::Done(PartSignal::Failed(LookupError::TooManyRequests)),
         }
     }
 
     /// Asks the next server of the other family, if there is one and a request may still be made.
-    pub(super) fn race(&mut self, lookup: &mut Lookup, now: Now, target: &Target) {
+    pub(super) fn race(&mut self, lookup: &mut Lookup, now: ClockReading, target: &ServerTarget) {
         if lookup.requests_count < lookup.client.limits.requests_max
             && let Some(rival) = self.rival_of(target).and_then(|at| self.plan.remove(at))
         {
@@ -371,7 +391,7 @@ impl Ask {
     }
 
     /// Where in the plan the next server is that is asked over the same protocol, but reached with the other family.
-    fn rival_of(&self, target: &Target) -> Option<usize> {
+    fn rival_of(&self, target: &ServerTarget) -> Option<usize> {
         self.plan.iter().position(|other| {
             other.protocol == target.protocol
                 && other.unresolved().is_none()
@@ -380,7 +400,7 @@ impl Ask {
     }
 
     /// A server that was asked beside another one is the next to be asked again.
-    pub(super) fn put_back(&mut self, target: Target) {
+    pub(super) fn put_back(&mut self, target: ServerTarget) {
         self.plan.push_front(target);
     }
 
@@ -396,7 +416,7 @@ impl Ask {
 
     /// The server whose name was looked up is at these addresses, which are the next.
     pub(super) fn put_at(&mut self, lookup: &Lookup, addresses: &[IpAddr]) {
-        let Some(target) = self.named.take() else { return };
+        let Some(target) = self.named_server.take() else { return };
         let targets = target.at_each(addresses, &lookup.client.preferences);
         if targets.is_empty() {
             self.attempts += 1;
@@ -417,10 +437,10 @@ impl Ask {
     pub(super) fn hear(
         mut self: Box<Self>,
         lookup: &mut Lookup,
-        now: Now,
+        now: ClockReading,
         exchange: &Exchange,
-        answered: &Answered,
-    ) -> Next {
+        answered: &ReceivedAnswer,
+    ) -> PartStep {
         if let Some(setup) = self.setup.take() {
             return self.begin_session(lookup, now, *setup, answered);
         }
@@ -434,7 +454,7 @@ impl Ask {
         };
         let address = target.address;
         self.note_serial(lookup, code, &target, header.site_serial);
-        lookup.note_at(self.depth(), now, || Step::Answered {
+        lookup.note_at(self.depth(), now, || LookupStep::Answered {
             target,
             code,
             kinds: kinds(),
@@ -465,17 +485,19 @@ impl Ask {
                     self.start_in(lookup, now, exchange.target().clone(), None)
                 };
                 if is_begun {
-                    return Next::Wait(Frame::Ask(self));
+                    return PartStep::Wait(LookupFrame::Ask(self));
                 }
             }
         } else if code == ResponseCode::AUTHENTICATION_NEEDED
             && self.challenges == 0
             && self.set_up(lookup, now, exchange)
         {
-            return Next::Wait(Frame::Ask(self));
+            return PartStep::Wait(LookupFrame::Ask(self));
         }
         match &reply.response {
-            Response::Challenge(challenge) if lookup.options.identity.is_some() && self.why == Why::Asked => {
+            Response::Challenge(challenge)
+                if lookup.options.identity.is_some() && self.reason == QuestionReason::Asked =>
+            {
                 self.prove(lookup, now, exchange, answered, &reply, challenge)
             }
             Response::Referral(referral) if self.follows(lookup, code, version) => {
@@ -483,8 +505,8 @@ impl Ask {
             }
             response => {
                 let mut answer = match response {
-                    Response::Answer(answer) => Answer::new(self.handle(), code, answer.values.iter()),
-                    _ => Answer::new(self.handle(), code, []),
+                    Response::Answer(answer) => LookupAnswer::new(self.handle(), code, answer.values.iter()),
+                    _ => LookupAnswer::new(self.handle(), code, []),
                 };
                 if let Response::Failure(failure) = response {
                     answer.text = String::from_utf8_lossy(failure.message).into_owned();
@@ -493,18 +515,18 @@ impl Ask {
                 if self.is_of_the_service(lookup) {
                     lookup.client.cache.put(&self.question, &answer, now);
                 }
-                Next::Done(Signal::Answer(answer))
+                PartStep::Done(PartSignal::Answer(answer))
             }
         }
     }
 
     /// Whether what is known of the service is older than what the server says of it: of the global service, so that its
     /// records are to be asked for anew, or of another, whose prefix record is not to be taken from before again.
-    fn note_serial(&self, lookup: &Lookup, code: ResponseCode, asked: &Target, serial: i16) {
+    fn note_serial(&self, lookup: &Lookup, code: ResponseCode, asked: &ServerTarget, serial: i16) {
         const NONE: i16 = Header::NO_SITE_SERIAL;
         let is_newer = asked.site_serial != NONE && serial != NONE && serial > asked.site_serial;
         let is_stale = code == ResponseCode::OUT_OF_DATE_SITE_INFO;
-        if is_stale || (is_newer && self.origin == Origin::Root) {
+        if is_stale || (is_newer && self.origin == AnswerOrigin::Root) {
             lookup.client.renewal.note_stale();
         }
         if is_stale {
@@ -515,38 +537,39 @@ impl Ask {
     /// Whether a referral counts: of a service that was found, and one of prefixes only for their records.
     fn follows(&self, lookup: &Lookup, code: ResponseCode, version: Version) -> bool {
         let handle = self.question.handle();
-        let whom = &lookup.options.whom;
-        let is_found = self.why != Why::Asked || matches!(whom, Whom::Responsible | Whom::Referral(_));
+        let whom = &lookup.options.target;
+        let is_found = self.reason != QuestionReason::Asked
+            || matches!(whom, LookupTarget::Responsible | LookupTarget::Referral(_));
         let counts = code == ResponseCode::SERVICE_REFERRAL
             || handle.is_prefix_record()
             || handle.slash_at().is_none();
         is_found && counts && code.is_referral(version)
     }
 
-    fn refer(mut self: Box<Self>, lookup: &Lookup, code: ResponseCode, referral: &Referral<'_>) -> Next {
+    fn refer(mut self: Box<Self>, lookup: &Lookup, code: ResponseCode, referral: &Referral<'_>) -> PartStep {
         // As far as one byte counts; the indirections end long before.
         self.recursion_count = self.recursion_count.saturating_add(1);
-        self.origin = Origin::Referral;
-        let find = Find::of_referral(&self.question, code, referral, self.recursion_count);
+        self.origin = AnswerOrigin::Referral;
+        let find = ServiceSearch::of_referral(&self.question, code, referral, self.recursion_count);
         if lookup.is_finding(find.record()) {
             let record = find.record().to_vec();
-            return Next::Done(Signal::Failed(LookupError::Circle { record }));
+            return PartStep::Done(PartSignal::Failed(LookupError::Circle { record }));
         }
-        Next::After(Frame::Ask(self), Frame::Find(Box::new(find)))
+        PartStep::After(LookupFrame::Ask(self), LookupFrame::Find(Box::new(find)))
     }
 
     /// Answers a challenge, at the same interface.
     fn prove(
         mut self: Box<Self>,
         lookup: &mut Lookup,
-        now: Now,
+        now: ClockReading,
         exchange: &Exchange,
-        answered: &Answered,
+        answered: &ReceivedAnswer,
         reply: &Reply<'_>,
         challenge: &Challenge<'_>,
-    ) -> Next {
+    ) -> PartStep {
         let Some(identity) = lookup.options.identity.clone() else { unreachable!("asked before") };
-        let failed = |what| Next::Done(Signal::Failed(LookupError::Challenge(what)));
+        let failed = |what| PartStep::Done(PartSignal::Failed(LookupError::Challenge(what)));
         self.challenges += 1;
         if self.challenges > CHALLENGES_MAX {
             if exchange.session().is_some() {
@@ -566,7 +589,7 @@ impl Ask {
         salt.chunks_mut(4).for_each(|part| part.copy_from_slice(&(lookup.random)().to_be_bytes()));
         let (version, suggested) = (envelope.version, envelope.effective_suggested());
         if identity.gives_old_proof(version, suggested) && !lookup.options.allowances.old_proofs {
-            return Next::Done(Signal::Failed(LookupError::OldProof(version.min(suggested))));
+            return PartStep::Done(PartSignal::Failed(LookupError::OldProof(version.min(suggested))));
         }
         let covered = challenge.covered(digest);
         let Ok(signed) = identity.answer(version, suggested, &covered, &salt) else {
@@ -577,7 +600,7 @@ impl Ask {
             identity: identity.reference(),
             signed_response: &signed,
         };
-        let head = Head {
+        let head = RequestHead {
             flags: self.question.flags(),
             recursion_count: self.recursion_count,
             session_id: envelope.session_id,
@@ -585,11 +608,11 @@ impl Ask {
             answered_as: OpCode::RESOLUTION,
         };
         let version = envelope.version.min(Version::CURRENT);
-        let target = Target { version, ..exchange.target().clone() };
+        let target = ServerTarget { version, ..exchange.target().clone() };
         let request = Request::AnswerChallenge(body);
         match Exchange::new(target, head, &request, &lookup.client.patience, now) {
             Ok(proof) => {
-                lookup.note_at(self.depth(), now, || Step::Proved);
+                lookup.note_at(self.depth(), now, || LookupStep::Proved);
                 let challenged = self.challenged.as_deref().unwrap_or_default();
                 let mut proof = proof.answering(self.handle(), challenged);
                 if let Some(session) = exchange.session() {
@@ -599,7 +622,7 @@ impl Ask {
                     };
                 }
                 lookup.begin(proof);
-                Next::Wait(Frame::Ask(self))
+                PartStep::Wait(LookupFrame::Ask(self))
             }
             Err(_) => failed("the answer to it is too long"),
         }

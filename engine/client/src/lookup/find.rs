@@ -1,12 +1,12 @@
 //! The sites of a service are gathered: from the record of a prefix or from a referral, and from the records that
 //! these name. RFC 3651 section 3.2.4 for services by reference.
 
-use super::ask::Ask;
-use super::{Frame, Lookup, LookupError, Next, Signal};
-use crate::question::Wants;
-use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once};
-use crate::trace::Why;
-use crate::{Now, Question};
+use super::ask::RecordQuery;
+use super::{Lookup, LookupError, LookupFrame, PartSignal, PartStep};
+use crate::question::AnswerWants;
+use crate::service::{Kinds, SITES_MAX, ServiceSites, SharedSite, add_once};
+use crate::trace::QuestionReason;
+use crate::{ClockReading, Question};
 use handle_proto::name::ROOT;
 use handle_proto::wire::referral::Referral;
 use handle_proto::{Handle, ResponseCode, fold};
@@ -14,29 +14,29 @@ use std::collections::VecDeque;
 
 /// A service whose sites are gathered.
 #[derive(Debug)]
-pub(super) struct Find {
+pub(super) struct ServiceSearch {
     /// The record that names it: that of the prefix, or the handle of the referral.
     record: Vec<u8>,
     kinds: Kinds,
-    wants: Wants,
+    wants: AnswerWants,
     recursion_count: u8,
     sites: Vec<SharedSite>,
     /// Records to ask for still, and how many lie between them and the first.
     services: VecDeque<(Vec<u8>, usize)>,
     /// Records that were asked for, or will be.
     seen: Vec<Vec<u8>>,
-    asking: Asking,
+    asking: SearchStep,
     /// Whether the record was asked of a primary site, because the prefix may be new.
     asked_primary: bool,
     /// What came of the record itself.
     code: Option<ResponseCode>,
-    why: Why,
+    reason: QuestionReason,
     last: Option<LookupError>,
 }
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asking {
+enum SearchStep {
     /// Nothing yet; the record is known or need not be.
     Nothing,
     /// The record is to be asked for.
@@ -45,26 +45,32 @@ enum Asking {
     Service(usize),
 }
 
-impl Find {
+impl ServiceSearch {
     /// The service of a prefix.
-    pub(super) fn of_prefix(record: Vec<u8>, wants: Wants, recursion_count: u8) -> Self {
-        Self::new(record, Kinds::Service, wants, recursion_count, Why::Prefix)
+    pub(super) fn of_prefix(record: Vec<u8>, wants: AnswerWants, recursion_count: u8) -> Self {
+        Self::new(record, Kinds::Service, wants, recursion_count, QuestionReason::Prefix)
     }
 
-    fn new(record: Vec<u8>, kinds: Kinds, wants: Wants, recursion_count: u8, why: Why) -> Self {
+    fn new(
+        record: Vec<u8>,
+        kinds: Kinds,
+        wants: AnswerWants,
+        recursion_count: u8,
+        why: QuestionReason,
+    ) -> Self {
         Self {
             record,
             kinds,
             // Only the signature counts on the way.
-            wants: Wants { authoritative: false, public_only: true, ..wants },
+            wants: AnswerWants { authoritative: false, public_only: true, ..wants },
             recursion_count: recursion_count.saturating_add(1),
             sites: vec![],
             services: VecDeque::new(),
             seen: vec![],
-            asking: Asking::Record,
+            asking: SearchStep::Record,
             asked_primary: false,
             code: None,
-            why,
+            reason: why,
             last: None,
         }
     }
@@ -81,16 +87,16 @@ impl Find {
             ResponseCode::PREFIX_REFERRAL => Kinds::Delegation,
             _ => Kinds::Service,
         };
-        let gather = |kinds| Found::gather(referral.values.into_iter().flatten(), kinds);
+        let gather = |kinds| ServiceSites::gather(referral.values.into_iter().flatten(), kinds);
         let mut found = gather(kinds);
         if found.is_empty() && kinds == Kinds::Delegation && !gather(Kinds::Service).sites.is_empty() {
             kinds = Kinds::Service;
             found = gather(kinds);
         }
         let record = referral.handle.to_vec();
-        let mut find = Self::new(record, kinds, question.wants, recursion_count, Why::Referral);
+        let mut find = Self::new(record, kinds, question.wants, recursion_count, QuestionReason::Referral);
         if !found.is_empty() || referral.handle.is_empty() {
-            find.asking = Asking::Nothing;
+            find.asking = SearchStep::Nothing;
         }
         find.add(found, 0);
         find
@@ -105,7 +111,7 @@ impl Find {
         !record.is_empty() && Handle(record).is_same(Handle(&self.record), true)
     }
 
-    fn add(&mut self, found: Found, depth: usize) {
+    fn add(&mut self, found: ServiceSites, depth: usize) {
         found.sites.into_iter().for_each(|site| add_once(&mut self.sites, site));
         for service in found.services {
             let folded = Handle(&service).prefix_folded();
@@ -116,56 +122,61 @@ impl Find {
         }
     }
 
-    pub(super) fn step(mut self: Box<Self>, lookup: &mut Lookup, _now: Now, signal: Signal) -> Next {
+    pub(super) fn step(
+        mut self: Box<Self>,
+        lookup: &mut Lookup,
+        _now: ClockReading,
+        signal: PartSignal,
+    ) -> PartStep {
         match signal {
-            Signal::Begin | Signal::Sites(_) => {
-                if self.asking == Asking::Record {
+            PartSignal::Begin | PartSignal::Sites(_) => {
+                if self.asking == SearchStep::Record {
                     return self.ask_for_record();
                 }
             }
-            Signal::Answer(answer) => {
+            PartSignal::Answer(answer) => {
                 if answer.code == ResponseCode::SUCCESS {
-                    let found = Found::gather(answer.values(), self.kinds);
+                    let found = ServiceSites::gather(answer.values(), self.kinds);
                     let depth = match self.asking {
-                        Asking::Service(depth) => depth + 1,
+                        SearchStep::Service(depth) => depth + 1,
                         _ => 0,
                     };
                     if depth <= lookup.client.limits.nesting_max {
                         self.add(found, depth);
                     }
                 }
-                if !matches!(self.asking, Asking::Service(_)) {
+                if !matches!(self.asking, SearchStep::Service(_)) {
                     self.code = Some(answer.code);
                 }
             }
             // That no primary site answers says less than what the others said.
-            Signal::Failed(_) if self.asked_primary && self.asking == Asking::Record => {}
+            PartSignal::Failed(_) if self.asked_primary && self.asking == SearchStep::Record => {}
             // One branch that fails is no harm where another leads to sites.
-            Signal::Failed(error) => self.last = Some(error),
+            PartSignal::Failed(error) => self.last = Some(error),
         }
         self.go_on(lookup)
     }
 
-    fn ask_for_record(mut self: Box<Self>) -> Next {
-        self.asking = Asking::Record;
+    fn ask_for_record(mut self: Box<Self>) -> PartStep {
+        self.asking = SearchStep::Record;
         let mut question = Question {
             handle: self.record.clone(),
-            types: self.kinds.asked(self.why == Why::Prefix),
+            types: self.kinds.asked(self.reason == QuestionReason::Prefix),
             wants: self.wants,
             indexes: vec![],
         };
         question.wants.authoritative = self.asked_primary;
-        let why = self.why;
+        let why = self.reason;
         self.ask_for(question, why)
     }
 
-    fn ask_for(self: Box<Self>, question: Question, why: Why) -> Next {
-        let ask = Ask::new(question, why, self.recursion_count);
-        Next::After(Frame::Find(self), Frame::Ask(Box::new(ask)))
+    fn ask_for(self: Box<Self>, question: Question, why: QuestionReason) -> PartStep {
+        let ask = RecordQuery::new(question, why, self.recursion_count);
+        PartStep::After(LookupFrame::Find(self), LookupFrame::Ask(Box::new(ask)))
     }
 
     /// Asks for the next record; when all are known, gives the sites.
-    fn go_on(mut self: Box<Self>, lookup: &Lookup) -> Next {
+    fn go_on(mut self: Box<Self>, lookup: &Lookup) -> PartStep {
         while let Some((service, depth)) = self.services.pop_front() {
             if fold::eq(&service, ROOT) && self.kinds == Kinds::Service {
                 lookup
@@ -177,16 +188,16 @@ impl Find {
                     .for_each(|site| add_once(&mut self.sites, site.clone()));
                 continue;
             }
-            self.asking = Asking::Service(depth);
+            self.asking = SearchStep::Service(depth);
             let types = self.kinds.asked(false);
             let question = Question { handle: service, types, wants: self.wants, indexes: vec![] };
-            return self.ask_for(question, Why::Service);
+            return self.ask_for(question, QuestionReason::Service);
         }
         if !self.sites.is_empty() {
-            return Next::Done(Signal::Sites(self.sites));
+            return PartStep::Done(PartSignal::Sites(self.sites));
         }
         // The prefix may be new, and a mirror may not have heard of it yet.
-        if self.why == Why::Prefix && self.code.is_some() && !self.asked_primary {
+        if self.reason == QuestionReason::Prefix && self.code.is_some() && !self.asked_primary {
             self.asked_primary = true;
             return self.ask_for_record();
         }
@@ -195,6 +206,6 @@ impl Find {
             record,
             code: code.filter(|&code| code != ResponseCode::SUCCESS),
         });
-        Next::Done(Signal::Failed(failed))
+        PartStep::Done(PartSignal::Failed(failed))
     }
 }

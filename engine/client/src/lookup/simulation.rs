@@ -1,9 +1,9 @@
 //! A thousand worlds at random, with faults at random: every lookup comes to an end within its bounds, and no
 //! certified answer is false.
 
-use super::world::{BEGIN, Fault, SITE_FAULTS, World, dice, signing_site, value};
+use super::world::{BEGIN, SITE_FAULTS, World, WorldFault, dice, signing_site, value};
 use super::*;
-use crate::question::Wants;
+use crate::question::AnswerWants;
 use handle_proto::ValueBuf;
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::ServerBuilder;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::net::SocketAddr;
 
 /// Numbers below a bound.
-struct Dice(Random);
+struct Dice(RandomSource);
 
 impl Dice {
     fn below(&mut self, bound: usize) -> usize {
@@ -28,8 +28,8 @@ const SUFFIXES: [&str; 3] = ["X", "SERVICE", "ALIAS"];
 const TRUTH: &[u8] = b"the truth";
 
 /// Faults that lead further, beside those that lead nowhere.
-const MORE_FAULTS: [Fault; 3] =
-    [Fault::Says(ResponseCode::INVALID_HANDLE), Fault::Refers, Fault::RefersToItself];
+const MORE_FAULTS: [WorldFault; 3] =
+    [WorldFault::Says(ResponseCode::INVALID_HANDLE), WorldFault::Refers, WorldFault::RefersToItself];
 
 /// The site as its records show it: some over HTTP too, some at addresses of the other family, some by name.
 fn published(dice: &mut Dice, world: &mut World, site: &SiteBuf) -> SiteBuf {
@@ -132,7 +132,7 @@ fn world(dice: &mut Dice) -> (World, Root) {
             let fault = *fault.expect("one of both");
             world.fail(server, fault);
         }
-        for fault in [Fault::Silent, Fault::Gone] {
+        for fault in [WorldFault::Silent, WorldFault::Gone] {
             if dice.one_in(4) {
                 world.faults.insert(six(server), fault);
             }
@@ -154,7 +154,7 @@ proptest! {
         let (mut world, root) = world(&mut chance);
         let mut client = Client::new(root);
         client.patience.tcp_ms = 5_000;
-        client.limits = Limits { requests_max: 64, patience_ms: 60_000, ..Limits::default() };
+        client.limits = LookupLimits { requests_max: 64, patience_ms: 60_000, ..LookupLimits::default() };
         let (requests_max, patience_ms) = (client.limits.requests_max, client.limits.patience_ms);
         let client = Arc::new(client);
         let suffix = SUFFIXES[chance.below(SUFFIXES.len())];
@@ -162,10 +162,10 @@ proptest! {
         // Signing takes most of the time, so that only some questions are certified.
         let certified = chance.one_in(4);
         let question = Question {
-            wants: Wants { certified, ..Wants::default() },
+            wants: AnswerWants { certified, ..AnswerWants::default() },
             ..Question::all(handle.as_bytes())
         };
-        let options = Options { aliases_max: 5, trace: true, ..Options::default() };
+        let options = LookupOptions { aliases_max: 5, trace: true, ..LookupOptions::default() };
         let mut lookup = Lookup::new(client, question, options, dice(seed ^ 1), BEGIN);
         let (outcome, now) = world.run(&mut lookup, BEGIN);
         prop_assert!(lookup.requests_count() <= requests_max, "{handle}: {} requests", lookup.requests_count());

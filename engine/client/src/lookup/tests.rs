@@ -1,11 +1,11 @@
 mod codes;
 mod sessions;
 
-use super::world::{BEGIN, Fault, SITE_FAULTS, World, ask, dice, signing_site, value};
+use super::world::{BEGIN, SITE_FAULTS, World, WorldFault, ask, dice, signing_site, value};
 use super::*;
-use crate::administration::Key;
-use crate::question::Wants;
-use crate::trace::Origin;
+use crate::administration::IdentityKey;
+use crate::question::AnswerWants;
+use crate::trace::AnswerOrigin;
 use handle_proto::data::site::{InterfaceProtocol, SiteFlags};
 use handle_proto::{Permissions, Value, ValueBuf};
 
@@ -28,15 +28,18 @@ fn world() -> (World, Arc<Client>) {
     (world, Arc::new(Client::new(Root::of_sites([root]))))
 }
 
-fn resolve(world: &mut World, client: &Arc<Client>, handle: &str) -> Result<Answer, LookupError> {
-    ask(world, client, &Question::all(handle.as_bytes()), &Options::default())
+fn resolve(world: &mut World, client: &Arc<Client>, handle: &str) -> Result<LookupAnswer, LookupError> {
+    ask(world, client, &Question::all(handle.as_bytes()), &LookupOptions::default())
 }
 
 fn certified(handle: &str) -> Question {
-    Question { wants: Wants { certified: true, ..Wants::default() }, ..Question::all(handle.as_bytes()) }
+    Question {
+        wants: AnswerWants { certified: true, ..AnswerWants::default() },
+        ..Question::all(handle.as_bytes())
+    }
 }
 
-fn data(answer: &Answer) -> Vec<String> {
+fn data(answer: &LookupAnswer) -> Vec<String> {
     answer.values().iter().map(|value| String::from_utf8_lossy(value.data).into_owned()).collect()
 }
 
@@ -62,7 +65,7 @@ fn a_handle_is_resolved_from_the_global_service_down() {
 #[test]
 fn a_service_is_found_without_asking_its_servers() {
     let (mut world, client) = world();
-    let options = Options { service_only: true, ..Options::default() };
+    let options = LookupOptions { service_only: true, ..LookupOptions::default() };
     for (handle, sites, requests) in [("10.a/x", 2, 1), ("10.a/none", 2, 1), ("0.NA/10.a", 1, 2)] {
         let question = Question::all(handle.as_bytes());
         let mut lookup = Lookup::new(Arc::clone(&client), question, options.clone(), dice(1), BEGIN);
@@ -79,7 +82,7 @@ fn a_service_is_found_without_asking_its_servers() {
 #[test]
 fn the_server_is_the_one_that_the_hash_chooses() {
     let (mut world, client) = world();
-    world.fail(21, Fault::Gone);
+    world.fail(21, WorldFault::Gone);
     for number in 0..20 {
         let handle = format!("10.a/{number}");
         let expected = Handle(handle.as_bytes()).server_at(handle_proto::HashOption::Handle, 3).unwrap();
@@ -92,9 +95,9 @@ fn the_server_is_the_one_that_the_hash_chooses() {
 #[test]
 fn silent_servers_are_asked_three_times_then_the_next_and_at_last_over_tcp() {
     let (mut world, client) = world();
-    (11..=13).for_each(|number| world.fail(number, Fault::Silent));
+    (11..=13).for_each(|number| world.fail(number, WorldFault::Silent));
     world.no_datagrams.push(at(21));
-    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), Options::default(), dice(1), BEGIN);
+    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     assert_eq!(data(&outcome.unwrap()), ["https://example.org/", "a@b"]);
     // Three times over each site in datagrams, then over connections: 60 s for the one that is silent.
@@ -110,7 +113,8 @@ fn whatever_one_site_does_the_answer_comes_from_another_and_is_true() {
         for seed in 0..4 {
             let (mut world, client) = world();
             (11..=13).for_each(|number| world.fail(number, fault));
-            let mut lookup = Lookup::new(client, certified("10.a/x"), Options::default(), dice(seed), BEGIN);
+            let mut lookup =
+                Lookup::new(client, certified("10.a/x"), LookupOptions::default(), dice(seed), BEGIN);
             let (outcome, now) = world.run(&mut lookup, BEGIN);
             let answer = outcome.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
             assert_eq!(data(&answer), ["https://example.org/", "a@b"], "{fault:?}");
@@ -123,8 +127,8 @@ fn whatever_one_site_does_the_answer_comes_from_another_and_is_true() {
 #[test]
 fn when_all_fail_the_error_says_which_was_last_and_why() {
     let (mut world, client) = world();
-    [11, 12, 13, 21].into_iter().for_each(|number| world.fail(number, Fault::OtherKey));
-    let error = ask(&mut world, &client, &certified("10.a/x"), &Options::default()).unwrap_err();
+    [11, 12, 13, 21].into_iter().for_each(|number| world.fail(number, WorldFault::OtherKey));
+    let error = ask(&mut world, &client, &certified("10.a/x"), &LookupOptions::default()).unwrap_err();
     let LookupError::AllFailed { attempts: 4, last: AttemptError::Signature(_), .. } = error else {
         panic!("{error}")
     };
@@ -135,7 +139,7 @@ fn when_all_fail_the_error_says_which_was_last_and_why() {
 fn an_answer_is_not_certified_by_a_site_without_a_key() {
     let (mut world, _) = world();
     let client = Arc::new(Client::new(Root::of_sites([crate::testing::site_at(1)])));
-    let error = ask(&mut world, &client, &certified("10.a/x"), &Options::default()).unwrap_err();
+    let error = ask(&mut world, &client, &certified("10.a/x"), &LookupOptions::default()).unwrap_err();
     assert!(matches!(error, LookupError::AllFailed { last: AttemptError::NoKey, .. }), "{error}");
 }
 
@@ -187,7 +191,7 @@ fn records_of_derived_prefixes_are_found_where_they_were_delegated_to() {
     world.record(registry, "0.NA/10.A.SUB", vec![value(1, b"HS_SITE", derived.as_bytes())]);
     let service = world.service(vec![derived]);
     world.record(service, "10.A.SUB/X", vec![value(1, b"URL", b"sub")]);
-    let options = Options { trace: true, ..Options::default() };
+    let options = LookupOptions { trace: true, ..LookupOptions::default() };
     let mut lookup = Lookup::new(Arc::clone(&client), certified("10.a.sub/x"), options, dice(1), BEGIN);
     let answer = world.run(&mut lookup, BEGIN).0.unwrap();
     assert_eq!((data(&answer), answer.certified), (vec!["sub".to_owned()], true));
@@ -195,11 +199,11 @@ fn records_of_derived_prefixes_are_found_where_they_were_delegated_to() {
         .events()
         .iter()
         .filter_map(|event| match event.step {
-            Step::Sites { from, ref sites } => Some((from, sites.len())),
+            LookupStep::Sites { from, ref sites } => Some((from, sites.len())),
             _ => None,
         })
         .collect();
-    assert_eq!(origins, [(Origin::Root, 1), (Origin::Referral, 1), (Origin::Prefix, 1)]);
+    assert_eq!(origins, [(AnswerOrigin::Root, 1), (AnswerOrigin::Referral, 1), (AnswerOrigin::Prefix, 1)]);
     // By reference, to a service handle that has sites for prefixes.
     world.record(0, "0.NA/10.A", vec![value(3, b"HS_SERV.PREFIX", b"0.SERV/R")]);
     world.record(0, "0.SERV/R", vec![value(1, b"HS_SITE.PREFIX", delegated.as_bytes())]);
@@ -217,15 +221,15 @@ fn a_service_that_moved_refers_to_the_next_and_the_last_answers() {
     assert_eq!(data(&resolve(&mut world, &client, "10.a/moved").unwrap()), ["moved"]);
     // Whoever names the sites to ask gets the referral.
     let sites = vec![Arc::new(signing_site(&[21]))];
-    let options = Options { whom: Whom::Sites(sites), ..Options::default() };
+    let options = LookupOptions { target: LookupTarget::Sites(sites), ..LookupOptions::default() };
     let answer = ask(&mut world, &client, &Question::all(b"10.a/other"), &options).unwrap();
     assert_eq!(answer.code, ResponseCode::SERVICE_REFERRAL);
     // In a circle it ends.
-    world.fail(51, Fault::RefersToItself);
+    world.fail(51, WorldFault::RefersToItself);
     let error = resolve(&mut world, &client, "10.a/elsewhere").unwrap_err();
     assert!(matches!(error, LookupError::TooManyIndirections { .. }), "{error}");
     assert!(world.sent_count < 100, "{}", world.sent_count);
-    world.fail(51, Fault::Refers);
+    world.fail(51, WorldFault::Refers);
     let error = resolve(&mut world, &client, "10.a/nowhere").unwrap_err();
     assert!(matches!(error, LookupError::NoService { .. }), "{error}");
 }
@@ -260,13 +264,13 @@ fn authoritative_questions_go_to_primary_sites_past_the_cache() {
     let mut question = Question::all(b"10.a/x");
     question.wants.authoritative = true;
     for _ in 0..3 {
-        let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+        let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
         assert_ne!(answer.from, Some(at(21)));
         assert!(!answer.cached);
     }
     world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", mirror.as_bytes())]);
     let client = Arc::new(Client::new((*client.root.get()).clone()));
-    let error = ask(&mut world, &client, &question, &Options::default()).unwrap_err();
+    let error = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap_err();
     assert_eq!(error, LookupError::NoServer { handle: b"10.a/x".to_vec() });
 }
 
@@ -277,7 +281,7 @@ fn aliases_are_followed_as_far_as_is_allowed() {
     world.record(1, "10.A/ONE", alias(b"10.a/two"));
     world.record(1, "10.A/TWO", alias(b"10.a/x"));
     world.record(1, "10.A/LOOP", alias(b"10.a/loop"));
-    let options = Options { aliases_max: 5, ..Options::default() };
+    let options = LookupOptions { aliases_max: 5, ..LookupOptions::default() };
     for question in [Question::all(b"10.a/one"), Question::of_types(b"10.a/one", &[b"URL"])] {
         let answer = ask(&mut world, &client, &question, &options).unwrap();
         assert_eq!((answer.handle.as_slice(), answer.aliases_count), (&b"10.a/x"[..], 2));
@@ -288,7 +292,7 @@ fn aliases_are_followed_as_far_as_is_allowed() {
     assert_eq!(ask(&mut world, &client, &plain, &options).unwrap().aliases_count, 0);
     let error = ask(&mut world, &client, &Question::all(b"10.a/loop"), &options).unwrap_err();
     assert!(matches!(error, LookupError::TooManyIndirections { .. }), "{error}");
-    let few = Options { aliases_max: 1, ..Options::default() };
+    let few = LookupOptions { aliases_max: 1, ..LookupOptions::default() };
     assert!(ask(&mut world, &client, &Question::all(b"10.a/one"), &few).is_err());
     // Deployed clients follow none.
     let answer = resolve(&mut world, &client, "10.a/one").unwrap();
@@ -305,22 +309,24 @@ fn whoever_may_read_more_proves_it() {
     let mut question = Question::all(b"10.a/p");
     question.wants.public_only = false;
     let identity = |secret: &[u8]| {
-        let key = Key::Secret(secret.to_vec().into());
-        Some(Arc::new(Identity { handle: b"10.A/ADMIN".to_vec(), index: 301, key }))
+        let key = IdentityKey::Secret(secret.to_vec().into());
+        Some(Arc::new(ClientIdentity { handle: b"10.A/ADMIN".to_vec(), index: 301, key }))
     };
-    let options = |secret: &[u8]| Options { identity: identity(secret), trace: true, ..Options::default() };
+    let options =
+        |secret: &[u8]| LookupOptions { identity: identity(secret), trace: true, ..LookupOptions::default() };
     let answer = ask(&mut world, &client, &question, &options(b"open sesame")).unwrap();
     assert_eq!(data(&answer), ["shown", "hidden"]);
     let error = ask(&mut world, &client, &question, &options(b"open barley")).unwrap_err();
     assert_eq!(error, LookupError::Challenge("asks again and again"));
-    let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+    let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
     assert_eq!(answer.code, ResponseCode::AUTHENTICATION_NEEDED);
     // Who fails behind the challenge is passed over; the next server's challenge is about another request.
     let hashed = Handle(b"10.a/p").server_at(handle_proto::HashOption::Handle, 3).unwrap();
     let next = at(11 + u8::try_from(hashed).unwrap());
-    let servers = [at(21), next].map(|address| Target::at(address, InterfaceProtocol::TCP));
-    world.fail(21, Fault::OtherHandle);
-    let of_servers = Options { whom: Whom::Servers(servers.to_vec()), ..options(b"open sesame") };
+    let servers = [at(21), next].map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
+    world.fail(21, WorldFault::OtherHandle);
+    let of_servers =
+        LookupOptions { target: LookupTarget::Servers(servers.to_vec()), ..options(b"open sesame") };
     let answer = ask(&mut world, &client, &question, &of_servers).unwrap();
     assert_eq!((answer.from, data(&answer)), (Some(next), vec!["shown".to_owned(), "hidden".to_owned()]));
     world.faults.clear();
@@ -341,14 +347,15 @@ fn sites_that_are_known_beforehand_need_no_global_service() {
 #[test]
 fn servers_that_are_named_are_asked_in_their_order() {
     let (mut world, client) = world();
-    let servers = [at(99), at(21)].map(|address| Target::at(address, InterfaceProtocol::TCP));
-    world.fail(99, Fault::Gone);
-    let options = Options { whom: Whom::Servers(servers.to_vec()), ..Options::default() };
+    let servers = [at(99), at(21)].map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
+    world.fail(99, WorldFault::Gone);
+    let options =
+        LookupOptions { target: LookupTarget::Servers(servers.to_vec()), ..LookupOptions::default() };
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
     assert_eq!(answer.from, Some(at(21)));
     assert_eq!(world.asked, ["192.0.2.99/TCP", "192.0.2.21/TCP"]);
     // What they say is nobody else's answer, and what others say is not theirs.
-    let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &Options::default()).unwrap();
+    let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &LookupOptions::default()).unwrap();
     assert!(!answer.cached);
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
     assert_eq!((answer.from, answer.cached), (Some(at(21)), false));
@@ -356,26 +363,26 @@ fn servers_that_are_named_are_asked_in_their_order() {
 
 #[test]
 fn requests_indirections_and_time_are_bounded_at_their_edges() {
-    let limited = |limits: Limits| {
+    let limited = |limits: LookupLimits| {
         let (world, client) = world();
         let mut client = Client::new((*client.root.get()).clone());
         client.limits = limits;
         (world, Arc::new(client))
     };
-    let plain = Limits::default();
-    let (mut world, client) = limited(Limits { requests_max: 2, ..plain });
+    let plain = LookupLimits::default();
+    let (mut world, client) = limited(LookupLimits { requests_max: 2, ..plain });
     assert!(resolve(&mut world, &client, "10.a/x").is_ok());
-    let (mut world, client) = limited(Limits { requests_max: 1, ..plain });
+    let (mut world, client) = limited(LookupLimits { requests_max: 1, ..plain });
     assert_eq!(resolve(&mut world, &client, "10.a/x"), Err(LookupError::TooManyRequests));
     // The service of the prefix, and the record that names it.
-    let (mut world, client) = limited(Limits { indirections_max: 2, ..plain });
+    let (mut world, client) = limited(LookupLimits { indirections_max: 2, ..plain });
     assert!(resolve(&mut world, &client, "10.a/x").is_ok());
-    let (mut world, client) = limited(Limits { indirections_max: 1, ..plain });
+    let (mut world, client) = limited(LookupLimits { indirections_max: 1, ..plain });
     let error = resolve(&mut world, &client, "10.a/x").unwrap_err();
     assert_eq!(error, LookupError::TooManyIndirections { handle: b"0.NA/10.A".to_vec() });
-    let (mut world, client) = limited(Limits { patience_ms: 500, ..plain });
-    (1..=99).for_each(|number| world.fail(number, Fault::Silent));
-    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), Options::default(), dice(1), BEGIN);
+    let (mut world, client) = limited(LookupLimits { patience_ms: 500, ..plain });
+    (1..=99).for_each(|number| world.fail(number, WorldFault::Silent));
+    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     assert_eq!(outcome, Err(LookupError::TooSlow { handle: b"0.NA/10.A".to_vec() }));
     assert_eq!(now.ms - BEGIN.ms, 500);
@@ -384,7 +391,7 @@ fn requests_indirections_and_time_are_bounded_at_their_edges() {
 #[test]
 fn bytes_of_an_exchange_that_is_over_change_nothing() {
     let (mut world, client) = world();
-    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), Options::default(), dice(1), BEGIN);
+    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), LookupOptions::default(), dice(1), BEGIN);
     let (number, _) = lookup.poll_transmit(BEGIN).unwrap();
     lookup.handle_datagram(BEGIN, number + 1, b"later");
     lookup.handle_failure(BEGIN, number + 1, AttemptError::Unreachable);
@@ -412,18 +419,19 @@ fn both_families() -> (World, Arc<Client>, std::net::SocketAddr) {
 fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
     let (mut world, client, six) = both_families();
     let question = Question::all(b"10.a/x");
-    let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+    let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
     assert_eq!((answer.from, world.asked.len()), (Some(six), 2), "{:?}", world.asked);
     // Silent: after 300 ms the other is asked as well, and the silent one forgotten for a while.
     let fresh = |client: &Arc<Client>| Arc::new(Client::new((*client.root.get()).clone()));
     let client = fresh(&client);
-    world.faults.insert(six, Fault::Silent);
-    let mut lookup = Lookup::new(Arc::clone(&client), question.clone(), Options::default(), dice(1), BEGIN);
+    world.faults.insert(six, WorldFault::Silent);
+    let mut lookup =
+        Lookup::new(Arc::clone(&client), question.clone(), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     assert_eq!((outcome.unwrap().from, now.ms - BEGIN.ms), (Some(at(21)), 302));
     client.cache.forget(b"10.a/x");
     world.asked.clear();
-    let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+    let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
     assert_eq!((answer.from, world.asked.as_slice()), (Some(at(21)), &["192.0.2.21/UDP".to_owned()][..]));
     // Slow, but not silent: whoever answers first.
     let client = fresh(&client);
@@ -431,20 +439,20 @@ fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
     for (delay_ms, from) in [(299, six), (400, at(21))] {
         client.cache.forget(b"10.a/x");
         world.delay_ms.insert(six, delay_ms);
-        let answer = ask(&mut world, &fresh(&client), &question, &Options::default()).unwrap();
+        let answer = ask(&mut world, &fresh(&client), &question, &LookupOptions::default()).unwrap();
         assert_eq!(answer.from, Some(from), "{delay_ms}");
     }
     // What is refused is not waited for, and what is not to race is asked in turn.
     world.delay_ms.clear();
-    world.faults.insert(six, Fault::Gone);
-    let mut lookup = Lookup::new(fresh(&client), question.clone(), Options::default(), dice(1), BEGIN);
+    world.faults.insert(six, WorldFault::Gone);
+    let mut lookup = Lookup::new(fresh(&client), question.clone(), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     assert_eq!((outcome.unwrap().from, now.ms - BEGIN.ms), (Some(at(21)), 3));
-    world.faults.insert(six, Fault::Silent);
+    world.faults.insert(six, WorldFault::Silent);
     let mut client = Client::new((*client.root.get()).clone());
     client.preferences.fallback_ms = None;
     client.times.note(at(21), 1_000, BEGIN);
-    let mut lookup = Lookup::new(Arc::new(client), question, Options::default(), dice(1), BEGIN);
+    let mut lookup = Lookup::new(Arc::new(client), question, LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     assert_eq!((outcome.unwrap().from, now.ms - BEGIN.ms), (Some(at(21)), 3_002));
 }
@@ -455,19 +463,19 @@ fn the_first_connection_that_comes_about_ends_the_race() {
     let mut client = Client::new((*known.root.get()).clone());
     client.preferences.protocols = vec![InterfaceProtocol::TCP];
     let question = Question::all(b"10.a/x");
-    let mut lookup = Lookup::new(Arc::new(client), question, Options::default(), dice(1), BEGIN);
+    let mut lookup = Lookup::new(Arc::new(client), question, LookupOptions::default(), dice(1), BEGIN);
     // The record of the prefix.
     let (_, transmit) = lookup.poll_transmit(BEGIN).unwrap();
     assert_eq!(transmit.target.address, at(1));
-    world.faults.insert(six, Fault::Ends);
-    world.faults.insert(at(21), Fault::Silent);
+    world.faults.insert(six, WorldFault::Ends);
+    world.faults.insert(at(21), WorldFault::Silent);
     let number =
         |lookup: &mut Lookup, now| lookup.poll_transmit(now).map(|(number, it)| (number, it.target.address));
     let reply = world.message(&transmit, BEGIN);
     lookup.handle_stream(BEGIN, 1, &reply);
     let (first, address) = number(&mut lookup, BEGIN).unwrap();
     assert_eq!(address, six);
-    let now = Now { ms: BEGIN.ms + 300, ..BEGIN };
+    let now = ClockReading { ms: BEGIN.ms + 300, ..BEGIN };
     assert_eq!(lookup.poll_timeout(), Some(now.ms));
     lookup.handle_timeout(now);
     let (second, address) = number(&mut lookup, now).unwrap();
@@ -489,7 +497,8 @@ fn servers_that_have_a_name_alone_are_found_by_it() {
     world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.build().as_bytes())]);
     let question = Question::all(b"10.a/x");
     // Nothing is heard of the name: no more than so long is waited, and for each protocol not again.
-    let mut lookup = Lookup::new(Arc::clone(&client), question.clone(), Options::default(), dice(1), BEGIN);
+    let mut lookup =
+        Lookup::new(Arc::clone(&client), question.clone(), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     let error = outcome.unwrap_err();
     assert!(matches!(error, LookupError::AllFailed { last: AttemptError::NoAddress, .. }), "{error}");
@@ -498,9 +507,9 @@ fn servers_that_have_a_name_alone_are_found_by_it() {
     let client = Arc::new(Client::new((*client.root.get()).clone()));
     let addresses = ["192.0.2.22", "2001:db8::1", "192.0.2.21"].map(|text| text.parse().unwrap());
     world.names.insert("hdl.example".to_owned(), addresses.to_vec());
-    world.faults.insert("[2001:db8::1]:2641".parse().unwrap(), Fault::Gone);
-    world.fail(22, Fault::Gone);
-    let options = Options { trace: true, ..Options::default() };
+    world.faults.insert("[2001:db8::1]:2641".parse().unwrap(), WorldFault::Gone);
+    world.fail(22, WorldFault::Gone);
+    let options = LookupOptions { trace: true, ..LookupOptions::default() };
     let mut lookup = Lookup::new(Arc::clone(&client), question.clone(), options, dice(1), BEGIN);
     assert_eq!(world.run(&mut lookup, BEGIN).0.unwrap().from, Some(at(21)));
     let steps: Vec<String> = lookup.events().iter().map(ToString::to_string).collect();
@@ -509,7 +518,7 @@ fn servers_that_have_a_name_alone_are_found_by_it() {
     assert_eq!(world.asked[world.asked.len() - 3..], ["2001:db8::1/UDP", "192.0.2.22/UDP", "192.0.2.21/UDP"]);
     client.cache.forget(b"10.a/x");
     world.named.clear();
-    assert!(ask(&mut world, &client, &question, &Options::default()).is_ok());
+    assert!(ask(&mut world, &client, &question, &LookupOptions::default()).is_ok());
     assert_eq!(world.named.len(), 0, "known for a while");
 }
 
@@ -524,10 +533,10 @@ fn http_is_the_last_way() {
     );
     site.servers[0].interfaces.push(http);
     world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.build().as_bytes())]);
-    world.fail(21, Fault::Gone);
+    world.fail(21, WorldFault::Gone);
     for _ in 0..3 {
         let client = Arc::new(Client::new((*client.root.get()).clone()));
-        let answer = ask(&mut world, &client, &certified("10.a/x"), &Options::default()).unwrap();
+        let answer = ask(&mut world, &client, &certified("10.a/x"), &LookupOptions::default()).unwrap();
         assert_eq!(data(&answer), ["https://example.org/", "a@b"]);
         assert_eq!(answer.from, Some(([192, 0, 2, 21], 8000).into()));
         let last = &world.asked[world.asked.len() - 3..];
@@ -542,8 +551,8 @@ fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
     for (serial, fault, is_due) in [
         (Some(0), None, false),
         (Some(1), None, true),
-        (None, Some(Fault::Says(ResponseCode::OUT_OF_DATE_SITE_INFO)), true),
-        (None, Some(Fault::Says(ResponseCode::SERVER_BUSY)), false),
+        (None, Some(WorldFault::Says(ResponseCode::OUT_OF_DATE_SITE_INFO)), true),
+        (None, Some(WorldFault::Says(ResponseCode::SERVER_BUSY)), false),
     ] {
         let (mut world, client) = world();
         let root =
@@ -555,7 +564,7 @@ fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
             world.fail(21, fault);
         }
         let _ = resolve(&mut world, &client, "10.a/x");
-        let renewing = crate::refresh::Renewing::begin(&client, BEGIN);
+        let renewing = crate::refresh::RenewalGuard::begin(&client, BEGIN);
         assert_eq!(renewing.is_some(), is_due, "{serial:?} {fault:?}");
     }
     // Serials of other services say nothing about the global one.
@@ -567,7 +576,7 @@ fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
     client.cache.forget(b"10.a/x");
     world.serial = Some(7);
     assert!(resolve(&mut world, &client, "10.a/x").is_ok());
-    assert!(crate::refresh::Renewing::begin(&client, BEGIN).is_none());
+    assert!(crate::refresh::RenewalGuard::begin(&client, BEGIN).is_none());
 }
 
 #[test]
@@ -576,7 +585,7 @@ fn the_namespace_of_a_prefix_is_known_when_its_service_is() {
     let document = value(9, b"HS_NAMESPACE", b"<namespace/>");
     world.services[0].records.get_mut(&b"0.NA/10.A"[..]).unwrap().push(document);
     assert!(resolve(&mut world, &client, "10.a/x").is_ok());
-    let questions = crate::namespace::questions(Handle(b"10.a/y"), Wants::default());
+    let questions = crate::namespace::questions(Handle(b"10.a/y"), AnswerWants::default());
     let answer = client.cache.get(&questions[1], BEGIN).expect("asked for with the sites");
     assert_eq!(crate::namespace::documents(&answer), [b"<namespace/>"]);
 }

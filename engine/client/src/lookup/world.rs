@@ -4,10 +4,10 @@
 mod sessions;
 
 use crate::exchange::{AttemptError, Transmit};
-use crate::lookup::{Client, Lookup, LookupError, Options};
-use crate::service::Found;
+use crate::lookup::{Client, Lookup, LookupError, LookupOptions};
+use crate::service::ServiceSites;
 use crate::testing::{private_key, public_record};
-use crate::{Answer, Now, Question};
+use crate::{ClockReading, LookupAnswer, Question};
 use handle_auth::PrivateKey;
 use handle_auth::challenge::{request_digest, verify_secret};
 use handle_auth::message::sign_message;
@@ -19,7 +19,7 @@ use handle_proto::wire::failure::Failure;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::Values;
 use handle_proto::wire::message::Body;
-use handle_proto::wire::query::{Answer as WireAnswer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer as WireAnswer};
 use handle_proto::wire::referral::Referral;
 use handle_proto::wire::session::SessionSetup;
 use handle_proto::wire::{Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
@@ -29,11 +29,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 /// When the world begins.
-pub(crate) const BEGIN: Now = Now { ms: 1_000, unix_s: 1_700_000_000 };
+pub(crate) const BEGIN: ClockReading = ClockReading { ms: 1_000, unix_s: 1_700_000_000 };
 
 /// What a server does instead of answering as it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum WorldFault {
     /// Nothing comes.
     Silent,
     /// Nobody listens.
@@ -68,28 +68,28 @@ pub(crate) enum Fault {
 }
 
 /// Faults that make one site useless to whoever wants signed answers, and no more.
-pub(crate) const SITE_FAULTS: [Fault; 16] = [
-    Fault::Silent,
-    Fault::Gone,
-    Fault::Ends,
-    Fault::Says(ResponseCode::ERROR),
-    Fault::Says(ResponseCode::SERVER_BUSY),
-    Fault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
-    Fault::Garbage,
-    Fault::OtherId,
-    Fault::OtherHandle,
-    Fault::OtherDigest,
-    Fault::NoDigest,
-    Fault::Expired,
-    Fault::Unsigned,
-    Fault::OtherKey,
-    Fault::Changed,
-    Fault::Echo,
+pub(crate) const SITE_FAULTS: [WorldFault; 16] = [
+    WorldFault::Silent,
+    WorldFault::Gone,
+    WorldFault::Ends,
+    WorldFault::Says(ResponseCode::ERROR),
+    WorldFault::Says(ResponseCode::SERVER_BUSY),
+    WorldFault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
+    WorldFault::Garbage,
+    WorldFault::OtherId,
+    WorldFault::OtherHandle,
+    WorldFault::OtherDigest,
+    WorldFault::NoDigest,
+    WorldFault::Expired,
+    WorldFault::Unsigned,
+    WorldFault::OtherKey,
+    WorldFault::Changed,
+    WorldFault::Echo,
 ];
 
 /// A service: its records, and whether it refers everybody elsewhere.
 #[derive(Default)]
-pub(crate) struct Service {
+pub(crate) struct WorldService {
     pub(crate) sites: Vec<SiteBuf>,
     pub(crate) records: HashMap<Vec<u8>, Vec<ValueBuf>>,
     /// Values of a service referral for every handle that it does not have.
@@ -103,8 +103,8 @@ pub(crate) struct Service {
 /// Services, and how their servers behave.
 #[derive(Default)]
 pub(crate) struct World {
-    pub(crate) services: Vec<Service>,
-    pub(crate) faults: HashMap<SocketAddr, Fault>,
+    pub(crate) services: Vec<WorldService>,
+    pub(crate) faults: HashMap<SocketAddr, WorldFault>,
     /// Servers that are silent over datagrams alone.
     pub(crate) no_datagrams: Vec<SocketAddr>,
     pub(crate) delay_ms: HashMap<SocketAddr, u64>,
@@ -123,19 +123,19 @@ pub(crate) struct World {
     /// Requests that wait for the answer to a challenge, by its number.
     challenged: HashMap<i32, Vec<u8>>,
     /// Sessions of all servers.
-    pub(crate) sessions: sessions::Sessions,
+    pub(crate) sessions: sessions::WorldSessions,
 }
 
 /// What is on its way back.
-struct Coming {
+struct PendingReply {
     at_ms: u64,
     number: u64,
     transmit: Transmit,
-    came: Came,
+    content: ReplyContent,
 }
 
 /// What comes back.
-enum Came {
+enum ReplyContent {
     Nothing,
     Error(AttemptError),
     Message(Vec<u8>),
@@ -169,10 +169,10 @@ pub(crate) fn signing_site(numbers: &[u8]) -> SiteBuf {
 impl World {
     /// Adds a service, whose servers are at all addresses of its sites, and gives its number.
     pub(crate) fn service(&mut self, sites: Vec<SiteBuf>) -> usize {
-        let mut found = Found::default();
+        let mut found = ServiceSites::default();
         sites.into_iter().for_each(|site| found.add(site));
         let sites = found.sites.into_iter().map(Arc::unwrap_or_clone).collect();
-        self.services.push(Service { sites, ..Service::default() });
+        self.services.push(WorldService { sites, ..WorldService::default() });
         self.services.len() - 1
     }
 
@@ -181,13 +181,17 @@ impl World {
     }
 
     /// Gives the server at 192.0.2.`number` a fault.
-    pub(crate) fn fail(&mut self, number: u8, fault: Fault) {
+    pub(crate) fn fail(&mut self, number: u8, fault: WorldFault) {
         self.faults.insert(([192, 0, 2, number], 2641).into(), fault);
     }
 
     /// Moves what a lookup wants moved until it has an outcome, and tells when that is.
-    pub(crate) fn run(&mut self, lookup: &mut Lookup, mut now: Now) -> (Result<Answer, LookupError>, Now) {
-        let mut coming: Vec<Coming> = vec![];
+    pub(crate) fn run(
+        &mut self,
+        lookup: &mut Lookup,
+        mut now: ClockReading,
+    ) -> (Result<LookupAnswer, LookupError>, ClockReading) {
+        let mut coming: Vec<PendingReply> = vec![];
         for _ in 0..100_000 {
             if let Some(outcome) = lookup.take_outcome() {
                 return (outcome, now);
@@ -203,14 +207,14 @@ impl World {
             if let Some((number, transmit)) = lookup.poll_transmit(now) {
                 let delay_ms = self.delay_ms.get(&transmit.target.address).copied().unwrap_or(1);
                 let came = self.answer(&transmit, now);
-                coming.push(Coming { at_ms: now.ms + delay_ms, number, transmit, came });
+                coming.push(PendingReply { at_ms: now.ms + delay_ms, number, transmit, content: came });
                 continue;
             }
             let deadline_ms = lookup.poll_timeout().expect("something is under way");
             let first = coming.iter().enumerate().min_by_key(|(_, coming)| coming.at_ms);
             match first.filter(|(_, coming)| coming.at_ms < deadline_ms).map(|(at, _)| at) {
                 Some(at) => {
-                    let Coming { at_ms, number, transmit, came } = coming.remove(at);
+                    let PendingReply { at_ms, number, transmit, content: came } = coming.remove(at);
                     now = later(now, at_ms);
                     self.deliver(lookup, number, &transmit, came, now);
                 }
@@ -223,11 +227,18 @@ impl World {
         panic!("the lookup goes on and on");
     }
 
-    fn deliver(&self, lookup: &mut Lookup, number: u64, transmit: &Transmit, came: Came, now: Now) {
+    fn deliver(
+        &self,
+        lookup: &mut Lookup,
+        number: u64,
+        transmit: &Transmit,
+        came: ReplyContent,
+        now: ClockReading,
+    ) {
         match came {
-            Came::Nothing => {}
-            Came::Error(error) => lookup.handle_failure(now, number, error),
-            Came::Message(message) if transmit.target.protocol == InterfaceProtocol::UDP => {
+            ReplyContent::Nothing => {}
+            ReplyContent::Error(error) => lookup.handle_failure(now, number, error),
+            ReplyContent::Message(message) if transmit.target.protocol == InterfaceProtocol::UDP => {
                 let Ok((envelope, data)) = Envelope::split(&message) else {
                     return lookup.handle_datagram(now, number, &message);
                 };
@@ -239,7 +250,7 @@ impl World {
                 datagrams.extend(datagrams.last().cloned());
                 datagrams.iter().for_each(|datagram| lookup.handle_datagram(now, number, datagram));
             }
-            Came::Message(mut message) => {
+            ReplyContent::Message(mut message) => {
                 if transmit.target.protocol == InterfaceProtocol::HTTP {
                     message = self.in_http(&message);
                 }
@@ -254,10 +265,10 @@ impl World {
     }
 
     /// The message that answers what goes out.
-    pub(crate) fn message(&mut self, transmit: &Transmit, now: Now) -> Vec<u8> {
+    pub(crate) fn message(&mut self, transmit: &Transmit, now: ClockReading) -> Vec<u8> {
         match self.answer(transmit, now) {
-            Came::Message(message) => message,
-            Came::Nothing | Came::Error(_) => panic!("no message comes"),
+            ReplyContent::Message(message) => message,
+            ReplyContent::Nothing | ReplyContent::Error(_) => panic!("no message comes"),
         }
     }
 
@@ -277,7 +288,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, transmit: &Transmit, now: Now) -> Came {
+    fn answer(&mut self, transmit: &Transmit, now: ClockReading) -> ReplyContent {
         self.sent_count += 1;
         let address = transmit.target.address;
         if transmit.try_number == 1 {
@@ -287,15 +298,17 @@ impl World {
         let over_udp = transmit.target.protocol == InterfaceProtocol::UDP;
         let fault = self.faults.get(&address).copied();
         match fault {
-            Some(Fault::Silent) => return Came::Nothing,
-            Some(Fault::Gone) => return Came::Error(AttemptError::Unreachable),
-            Some(Fault::Ends) if over_udp => return Came::Nothing,
-            Some(Fault::Ends) => return Came::Error(AttemptError::Ended),
-            Some(Fault::Garbage) => return Came::Message(b"nothing that anybody understands".to_vec()),
+            Some(WorldFault::Silent) => return ReplyContent::Nothing,
+            Some(WorldFault::Gone) => return ReplyContent::Error(AttemptError::Unreachable),
+            Some(WorldFault::Ends) if over_udp => return ReplyContent::Nothing,
+            Some(WorldFault::Ends) => return ReplyContent::Error(AttemptError::Ended),
+            Some(WorldFault::Garbage) => {
+                return ReplyContent::Message(b"nothing that anybody understands".to_vec());
+            }
             _ => {}
         }
         if over_udp && self.no_datagrams.contains(&address) {
-            return Came::Nothing;
+            return ReplyContent::Nothing;
         }
         let mut datagrams = transmit.datagrams.clone();
         if transmit.target.protocol == InterfaceProtocol::HTTP {
@@ -304,10 +317,10 @@ impl World {
         }
         let mut request = datagrams[0][..Envelope::LEN].to_vec();
         datagrams.iter().for_each(|datagram| request.extend(&datagram[Envelope::LEN..]));
-        if fault == Some(Fault::Echo) {
-            return Came::Message(request);
+        if fault == Some(WorldFault::Echo) {
+            return ReplyContent::Message(request);
         }
-        Came::Message(self.reply(address, &request, fault, now))
+        ReplyContent::Message(self.reply(address, &request, fault, now))
     }
 
     /// The message that a server at `address` sends.
@@ -315,8 +328,8 @@ impl World {
         &mut self,
         address: SocketAddr,
         request: &[u8],
-        fault: Option<Fault>,
-        now: Now,
+        fault: Option<WorldFault>,
+        now: ClockReading,
     ) -> Vec<u8> {
         self.replied_count += 1;
         let (envelope, data) = Envelope::split(request).expect("an envelope");
@@ -350,7 +363,7 @@ impl World {
         };
         let (header, body) = Header::split(&original).expect("a header");
         let Ok(query) = Query::decode(body) else { panic!("no query") };
-        let fault = refused.map(Fault::Says).or(fault);
+        let fault = refused.map(WorldFault::Says).or(fault);
         self.reply_to(address, &envelope, &original, &header, &query, proven, fault, now)
     }
 
@@ -360,14 +373,16 @@ impl World {
         envelope: &Envelope,
         message: &Message<'_>,
         setup: &SessionSetup<'_>,
-        now: Now,
+        now: ClockReading,
     ) -> Vec<u8> {
         let agreed = self.sessions.set_up(setup);
         let version = envelope.answer_version();
         let digest = request_digest(version, message.covered);
         let algorithm = handle_proto::code::DigestAlgorithm::for_response(version);
         let (code, response) = match &agreed {
-            Some((_, data)) => (ResponseCode::SUCCESS, Response::Session(sessions::Sessions::answer(data))),
+            Some((_, data)) => {
+                (ResponseCode::SUCCESS, Response::Session(sessions::WorldSessions::answer(data)))
+            }
             None => (ResponseCode::SESSION_FAILED, Response::Failure(Failure { message: b"" })),
         };
         let digest = Some(RequestDigest { algorithm, digest: &digest });
@@ -386,30 +401,32 @@ impl World {
         header: &Header,
         query: &Query<'_>,
         proven: bool,
-        fault: Option<Fault>,
-        now: Now,
+        fault: Option<WorldFault>,
+        now: ClockReading,
     ) -> Vec<u8> {
         let handle = match fault {
-            Some(Fault::OtherHandle) => b"another/handle".to_vec(),
+            Some(WorldFault::OtherHandle) => b"another/handle".to_vec(),
             _ => query.handle.to_vec(),
         };
         let (mut code, mut values) = self.look_up(address, query, header.flags, proven);
         match fault {
-            Some(Fault::Says(said)) => (code, values) = (said, vec![]),
-            Some(Fault::Refers) => (code, values) = (ResponseCode::SERVICE_REFERRAL, vec![]),
-            Some(Fault::RefersToItself) => {
+            Some(WorldFault::Says(said)) => (code, values) = (said, vec![]),
+            Some(WorldFault::Refers) => (code, values) = (ResponseCode::SERVICE_REFERRAL, vec![]),
+            Some(WorldFault::RefersToItself) => {
                 let site = self.site_at(address).expect("a site").clone();
                 (code, values) =
                     (ResponseCode::SERVICE_REFERRAL, vec![value(1, b"HS_SITE", site.as_bytes())]);
             }
-            Some(Fault::Unsigned | Fault::OtherKey | Fault::OtherDigest | Fault::NoDigest) => {
+            Some(
+                WorldFault::Unsigned | WorldFault::OtherKey | WorldFault::OtherDigest | WorldFault::NoDigest,
+            ) => {
                 (code, values) = (ResponseCode::SUCCESS, vec![value(1, b"URL", b"a lie")]);
             }
             _ => {}
         }
         let version = envelope.answer_version();
         let digest = match fault {
-            Some(Fault::OtherDigest) => request_digest(version, b"another request"),
+            Some(WorldFault::OtherDigest) => request_digest(version, b"another request"),
             _ => request_digest(version, covered),
         };
         let digest = RequestDigest {
@@ -429,7 +446,7 @@ impl World {
         };
         let wants_digest =
             header.flags.has(OpFlags::REQUEST_DIGEST) || code == ResponseCode::AUTHENTICATION_NEEDED;
-        let with_digest = wants_digest && fault != Some(Fault::NoDigest);
+        let with_digest = wants_digest && fault != Some(WorldFault::NoDigest);
         let reply = Reply { code, digest: with_digest.then_some(digest), response };
         let session_id = match (code, envelope.session_id) {
             (ResponseCode::AUTHENTICATION_NEEDED, known) => {
@@ -441,12 +458,12 @@ impl World {
             (_, known) => known,
         };
         let request_id = match fault {
-            Some(Fault::OtherId) => envelope.request_id ^ 2,
+            Some(WorldFault::OtherId) => envelope.request_id ^ 2,
             _ => envelope.request_id,
         };
         let envelope = Envelope { version, session_id, request_id, ..*envelope };
         let expiration = match fault {
-            Some(Fault::Expired) => now.unix_s - 1,
+            Some(WorldFault::Expired) => now.unix_s - 1,
             _ => now.unix_s + 60,
         };
         let site_serial = self.serial.unwrap_or(header.site_serial);
@@ -503,7 +520,7 @@ impl World {
     }
 }
 
-impl Service {
+impl WorldService {
     /// What is said of a handle that is not here.
     fn elsewhere(&self, handle: &[u8]) -> (ResponseCode, Vec<ValueBuf>) {
         let delegates = |value: &&ValueBuf| {
@@ -526,30 +543,30 @@ impl Service {
 }
 
 /// Signs a reply if that was asked for, and as the fault will have it.
-fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<Fault>) -> Vec<u8> {
+fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<WorldFault>) -> Vec<u8> {
     let message = MessageBuf::reply(envelope, header, reply);
-    let is_signed = header.flags.has(OpFlags::CERTIFY) && fault != Some(Fault::Unsigned);
+    let is_signed = header.flags.has(OpFlags::CERTIFY) && fault != Some(WorldFault::Unsigned);
     if !is_signed {
         return message.unsigned().expect("short enough");
     }
-    let key = &keys()[usize::from(fault == Some(Fault::OtherKey))];
+    let key = &keys()[usize::from(fault == Some(WorldFault::OtherKey))];
     let credential = sign_message(envelope, 0, message.covered(), key).expect("a signature");
     let mut bytes =
         message.signed(&Credential::decode(&credential).expect("a credential")).expect("short enough");
-    if fault == Some(Fault::Changed) {
+    if fault == Some(WorldFault::Changed) {
         // The last byte of the body's expiration: still a message, and still in time.
         bytes[Envelope::LEN + 19] ^= 1;
     }
     bytes
 }
 
-pub(crate) fn later(now: Now, ms: u64) -> Now {
+pub(crate) fn later(now: ClockReading, ms: u64) -> ClockReading {
     let passed_s = u32::try_from((ms.max(now.ms) - BEGIN.ms) / 1000).expect("not so long");
-    Now { ms: ms.max(now.ms), unix_s: BEGIN.unix_s + passed_s }
+    ClockReading { ms: ms.max(now.ms), unix_s: BEGIN.unix_s + passed_s }
 }
 
 /// Random numbers that are the same each time.
-pub(crate) fn dice(seed: u64) -> crate::Random {
+pub(crate) fn dice(seed: u64) -> crate::RandomSource {
     let mut state = seed;
     Box::new(move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -562,8 +579,8 @@ pub(crate) fn ask(
     world: &mut World,
     client: &Arc<Client>,
     question: &Question,
-    options: &Options,
-) -> Result<Answer, LookupError> {
+    options: &LookupOptions,
+) -> Result<LookupAnswer, LookupError> {
     let mut lookup = Lookup::new(Arc::clone(client), question.clone(), options.clone(), dice(1), BEGIN);
     world.run(&mut lookup, BEGIN).0
 }

@@ -12,7 +12,7 @@ fn cases() -> impl Iterator<Item = String> {
 }
 
 /// What a reference says beside its handle, as the table writes it.
-fn rest(reference: &Reference) -> String {
+fn rest(reference: &HandleReference) -> String {
     let mut said: Vec<String> = reference.server.iter().map(|server| format!("@{server}")).collect();
     said.extend(reference.types.iter().map(|kind| format!("type={kind}")));
     said.extend(reference.indexes.iter().map(|index| format!("index={index}")));
@@ -23,17 +23,18 @@ fn rest(reference: &Reference) -> String {
 
 #[test]
 fn every_case_of_the_table_is_read_refused_or_printed_as_it_says() {
-    let rules = Rules::typed();
+    let rules = ReferenceRules::typed();
     let mut count = 0;
     for case in cases() {
         count += 1;
         if let Some((written, meant)) = case.split_once(" => ") {
             let (handle, said) = meant.split_once(" | ").unwrap_or((meant, ""));
-            let read = Reference::parse(written, &rules).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let read =
+                HandleReference::parse(written, &rules).unwrap_or_else(|error| panic!("{case}: {error}"));
             assert_eq!((read.handle.as_str(), rest(&read).as_str()), (handle, said), "{case}");
             both_forms_read_back(handle);
         } else if let Some((written, why)) = case.split_once(" !! ") {
-            let error = Reference::parse(written, &rules).expect_err(&case);
+            let error = HandleReference::parse(written, &rules).expect_err(&case);
             let shown = match &error {
                 ReferenceError::Percent { at } => format!("Percent {at}"),
                 error => format!("{error:?}"),
@@ -52,7 +53,7 @@ fn every_case_of_the_table_is_read_refused_or_printed_as_it_says() {
 
 fn both_forms_read_back(handle: &str) {
     for written in [canonical(handle), url(handle, PROXY), url(handle, "https://doi.org/")] {
-        let read = Reference::parse(&written, &Rules::typed());
+        let read = HandleReference::parse(&written, &ReferenceRules::typed());
         let read = read.unwrap_or_else(|error| panic!("{handle:?} as {written:?}: {error}"));
         assert_eq!((read.handle.as_str(), rest(&read).as_str()), (handle, ""), "{written}");
     }
@@ -68,8 +69,8 @@ fn both_forms_read_back(handle: &str) {
 
 #[test]
 fn a_proxy_takes_neither_indexes_nor_servers_nor_encodings() {
-    let rules = Rules::proxy();
-    let handle = |text| Reference::parse(text, &rules).map(|read| read.handle);
+    let rules = ReferenceRules::proxy();
+    let handle = |text| HandleReference::parse(text, &rules).map(|read| read.handle);
     assert_eq!(handle("300:20.500.1/x").unwrap(), "300:20.500.1/x");
     assert_eq!(handle("20.500.1/a%20b").unwrap(), "20.500.1/a b");
     assert_eq!(handle("jis@20.500.1/x").unwrap(), "jis@20.500.1/x");
@@ -81,7 +82,7 @@ fn a_proxy_takes_neither_indexes_nor_servers_nor_encodings() {
 
 #[test]
 fn running_text_is_taken_off_only_when_told_to() {
-    let lenient = Rules { lenient: true, ..Rules::typed() };
+    let lenient = ReferenceRules { lenient: true, ..ReferenceRules::typed() };
     for (written, handle) in [
         ("<doi:10.1000/182>.", "10.1000/182"),
         ("hdl:20.500.1/x.", "20.500.1/x"),
@@ -102,9 +103,12 @@ fn running_text_is_taken_off_only_when_told_to() {
             "10.1002/(SICI)1521-3765(20010417)7:8<1606::AID-CHEM16060>3.0.CO;2-4",
         ),
     ] {
-        assert_eq!(Reference::parse(written, &lenient).unwrap().handle, handle, "{written}");
+        assert_eq!(HandleReference::parse(written, &lenient).unwrap().handle, handle, "{written}");
     }
-    assert_eq!(Reference::parse("20.500.1/x.", &Rules::typed()).unwrap().handle, "20.500.1/x.");
+    assert_eq!(
+        HandleReference::parse("20.500.1/x.", &ReferenceRules::typed()).unwrap().handle,
+        "20.500.1/x."
+    );
 }
 
 #[test]
@@ -117,8 +121,8 @@ fn brackets_without_end_are_taken_off_without_counting_them_again_and_again() {
 
 #[test]
 fn bytes_that_are_not_utf_8_are_read_in_the_encoding_that_is_given_for_them() {
-    let rules = Rules { charset: charset("latin1"), ..Rules::typed() };
-    let handle = |text| Reference::parse(text, &rules).unwrap().handle;
+    let rules = ReferenceRules { charset: charset("latin1"), ..ReferenceRules::typed() };
+    let handle = |text| HandleReference::parse(text, &rules).unwrap().handle;
     assert_eq!(handle("hdl:a/%E4"), "a/ä");
     // What is UTF-8 is taken as such.
     assert_eq!(handle("hdl:a/%C3%A4"), "a/ä");
@@ -126,17 +130,17 @@ fn bytes_that_are_not_utf_8_are_read_in_the_encoding_that_is_given_for_them() {
 
 #[test]
 fn an_at_sign_in_a_known_prefix_is_no_modifier() {
-    let rules = Rules { prefixes: vec!["latin1@x".to_owned()], ..Rules::typed() };
-    assert_eq!(Reference::parse("hdl:LATIN1@x/y", &rules).unwrap().handle, "LATIN1@x/y");
-    assert_eq!(Reference::parse("hdl:latin1@z/y", &rules).unwrap().handle, "z/y");
+    let rules = ReferenceRules { prefixes: vec!["latin1@x".to_owned()], ..ReferenceRules::typed() };
+    assert_eq!(HandleReference::parse("hdl:LATIN1@x/y", &rules).unwrap().handle, "LATIN1@x/y");
+    assert_eq!(HandleReference::parse("hdl:latin1@z/y", &rules).unwrap().handle, "z/y");
 }
 
 #[test]
 fn hosts_of_ones_own_are_proxies_too() {
-    let mut rules = Rules::typed();
+    let mut rules = ReferenceRules::typed();
     rules.hosts.push("handles.example.org".to_owned());
-    let read = Reference::parse("https://Handles.example.org/20.500.1/x", &rules).unwrap();
-    assert_eq!((read.handle.as_str(), read.form), ("20.500.1/x", Form::Proxy));
+    let read = HandleReference::parse("https://Handles.example.org/20.500.1/x", &rules).unwrap();
+    assert_eq!((read.handle.as_str(), read.form), ("20.500.1/x", ReferenceForm::Proxy));
 }
 
 proptest! {
@@ -147,8 +151,8 @@ proptest! {
 
     #[test]
     fn nothing_panics(text in "(hdl:|doi:|https://doi.org/|urn:hdl:|300:)?\\PC{0,24}") {
-        let rules = Rules { lenient: true, ..Rules::typed() };
-        if let Ok(read) = Reference::parse(&text, &rules) {
+        let rules = ReferenceRules { lenient: true, ..ReferenceRules::typed() };
+        if let Ok(read) = HandleReference::parse(&text, &rules) {
             prop_assert!(!read.handle.is_empty());
             both_forms_read_back(&read.handle);
         }

@@ -3,8 +3,8 @@
 
 use super::{Refresh, RefreshError};
 use crate::bootstrap::{Root, write};
-use crate::lookup::{Client, Options};
-use crate::{Now, Question, SharedAnswer};
+use crate::lookup::{Client, LookupOptions};
+use crate::{ClockReading, Question, SharedAnswer};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,11 +19,11 @@ pub struct Renewal {
     pub retry_s: u32,
     /// The file that is written, whole or not at all.
     pub file: Option<PathBuf>,
-    state: Mutex<State>,
+    state: Mutex<RenewalState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RenewalState {
     /// Whether a server has newer records.
     is_stale: bool,
     is_under_way: bool,
@@ -46,12 +46,12 @@ impl Renewal {
         self.state().is_stale = true;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RenewalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is time, and nobody else does it; then whoever asks is to do it.
-    fn begins(&self, root: &Root, now: Now) -> bool {
+    fn begins(&self, root: &Root, now: ClockReading) -> bool {
         if !self.automatic || root.trusted_keys.is_empty() {
             return false;
         }
@@ -70,15 +70,15 @@ impl Renewal {
 
 /// A renewal under way: whoever has it asks what it wants to know. When it is dropped it has come to nothing.
 #[derive(Debug)]
-pub struct Renewing {
+pub struct RenewalGuard {
     client: Arc<Client>,
     refresh: Refresh,
 }
 
-impl Renewing {
+impl RenewalGuard {
     /// Begins, if it is time.
     #[must_use]
-    pub fn begin(client: &Arc<Client>, now: Now) -> Option<Self> {
+    pub fn begin(client: &Arc<Client>, now: ClockReading) -> Option<Self> {
         let root = client.root.get();
         if !client.renewal.begins(&root, now) {
             return None;
@@ -89,8 +89,8 @@ impl Renewing {
 
     /// How its questions are asked: nothing from before counts.
     #[must_use]
-    pub fn options() -> Options {
-        Options { use_cache: false, ..Options::default() }
+    pub fn options() -> LookupOptions {
+        LookupOptions { use_cache: false, ..LookupOptions::default() }
     }
 
     /// The next question; `None` when there is no more to ask.
@@ -124,7 +124,7 @@ impl Renewing {
     }
 }
 
-impl Drop for Renewing {
+impl Drop for RenewalGuard {
     fn drop(&mut self) {
         self.client.renewal.state().is_under_way = false;
     }

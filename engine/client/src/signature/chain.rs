@@ -2,8 +2,8 @@
 
 use super::claims::{Certificate, Claims, Digests};
 use super::jws::Jws;
-use super::{Report, SignatureError, Verdict, is_same_key, needs_signature, value_digest};
-use crate::{Answer, Question};
+use super::{SignatureError, SignatureReport, ValueVerdict, is_same_key, needs_signature, value_digest};
+use crate::{LookupAnswer, Question};
 use handle_proto::data::kind;
 use handle_proto::limit::CERTIFICATE_CHAIN_MAX;
 use handle_proto::name::TRUST_ROOT;
@@ -13,7 +13,7 @@ use handle_proto::{Handle, ResponseCode, Value, fold};
 pub const CERTIFICATES_FETCHED_MAX: usize = 2 * CERTIFICATE_CHAIN_MAX;
 
 /// Gets the answer to a question, from wherever; `None` when there is none.
-pub type Fetch<'a> = dyn FnMut(&Question) -> Option<Answer> + 'a;
+pub type Fetch<'a> = dyn FnMut(&Question) -> Option<LookupAnswer> + 'a;
 
 /// Verifies records against trusted keys.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +27,12 @@ pub struct Verifier<'a> {
 impl Verifier<'_> {
     /// What is known of the values of a record. Certificates come from `fetch`, at most
     /// [`CERTIFICATES_FETCHED_MAX`] of them: whoever wrote the record chooses how many it asks for.
-    pub fn verify(&self, answer: &Answer, fetch: &mut Fetch<'_>) -> Report {
+    pub fn verify(&self, answer: &LookupAnswer, fetch: &mut Fetch<'_>) -> SignatureReport {
         let values: Vec<Value<'_>> = answer.values().iter().collect();
         let needing = values.iter().filter(|value| needs_signature(&answer.handle, value));
-        let mut report = Report {
-            values: needing.map(|value| (value.index, Verdict::Unsigned)).collect(),
-            ..Report::default()
+        let mut report = SignatureReport {
+            values: needing.map(|value| (value.index, ValueVerdict::Unsigned)).collect(),
+            ..SignatureReport::default()
         };
         let (mut fetches_left, mut is_exhausted) = (CERTIFICATES_FETCHED_MAX, false);
         for value in values.iter().filter(|value| fold::eq(value.kind, kind::HS_SIGNATURE)) {
@@ -171,7 +171,7 @@ fn is_same_identity(one: &str, other: &str) -> bool {
 }
 
 /// Notes what a signature that counts says about the values.
-fn compare(report: &mut Report, digests: &Digests, values: &[Value<'_>]) {
+fn compare(report: &mut SignatureReport, digests: &Digests, values: &[Value<'_>]) {
     for (index, listed) in &digests.by_index {
         let of_index: Vec<_> = values.iter().filter(|value| value.index == *index).collect();
         let verdict = match of_index.as_slice() {
@@ -179,9 +179,9 @@ fn compare(report: &mut Report, digests: &Digests, values: &[Value<'_>]) {
                 report.missing.push(*index);
                 continue;
             }
-            [value] if value_digest(digests.digest, value) == *listed => Verdict::Verified,
+            [value] if value_digest(digests.digest, value) == *listed => ValueVerdict::Verified,
             // Of several values with one index, only one can be what was signed.
-            _ => Verdict::BadDigest,
+            _ => ValueVerdict::BadDigest,
         };
         for (_, known) in report.values.iter_mut().filter(|(known, _)| known == index) {
             *known = (*known).max(verdict);

@@ -84,7 +84,7 @@ impl Digests {
 
 /// What the owner of a certificate may sign for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permitted {
+pub enum SigningScope {
     /// Every handle.
     Everything,
     /// The handle, and those under the prefix that it names.
@@ -99,24 +99,24 @@ pub enum Permitted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// What is permitted,
-    pub permitted: Permitted,
+    pub permitted: SigningScope,
     /// and of which handle; of none where everything is.
     pub handle: String,
 }
 
 /// How permissions are written.
-const NAMES: [(&str, Permitted); 4] = [
-    ("everything", Permitted::Everything),
-    ("thisHandle", Permitted::ThisHandle),
-    ("derivedPrefixes", Permitted::DerivedPrefixes),
-    ("handlesUnderThisPrefix", Permitted::HandlesUnderThisPrefix),
+const NAMES: [(&str, SigningScope); 4] = [
+    ("everything", SigningScope::Everything),
+    ("thisHandle", SigningScope::ThisHandle),
+    ("derivedPrefixes", SigningScope::DerivedPrefixes),
+    ("handlesUnderThisPrefix", SigningScope::HandlesUnderThisPrefix),
 ];
 
 impl Permission {
     pub(super) fn to_json(&self) -> Json {
         let name = NAMES.iter().find(|(_, permitted)| *permitted == self.permitted).map(|(name, _)| *name);
         match self.permitted {
-            Permitted::Everything => json!({ "perm": name }),
+            SigningScope::Everything => json!({ "perm": name }),
             _ => json!({ "perm": name, "handle": self.handle }),
         }
     }
@@ -139,12 +139,12 @@ impl Permission {
             fold::starts_with(name, own) && name.get(own.len()) == Some(&b'.') && name.len() > own.len() + 1
         };
         match self.permitted {
-            Permitted::Everything => true,
-            Permitted::ThisHandle => handle.is_same(Handle(own), false) || prefix.is_some_and(is_under),
-            Permitted::DerivedPrefixes => {
+            SigningScope::Everything => true,
+            SigningScope::ThisHandle => handle.is_same(Handle(own), false) || prefix.is_some_and(is_under),
+            SigningScope::DerivedPrefixes => {
                 !own.is_empty() && (is_derived(handle.0) || is_derived(&handle.prefix_record()))
             }
-            Permitted::HandlesUnderThisPrefix => prefix.is_some_and(is_under),
+            SigningScope::HandlesUnderThisPrefix => prefix.is_some_and(is_under),
         }
     }
 }

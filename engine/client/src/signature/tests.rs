@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{private_key, public_record};
-use crate::{Answer, Question};
+use crate::{LookupAnswer, Question};
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use handle_auth::{PrivateKey, PublicKey};
 use handle_proto::code::DigestAlgorithm;
@@ -85,17 +85,17 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    fn report(&self) -> Report {
+    fn report(&self) -> SignatureReport {
         self.report_counting(&std::cell::Cell::new(0))
     }
 
     /// As [`report`](Self::report), counting the certificates that are asked for.
-    fn report_counting(&self, asked: &std::cell::Cell<usize>) -> Report {
-        let answer = Answer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
+    fn report_counting(&self, asked: &std::cell::Cell<usize>) -> SignatureReport {
+        let answer = LookupAnswer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
         let mut fetch = |question: &Question| {
             asked.set(asked.get() + 1);
             let values = self.certificates.get(str::from_utf8(&question.handle).unwrap())?;
-            let all = Answer::new(
+            let all = LookupAnswer::new(
                 question.handle.clone(),
                 ResponseCode::SUCCESS,
                 values.iter().map(ValueBuf::view),
@@ -116,7 +116,7 @@ impl Scene {
     fn refused(&self) -> SignatureError {
         let report = self.report();
         assert!(!report.is_good());
-        assert!(report.values.iter().all(|(_, verdict)| *verdict == Verdict::Unsigned));
+        assert!(report.values.iter().all(|(_, verdict)| *verdict == ValueVerdict::Unsigned));
         assert!(!report.refused[0].1.to_string().is_empty());
         report.refused[0].1.clone()
     }
@@ -126,7 +126,7 @@ impl Scene {
 fn a_record_is_good_when_a_chain_leads_to_a_trusted_key() {
     let report = scene().report();
     assert_eq!(report.refused, []);
-    assert_eq!(report.values, [(1, Verdict::Verified), (2, Verdict::Verified)]);
+    assert_eq!(report.values, [(1, ValueVerdict::Verified), (2, ValueVerdict::Verified)]);
     assert!(report.is_good());
 }
 
@@ -135,16 +135,16 @@ fn changed_added_and_removed_values_are_told() {
     let mut scene = scene();
     scene.values[0] = value(1, "URL", "https://evil.example/");
     let report = scene.report();
-    assert_eq!((report.values[0], report.is_good()), ((1, Verdict::BadDigest), false));
+    assert_eq!((report.values[0], report.is_good()), ((1, ValueVerdict::BadDigest), false));
     scene.values[0] = value(7, "URL", "https://example.org/");
     let report = scene.report();
-    assert_eq!((report.values[0], report.missing.as_slice()), ((7, Verdict::Unsigned), &[1][..]));
+    assert_eq!((report.values[0], report.missing.as_slice()), ((7, ValueVerdict::Unsigned), &[1][..]));
     // Whoever forges a value may say that it is not public.
     let hidden = Value { permissions: Permissions::ADMIN_READ, ..Value::new(8, b"X", b"y") };
     let mut scene = self::scene();
     scene.values.push(ValueBuf::from(&hidden));
     let report = scene.report();
-    assert_eq!((report.values[2], report.is_good()), ((8, Verdict::Unsigned), false));
+    assert_eq!((report.values[2], report.is_good()), ((8, ValueVerdict::Unsigned), false));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn of_two_values_with_one_index_neither_is_verified() {
         let report = scene.report();
         assert!(!report.is_good());
         let of_one: Vec<_> = report.values.iter().filter(|(index, _)| *index == 1).collect();
-        assert_eq!(of_one, [&(1, Verdict::BadDigest); 2]);
+        assert_eq!(of_one, [&(1, ValueVerdict::BadDigest); 2]);
     }
 }
 
@@ -391,7 +391,7 @@ fn permissions_cover_what_the_table_says() {
     let covers = |permitted, own: &str, handle: &str| {
         Permission { permitted, handle: own.to_owned() }.covers(handle_proto::Handle(handle.as_bytes()))
     };
-    use Permitted::*;
+    use SigningScope::*;
     for (permitted, own, handle, expected) in [
         (Everything, "", "10.1045/x", true),
         (ThisHandle, "10.1045/x", "10.1045/x", true),

@@ -2,8 +2,8 @@
 
 use super::value::{field, handle, named, number, trimmed};
 use super::{
-    Authentication, BatchValue, Block, Home, Invalid, NAMES_COUNT_MAX, Operation, Proof, Session,
-    VALUES_COUNT_MAX, Why,
+    AuthenticationBlock, BatchBlock, BatchOperation, BatchProof, BatchValue, HomeBlock, InvalidBlock,
+    LineProblem, NAMES_COUNT_MAX, SessionBlock, VALUES_COUNT_MAX,
 };
 use crate::lines::{LINE_LEN_MAX, Line, Lines};
 use std::io::{self, BufRead};
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 /// The blocks of a batch file, in order. Behind a block that means nothing, reading goes on with the next one.
 #[derive(Debug)]
-pub struct Batch<R> {
+pub struct BatchReader<R> {
     lines: Lines<R>,
     // The block that is being read has come to its end.
     is_over: bool,
@@ -21,7 +21,7 @@ pub struct Batch<R> {
 
 /// The words that begin blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum BlockWord {
     Create,
     Add,
     Modify,
@@ -33,19 +33,19 @@ enum Word {
     SessionSetup,
 }
 
-const WORDS: [(&str, Word); 9] = [
-    ("CREATE", Word::Create),
-    ("ADD", Word::Add),
-    ("MODIFY", Word::Modify),
-    ("DELETE", Word::Delete),
-    ("REMOVE", Word::Remove),
-    ("HOME", Word::Home),
-    ("UNHOME", Word::Unhome),
-    ("AUTHENTICATE", Word::Authenticate),
-    ("SESSIONSETUP", Word::SessionSetup),
+const WORDS: [(&str, BlockWord); 9] = [
+    ("CREATE", BlockWord::Create),
+    ("ADD", BlockWord::Add),
+    ("MODIFY", BlockWord::Modify),
+    ("DELETE", BlockWord::Delete),
+    ("REMOVE", BlockWord::Remove),
+    ("HOME", BlockWord::Home),
+    ("UNHOME", BlockWord::Unhome),
+    ("AUTHENTICATE", BlockWord::Authenticate),
+    ("SESSIONSETUP", BlockWord::SessionSetup),
 ];
 
-impl<R: BufRead> Batch<R> {
+impl<R: BufRead> BatchReader<R> {
     /// The blocks of `input`.
     pub const fn new(input: R) -> Self {
         Self { lines: Lines::new(input, LINE_LEN_MAX), is_over: true, had_secrets: false }
@@ -57,12 +57,12 @@ impl<R: BufRead> Batch<R> {
     }
 
     /// The first line of the next block: its word, and what follows it.
-    fn first(&mut self) -> io::Result<Option<Result<(Word, String), Why>>> {
+    fn first(&mut self) -> io::Result<Option<Result<(BlockWord, String), LineProblem>>> {
         loop {
             let line = match self.lines.next()? {
                 Line::End => return Ok(None),
-                Line::NotUtf8 => return Ok(Some(Err(Why::NotUtf8))),
-                Line::TooLong => return Ok(Some(Err(Why::TooLong))),
+                Line::NotUtf8 => return Ok(Some(Err(LineProblem::NotUtf8))),
+                Line::TooLong => return Ok(Some(Err(LineProblem::TooLong))),
                 Line::Text(line) => trimmed(line),
             };
             if line.is_empty() || line.starts_with('#') {
@@ -71,20 +71,20 @@ impl<R: BufRead> Batch<R> {
             let (name, rest) = field(line).unwrap_or((line, ""));
             return Ok(Some(match word(name) {
                 Some(word) => {
-                    self.had_secrets = matches!(word, Word::Authenticate | Word::SessionSetup);
+                    self.had_secrets = matches!(word, BlockWord::Authenticate | BlockWord::SessionSetup);
                     Ok((word, trimmed(rest).to_owned()))
                 }
-                None if self.had_secrets => Err(Why::BehindSecrets),
-                None => Err(Why::NoOperation(name.to_owned())),
+                None if self.had_secrets => Err(LineProblem::BehindSecrets),
+                None => Err(LineProblem::NoOperation(name.to_owned())),
             }));
         }
     }
 
     /// The next line of a block; `None` at its end.
-    fn inner(&mut self) -> io::Result<Option<Result<String, Why>>> {
+    fn inner(&mut self) -> io::Result<Option<Result<String, LineProblem>>> {
         let line = match self.lines.next()? {
-            Line::NotUtf8 => return Ok(Some(Err(Why::NotUtf8))),
-            Line::TooLong => return Ok(Some(Err(Why::TooLong))),
+            Line::NotUtf8 => return Ok(Some(Err(LineProblem::NotUtf8))),
+            Line::TooLong => return Ok(Some(Err(LineProblem::TooLong))),
             Line::Text(line) => trimmed(line).to_owned(),
             Line::End => String::new(),
         };
@@ -105,13 +105,13 @@ impl<R: BufRead> Batch<R> {
     }
 
     /// The line that must follow, whatever it looks like: a secret or a path.
-    fn required(&mut self, what: &'static str) -> io::Result<Result<Zeroizing<String>, Why>> {
+    fn required(&mut self, what: &'static str) -> io::Result<Result<Zeroizing<String>, LineProblem>> {
         self.is_over = true;
         Ok(match self.lines.next()? {
             Line::Text(line) if !trimmed(line).is_empty() => Ok(Zeroizing::new(trimmed(line).to_owned())),
-            Line::NotUtf8 => Err(Why::NotUtf8),
-            Line::TooLong => Err(Why::TooLong),
-            Line::Text(_) | Line::End => Err(Why::Missing(what)),
+            Line::NotUtf8 => Err(LineProblem::NotUtf8),
+            Line::TooLong => Err(LineProblem::TooLong),
+            Line::Text(_) | Line::End => Err(LineProblem::Missing(what)),
         })
     }
 
@@ -119,12 +119,12 @@ impl<R: BufRead> Batch<R> {
     fn each<T>(
         &mut self,
         (what, most): (&'static str, usize),
-        mut take: impl FnMut(&str) -> Result<T, Why>,
-    ) -> io::Result<Result<Vec<T>, Why>> {
+        mut take: impl FnMut(&str) -> Result<T, LineProblem>,
+    ) -> io::Result<Result<Vec<T>, LineProblem>> {
         let mut all = Vec::new();
         while let Some(line) = self.inner()? {
             if all.len() == most {
-                return Ok(Err(Why::TooMany(what, most)));
+                return Ok(Err(LineProblem::TooMany(what, most)));
             }
             match line.and_then(|line| take(&line)) {
                 Ok(one) => all.push(one),
@@ -134,17 +134,19 @@ impl<R: BufRead> Batch<R> {
         Ok(Ok(all))
     }
 
-    fn operation(&mut self, word: Word, rest: &str) -> io::Result<Result<Operation, Why>> {
-        self.is_over = matches!(word, Word::Delete | Word::Remove);
-        let with_values: fn(String, Vec<BatchValue>) -> Operation = match word {
-            Word::Create => Operation::Create,
-            Word::Add => Operation::Add,
-            Word::Modify => Operation::Modify,
-            Word::Delete => return Ok(handle(rest).map(|handle| Operation::Delete(handle.to_owned()))),
-            Word::Remove => return Ok(remove(rest)),
-            Word::Home | Word::Unhome => return self.home(word == Word::Unhome, rest),
-            Word::Authenticate => return self.authenticate(rest),
-            Word::SessionSetup => return self.session(rest),
+    fn operation(&mut self, word: BlockWord, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
+        self.is_over = matches!(word, BlockWord::Delete | BlockWord::Remove);
+        let with_values: fn(String, Vec<BatchValue>) -> BatchOperation = match word {
+            BlockWord::Create => BatchOperation::Create,
+            BlockWord::Add => BatchOperation::Add,
+            BlockWord::Modify => BatchOperation::Modify,
+            BlockWord::Delete => {
+                return Ok(handle(rest).map(|handle| BatchOperation::Delete(handle.to_owned())));
+            }
+            BlockWord::Remove => return Ok(remove(rest)),
+            BlockWord::Home | BlockWord::Unhome => return self.home(word == BlockWord::Unhome, rest),
+            BlockWord::Authenticate => return self.authenticate(rest),
+            BlockWord::SessionSetup => return self.session(rest),
         };
         let handle = match handle(rest) {
             Ok(handle) => handle.to_owned(),
@@ -152,14 +154,18 @@ impl<R: BufRead> Batch<R> {
         };
         let values = self.each(("values", VALUES_COUNT_MAX), BatchValue::parse)?;
         Ok(values.and_then(|values| {
-            if values.is_empty() { Err(Why::Missing("a value")) } else { Ok(with_values(handle, values)) }
+            if values.is_empty() {
+                Err(LineProblem::Missing("a value"))
+            } else {
+                Ok(with_values(handle, values))
+            }
         }))
     }
 
-    fn home(&mut self, is_release: bool, rest: &str) -> io::Result<Result<Operation, Why>> {
+    fn home(&mut self, is_release: bool, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
         let home = match server(rest) {
             Ok((address, port, protocol)) => {
-                Home { is_release, address, port, protocol, prefixes: Vec::new() }
+                HomeBlock { is_release, address, port, protocol, prefixes: Vec::new() }
             }
             Err(why) => return Ok(Err(why)),
         };
@@ -169,21 +175,21 @@ impl<R: BufRead> Batch<R> {
             if is_prefix {
                 Ok(line.to_owned())
             } else {
-                Err(Why::Unknown("prefix, as 0.NA/10.1045", line.to_owned()))
+                Err(LineProblem::Unknown("prefix, as 0.NA/10.1045", line.to_owned()))
             }
         })?;
         Ok(prefixes.and_then(|prefixes| {
             if prefixes.is_empty() {
-                Err(Why::Missing("a prefix"))
+                Err(LineProblem::Missing("a prefix"))
             } else {
-                Ok(Operation::Home(Home { prefixes, ..home }))
+                Ok(BatchOperation::Home(HomeBlock { prefixes, ..home }))
             }
         }))
     }
 
-    fn authenticate(&mut self, rest: &str) -> io::Result<Result<Operation, Why>> {
+    fn authenticate(&mut self, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
         // The secret may stand here by mistake: nothing of the line is repeated.
-        let missing = || Why::Missing("SECKEY:index:handle or PUBKEY:index:handle");
+        let missing = || LineProblem::Missing("SECKEY:index:handle or PUBKEY:index:handle");
         let Some((kind, identity)) = rest.split_once(':') else { return Ok(Err(missing())) };
         let is_secret = match kind.to_ascii_uppercase().as_str() {
             "SECKEY" => true,
@@ -194,25 +200,25 @@ impl<R: BufRead> Batch<R> {
         let authentication = named(identity).map_err(|_| missing()).and_then(|identity| {
             let line = line?;
             let proof = match line.split_once('|') {
-                _ if is_secret => Proof::Secret(line),
+                _ if is_secret => BatchProof::Secret(line),
                 Some((path, passphrase)) => {
-                    Proof::KeyFile(trimmed(path).to_owned(), Some(Zeroizing::new(passphrase.to_owned())))
+                    BatchProof::KeyFile(trimmed(path).to_owned(), Some(Zeroizing::new(passphrase.to_owned())))
                 }
-                None => Proof::KeyFile(line.as_str().to_owned(), None),
+                None => BatchProof::KeyFile(line.as_str().to_owned(), None),
             };
-            Ok(Authentication { identity, proof })
+            Ok(AuthenticationBlock { identity, proof })
         });
-        Ok(authentication.map(Operation::Authenticate))
+        Ok(authentication.map(BatchOperation::Authenticate))
     }
 
-    fn session(&mut self, rest: &str) -> io::Result<Result<Operation, Why>> {
-        let (mut session, mut is_said, mut exchange) = (Session::default(), false, None);
+    fn session(&mut self, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
+        let (mut session, mut is_said, mut exchange) = (SessionBlock::default(), false, None);
         if !rest.is_empty() {
-            return Ok(Err(Why::Missing("the end of the line behind SESSIONSETUP")));
+            return Ok(Err(LineProblem::Missing("the end of the line behind SESSIONSETUP")));
         }
         let lines = self.each(("lines of a session", NAMES_COUNT_MAX), |line| {
             let (name, value) =
-                line.split_once(':').ok_or(Why::Missing("a colon in a line of SESSIONSETUP"))?;
+                line.split_once(':').ok_or(LineProblem::Missing("a colon in a line of SESSIONSETUP"))?;
             match name.to_ascii_uppercase().as_str() {
                 "USESESSION" => (session.is_used, is_said) = (bits::<1>(value)?[0], true),
                 "OPTIONS" => {
@@ -230,20 +236,24 @@ impl<R: BufRead> Batch<R> {
                 _ => {
                     // Of a passphrase with a colon in it, as little as can be.
                     let (name, _) = field(name).unwrap_or_default();
-                    return Err(Why::Unknown("line of SESSIONSETUP", name.to_owned()));
+                    return Err(LineProblem::Unknown("line of SESSIONSETUP", name.to_owned()));
                 }
             }
             Ok(())
         })?;
         session.names_exchange_key = exchange.is_some();
         Ok(lines.and_then(|_| {
-            if is_said { Ok(Operation::Session(session)) } else { Err(Why::Missing("USESESSION")) }
+            if is_said {
+                Ok(BatchOperation::Session(session))
+            } else {
+                Err(LineProblem::Missing("USESESSION"))
+            }
         }))
     }
 }
 
-impl<R: BufRead> Iterator for Batch<R> {
-    type Item = io::Result<Result<Block, Invalid>>;
+impl<R: BufRead> Iterator for BatchReader<R> {
+    type Item = io::Result<Result<BatchBlock, InvalidBlock>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (word, rest) = match self.first().transpose()? {
@@ -251,56 +261,56 @@ impl<R: BufRead> Iterator for Batch<R> {
             Ok(Err(why)) => {
                 let line = self.line();
                 self.is_over = false;
-                return Some(self.pass_over().map(|()| Err(Invalid { line, why })));
+                return Some(self.pass_over().map(|()| Err(InvalidBlock { line, problem: why })));
             }
             Err(error) => return Some(Err(error)),
         };
         let line = self.line();
         Some(self.operation(word, &rest).and_then(|operation| {
             let why = match operation {
-                Ok(operation) => return Ok(Ok(Block { line, operation })),
+                Ok(operation) => return Ok(Ok(BatchBlock { line, operation })),
                 Err(why) => why,
             };
             let line = self.line();
             self.pass_over()?;
-            Ok(Err(Invalid { line, why }))
+            Ok(Err(InvalidBlock { line, problem: why }))
         }))
     }
 }
 
-fn word(name: &str) -> Option<Word> {
+fn word(name: &str) -> Option<BlockWord> {
     WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|&(_, word)| word)
 }
 
 /// `index,index:handle`.
-fn remove(rest: &str) -> Result<Operation, Why> {
-    let (indexes, name) = rest.split_once(':').ok_or(Why::Missing("index:handle"))?;
+fn remove(rest: &str) -> Result<BatchOperation, LineProblem> {
+    let (indexes, name) = rest.split_once(':').ok_or(LineProblem::Missing("index:handle"))?;
     let indexes =
         indexes.split(',').take(NAMES_COUNT_MAX + 1).map(|index| number("index", trimmed(index), 1));
     let indexes = indexes.collect::<Result<Vec<_>, _>>()?;
     if indexes.len() > NAMES_COUNT_MAX {
-        return Err(Why::TooMany("indexes", NAMES_COUNT_MAX));
+        return Err(LineProblem::TooMany("indexes", NAMES_COUNT_MAX));
     }
-    Ok(Operation::Remove(handle(trimmed(name))?.to_owned(), indexes))
+    Ok(BatchOperation::Remove(handle(trimmed(name))?.to_owned(), indexes))
 }
 
 /// `address:port:protocol`; an IPv6 address has colons itself, and may stand in brackets.
-fn server(rest: &str) -> Result<(String, u16, String), Why> {
+fn server(rest: &str) -> Result<(String, u16, String), LineProblem> {
     let mut parts = rest.rsplitn(3, ':').map(trimmed);
     let protocol = parts.next().unwrap_or_default().to_ascii_uppercase();
-    let missing = Why::Missing("address:port:protocol");
+    let missing = LineProblem::Missing("address:port:protocol");
     let (Some(port), Some(address)) = (parts.next(), parts.next()) else { return Err(missing) };
     if !["TCP", "UDP", "HTTP"].contains(&protocol.as_str()) {
-        return Err(Why::Unknown("protocol, as TCP, UDP or HTTP", protocol));
+        return Err(LineProblem::Unknown("protocol, as TCP, UDP or HTTP", protocol));
     }
-    let wrong = || Why::NoNumber("port", port.to_owned());
+    let wrong = || LineProblem::NoNumber("port", port.to_owned());
     let port = u16::try_from(number("port", port, 1)?).map_err(|_| wrong())?;
     let address = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
     if address.is_empty() { Err(missing) } else { Ok((address.to_owned(), port, protocol)) }
 }
 
-fn bits<const COUNT: usize>(text: &str) -> Result<[bool; COUNT], Why> {
-    let wrong = || Why::Unknown("setting of 0 and 1", text.to_owned());
+fn bits<const COUNT: usize>(text: &str) -> Result<[bool; COUNT], LineProblem> {
+    let wrong = || LineProblem::Unknown("setting of 0 and 1", text.to_owned());
     let text = trimmed(text);
     if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
         return Err(wrong());
@@ -309,9 +319,9 @@ fn bits<const COUNT: usize>(text: &str) -> Result<[bool; COUNT], Why> {
     bits.try_into().map_err(|_| wrong())
 }
 
-fn one_of(said: &mut Option<&'static str>, name: &'static str) -> Result<(), Why> {
+fn one_of(said: &mut Option<&'static str>, name: &'static str) -> Result<(), LineProblem> {
     match said.replace(name) {
-        Some(other) if other != name => Err(Why::Both(other, name)),
+        Some(other) if other != name => Err(LineProblem::Both(other, name)),
         _ => Ok(()),
     }
 }

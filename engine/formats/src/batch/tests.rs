@@ -4,21 +4,21 @@ use handle_proto::data::{Admin, AdminPermissions, Vlist};
 use handle_proto::value::Ttl;
 use proptest::prelude::*;
 
-fn read(text: &str) -> Vec<Result<Block, Invalid>> {
-    Batch::new(text.as_bytes()).map(Result::unwrap).collect()
+fn read(text: &str) -> Vec<Result<BatchBlock, InvalidBlock>> {
+    BatchReader::new(text.as_bytes()).map(Result::unwrap).collect()
 }
 
-fn one(text: &str) -> Operation {
+fn one(text: &str) -> BatchOperation {
     let blocks = read(text);
     assert_eq!(blocks.len(), 1, "{text:?}: {blocks:?}");
     blocks.into_iter().next().unwrap().unwrap_or_else(|error| panic!("{text:?}: {error}")).operation
 }
 
-fn why(text: &str) -> (u64, Why) {
+fn why(text: &str) -> (u64, LineProblem) {
     let blocks = read(text);
     assert_eq!(blocks.len(), 1, "{text:?}: {blocks:?}");
     let invalid = blocks.into_iter().next().unwrap().unwrap_err();
-    (invalid.line, invalid.why)
+    (invalid.line, invalid.problem)
 }
 
 fn url(index: i32, data: &str) -> BatchValue {
@@ -27,7 +27,7 @@ fn url(index: i32, data: &str) -> BatchValue {
         kind: "URL".to_owned(),
         ttl: Ttl::DEFAULT,
         permissions: Permissions::DEFAULT,
-        content: Content::Data(data.as_bytes().to_vec()),
+        content: ValueContent::Data(data.as_bytes().to_vec()),
     }
 }
 
@@ -37,14 +37,14 @@ fn every_operation_reads() {
                 Modify 10/m\n  3\tURL  86400 1110 \tUTF8 y\n  \nDELETE 10/d\nDELETE 10/e\n# a comment\nREMOVE 1, 2,3:10/r:s\n";
     let blocks: Vec<_> = read(text).into_iter().map(Result::unwrap).collect();
     let expected = [
-        (1, Operation::Create("10/a".into(), vec![url(1, "http://a  b/")])),
-        (4, Operation::Add("10/b c".into(), vec![url(2, "x")])),
-        (7, Operation::Modify("10/m".into(), vec![url(3, "y")])),
-        (10, Operation::Delete("10/d".into())),
-        (11, Operation::Delete("10/e".into())),
-        (13, Operation::Remove("10/r:s".into(), vec![1, 2, 3])),
+        (1, BatchOperation::Create("10/a".into(), vec![url(1, "http://a  b/")])),
+        (4, BatchOperation::Add("10/b c".into(), vec![url(2, "x")])),
+        (7, BatchOperation::Modify("10/m".into(), vec![url(3, "y")])),
+        (10, BatchOperation::Delete("10/d".into())),
+        (11, BatchOperation::Delete("10/e".into())),
+        (13, BatchOperation::Remove("10/r:s".into(), vec![1, 2, 3])),
     ];
-    assert_eq!(blocks, expected.map(|(line, operation)| Block { line, operation }));
+    assert_eq!(blocks, expected.map(|(line, operation)| BatchBlock { line, operation }));
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn administrators_have_their_bits_in_the_order_of_batch_files() {
     for (at, permission) in order.into_iter().enumerate() {
         let bits: String = (0..12).map(|bit| if bit == at { '1' } else { '0' }).collect();
         let text = format!("CREATE 10/a\n100 HS_ADMIN 86400 1110 ADMIN 300:{bits}:0.NA/10:x\n");
-        let Operation::Create(_, values) = one(&text) else { panic!("create") };
-        let Content::Data(data) = &values[0].content else { panic!("data") };
+        let BatchOperation::Create(_, values) = one(&text) else { panic!("create") };
+        let ValueContent::Data(data) = &values[0].content else { panic!("data") };
         let admin = Admin::decode(data).unwrap();
         assert_eq!((admin.permissions, admin.reference.index), (permission, 300));
         assert_eq!(admin.reference.handle, b"0.NA/10:x");
@@ -87,11 +87,12 @@ fn administrators_have_their_bits_in_the_order_of_batch_files() {
 #[test]
 fn lists_may_have_blanks_and_a_semicolon_at_the_end() {
     for text in ["300:10/a;301:10/b", "300:10/a; 301:10/b;", " 300:10/a ;301:10/b ; "] {
-        let Operation::Create(_, values) = one(&format!("CREATE 10/g\n1 HS_VLIST 86400 1110 list {text}"))
+        let BatchOperation::Create(_, values) =
+            one(&format!("CREATE 10/g\n1 HS_VLIST 86400 1110 list {text}"))
         else {
             panic!("create")
         };
-        let Content::Data(data) = &values[0].content else { panic!("data") };
+        let ValueContent::Data(data) = &values[0].content else { panic!("data") };
         let members: Vec<_> =
             Vlist::decode(data).unwrap().0.iter().map(|member| member.to_string()).collect();
         assert_eq!(members, ["300:10/a", "301:10/b"], "{text}");
@@ -100,10 +101,11 @@ fn lists_may_have_blanks_and_a_semicolon_at_the_end() {
 
 #[test]
 fn files_are_left_to_the_caller() {
-    let Operation::Create(_, values) = one("CREATE 10/a\n300 HS_PUBKEY 86400 1110 FILE my key.bin") else {
+    let BatchOperation::Create(_, values) = one("CREATE 10/a\n300 HS_PUBKEY 86400 1110 FILE my key.bin")
+    else {
         panic!("create")
     };
-    assert_eq!(values[0].content, Content::File("my key.bin".to_owned()));
+    assert_eq!(values[0].content, ValueContent::File("my key.bin".to_owned()));
     let value = values[0].resolve(|path| Ok::<_, ()>(path.as_bytes().to_vec())).unwrap();
     assert_eq!((value.view().data, value.view().index), (&b"my key.bin"[..], 300));
     assert_eq!(values[0].resolve(|_| Err("gone")), Err("gone"));
@@ -113,26 +115,29 @@ fn files_are_left_to_the_caller() {
 fn only_blanks_and_tabs_around_names_and_data_are_left_out() {
     assert_eq!(
         one("CREATE 10/a\n1 URL 86400 1110 UTF8 \t\u{a0}x\u{2003}\u{a0} \n"),
-        Operation::Create("10/a".into(), vec![url(1, "\u{a0}x\u{2003}\u{a0}")])
+        BatchOperation::Create("10/a".into(), vec![url(1, "\u{a0}x\u{2003}\u{a0}")])
     );
-    assert_eq!(one("REMOVE 1: 10/a\u{3000}\t"), Operation::Remove("10/a\u{3000}".into(), vec![1]));
+    assert_eq!(one("REMOVE 1: 10/a\u{3000}\t"), BatchOperation::Remove("10/a\u{3000}".into(), vec![1]));
 }
 
 #[test]
 fn identities_prove_themselves_by_secret_or_key_file() {
-    let Operation::Authenticate(secret) = one("AUTHENTICATE SECKEY:301:10/A:B\npass | word\n\n") else {
+    let BatchOperation::Authenticate(secret) = one("AUTHENTICATE SECKEY:301:10/A:B\npass | word\n\n") else {
         panic!()
     };
-    assert_eq!(secret.identity, Named { index: 301, handle: "10/A:B".to_owned() });
-    assert!(secret.proof == Proof::Secret(Zeroizing::new("pass | word".to_owned())));
+    assert_eq!(secret.identity, ValueReference { index: 301, handle: "10/A:B".to_owned() });
+    assert!(secret.proof == BatchProof::Secret(Zeroizing::new("pass | word".to_owned())));
     assert!(!format!("{secret:?}").contains("word"));
     let key = |phrase: Option<&str>| {
-        Proof::KeyFile("dir/adm priv.bin".to_owned(), phrase.map(|phrase| Zeroizing::new(phrase.to_owned())))
+        BatchProof::KeyFile(
+            "dir/adm priv.bin".to_owned(),
+            phrase.map(|phrase| Zeroizing::new(phrase.to_owned())),
+        )
     };
     for (line, phrase) in
         [("dir/adm priv.bin", None), ("dir/adm priv.bin|a|b", Some("a|b")), ("dir/adm priv.bin|", Some(""))]
     {
-        let Operation::Authenticate(read) = one(&format!("authenticate pubkey:300:10/A\n{line}")) else {
+        let BatchOperation::Authenticate(read) = one(&format!("authenticate pubkey:300:10/A\n{line}")) else {
             panic!()
         };
         assert!(read.proof == key(phrase), "{line}");
@@ -173,7 +178,7 @@ fn a_secret_is_never_in_what_is_said_about_it() {
 
 #[test]
 fn prefixes_are_homed_at_a_server() {
-    let Operation::Home(home) = one("HOME 192.0.2.1:2641:tcp\n0.NA/10\n0.na/20.500\n\n") else {
+    let BatchOperation::Home(home) = one("HOME 192.0.2.1:2641:tcp\n0.NA/10\n0.na/20.500\n\n") else {
         panic!("home")
     };
     assert_eq!((home.address.as_str(), home.port, home.protocol.as_str()), ("192.0.2.1", 2641, "TCP"));
@@ -182,7 +187,7 @@ fn prefixes_are_homed_at_a_server() {
         (vec!["0.NA/10".to_owned(), "0.na/20.500".to_owned()], false)
     );
     for address in ["2001:db8::1", "[2001:db8::1]"] {
-        let Operation::Home(home) = one(&format!("UNHOME {address}:2641:HTTP\n0.NA/10")) else {
+        let BatchOperation::Home(home) = one(&format!("UNHOME {address}:2641:HTTP\n0.NA/10")) else {
             panic!("home")
         };
         assert_eq!((home.address.as_str(), home.is_release), ("2001:db8::1", true));
@@ -192,8 +197,8 @@ fn prefixes_are_homed_at_a_server() {
 #[test]
 fn sessions_read() {
     let text = "SESSIONSETUP\nUSESESSION:1\nPUBEXNGKEYFILE:a.bin\nPRIVEXNGKEYFILE:b.bin\nPASSPHRASE:x\nOPTIONS:101\nTIMEOUT:24\n\n";
-    let Operation::Session(session) = one(text) else { panic!("session") };
-    let expected = Session {
+    let BatchOperation::Session(session) = one(text) else { panic!("session") };
+    let expected = SessionBlock {
         is_used: true,
         is_encrypted: true,
         is_authenticated: false,
@@ -202,8 +207,8 @@ fn sessions_read() {
         names_exchange_key: true,
     };
     assert_eq!(session, expected);
-    let Operation::Session(off) = one("sessionsetup\nusesession:0") else { panic!("session") };
-    assert_eq!(off, Session::default());
+    let BatchOperation::Session(off) = one("sessionsetup\nusesession:0") else { panic!("session") };
+    assert_eq!(off, SessionBlock::default());
 }
 
 #[test]
@@ -211,43 +216,43 @@ fn what_is_wrong_is_said_with_its_line() {
     let value =
         |line: &str| format!("CREATE 10/a\n1 URL 86400 1110 UTF8 x\n{line}\n2 URL 86400 1110 UTF8 x\n\n");
     let cases = [
-        ("\n\nCREAT 10/a\n1 URL 86400 1110 UTF8 x\n", 3, Why::NoOperation("CREAT".into())),
-        ("CREATE\n1 URL 86400 1110 UTF8 x\n", 1, Why::Missing("the handle")),
-        ("CREATE 10\n1 URL 86400 1110 UTF8 x\n", 1, Why::NoHandle("10".into())),
-        ("CREATE 10/a\n\n", 2, Why::Missing("a value")),
-        ("DELETE", 1, Why::Missing("the handle")),
-        ("REMOVE 10/a", 1, Why::Missing("index:handle")),
-        ("REMOVE 0:10/a", 1, Why::NoNumber("index", "0".into())),
-        ("REMOVE 1,,2:10/a", 1, Why::NoNumber("index", "".into())),
-        ("HOME 192.0.2.1\n0.NA/10", 1, Why::Missing("address:port:protocol")),
-        ("HOME a:2641:TLS\n0.NA/10", 1, Why::Unknown("protocol, as TCP, UDP or HTTP", "TLS".into())),
-        ("HOME a:70000:TCP\n0.NA/10", 1, Why::NoNumber("port", "70000".into())),
-        ("HOME a:2641:TCP\n10", 2, Why::Unknown("prefix, as 0.NA/10.1045", "10".into())),
-        ("HOME a:2641:TCP\n", 1, Why::Missing("a prefix")),
-        ("AUTHENTICATE SECKEY:300:10/A\n\n", 2, Why::Missing("the secret")),
-        ("SESSIONSETUP\nOPTIONS:111\n", 2, Why::Missing("USESESSION")),
-        ("SESSIONSETUP\nUSESESSION:2\n", 2, Why::Unknown("setting of 0 and 1", "2".into())),
-        ("SESSIONSETUP\nFOO:2\n", 2, Why::Unknown("line of SESSIONSETUP", "FOO".into())),
+        ("\n\nCREAT 10/a\n1 URL 86400 1110 UTF8 x\n", 3, LineProblem::NoOperation("CREAT".into())),
+        ("CREATE\n1 URL 86400 1110 UTF8 x\n", 1, LineProblem::Missing("the handle")),
+        ("CREATE 10\n1 URL 86400 1110 UTF8 x\n", 1, LineProblem::NoHandle("10".into())),
+        ("CREATE 10/a\n\n", 2, LineProblem::Missing("a value")),
+        ("DELETE", 1, LineProblem::Missing("the handle")),
+        ("REMOVE 10/a", 1, LineProblem::Missing("index:handle")),
+        ("REMOVE 0:10/a", 1, LineProblem::NoNumber("index", "0".into())),
+        ("REMOVE 1,,2:10/a", 1, LineProblem::NoNumber("index", "".into())),
+        ("HOME 192.0.2.1\n0.NA/10", 1, LineProblem::Missing("address:port:protocol")),
+        ("HOME a:2641:TLS\n0.NA/10", 1, LineProblem::Unknown("protocol, as TCP, UDP or HTTP", "TLS".into())),
+        ("HOME a:70000:TCP\n0.NA/10", 1, LineProblem::NoNumber("port", "70000".into())),
+        ("HOME a:2641:TCP\n10", 2, LineProblem::Unknown("prefix, as 0.NA/10.1045", "10".into())),
+        ("HOME a:2641:TCP\n", 1, LineProblem::Missing("a prefix")),
+        ("AUTHENTICATE SECKEY:300:10/A\n\n", 2, LineProblem::Missing("the secret")),
+        ("SESSIONSETUP\nOPTIONS:111\n", 2, LineProblem::Missing("USESESSION")),
+        ("SESSIONSETUP\nUSESESSION:2\n", 2, LineProblem::Unknown("setting of 0 and 1", "2".into())),
+        ("SESSIONSETUP\nFOO:2\n", 2, LineProblem::Unknown("line of SESSIONSETUP", "FOO".into())),
     ];
     for (text, line, expected) in cases {
         assert_eq!(why(text), (line, expected), "{text:?}");
     }
     for (line, expected) in [
-        ("x URL 86400 1110 UTF8 x", Why::NoNumber("index", "x".into())),
-        ("0 URL 86400 1110 UTF8 x", Why::NoNumber("index", "0".into())),
-        ("+1 URL 86400 1110 UTF8 x", Why::NoNumber("index", "+1".into())),
-        ("2147483648 URL 86400 1110 UTF8 x", Why::NoNumber("index", "2147483648".into())),
-        ("1 URL -1 1110 UTF8 x", Why::NoNumber("TTL", "-1".into())),
-        ("1 URL", Why::Missing("the TTL")),
-        ("1 URL 86400 1110", Why::Missing("the kind of data")),
-        ("1 URL 86400 111 UTF8 x", Why::Permissions("111".into())),
-        ("1 URL 86400 1112 UTF8 x", Why::Permissions("1112".into())),
-        ("1 HS_ADMIN 86400 011111110011 ADMIN x", Why::AdminPermissions("011111110011".into())),
-        ("1 URL 86400 1110 TEXT x", Why::NoFormat("TEXT".into())),
-        ("1 URL 86400 1110 FILE", Why::Missing("the path")),
-        ("1 HS_ADMIN 86400 1110 ADMIN 300:1110:10/a", Why::NotTwelve("1110".into())),
-        ("1 HS_ADMIN 86400 1110 ADMIN", Why::Missing("the index of the administrator")),
-        ("1 HS_VLIST 86400 1110 LIST ;", Why::Missing("the list")),
+        ("x URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "x".into())),
+        ("0 URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "0".into())),
+        ("+1 URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "+1".into())),
+        ("2147483648 URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "2147483648".into())),
+        ("1 URL -1 1110 UTF8 x", LineProblem::NoNumber("TTL", "-1".into())),
+        ("1 URL", LineProblem::Missing("the TTL")),
+        ("1 URL 86400 1110", LineProblem::Missing("the kind of data")),
+        ("1 URL 86400 111 UTF8 x", LineProblem::Permissions("111".into())),
+        ("1 URL 86400 1112 UTF8 x", LineProblem::Permissions("1112".into())),
+        ("1 HS_ADMIN 86400 011111110011 ADMIN x", LineProblem::AdminPermissions("011111110011".into())),
+        ("1 URL 86400 1110 TEXT x", LineProblem::NoFormat("TEXT".into())),
+        ("1 URL 86400 1110 FILE", LineProblem::Missing("the path")),
+        ("1 HS_ADMIN 86400 1110 ADMIN 300:1110:10/a", LineProblem::NotTwelve("1110".into())),
+        ("1 HS_ADMIN 86400 1110 ADMIN", LineProblem::Missing("the index of the administrator")),
+        ("1 HS_VLIST 86400 1110 LIST ;", LineProblem::Missing("the list")),
     ] {
         assert_eq!(why(&value(line)), (3, expected), "{line:?}");
     }
@@ -285,7 +290,7 @@ proptest! {
         let bytes = pieces.concat();
         let lines = bytes.split(|&byte| byte == b'\n').count() as u64;
         let mut last = 0;
-        for block in Batch::new(&bytes[..]) {
+        for block in BatchReader::new(&bytes[..]) {
             let line = block.unwrap().map_or_else(|invalid| invalid.line, |block| block.line);
             prop_assert!(line <= lines, "{line} of {lines}");
             prop_assert!(line >= last);

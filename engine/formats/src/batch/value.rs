@@ -1,6 +1,6 @@
 //! Lines of values.
 
-use super::{NAMES_COUNT_MAX, Named, Why};
+use super::{LineProblem, NAMES_COUNT_MAX, ValueReference};
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::value::{Ttl, Value};
 use handle_proto::wire::list::Reference;
@@ -19,12 +19,12 @@ pub struct BatchValue {
     /// Who may read and write it.
     pub permissions: Permissions,
     /// Its data.
-    pub content: Content,
+    pub content: ValueContent,
 }
 
 /// The data of a value as a line gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum ValueContent {
     /// The data themselves.
     Data(Vec<u8>),
     /// The file that holds them.
@@ -39,8 +39,8 @@ impl BatchValue {
     pub fn resolve<E>(&self, file: impl FnOnce(&str) -> Result<Vec<u8>, E>) -> Result<ValueBuf, E> {
         let read;
         let data = match &self.content {
-            Content::Data(data) => data,
-            Content::File(path) => {
+            ValueContent::Data(data) => data,
+            ValueContent::File(path) => {
                 read = file(path)?;
                 &read
             }
@@ -51,29 +51,29 @@ impl BatchValue {
     }
 
     /// Reads `index type ttl permissions data`.
-    pub(super) fn parse(line: &str) -> Result<Self, Why> {
-        let (index, rest) = field(line).ok_or(Why::Missing("the index"))?;
-        let (kind, rest) = field(rest).ok_or(Why::Missing("the type"))?;
-        let (ttl, rest) = field(rest).ok_or(Why::Missing("the TTL"))?;
-        let (permissions, rest) = field(rest).ok_or(Why::Missing("the permissions"))?;
+    pub(super) fn parse(line: &str) -> Result<Self, LineProblem> {
+        let (index, rest) = field(line).ok_or(LineProblem::Missing("the index"))?;
+        let (kind, rest) = field(rest).ok_or(LineProblem::Missing("the type"))?;
+        let (ttl, rest) = field(rest).ok_or(LineProblem::Missing("the TTL"))?;
+        let (permissions, rest) = field(rest).ok_or(LineProblem::Missing("the permissions"))?;
         let index = number("index", index, 1)?;
         let ttl = Ttl::relative(number("TTL", ttl, 0)?);
         let permissions = parse_permissions(permissions)?;
-        let (format, rest) = field(rest).ok_or(Why::Missing("the kind of data"))?;
-        let content = Content::parse(format, trimmed(rest))?;
+        let (format, rest) = field(rest).ok_or(LineProblem::Missing("the kind of data"))?;
+        let content = ValueContent::parse(format, trimmed(rest))?;
         Ok(Self { index, kind: kind.to_owned(), ttl, permissions, content })
     }
 }
 
-impl Content {
-    fn parse(format: &str, text: &str) -> Result<Self, Why> {
+impl ValueContent {
+    fn parse(format: &str, text: &str) -> Result<Self, LineProblem> {
         match format.to_ascii_uppercase().as_str() {
             "UTF8" => Ok(Self::Data(text.as_bytes().to_vec())),
-            "FILE" if text.is_empty() => Err(Why::Missing("the path")),
+            "FILE" if text.is_empty() => Err(LineProblem::Missing("the path")),
             "FILE" => Ok(Self::File(text.to_owned())),
             "ADMIN" => admin(text).map(Self::Data),
             "LIST" => list(text).map(Self::Data),
-            _ => Err(Why::NoFormat(format.to_owned())),
+            _ => Err(LineProblem::NoFormat(format.to_owned())),
         }
     }
 }
@@ -92,20 +92,22 @@ pub(super) fn trimmed(text: &str) -> &str {
     text.trim_matches(BLANKS)
 }
 
-pub(super) fn number(what: &'static str, text: &str, least: i32) -> Result<i32, Why> {
-    let wrong = || Why::NoNumber(what, text.to_owned());
+pub(super) fn number(what: &'static str, text: &str, least: i32) -> Result<i32, LineProblem> {
+    let wrong = || LineProblem::NoNumber(what, text.to_owned());
     // Without a sign, as `parse` would allow.
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|&number| is_plain && number >= least);
     number.ok_or_else(wrong)
 }
 
-fn parse_permissions(text: &str) -> Result<Permissions, Why> {
+fn parse_permissions(text: &str) -> Result<Permissions, LineProblem> {
     let is_bits = text.bytes().all(|byte| matches!(byte, b'0' | b'1'));
     match u8::from_str_radix(text, 2) {
         Ok(bits) if is_bits && text.len() == 4 => Ok(Permissions(bits)),
-        _ if is_bits && text.len() == AdminPermissions::COUNT => Err(Why::AdminPermissions(text.to_owned())),
-        _ => Err(Why::Permissions(text.to_owned())),
+        _ if is_bits && text.len() == AdminPermissions::COUNT => {
+            Err(LineProblem::AdminPermissions(text.to_owned()))
+        }
+        _ => Err(LineProblem::Permissions(text.to_owned())),
     }
 }
 
@@ -113,49 +115,53 @@ fn parse_permissions(text: &str) -> Result<Permissions, Why> {
 ///
 /// The permissions stand in the order of their bits, "create handles" first and "list handles" last.
 /// That is the reverse of JSON and of [`AdminPermissions::parse`]; `hdl-genericbatch` shows it.
-fn admin(text: &str) -> Result<Vec<u8>, Why> {
+fn admin(text: &str) -> Result<Vec<u8>, LineProblem> {
     let mut parts = text.splitn(3, ':').map(trimmed);
-    let mut part = |what| parts.next().filter(|part| !part.is_empty()).ok_or(Why::Missing(what));
+    let mut part = |what| parts.next().filter(|part| !part.is_empty()).ok_or(LineProblem::Missing(what));
     let index = number("index", part("the index of the administrator")?, 0)?;
     let bits = part("the permissions of the administrator")?;
     let handle = handle(part("the handle of the administrator")?)?;
     let highest_first: String = bits.chars().rev().collect();
     let permissions =
-        AdminPermissions::parse(&highest_first).ok_or_else(|| Why::NotTwelve(bits.to_owned()))?;
+        AdminPermissions::parse(&highest_first).ok_or_else(|| LineProblem::NotTwelve(bits.to_owned()))?;
     let mut data = Vec::new();
     Admin::new(permissions, handle.as_bytes(), index).encode(&mut data);
     Ok(data)
 }
 
 /// `index:handle;index:handle`, with or without a semicolon at the end.
-fn list(text: &str) -> Result<Vec<u8>, Why> {
+fn list(text: &str) -> Result<Vec<u8>, LineProblem> {
     let mut data = Vec::new();
     let entries = text.split(';').map(trimmed).filter(|entry| !entry.is_empty());
     let entries = entries.take(NAMES_COUNT_MAX + 1).map(named).collect::<Result<Vec<_>, _>>()?;
     if entries.is_empty() {
-        return Err(Why::Missing("the list"));
+        return Err(LineProblem::Missing("the list"));
     }
     if entries.len() > NAMES_COUNT_MAX {
-        return Err(Why::TooMany("entries of a list", NAMES_COUNT_MAX));
+        return Err(LineProblem::TooMany("entries of a list", NAMES_COUNT_MAX));
     }
     put::count(&mut data, entries.len());
-    for Named { index, handle } in &entries {
+    for ValueReference { index, handle } in &entries {
         Reference { handle: handle.as_bytes(), index: *index }.encode(&mut data);
     }
     Ok(data)
 }
 
 /// `index:handle`.
-pub(super) fn named(text: &str) -> Result<Named, Why> {
-    let (index, name) = text.split_once(':').ok_or(Why::Missing("the index in front of the handle"))?;
-    Ok(Named { index: number("index", trimmed(index), 0)?, handle: handle(trimmed(name))?.to_owned() })
+pub(super) fn named(text: &str) -> Result<ValueReference, LineProblem> {
+    let (index, name) =
+        text.split_once(':').ok_or(LineProblem::Missing("the index in front of the handle"))?;
+    Ok(ValueReference {
+        index: number("index", trimmed(index), 0)?,
+        handle: handle(trimmed(name))?.to_owned(),
+    })
 }
 
 /// A handle: something on both sides of a slash.
-pub(super) fn handle(text: &str) -> Result<&str, Why> {
+pub(super) fn handle(text: &str) -> Result<&str, LineProblem> {
     match text.split_once('/') {
         Some((prefix, _)) if !prefix.is_empty() => Ok(text),
-        _ if text.is_empty() => Err(Why::Missing("the handle")),
-        _ => Err(Why::NoHandle(text.to_owned())),
+        _ if text.is_empty() => Err(LineProblem::Missing("the handle")),
+        _ => Err(LineProblem::NoHandle(text.to_owned())),
     }
 }

@@ -1,6 +1,6 @@
 //! The words, texts and signs of SQL, as far as dumps have them.
 
-use super::{COLUMNS_MAX, DumpError, FIELD_LEN_MAX, Field, hex};
+use super::{COLUMNS_MAX, DumpError, DumpField, FIELD_LEN_MAX, hex};
 use std::io::{self, BufRead};
 
 /// A piece of a statement.
@@ -158,7 +158,7 @@ impl<R: BufRead> Tokens<R> {
     }
 
     /// A row of COPY: a line with tabs between its fields. Whether there is one; the last line is `\.`.
-    pub(super) fn copied(&mut self, row: &mut Vec<Field>) -> Result<bool, DumpError> {
+    pub(super) fn copied(&mut self, row: &mut Vec<DumpField>) -> Result<bool, DumpError> {
         let (mut field, mut is_null) = (Vec::new(), false);
         loop {
             let byte = self.bump()?;

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv};
 
 use crate::streams::{
-    ACCEPT_PAUSE, Connections, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamInbox, StreamOptions,
+    ACCEPT_PAUSE, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamConnections, StreamInbox, StreamOptions,
     canonical,
 };
 
@@ -26,7 +26,7 @@ const INPUT: u8 = 2;
 const ROOM: u8 = 4;
 
 pub(crate) struct PortableStreams {
-    connections: Connections,
+    connections: StreamConnections,
     listeners: Vec<Listener>,
     events: Vec<RawEvent>,
     ready: Vec<epoll::Event>,
@@ -38,7 +38,7 @@ pub(crate) struct PortableStreams {
 impl PortableStreams {
     pub(crate) fn new(options: &StreamOptions) -> io::Result<Self> {
         Ok(Self {
-            connections: Connections::new(options.connections_max, false),
+            connections: StreamConnections::new(options.connections_max, false),
             listeners: Vec::new(),
             events: Vec::with_capacity(EVENTS_MAX),
             ready: Vec::with_capacity(EVENTS_MAX),

@@ -189,13 +189,13 @@ fn parse(buffer: &[u8], control_room: usize) -> Option<Datagram<'_>> {
 mod tests {
     use super::*;
     use crate::batch::Peer;
-    use crate::control::Family;
+    use crate::control::AddressFamily;
 
     #[test]
     fn refuses_every_truncation_before_the_payload() {
         let peer = Peer::to(([192, 0, 2, 1], 9).into());
         let mut name = [0; NAME_LEN];
-        let name_len = control::encode_name(&peer, Family::V4, &mut name);
+        let name_len = control::encode_name(&peer, AddressFamily::V4, &mut name);
         let lengths = [name_len, 0, 3, 0].map(u32::to_ne_bytes).concat();
         let buffer = [&lengths[..], &name, &[0; 40], b"abc"].concat();
         let whole = parse(&buffer, 40).unwrap();

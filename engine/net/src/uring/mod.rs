@@ -29,13 +29,13 @@ use self::buffers::{Buffers, GROUP};
 use self::ring::{Ring, SOCKET, explain};
 use self::streams::UringStreams;
 use crate::batch::{Batch, Datagram, Inbox};
-use crate::control::Family;
-use crate::datapath::{Datapath, Flushed, Kind, Trains};
+use crate::control::AddressFamily;
+use crate::datapath::{Datapath, DatapathKind, FlushReport, TrainSupport};
 use crate::outbox::Outbox;
-use crate::portable::{Control, Drops, Messages, Slab, knows_trains, prepare_control};
-use crate::socket::{Options, SendPatience, is_transient};
+use crate::portable::{ControlBuffer, KernelDrops, Messages, Slab, knows_trains, prepare_control};
+use crate::socket::{SendPatience, SocketOptions, is_transient};
 use crate::streams::{StreamBatch, no_streams};
-use crate::trains::Plan;
+use crate::trains::TrainPlan;
 use crate::waker::Waker;
 
 /// Longest wait where the waker is not watched.
@@ -59,7 +59,7 @@ pub(crate) struct UringPath {
     ready: VecDeque<(u16, usize)>,
     batch_segments: usize,
     receives_trains: bool,
-    plan: Plan,
+    plan: TrainPlan,
     /// Number of the train that the first message says.
     first: usize,
     /// The receive request is in flight, or queued for submission.
@@ -77,16 +77,16 @@ pub(crate) struct UringPath {
     /// Why the path is of no more use, as an error number.
     failure: Option<i32>,
     ring: Ring,
-    memory: ManuallyDrop<Memory>,
+    memory: ManuallyDrop<RingMemory>,
     streams: ManuallyDrop<Option<UringStreams>>,
     socket: Rc<UdpSocket>,
-    family: Family,
-    drops: Drops,
+    family: AddressFamily,
+    drops: KernelDrops,
     waker: Waker,
 }
 
 /// What the kernel holds pointers into.
-struct Memory {
+struct RingMemory {
     outbox: Outbox,
     outgoing: Messages,
     incoming: Slab<libc::msghdr>,
@@ -95,10 +95,11 @@ struct Memory {
 
 impl UringPath {
     /// Opens the path, and has seen the kernel accept its receive.
-    pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &Options) -> io::Result<Self> {
+    pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &SocketOptions) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        let Control { len: control_len, receives_trains } = prepare_control(&*socket, address, options)?;
-        let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
+        let ControlBuffer { len: control_len, receives_trains } =
+            prepare_control(&*socket, address, options)?;
+        let SocketOptions { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
         // One batch is with the caller while the next one arrives.
         let buffers_count = (2 * batch_len).next_power_of_two().clamp(BUFFERS_MIN, Buffers::COUNT_MAX);
         let outgoing = Messages::for_sending(outbox_datagrams);
@@ -120,7 +121,7 @@ impl UringPath {
             ready: VecDeque::with_capacity(buffers_count),
             batch_segments: options.batch_segments,
             receives_trains,
-            plan: Plan::new(outbox_datagrams, options.send_trains && knows_trains(&*socket)),
+            plan: TrainPlan::new(outbox_datagrams, options.send_trains && knows_trains(&*socket)),
             first: 0,
             receiving: false,
             watching: false,
@@ -130,16 +131,16 @@ impl UringPath {
             blocked: Vec::with_capacity(sends_max),
             failure: None,
             ring,
-            memory: ManuallyDrop::new(Memory {
+            memory: ManuallyDrop::new(RingMemory {
                 outbox: Outbox::new(outbox_datagrams, outbox_len),
                 outgoing,
                 incoming: buffers.message(),
                 buffers,
             }),
             streams: ManuallyDrop::new(None),
-            drops: Drops::new(&socket),
+            drops: KernelDrops::new(&socket),
             socket,
-            family: Family::of(address),
+            family: AddressFamily::of(address),
             waker,
         };
         if let Some(options) = &options.streams {
@@ -150,7 +151,7 @@ impl UringPath {
         unsafe { path.memory.buffers.register(&path.ring) }?;
         path.receive();
         path.watch();
-        path.turn(Some(Duration::ZERO), &mut Flushed::default())?;
+        path.turn(Some(Duration::ZERO), &mut FlushReport::default())?;
         match path.failure {
             None => Ok(path),
             Some(error) => Err(explain("multishot receive")(io::Error::from_raw_os_error(error))),
@@ -203,7 +204,7 @@ impl UringPath {
     }
 
     /// Enters the kernel, then looks at what is complete.
-    fn turn(&mut self, patience: Option<Duration>, flushed: &mut Flushed) -> io::Result<()> {
+    fn turn(&mut self, patience: Option<Duration>, flushed: &mut FlushReport) -> io::Result<()> {
         if let Err(error) = self.ring.enter(patience) {
             self.failure = Some(error.raw_os_error().unwrap_or(libc::EIO));
             return Err(error);
@@ -213,7 +214,7 @@ impl UringPath {
     }
 
     /// Looks at what is complete. Does not enter the kernel.
-    fn complete(&mut self, flushed: &mut Flushed) {
+    fn complete(&mut self, flushed: &mut FlushReport) {
         for completion in self.ring.completions() {
             let (result, flags) = (completion.result(), completion.flags());
             match completion.user_data() {
@@ -268,7 +269,7 @@ impl UringPath {
     }
 
     /// Waits until all queued sends are complete; those that would block are sent again for a while.
-    fn finish_sends(&mut self, patience: &mut SendPatience, flushed: &mut Flushed) -> io::Result<()> {
+    fn finish_sends(&mut self, patience: &mut SendPatience, flushed: &mut FlushReport) -> io::Result<()> {
         loop {
             while self.sending > 0 {
                 self.turn(None, flushed)?;
@@ -292,7 +293,7 @@ impl UringPath {
     /// Ends the receive, and with `all` what connections have, and returns whether nothing of it is in flight
     /// any more.
     fn quiesce(&mut self, all: bool) -> bool {
-        let mut unseen = Flushed::default();
+        let mut unseen = FlushReport::default();
         let cancel = opcode::AsyncCancel::new(RECEIVE).build().user_data(CANCEL);
         // SAFETY: It holds no pointer.
         let queued = unsafe { self.ring.submissions().push(&cancel) };
@@ -320,8 +321,8 @@ impl UringPath {
 }
 
 impl Datapath for UringPath {
-    fn kind(&self) -> Kind {
-        Kind::Uring
+    fn kind(&self) -> DatapathKind {
+        DatapathKind::Uring
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -330,7 +331,7 @@ impl Datapath for UringPath {
 
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
         self.give_back();
-        self.complete(&mut Flushed::default());
+        self.complete(&mut FlushReport::default());
         let (mut is_awake, mut patience) = (self.woken, patience);
         if let Some(streams) = self.streams.as_mut() {
             streams.prepare(&mut self.ring);
@@ -346,7 +347,7 @@ impl Datapath for UringPath {
                 patience = patience.min(UNWATCHED_PATIENCE);
             }
             let patience = if is_awake { Duration::ZERO } else { patience };
-            self.turn(Some(patience), &mut Flushed::default())?;
+            self.turn(Some(patience), &mut FlushReport::default())?;
         }
         self.woken = false;
         if let Some(streams) = self.streams.as_mut() {
@@ -374,9 +375,9 @@ impl Datapath for UringPath {
         &mut self.memory.outbox
     }
 
-    fn flush(&mut self) -> io::Result<Flushed> {
+    fn flush(&mut self) -> io::Result<FlushReport> {
         self.check()?;
-        let (mut flushed, mut patience) = (Flushed::default(), SendPatience::default());
+        let (mut flushed, mut patience) = (FlushReport::default(), SendPatience::default());
         // The same turn may then receive.
         self.give_back();
         self.receive();
@@ -384,7 +385,7 @@ impl Datapath for UringPath {
         loop {
             self.first = 0;
             while self.first < self.plan.trains().len() {
-                let Memory { outbox, outgoing, .. } = &mut *self.memory;
+                let RingMemory { outbox, outgoing, .. } = &mut *self.memory;
                 let count = outgoing.load(self.family, outbox, &self.plan, self.first);
                 for i in 0..count {
                     self.send(i);
@@ -430,8 +431,8 @@ impl Datapath for UringPath {
         self.waker.clone()
     }
 
-    fn trains(&self) -> Trains {
-        Trains { received: self.receives_trains, sent: self.plan.sends_trains() }
+    fn trains(&self) -> TrainSupport {
+        TrainSupport { received: self.receives_trains, sent: self.plan.sends_trains() }
     }
 }
 

@@ -23,7 +23,7 @@ use rustix::net::getpeername;
 use super::buffers::Buffers;
 use super::ring::Ring;
 use crate::streams::{
-    ACCEPT_PAUSE, Connections, EVENTS_MAX, Listener, Memory, RawEvent, StreamBatch, StreamInbox,
+    ACCEPT_PAUSE, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamConnections, StreamInbox, StreamMemory,
     StreamOptions, canonical,
 };
 
@@ -52,10 +52,10 @@ pub(super) const COMPLETIONS: usize = 256;
 const GROUP: u16 = 1;
 
 pub(super) struct UringStreams {
-    connections: Connections,
+    connections: StreamConnections,
     listeners: Vec<Listener>,
     events: Vec<RawEvent>,
-    completed: VecDeque<Completed>,
+    completed: VecDeque<CompletedEvent>,
     /// Buffers of the last batch, and such that held nothing of interest.
     lent: Vec<u16>,
     buffers: Buffers,
@@ -63,7 +63,7 @@ pub(super) struct UringStreams {
     in_flight: usize,
 }
 
-enum Completed {
+enum CompletedEvent {
     Accepted(OwnedFd),
     Other { what: u64, result: i32, flags: u32 },
 }
@@ -80,7 +80,7 @@ impl UringStreams {
         // SAFETY: Passed on to the caller.
         unsafe { buffers.register(ring) }?;
         Ok(Self {
-            connections: Connections::new(options.connections_max, true),
+            connections: StreamConnections::new(options.connections_max, true),
             listeners: Vec::new(),
             events: Vec::with_capacity(EVENTS_MAX),
             completed: VecDeque::with_capacity(COMPLETIONS),
@@ -135,12 +135,12 @@ impl UringStreams {
         }
         if what & WHAT == ACCEPT && result >= 0 {
             // SAFETY: The kernel made the file for us, and this is the only place that hears of it.
-            self.completed.push_back(Completed::Accepted(unsafe { OwnedFd::from_raw_fd(result) }));
+            self.completed.push_back(CompletedEvent::Accepted(unsafe { OwnedFd::from_raw_fd(result) }));
             if cqueue::more(flags) {
                 return;
             }
         }
-        self.completed.push_back(Completed::Other { what, result, flags });
+        self.completed.push_back(CompletedEvent::Other { what, result, flags });
     }
 
     /// Forgets the last batch, and asks the kernel what has to be asked now.
@@ -217,12 +217,12 @@ impl UringStreams {
             && let Some(completed) = self.completed.pop_front()
         {
             match completed {
-                Completed::Accepted(socket) => {
+                CompletedEvent::Accepted(socket) => {
                     let peer = getpeername(&socket).ok().flatten();
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).map(canonical);
                     self.events.extend(self.connections.opened(socket, peer));
                 }
-                Completed::Other { what, result, flags } => {
+                CompletedEvent::Other { what, result, flags } => {
                     #[expect(clippy::cast_possible_truncation, reason = "the low half is the place")]
                     let at = what as u32;
                     match what & WHAT {
@@ -256,7 +256,7 @@ impl UringStreams {
     }
 
     /// A request about a connection has ended.
-    fn finished(&mut self, at: u32, bit: u8, act: impl FnOnce(&mut Connections) -> Option<RawEvent>) {
+    fn finished(&mut self, at: u32, bit: u8, act: impl FnOnce(&mut StreamConnections) -> Option<RawEvent>) {
         self.connections.at_mut(at).watched &= !bit;
         let event = act(&mut self.connections);
         self.events.extend(event);
@@ -281,7 +281,7 @@ impl UringStreams {
     }
 }
 
-impl Memory for Buffers {
+impl StreamMemory for Buffers {
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: A buffer that an event of this batch names is in `lent`, and so is ours until `prepare`,
         // which needs the path for itself and forgets the events first.

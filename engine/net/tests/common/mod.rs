@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use handle_net::{Choice, Datagram, Datapath, Options, open};
+use handle_net::{Datagram, Datapath, DatapathChoice, SocketOptions, open};
 
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -15,12 +15,12 @@ pub(crate) const LOOPBACK_V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
-            $(#[test] fn $promise() { super::$promise(handle_net::Choice::Portable) })*
+            $(#[test] fn $promise() { super::$promise(handle_net::DatapathChoice::Portable) })*
         }
         mod uring {
             $(#[test] fn $promise() {
-                match handle_net::open(handle_net::Choice::Uring, &handle_net::Options::new(crate::common::LOOPBACK)) {
-                    Ok(_) => super::$promise(handle_net::Choice::Uring),
+                match handle_net::open(handle_net::DatapathChoice::Uring, &handle_net::SocketOptions::new(crate::common::LOOPBACK)) {
+                    Ok(_) => super::$promise(handle_net::DatapathChoice::Uring),
                     Err(error) => eprintln!("not tested: {error}"),
                 }
             })*
@@ -28,7 +28,7 @@ macro_rules! on_both_paths {
     };
 }
 
-pub(crate) fn path(choice: Choice, options: &Options) -> Box<dyn Datapath> {
+pub(crate) fn path(choice: DatapathChoice, options: &SocketOptions) -> Box<dyn Datapath> {
     open(choice, options).unwrap().path
 }
 

@@ -3,7 +3,7 @@
 //! [`record_from_json`](super::record_from_json) says what is right; a line that this reader does not
 //! like is read again by it, which also makes the error.
 
-use super::value::{Encoded, Format, permissions, ttl_text};
+use super::value::{EncodedReferences, Format, permissions, ttl_text};
 use super::{Json, JsonError, Reading, admin, record_from_json_dated, time};
 use crate::data::Admin;
 use crate::value::{Permissions, Ttl, Value};
@@ -148,7 +148,7 @@ struct ValueLine<'de> {
     permissions: Permissions,
     ttl: Ttl,
     timestamp: Option<u32>,
-    references: Encoded,
+    references: EncodedReferences,
 }
 
 impl ValueLine<'_> {
@@ -195,7 +195,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut index, mut kind, mut data) = (None, None, None);
         let (mut permissions_text, mut ttl, mut timestamp) = (None, None, None);
-        let mut references = Encoded::default();
+        let mut references = EncodedReferences::default();
         while let Some(Text(name)) = map.next_key()? {
             match &*name {
                 "index" => index = Some(map.next_value::<Int>()?.0),
@@ -205,7 +205,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
                 "ttl" => ttl = map.next_value::<Option<TtlLine>>()?,
                 "timestamp" => timestamp = map.next_value::<Option<Text<'_>>>()?,
                 "references" => {
-                    references = Encoded::default();
+                    references = EncodedReferences::default();
                     for reference in map.next_value::<Option<Vec<ReferenceLine<'_>>>>()?.unwrap_or_default() {
                         references.push(&reference.view());
                     }

@@ -51,7 +51,7 @@ pub enum Reading {
 
 /// A record: a handle and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct JsonRecord {
     /// The handle.
     pub handle: Vec<u8>,
     /// The values, in the order given.
@@ -62,7 +62,7 @@ pub struct Record {
 ///
 /// # Errors
 /// When the handle or the values are missing, or a value does not read.
-pub fn record_from_json(json: &Json) -> Result<Record, JsonError> {
+pub fn record_from_json(json: &Json) -> Result<JsonRecord, JsonError> {
     record_from_json_dated(json, 0)
 }
 
@@ -71,12 +71,12 @@ pub fn record_from_json(json: &Json) -> Result<Record, JsonError> {
 ///
 /// # Errors
 /// As for [`record_from_json`].
-pub fn record_from_json_dated(json: &Json, default_timestamp: u32) -> Result<Record, JsonError> {
+pub fn record_from_json_dated(json: &Json, default_timestamp: u32) -> Result<JsonRecord, JsonError> {
     let object = read::object(json)?;
     let handle = read::required(object, "handle", read::string)?.as_bytes().to_vec();
     let value = |json: &Json| value::value_from_json_dated(json, Reading::Documented, default_timestamp);
     let values = read::required(object, "values", |values| read::each(values, value))?;
-    Ok(Record { handle, values })
+    Ok(JsonRecord { handle, values })
 }
 
 /// A record as `{"handle": ..., "values": [...]}`.

@@ -245,21 +245,21 @@ fn server(json: &Json) -> Result<(ServerBuilder, Option<String>)> {
     let public_key = optional(json, "publicKey", public_key)?.unwrap_or_default();
     let interfaces = optional(json, "interfaces", |list| read::each(list, interface))?.unwrap_or_default();
     let (address, host) = match place {
-        Place::Address(address) => (address, None),
-        Place::Host(host) => (Address::UNSPECIFIED, Some(host)),
+        InterfaceHost::Address(address) => (address, None),
+        InterfaceHost::Host(host) => (Address::UNSPECIFIED, Some(host)),
     };
     Ok((ServerBuilder { id, address, public_key, interfaces }, host))
 }
 
-enum Place {
+enum InterfaceHost {
     Address(Address),
     Host(String),
 }
 
-fn address(json: &Json) -> Result<Place> {
+fn address(json: &Json) -> Result<InterfaceHost> {
     let text = read::string(json)?;
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(Place::Address(ip.into()));
+        return Ok(InterfaceHost::Address(ip.into()));
     }
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
@@ -270,7 +270,7 @@ fn address(json: &Json) -> Result<Place> {
     if is_address || name.len() > 253 || !name.split('.').all(is_label) {
         return Err(JsonError::new("neither an address nor a host name"));
     }
-    Ok(Place::Host(name.to_string()))
+    Ok(InterfaceHost::Host(name.to_string()))
 }
 
 /// A key in any of its formats; without a value there is no key, as deployed software writes it.

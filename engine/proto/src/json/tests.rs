@@ -284,7 +284,7 @@ fn private_keys_round_trip() {
 }
 
 /// Reads `line` both ways, which must agree.
-fn both(line: &str) -> Option<Record> {
+fn both(line: &str) -> Option<JsonRecord> {
     let slow = serde_json::from_str(line).ok().and_then(|json: Json| record_from_json(&json).ok());
     let mut values = vec![1, 2];
     let fast = RecordLine::parse(line, &mut values).ok();
@@ -384,7 +384,7 @@ proptest! {
     fn what_is_printed_reads_back(handle: String, values in prop::collection::vec(any_value(), 0..4)) {
         let json = record_to_json(handle.as_bytes(), values.iter().map(ValueBuf::view));
         let record = both(&text(&json)).unwrap();
-        prop_assert_eq!(record, Record { handle: handle.into_bytes(), values });
+        prop_assert_eq!(record, JsonRecord { handle: handle.into_bytes(), values });
     }
 
     #[test]

@@ -98,12 +98,12 @@ pub(super) fn value_from_json_dated(
 
 /// References in wire form.
 #[derive(Default)]
-pub(super) struct Encoded {
+pub(super) struct EncodedReferences {
     count: usize,
     bytes: Vec<u8>,
 }
 
-impl Encoded {
+impl EncodedReferences {
     pub(super) fn push(&mut self, reference: &Reference<'_>) {
         self.count += 1;
         reference.encode(&mut self.bytes);
@@ -114,8 +114,8 @@ impl Encoded {
     }
 }
 
-fn encoded(references: &[Reference<'_>]) -> Encoded {
-    let mut encoded = Encoded::default();
+fn encoded(references: &[Reference<'_>]) -> EncodedReferences {
+    let mut encoded = EncodedReferences::default();
     references.iter().for_each(|reference| encoded.push(reference));
     encoded
 }

@@ -85,12 +85,12 @@ impl<'a> HandleIndexes<'a> {
 
 /// Body of the answer to a creation: the handle that was really created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Created<'a> {
+pub struct CreatedHandle<'a> {
     /// The handle; `None` from old servers, whose body is empty: then it is the requested one.
     pub handle: Option<&'a [u8]>,
 }
 
-impl<'a> Created<'a> {
+impl<'a> CreatedHandle<'a> {
     /// Decodes a body. Bytes after it are ignored, as deployed.
     ///
     /// # Errors
@@ -186,19 +186,19 @@ mod tests {
     #[test]
     fn an_empty_answer_to_a_creation_is_not_an_empty_handle() {
         let mut out = vec![];
-        Created { handle: Some(b"") }.encode(&mut out);
+        CreatedHandle { handle: Some(b"") }.encode(&mut out);
         assert_eq!(out, [0; 4]);
-        assert_eq!(Created::decode(&out), Ok(Created { handle: Some(b"") }));
-        assert_eq!(Created::decode(b""), Ok(Created { handle: None }));
-        refuses_every_truncation(b"\0\0\0\x0410/a", &[0], |bytes| Created::decode(bytes).map(|_| ()));
+        assert_eq!(CreatedHandle::decode(&out), Ok(CreatedHandle { handle: Some(b"") }));
+        assert_eq!(CreatedHandle::decode(b""), Ok(CreatedHandle { handle: None }));
+        refuses_every_truncation(b"\0\0\0\x0410/a", &[0], |bytes| CreatedHandle::decode(bytes).map(|_| ()));
     }
 
     #[test]
     fn a_created_handle_may_be_so_long_and_no_longer() {
         for (len, fits) in [(HANDLE_LEN_MAX, true), (HANDLE_LEN_MAX + 1, false)] {
             let (handle, mut out) = (vec![b'a'; len], vec![]);
-            Created { handle: Some(&handle) }.encode(&mut out);
-            assert_eq!(Created::decode(&out).is_ok(), fits, "{len}");
+            CreatedHandle { handle: Some(&handle) }.encode(&mut out);
+            assert_eq!(CreatedHandle::decode(&out).is_ok(), fits, "{len}");
         }
     }
 }

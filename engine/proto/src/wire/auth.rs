@@ -217,7 +217,7 @@ impl<'a> SecretAnswer<'a> {
 
 /// Body of the request to verify the answer to a challenge. RFC 3652 section 3.5.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verification<'a> {
+pub struct VerificationRequest<'a> {
     /// The identity whose secret is asked about.
     pub identity: Reference<'a>,
     /// The nonce of the challenge.
@@ -229,7 +229,7 @@ pub struct Verification<'a> {
     pub signed_response: &'a [u8],
 }
 
-impl<'a> Verification<'a> {
+impl<'a> VerificationRequest<'a> {
     /// Decodes a body. Bytes after it are ignored, as deployed.
     ///
     /// # Errors
@@ -253,14 +253,14 @@ impl<'a> Verification<'a> {
     }
 }
 
-/// Body of the answer to a [`Verification`].
+/// Body of the answer to a [`VerificationRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct VerificationAnswer {
     /// Whether the answer was right: 1 is yes, everything else is no.
     pub is_valid: bool,
 }
 
-impl Verdict {
+impl VerificationAnswer {
     /// Decodes a body. Bytes after it are ignored, as deployed.
     ///
     /// # Errors
@@ -366,20 +366,20 @@ mod tests {
             let digest = vec![3; len];
             let digest = RequestDigest { algorithm: DigestAlgorithm(algorithm), digest: &digest };
             let request =
-                Verification { identity: IDENTITY, nonce: NONCE, digest, signed_response: b"\x02mac" };
+                VerificationRequest { identity: IDENTITY, nonce: NONCE, digest, signed_response: b"\x02mac" };
             let mut out = vec![];
             request.encode(&mut out);
-            assert_eq!(Verification::decode(&out), Ok(request));
-            refuses_every_truncation(&out, &[], |bytes| Verification::decode(bytes).map(|_| ()));
-            survives_lies(&out, |bytes| Verification::decode(bytes).map(|_| ()));
+            assert_eq!(VerificationRequest::decode(&out), Ok(request));
+            refuses_every_truncation(&out, &[], |bytes| VerificationRequest::decode(bytes).map(|_| ()));
+            survives_lies(&out, |bytes| VerificationRequest::decode(bytes).map(|_| ()));
         }
     }
 
     #[test]
     fn only_one_is_a_yes() {
         for byte in 0..=255 {
-            assert_eq!(Verdict::decode(&[byte]), Ok(Verdict { is_valid: byte == 1 }));
+            assert_eq!(VerificationAnswer::decode(&[byte]), Ok(VerificationAnswer { is_valid: byte == 1 }));
         }
-        assert!(Verdict::decode(b"").is_err());
+        assert!(VerificationAnswer::decode(b"").is_err());
     }
 }

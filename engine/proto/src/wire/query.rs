@@ -67,14 +67,14 @@ impl<'a> Query<'a> {
 
 /// Body of a successful answer to a [`Query`], after the request digest. RFC 3652 section 3.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer<'a> {
+pub struct QueryAnswer<'a> {
     /// The handle, as the client spelt it.
     pub handle: &'a [u8],
     /// The values found.
     pub values: Values<'a>,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> QueryAnswer<'a> {
     /// Decodes a body. Bytes after it are ignored, as deployed.
     ///
     /// # Errors
@@ -126,11 +126,11 @@ mod tests {
         let (mut values, mut out) = (vec![], vec![]);
         let values =
             Values::build([Value::new(1, b"URL", b"http://a"), Value::new(2, b"", b"")], &mut values);
-        let answer = Answer { handle: b"10/a", values };
+        let answer = QueryAnswer { handle: b"10/a", values };
         answer.encode(&mut out);
-        assert_eq!(Answer::decode(&out), Ok(answer));
-        refuses_every_truncation(&out, &[], |bytes| Answer::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| Answer::decode(bytes).map(|_| ()));
+        assert_eq!(QueryAnswer::decode(&out), Ok(answer));
+        refuses_every_truncation(&out, &[], |bytes| QueryAnswer::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| QueryAnswer::decode(bytes).map(|_| ()));
     }
 
     #[test]
@@ -140,9 +140,9 @@ mod tests {
         {
             let (handle, mut storage, mut out) = (vec![b'a'; len], vec![], vec![]);
             let values = Values::build(core::iter::repeat_n(Value::new(1, b"", b""), count), &mut storage);
-            Answer { handle: &handle, values }.encode(&mut out);
+            QueryAnswer { handle: &handle, values }.encode(&mut out);
             let fits = len <= HANDLE_LEN_MAX && count <= VALUES_COUNT_MAX;
-            assert_eq!(Answer::decode(&out).is_ok(), fits, "{len} {count}");
+            assert_eq!(QueryAnswer::decode(&out).is_ok(), fits, "{len} {count}");
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct ReassemblyLimits {
 
 /// Why a fragment was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum FragmentRefusal {
     /// It has no envelope, or says it belongs to a message that is too long.
     Unreadable(DecodeError),
     /// Its number or its length cannot be.
@@ -54,7 +54,7 @@ pub struct ReassemblyCounts {
 
 /// What became of one datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reassembled<'a> {
+pub enum ReassemblyOutcome<'a> {
     /// The datagram is a whole message: not cut at all, or into one fragment.
     Whole(&'a [u8]),
     /// The last missing fragment: the message in its stream form.
@@ -74,7 +74,7 @@ pub enum Reassembled<'a> {
 #[derive(Debug)]
 pub struct Reassembly<S> {
     limits: ReassemblyLimits,
-    pending: BTreeMap<(S, i32), Pending>,
+    pending: BTreeMap<(S, i32), PendingMessage>,
     /// Messages in the order in which they began.
     order: BTreeMap<u64, (S, i32)>,
     begun: u64,
@@ -85,7 +85,7 @@ pub struct Reassembly<S> {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingMessage {
     // As of a message that was never cut.
     envelope: Envelope,
     // The stream form, as far as it has come.
@@ -138,41 +138,48 @@ impl<S: Ord + Copy> Reassembly<S> {
         sender: S,
         datagram: &'a [u8],
         now_ms: u64,
-    ) -> Result<Reassembled<'a>, Refusal> {
+    ) -> Result<ReassemblyOutcome<'a>, FragmentRefusal> {
         let result = self.place(sender, datagram, now_ms);
         match result {
             Ok(_) => {}
-            Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
+            Err(
+                FragmentRefusal::Unreadable(_) | FragmentRefusal::Misfit | FragmentRefusal::Contradiction,
+            ) => {
                 self.counts.refused_malformed += 1;
             }
-            Err(Refusal::NoRoom) => self.counts.refused_full += 1,
+            Err(FragmentRefusal::NoRoom) => self.counts.refused_full += 1,
         }
         result
     }
 
-    fn place<'a>(&mut self, sender: S, datagram: &'a [u8], now_ms: u64) -> Result<Reassembled<'a>, Refusal> {
-        let (envelope, data) = Envelope::split(datagram).map_err(Refusal::Unreadable)?;
+    fn place<'a>(
+        &mut self,
+        sender: S,
+        datagram: &'a [u8],
+        now_ms: u64,
+    ) -> Result<ReassemblyOutcome<'a>, FragmentRefusal> {
+        let (envelope, data) = Envelope::split(datagram).map_err(FragmentRefusal::Unreadable)?;
         if !envelope.flags.has(EnvelopeFlags::TRUNCATED) {
-            return Ok(Reassembled::Whole(datagram));
+            return Ok(ReassemblyOutcome::Whole(datagram));
         }
         let message_len = envelope.message_len as usize;
         let (number, count) = (envelope.sequence as usize, count_of(message_len));
         if number >= count {
-            return Err(Refusal::Misfit);
+            return Err(FragmentRefusal::Misfit);
         }
         let range = range_of(number, message_len);
         if data.len() != range.len() {
-            return Err(Refusal::Misfit);
+            return Err(FragmentRefusal::Misfit);
         }
         if count == 1 {
-            return Ok(Reassembled::Whole(datagram));
+            return Ok(ReassemblyOutcome::Whole(datagram));
         }
         self.expire(now_ms);
         let key = (sender, envelope.request_id);
         if !self.pending.contains_key(&key) {
             self.make_room(sender, message_len)?;
             let expires_ms = now_ms.saturating_add(self.limits.age_ms_max);
-            let pending = Pending::new(&envelope, count, expires_ms, self.begun);
+            let pending = PendingMessage::new(&envelope, count, expires_ms, self.begun);
             self.order.insert(self.begun, key);
             self.begun += 1;
             self.earliest_expiry_ms = self.earliest_expiry_ms.min(pending.expires_ms);
@@ -181,25 +188,25 @@ impl<S: Ord + Copy> Reassembly<S> {
         }
         let pending = self.pending.get_mut(&key).expect("just put there");
         if pending.envelope != uncut(&envelope) {
-            return Err(Refusal::Contradiction);
+            return Err(FragmentRefusal::Contradiction);
         }
         if !pending.put(number, range, data) {
             self.counts.repeated += 1;
         }
         if pending.missing_count > 0 {
-            return Ok(Reassembled::Incomplete);
+            return Ok(ReassemblyOutcome::Incomplete);
         }
         self.counts.completed += 1;
         let message = self.remove(key).map(|pending| pending.message);
-        Ok(Reassembled::Complete(message.expect("just completed")))
+        Ok(ReassemblyOutcome::Complete(message.expect("just completed")))
     }
 
     /// Gives up older messages until there is room for one of `message_len` bytes of `sender`.
-    fn make_room(&mut self, sender: S, message_len: usize) -> Result<(), Refusal> {
+    fn make_room(&mut self, sender: S, message_len: usize) -> Result<(), FragmentRefusal> {
         let ReassemblyLimits { messages_max, messages_per_sender_max, bytes_max, .. } = self.limits;
         // What is announced counts, not what has come: that much memory is taken.
         if messages_max == 0 || messages_per_sender_max == 0 || message_len > bytes_max {
-            return Err(Refusal::NoRoom);
+            return Err(FragmentRefusal::NoRoom);
         }
         loop {
             let of_sender = self.pending.range((sender, i32::MIN)..=(sender, i32::MAX));
@@ -220,7 +227,7 @@ impl<S: Ord + Copy> Reassembly<S> {
         }
     }
 
-    fn remove(&mut self, key: (S, i32)) -> Option<Pending> {
+    fn remove(&mut self, key: (S, i32)) -> Option<PendingMessage> {
         let pending = self.pending.remove(&key)?;
         self.order.remove(&pending.number);
         self.bytes -= pending.envelope.message_len as usize;
@@ -266,7 +273,7 @@ impl<S: Ord + Copy> Reassembly<S> {
     }
 }
 
-impl Pending {
+impl PendingMessage {
     fn new(envelope: &Envelope, fragments_count: usize, expires_ms: u64, number: u64) -> Self {
         let envelope = uncut(envelope);
         let mut message = vec![0; Envelope::LEN + envelope.message_len as usize];
@@ -332,9 +339,9 @@ mod tests {
             let mut whole = None;
             for at in order.iter().map(|index| index.index(datagrams.len())).chain(all) {
                 match table.accept(1, &datagrams[at], 0).unwrap() {
-                    Reassembled::Whole(bytes) => whole = Some(bytes.to_vec()),
-                    Reassembled::Complete(bytes) => whole = Some(bytes),
-                    Reassembled::Incomplete => continue,
+                    ReassemblyOutcome::Whole(bytes) => whole = Some(bytes.to_vec()),
+                    ReassemblyOutcome::Complete(bytes) => whole = Some(bytes),
+                    ReassemblyOutcome::Incomplete => continue,
                 }
                 break;
             }
@@ -351,9 +358,9 @@ mod tests {
         let datagrams = datagrams(&message);
         let (last, others) = datagrams.split_first().unwrap();
         for datagram in others.iter().rev() {
-            assert_eq!(table.accept(1, datagram, 0), Ok(Reassembled::Incomplete));
+            assert_eq!(table.accept(1, datagram, 0), Ok(ReassemblyOutcome::Incomplete));
         }
-        assert_eq!(table.accept(1, last, 0), Ok(Reassembled::Complete(message)));
+        assert_eq!(table.accept(1, last, 0), Ok(ReassemblyOutcome::Complete(message)));
         assert_eq!(table.counts().completed, 1);
     }
 
@@ -362,7 +369,7 @@ mod tests {
         let mut datagram = message(7, 40);
         datagram[2] |= EnvelopeFlags::TRUNCATED.0;
         let mut table = Reassembly::new(ReassemblyLimits { messages_max: 0, ..LIMITS });
-        assert_eq!(table.accept(1, &datagram, 0), Ok(Reassembled::Whole(&datagram[..])));
+        assert_eq!(table.accept(1, &datagram, 0), Ok(ReassemblyOutcome::Whole(&datagram[..])));
         for len in 0..datagram.len() {
             assert!(table.accept(1, &datagram[..len], 0).is_err(), "cut to {len}");
         }
@@ -378,13 +385,13 @@ mod tests {
             edit(&mut datagram);
             table.accept(1, &datagram, 0).unwrap_err()
         };
-        assert_eq!(refused(|it| it.push(0)), Refusal::Misfit);
-        assert_eq!(refused(|it| it.truncate(511)), Refusal::Misfit);
-        assert_eq!(refused(|it| it[15] = 2), Refusal::Misfit, "492 bytes are not the last");
-        assert_eq!(refused(|it| it[15] = 3), Refusal::Misfit, "there is no such fragment");
-        assert_eq!(refused(|it| it[12] = 0xff), Refusal::Misfit);
-        assert!(matches!(refused(|it| it[16] = 0x80), Refusal::Unreadable(_)));
-        assert!(matches!(refused(|it| it.truncate(19)), Refusal::Unreadable(_)));
+        assert_eq!(refused(|it| it.push(0)), FragmentRefusal::Misfit);
+        assert_eq!(refused(|it| it.truncate(511)), FragmentRefusal::Misfit);
+        assert_eq!(refused(|it| it[15] = 2), FragmentRefusal::Misfit, "492 bytes are not the last");
+        assert_eq!(refused(|it| it[15] = 3), FragmentRefusal::Misfit, "there is no such fragment");
+        assert_eq!(refused(|it| it[12] = 0xff), FragmentRefusal::Misfit);
+        assert!(matches!(refused(|it| it[16] = 0x80), FragmentRefusal::Unreadable(_)));
+        assert!(matches!(refused(|it| it.truncate(19)), FragmentRefusal::Unreadable(_)));
         assert!(table.is_empty());
     }
 
@@ -396,11 +403,11 @@ mod tests {
         table.accept(1, &datagrams[0], 0).unwrap();
         let mut other = datagrams[1].clone();
         other[7] = 1;
-        assert_eq!(table.accept(1, &other, 0), Err(Refusal::Contradiction), "another session");
+        assert_eq!(table.accept(1, &other, 0), Err(FragmentRefusal::Contradiction), "another session");
         let other = &self::datagrams(&message(7, 1001))[1];
-        assert_eq!(table.accept(1, other, 0), Err(Refusal::Contradiction), "another length");
+        assert_eq!(table.accept(1, other, 0), Err(FragmentRefusal::Contradiction), "another length");
         table.accept(1, &datagrams[1], 0).unwrap();
-        assert_eq!(table.accept(1, &datagrams[2], 0), Ok(Reassembled::Complete(original)));
+        assert_eq!(table.accept(1, &datagrams[2], 0), Ok(ReassemblyOutcome::Complete(original)));
     }
 
     #[test]
@@ -408,9 +415,9 @@ mod tests {
         let (one, two) = (message(7, 600), message(8, 600));
         let mut table = Reassembly::new(LIMITS);
         table.accept(1, &datagrams(&one)[0], 0).unwrap();
-        assert_eq!(table.accept(1, &datagrams(&two)[1], 0), Ok(Reassembled::Incomplete));
-        assert_eq!(table.accept(2, &datagrams(&one)[1], 0), Ok(Reassembled::Incomplete));
-        assert_eq!(table.accept(1, &datagrams(&one)[1], 0), Ok(Reassembled::Complete(one)));
+        assert_eq!(table.accept(1, &datagrams(&two)[1], 0), Ok(ReassemblyOutcome::Incomplete));
+        assert_eq!(table.accept(2, &datagrams(&one)[1], 0), Ok(ReassemblyOutcome::Incomplete));
+        assert_eq!(table.accept(1, &datagrams(&one)[1], 0), Ok(ReassemblyOutcome::Complete(one)));
         assert_eq!(table.len(), 2);
     }
 
@@ -432,14 +439,14 @@ mod tests {
         assert!(!has(&table, (1, 1)), "and for its bytes");
         assert_eq!((table.len(), table.bytes, table.counts().displaced), (4, 4096, 3));
         // What has a place is still served.
-        assert_eq!(table.accept(1, &datagrams(&message(3, 1000))[1], 0), Ok(Reassembled::Incomplete));
-        assert_eq!(table.accept(2, &first(5, 4097), 0), Err(Refusal::NoRoom), "alone too long");
+        assert_eq!(table.accept(1, &datagrams(&message(3, 1000))[1], 0), Ok(ReassemblyOutcome::Incomplete));
+        assert_eq!(table.accept(2, &first(5, 4097), 0), Err(FragmentRefusal::NoRoom), "alone too long");
         for limits in [
             ReassemblyLimits { messages_max: 0, ..LIMITS },
             ReassemblyLimits { messages_per_sender_max: 0, ..LIMITS },
         ] {
             let mut none = Reassembly::new(limits);
-            assert_eq!(none.accept(1, &first(0, 1000), 0), Err(Refusal::NoRoom));
+            assert_eq!(none.accept(1, &first(0, 1000), 0), Err(FragmentRefusal::NoRoom));
             assert_eq!(none.counts().refused_full, 1);
         }
         table.expire(u64::MAX);
@@ -456,9 +463,9 @@ mod tests {
         table.expire(5_099);
         assert_eq!(table.len(), 1);
         // At its hour the first message makes room, and its late fragment begins another.
-        assert_eq!(table.accept(1, &datagrams[1], 5_100), Ok(Reassembled::Incomplete));
+        assert_eq!(table.accept(1, &datagrams[1], 5_100), Ok(ReassemblyOutcome::Incomplete));
         assert_eq!((table.len(), table.counts().expired), (1, 1));
-        assert_eq!(table.accept(1, &datagrams[1], 5_101), Ok(Reassembled::Incomplete));
+        assert_eq!(table.accept(1, &datagrams[1], 5_101), Ok(ReassemblyOutcome::Incomplete));
         assert_eq!(table.counts().repeated, 1);
         table.expire(10_100);
         assert_eq!((table.len(), table.bytes, table.next_expiry_ms()), (0, 0, None));

@@ -1,7 +1,7 @@
 //! Every request, by its operation code.
 
 use super::admin::{HandleBody, HandleIndexes, HandleValues};
-use super::auth::{ChallengeAnswer, Verification};
+use super::auth::{ChallengeAnswer, VerificationRequest};
 use super::query::Query;
 use super::replication::{DumpHandles, RetrieveTransactions};
 use super::session::{ExchangedKey, SessionSetup};
@@ -31,7 +31,7 @@ pub enum Request<'a> {
     /// Answer to a challenge.
     AnswerChallenge(ChallengeAnswer<'a>),
     /// Ask whether an answer to a challenge is right.
-    VerifyChallenge(Verification<'a>),
+    VerifyChallenge(VerificationRequest<'a>),
     /// Take a prefix into the server's care.
     HomeNa(HandleBody<'a>),
     /// Release a prefix.
@@ -72,7 +72,7 @@ impl<'a> Request<'a> {
             OpCode::MODIFY_VALUE => Self::ModifyValue(HandleValues::decode(body)?),
             OpCode::LIST_HANDLES => Self::ListHandles(HandleBody::decode(body)?),
             OpCode::RESPONSE_TO_CHALLENGE => Self::AnswerChallenge(ChallengeAnswer::decode(body)?),
-            OpCode::VERIFY_CHALLENGE => Self::VerifyChallenge(Verification::decode(body)?),
+            OpCode::VERIFY_CHALLENGE => Self::VerifyChallenge(VerificationRequest::decode(body)?),
             OpCode::HOME_NA => Self::HomeNa(HandleBody::decode(body)?),
             OpCode::UNHOME_NA => Self::UnhomeNa(HandleBody::decode(body)?),
             OpCode::LIST_HOMED_NAS => Self::ListHomedNas(HandleBody::decode(body)?),

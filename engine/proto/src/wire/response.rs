@@ -1,12 +1,12 @@
 //! Every response, by its response code and operation code.
 
-use super::admin::{Created, Listing};
-use super::auth::{Challenge, Verdict};
+use super::admin::{CreatedHandle, Listing};
+use super::auth::{Challenge, VerificationAnswer};
 use super::cursor::Cursor;
 use super::digest::RequestDigest;
 use super::failure::Failure;
 use super::header::Header;
-use super::query::Answer;
+use super::query::QueryAnswer;
 use super::referral::Referral;
 use super::replication::{NextTransaction, TransactionsFollow};
 use super::session::SessionAnswer;
@@ -18,17 +18,17 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
     /// The values asked for.
-    Answer(Answer<'a>),
+    Answer(QueryAnswer<'a>),
     /// The site record of the server, to the end of the body.
     SiteInfo(&'a [u8]),
     /// The handle that was created.
-    Created(Created<'a>),
+    Created(CreatedHandle<'a>),
     /// Done; there is nothing more to say.
     Done,
     /// A part of a listing.
     Listing(Listing<'a>),
     /// Whether the answer to a challenge is right.
-    Verdict(Verdict),
+    Verdict(VerificationAnswer),
     /// The session is established, or its key can be agreed on.
     Session(SessionAnswer<'a>),
     /// The next transaction number.
@@ -117,11 +117,11 @@ impl<'a> Response<'a> {
 
     fn decode_success(op_code: OpCode, body: &'a [u8]) -> Result<Self, DecodeError> {
         Ok(match op_code {
-            OpCode::RESOLUTION => Self::Answer(Answer::decode(body)?),
+            OpCode::RESOLUTION => Self::Answer(QueryAnswer::decode(body)?),
             OpCode::GET_SITE_INFO => Self::SiteInfo(body),
-            OpCode::CREATE_HANDLE => Self::Created(Created::decode(body)?),
+            OpCode::CREATE_HANDLE => Self::Created(CreatedHandle::decode(body)?),
             OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS => Self::Listing(Listing::decode(body)?),
-            OpCode::VERIFY_CHALLENGE => Self::Verdict(Verdict::decode(body)?),
+            OpCode::VERIFY_CHALLENGE => Self::Verdict(VerificationAnswer::decode(body)?),
             OpCode::SESSION_SETUP => Self::Session(SessionAnswer::decode(body)?),
             OpCode::GET_NEXT_TXN_ID => Self::NextTransaction(NextTransaction::decode(body)?),
             OpCode::RETRIEVE_TXN_LOG => Self::TransactionsFollow(TransactionsFollow::decode(body)?),

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 /// What stands at the front of some bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Front<'a> {
+pub enum StreamFront<'a> {
     /// A whole message, envelope first, and what follows it.
     Message(&'a [u8], &'a [u8]),
     /// A part of one: so many bytes more are needed at least.
@@ -17,9 +17,9 @@ pub enum Front<'a> {
 ///
 /// # Errors
 /// As soon as the envelope shows that the message is too long.
-pub fn split(bytes: &[u8], message_len_max: u32) -> Result<Front<'_>, DecodeError> {
+pub fn split(bytes: &[u8], message_len_max: u32) -> Result<StreamFront<'_>, DecodeError> {
     if bytes.len() < Envelope::LEN {
-        return Ok(Front::Needs(Envelope::LEN - bytes.len()));
+        return Ok(StreamFront::Needs(Envelope::LEN - bytes.len()));
     }
     let (envelope, rest) = Envelope::split(bytes)?;
     if envelope.message_len > message_len_max {
@@ -27,8 +27,8 @@ pub fn split(bytes: &[u8], message_len_max: u32) -> Result<Front<'_>, DecodeErro
     }
     let message_len = envelope.message_len as usize;
     Ok(match bytes.split_at_checked(Envelope::LEN + message_len) {
-        Some((message, after)) => Front::Message(message, after),
-        None => Front::Needs(message_len - rest.len()),
+        Some((message, after)) => StreamFront::Message(message, after),
+        None => StreamFront::Needs(message_len - rest.len()),
     })
 }
 
@@ -37,7 +37,7 @@ pub fn split(bytes: &[u8], message_len_max: u32) -> Result<Front<'_>, DecodeErro
 /// Keeps at most one message, and of it only what has come: a length that lies costs nothing.
 #[derive(Debug)]
 pub struct Stream {
-    kept: Vec<u8>,
+    buffer: Vec<u8>,
     // The kept bytes were a whole message, which the caller has seen.
     is_done: bool,
     message_len_max: u32,
@@ -47,7 +47,7 @@ impl Stream {
     /// A stream of messages with at most `message_len_max` bytes after their envelopes.
     #[must_use]
     pub const fn new(message_len_max: u32) -> Self {
-        Self { kept: Vec::new(), is_done: false, message_len_max }
+        Self { buffer: Vec::new(), is_done: false, message_len_max }
     }
 
     /// Takes bytes from the front of `bytes`, up to the end of one message: how many, and the message if
@@ -60,27 +60,27 @@ impl Stream {
     /// When a message is too long; the stream cannot be read on.
     pub fn feed<'a>(&'a mut self, bytes: &'a [u8]) -> Result<(usize, Option<&'a [u8]>), DecodeError> {
         if self.is_done {
-            self.kept.clear();
+            self.buffer.clear();
             self.is_done = false;
         }
-        if self.kept.is_empty()
-            && let Front::Message(message, _) = split(bytes, self.message_len_max)?
+        if self.buffer.is_empty()
+            && let StreamFront::Message(message, _) = split(bytes, self.message_len_max)?
         {
             return Ok((message.len(), Some(message)));
         }
         let mut taken = 0;
         // Twice at most: first the envelope, then what it announces.
-        while let Front::Needs(needed) = split(&self.kept, self.message_len_max)? {
+        while let StreamFront::Needs(needed) = split(&self.buffer, self.message_len_max)? {
             let more = &bytes[taken..];
             let more = &more[..needed.min(more.len())];
             if more.is_empty() {
                 return Ok((taken, None));
             }
-            self.kept.extend_from_slice(more);
+            self.buffer.extend_from_slice(more);
             taken += more.len();
         }
         self.is_done = true;
-        Ok((taken, Some(&self.kept)))
+        Ok((taken, Some(&self.buffer)))
     }
 
     /// Bytes needed at least before there is a message again.
@@ -89,7 +89,7 @@ impl Stream {
         match self.pending() {
             [] => Envelope::LEN,
             kept => match split(kept, self.message_len_max) {
-                Ok(Front::Needs(needed)) => needed,
+                Ok(StreamFront::Needs(needed)) => needed,
                 _ => 0,
             },
         }
@@ -98,7 +98,7 @@ impl Stream {
     /// The message that has begun, as far as it has come.
     #[must_use]
     pub fn pending(&self) -> &[u8] {
-        if self.is_done { &[] } else { &self.kept }
+        if self.is_done { &[] } else { &self.buffer }
     }
 
     /// Checks, when the other side has closed, that it did so between two messages.
@@ -192,6 +192,6 @@ mod tests {
         let mut stream = Stream::new(MESSAGE_LEN_MAX);
         bytes[16..].copy_from_slice(&MESSAGE_LEN_MAX.to_be_bytes());
         assert_eq!(stream.feed(&bytes), Ok((20, None)));
-        assert!(stream.kept.capacity() < 1024, "{}", stream.kept.capacity());
+        assert!(stream.buffer.capacity() < 1024, "{}", stream.buffer.capacity());
     }
 }

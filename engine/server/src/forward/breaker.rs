@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 /// Lets requests through until one takes too long; from then on, after a rest each, one at a time, until one is answered.
 /// So a process that hangs holds up what is forwarded at that moment and nothing else.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub(crate) struct CircuitBreaker {
     rest: Duration,
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BreakerState {
     /// Since a request took too long: when the next one may be tried.
     not_before: Option<Instant>,
     /// Whether it is being tried.
     is_trying: bool,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     pub(crate) fn new(rest: Duration) -> Self {
         Self { rest, state: Mutex::default() }
     }
@@ -39,17 +39,17 @@ impl Breaker {
 
     /// A request was answered.
     pub(crate) fn answered(&self) {
-        *self.state() = State::default();
+        *self.state() = BreakerState::default();
     }
 
     /// A request took too long.
     pub(crate) fn took_too_long(&self, now: Instant) {
-        *self.state() = State { not_before: Some(now + self.rest), is_trying: false };
+        *self.state() = BreakerState { not_before: Some(now + self.rest), is_trying: false };
     }
 
     /// Nobody was there to take too long.
     pub(crate) fn not_there(&self) {
-        *self.state() = State::default();
+        *self.state() = BreakerState::default();
     }
 
     /// Whether it rests.
@@ -57,7 +57,7 @@ impl Breaker {
         self.state().not_before.is_some()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn after_a_long_wait_one_at_a_time_is_tried() {
-        let (breaker, start) = (Breaker::new(Duration::from_secs(5)), Instant::now());
+        let (breaker, start) = (CircuitBreaker::new(Duration::from_secs(5)), Instant::now());
         let at = |s| start + Duration::from_secs(s);
         assert!(breaker.admits(at(0)) && breaker.admits(at(0)));
         breaker.took_too_long(at(10));

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The places of requests that are forwarded or wait for that. Only threads that stand back behind the workers lock it.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ForwardPlaces {
     all_max: usize,
     per_source_max: usize,
     per_network_max: usize,
@@ -27,7 +27,7 @@ struct TakenPlaces {
 
 /// The place of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ForwardPlace {
     source: IpAddr,
     network: IpAddr,
     is_datagram: bool,
@@ -43,7 +43,7 @@ pub(crate) enum NoPlace {
     OfSource,
 }
 
-impl Places {
+impl ForwardPlaces {
     /// As many as `config` says, but never more than half of the `jobs_count` jobs of the slow path.
     pub(crate) fn new(config: &ForwardConfig, jobs_count: usize) -> Self {
         let all_max = config.queue_requests.min(jobs_count.div_ceil(2));
@@ -61,7 +61,7 @@ impl Places {
     ///
     /// # Errors
     /// When there is none.
-    pub(crate) fn enter(&self, ip: IpAddr, is_datagram: bool) -> Result<Place, NoPlace> {
+    pub(crate) fn enter(&self, ip: IpAddr, is_datagram: bool) -> Result<ForwardPlace, NoPlace> {
         let (source, network) = (masked(ip, 32, 64), masked(ip, 24, 48));
         let mut taken = self.taken();
         if taken.all >= self.all_max || is_datagram && taken.datagrams >= self.datagrams_max {
@@ -77,11 +77,11 @@ impl Places {
         taken.datagrams += usize::from(is_datagram);
         *taken.of_source.entry(source).or_default() += 1;
         *taken.of_network.entry(network).or_default() += 1;
-        Ok(Place { source, network, is_datagram, is_listing: false })
+        Ok(ForwardPlace { source, network, is_datagram, is_listing: false })
     }
 
     /// Notes that the request of `place` has become a listing; false when there are as many as may be.
-    pub(crate) fn begin_listing(&self, place: &mut Place) -> bool {
+    pub(crate) fn begin_listing(&self, place: &mut ForwardPlace) -> bool {
         let mut taken = self.taken();
         if place.is_listing {
             return true;
@@ -92,7 +92,7 @@ impl Places {
     }
 
     /// Gives a place back.
-    pub(crate) fn leave(&self, place: Place) {
+    pub(crate) fn leave(&self, place: ForwardPlace) {
         let mut taken = self.taken();
         let taken = &mut *taken;
         taken.all -= 1;
@@ -135,7 +135,7 @@ fn masked(ip: IpAddr, v4_bits: u32, v6_bits: u32) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn places() -> Places {
+    fn places() -> ForwardPlaces {
         let config = ForwardConfig {
             queue_requests: 16,
             requests_per_source: 2,
@@ -143,7 +143,7 @@ mod tests {
             listings: 1,
             ..ForwardConfig::default()
         };
-        Places::new(&config, 1000)
+        ForwardPlaces::new(&config, 1000)
     }
 
     fn v6(network: u16, subnet: u16, host: u16) -> IpAddr {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_slow_path_keeps_half_of_its_jobs() {
-        let places = Places::new(&ForwardConfig::default(), 4);
+        let places = ForwardPlaces::new(&ForwardConfig::default(), 4);
         places.enter([192, 0, 2, 1].into(), false).unwrap();
         places.enter([198, 51, 100, 1].into(), false).unwrap();
         assert_eq!(places.enter([203, 0, 113, 1].into(), false), Err(NoPlace::Full));

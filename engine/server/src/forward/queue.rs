@@ -1,7 +1,7 @@
 //! Requests on their way to `handle-admin`. Their number is bounded by their places.
 
-use super::Forwarding;
-use crate::slow::queue::Job;
+use super::ForwardState;
+use crate::slow::queue::SlowJob;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError, TryLockError};
 
@@ -9,9 +9,9 @@ use std::sync::{Condvar, Mutex, PoisonError, TryLockError};
 #[derive(Debug)]
 pub(crate) enum ForwardItem {
     /// Forward this request, or ask for the next part of its listing.
-    Job(Box<Job>),
+    Job(Box<SlowJob>),
     /// End this listing: nobody reads it any more.
-    End(Box<Forwarding>),
+    End(Box<ForwardState>),
 }
 
 /// Items in their order.

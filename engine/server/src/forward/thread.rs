@@ -1,15 +1,15 @@
 //! A thread that forwards requests and waits for their answers.
 
 use super::queue::ForwardItem;
-use super::{Forward, Forwarding, Stage};
+use super::{ForwardStage, ForwardState, Forwarder};
 use crate::sessions::sealer::each_datagram_part;
 use crate::slow::SlowPath;
-use crate::slow::queue::Job;
+use crate::slow::queue::SlowJob;
 use handle_proto::ResponseCode;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
-use handle_resolver::Refused;
-use handle_sessions::forward::{ANSWER_LEN_MAX, Forwarded, ForwardedAnswer};
+use handle_resolver::RefusalReason;
+use handle_sessions::forward::{ANSWER_LEN_MAX, ForwardFrame, ForwardedAnswer};
 use handle_sessions::link::{connect, is_too_slow};
 use handle_sessions::protocol::{frame_buffer, receive, send};
 use std::io::{self, Write as _};
@@ -65,7 +65,7 @@ impl ForwardThread {
             let step = AssertUnwindSafe(|| self.answer(forward, &mut job, &mut forwarding));
             if catch_unwind(step).is_err() {
                 job.answer.clear();
-                forwarding.stage = Stage::Over;
+                forwarding.stage = ForwardStage::Over;
                 forward.counts.failed();
                 forward.breaker.not_there();
                 self.lane = None;
@@ -79,7 +79,7 @@ impl ForwardThread {
     }
 
     /// Has the answer, or its next part, in `job`.
-    fn answer(&mut self, forward: &Forward, job: &mut Job, forwarding: &mut Forwarding) {
+    fn answer(&mut self, forward: &Forwarder, job: &mut SlowJob, forwarding: &mut ForwardState) {
         job.answer.clear();
         let failed = match self.exchange(forward, job, forwarding) {
             Ok(()) => return,
@@ -99,22 +99,22 @@ impl ForwardThread {
                 tracing::debug!(%error, "a request could not be forwarded to handle-admin");
             }
         }
-        forwarding.stage = Stage::Over;
+        forwarding.stage = ForwardStage::Over;
         if forwarding.signs {
             self.path.sign_late(&mut forwarding.busy);
         }
-        (job.code, job.refused) = (ResponseCode::SERVER_BUSY, Some(Refused::Busy));
+        (job.code, job.refused) = (ResponseCode::SERVER_BUSY, Some(RefusalReason::Busy));
         put(job, &forwarding.busy);
     }
 
     fn exchange(
         &mut self,
-        forward: &Forward,
-        job: &mut Job,
-        forwarding: &mut Forwarding,
+        forward: &Forwarder,
+        job: &mut SlowJob,
+        forwarding: &mut ForwardState,
     ) -> Result<(), NotForwarded> {
-        let lane = match std::mem::replace(&mut forwarding.stage, Stage::Over) {
-            Stage::Request(frame) => {
+        let lane = match std::mem::replace(&mut forwarding.stage, ForwardStage::Over) {
+            ForwardStage::Request(frame) => {
                 if !forward.breaker.admits(Instant::now()) {
                     return Err(NotForwarded::Rested);
                 }
@@ -122,12 +122,12 @@ impl ForwardThread {
                 forward.breaker.answered();
                 lane
             }
-            Stage::Listing(mut lane) => {
-                send(&mut lane, &mut self.buffer, 1, Forwarded::encode_next)?;
+            ForwardStage::Listing(mut lane) => {
+                send(&mut lane, &mut self.buffer, 1, ForwardFrame::encode_next)?;
                 receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
                 lane
             }
-            Stage::Over => return Ok(()),
+            ForwardStage::Over => return Ok(()),
         };
         let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "an answer of another version");
         match ForwardedAnswer::decode(&self.buffer).ok_or_else(unreadable)? {
@@ -145,14 +145,14 @@ impl ForwardThread {
             ForwardedAnswer::Part(messages) => {
                 (job.code, job.refused) = (code_of(messages), None);
                 put(job, messages);
-                forwarding.stage = Stage::Listing(lane);
+                forwarding.stage = ForwardStage::Listing(lane);
             }
         }
         Ok(())
     }
 
     /// Sends a request and receives the first answer to it; the connection that it came over.
-    fn begin(&mut self, forward: &Forward, frame: &[u8]) -> io::Result<UnixStream> {
+    fn begin(&mut self, forward: &Forwarder, frame: &[u8]) -> io::Result<UnixStream> {
         if let Some(lane) = self.lane.take() {
             match self.begin_on(lane, frame) {
                 // The other process may have been started anew since. Its challenges are gone with it, so that nothing
@@ -173,7 +173,7 @@ impl ForwardThread {
 }
 
 /// Makes `messages` the answer of `job`, as it goes to the network.
-fn put(job: &mut Job, messages: &[u8]) {
+fn put(job: &mut SlowJob, messages: &[u8]) {
     match job.route.is_datagram() {
         true => each_datagram_part(messages, |part| job.answer.extend_from_slice(part)),
         false => job.answer.extend_from_slice(messages),

@@ -1,6 +1,6 @@
 //! One HTTP connection: read a head, write a response, and close so that the response arrives.
 
-use super::http::{self, BadRequest, Response};
+use super::http::{self, BadRequest, HttpResponse};
 use rustix::event::PollFlags;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -11,14 +11,14 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// A client, from its first byte to its last.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     stream: TcpStream,
-    doing: Doing,
+    doing: ConnectionPhase,
     deadline: Instant,
 }
 
 #[derive(Debug)]
-enum Doing {
+enum ConnectionPhase {
     /// The head of the request, as far as it is there.
     Reading(Vec<u8>),
     /// The response, and how much of it is sent.
@@ -30,7 +30,7 @@ enum Doing {
 
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum HttpStep {
     /// It goes on.
     Open,
     /// It is over, and was answered.
@@ -39,11 +39,11 @@ pub(super) enum Step {
     Abandoned,
 }
 
-impl Connection {
+impl HttpConnection {
     /// A connection that was accepted, and must be over by `deadline`.
     pub(super) fn new(stream: TcpStream, deadline: Instant) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, doing: Doing::Reading(Vec::new()), deadline })
+        Ok(Self { stream, doing: ConnectionPhase::Reading(Vec::new()), deadline })
     }
 
     pub(super) const fn stream(&self) -> &TcpStream {
@@ -58,8 +58,8 @@ impl Connection {
     /// What it waits for.
     pub(super) const fn waits_for(&self) -> PollFlags {
         match self.doing {
-            Doing::Writing(..) => PollFlags::OUT,
-            Doing::Reading(_) | Doing::Closing => PollFlags::IN,
+            ConnectionPhase::Writing(..) => PollFlags::OUT,
+            ConnectionPhase::Reading(_) | ConnectionPhase::Closing => PollFlags::IN,
         }
     }
 
@@ -68,42 +68,42 @@ impl Connection {
         &mut self,
         now: Instant,
         head_len_max: usize,
-        respond: impl FnOnce(Result<http::Request<'_>, BadRequest>) -> Response,
-    ) -> Step {
-        if let Doing::Reading(head) = &mut self.doing {
+        respond: impl FnOnce(Result<http::HttpRequest<'_>, BadRequest>) -> HttpResponse,
+    ) -> HttpStep {
+        if let ConnectionPhase::Reading(head) = &mut self.doing {
             match read_head(&mut self.stream, head, head_len_max) {
-                Ok(false) if now < self.deadline => return Step::Open,
+                Ok(false) if now < self.deadline => return HttpStep::Open,
                 Ok(true) => {}
-                Ok(false) | Err(_) => return Step::Abandoned,
+                Ok(false) | Err(_) => return HttpStep::Abandoned,
             }
             let (response, is_head) = match http::parse(head, head_len_max) {
                 Ok(Some(request)) => (respond(Ok(request)), request.is_head),
-                Ok(None) => return Step::Open,
+                Ok(None) => return HttpStep::Open,
                 Err(bad) => (respond(Err(bad)), false),
             };
-            self.doing = Doing::Writing(response.to_bytes(is_head), 0);
+            self.doing = ConnectionPhase::Writing(response.to_bytes(is_head), 0);
         }
-        if let Doing::Writing(bytes, at) = &mut self.doing {
+        if let ConnectionPhase::Writing(bytes, at) = &mut self.doing {
             while *at < bytes.len() {
                 match self.stream.write(&bytes[*at..]) {
-                    Ok(0) => return Step::Abandoned,
+                    Ok(0) => return HttpStep::Abandoned,
                     Ok(len) => *at += len,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock && now < self.deadline => {
-                        return Step::Open;
+                        return HttpStep::Open;
                     }
-                    Err(_) => return Step::Abandoned,
+                    Err(_) => return HttpStep::Abandoned,
                 }
             }
             if self.stream.shutdown(Shutdown::Write).is_err() {
-                return Step::Done;
+                return HttpStep::Done;
             }
-            self.doing = Doing::Closing;
+            self.doing = ConnectionPhase::Closing;
             self.deadline = self.deadline.min(now + LINGER);
         }
         match self.throw_away() {
-            true if now < self.deadline => Step::Open,
-            _ => Step::Done,
+            true if now < self.deadline => HttpStep::Open,
+            _ => HttpStep::Done,
         }
     }
 

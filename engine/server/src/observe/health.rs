@@ -1,12 +1,12 @@
 //! Whether the server is alive, and whether it should get requests.
 
-use crate::counters::Shards;
-use crate::server::Shared;
+use crate::counters::CounterShards;
+use crate::server::ServerState;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{Context, Outcome, Refused, answer_message};
+use handle_resolver::{AnswerContext, AnswerOutcome, RefusalReason, answer_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 /// look wakes the worker, and then one is due. The worker itself needs no clock.
 #[derive(Debug)]
 pub struct Heartbeat {
-    seen: Vec<Beat>,
+    seen: Vec<WorkerBeat>,
 }
 
 #[derive(Debug)]
-struct Beat {
+struct WorkerBeat {
     turns: u64,
     /// Since when a turn is due.
     due_since: Option<Instant>,
@@ -30,14 +30,14 @@ struct Beat {
 impl Heartbeat {
     /// For as many workers as there are sets of counters; none of them owes a turn yet.
     #[must_use]
-    pub fn new(shards: &Shards) -> Self {
-        let beat = |turns| Beat { turns, due_since: None };
+    pub fn new(shards: &CounterShards) -> Self {
+        let beat = |turns| WorkerBeat { turns, due_since: None };
         Self { seen: shards.iter().map(|counters| beat(counters.turns.get())).collect() }
     }
 
     /// Looks at the counts. Whether there are workers to be woken, who owe a turn from `now` on.
     #[must_use]
-    pub fn look(&mut self, shards: &Shards, now: Instant) -> bool {
+    pub fn look(&mut self, shards: &CounterShards, now: Instant) -> bool {
         let mut are_to_wake = false;
         for (beat, counters) in self.seen.iter_mut().zip(shards.iter()) {
             let turned = counters.turns.get();
@@ -45,7 +45,7 @@ impl Heartbeat {
                 beat.due_since.get_or_insert(now);
                 are_to_wake = true;
             } else {
-                *beat = Beat { turns: turned, due_since: None };
+                *beat = WorkerBeat { turns: turned, due_since: None };
             }
         }
         are_to_wake
@@ -60,21 +60,26 @@ impl Heartbeat {
 }
 
 /// Looks at the workers of `shared`, and wakes those that sleep.
-pub(crate) fn look(heartbeat: &mut Heartbeat, shared: &Shared, now: Instant) {
+pub(crate) fn look(heartbeat: &mut Heartbeat, shared: &ServerState, now: Instant) {
     if heartbeat.look(&shared.shards, now) {
         shared.wake_workers();
     }
 }
 
 /// What is wrong, in words; nothing when all is well.
-pub type Ills = Vec<String>;
+pub type HealthProblems = Vec<String>;
 
 /// What keeps the process from being alive: workers that do not turn, and records that cannot be looked up.
 ///
 /// A server that drains is alive until its workers have ended, as they should.
 #[must_use]
-pub fn liveness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_after: Duration) -> Ills {
-    let mut ills = Ills::new();
+pub fn liveness(
+    shared: &ServerState,
+    heartbeat: &Heartbeat,
+    now: Instant,
+    stalled_after: Duration,
+) -> HealthProblems {
+    let mut ills = HealthProblems::new();
     if !shared.is_draining() {
         for (at, age) in heartbeat.ages(now).enumerate() {
             if !shared.running[at].load(Ordering::Relaxed) {
@@ -90,7 +95,12 @@ pub fn liveness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_af
 
 /// What keeps the server from taking requests: what keeps it from being alive, that it drains, and damaged layers.
 #[must_use]
-pub fn readiness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_after: Duration) -> Ills {
+pub fn readiness(
+    shared: &ServerState,
+    heartbeat: &Heartbeat,
+    now: Instant,
+    stalled_after: Duration,
+) -> HealthProblems {
     let mut ills = liveness(shared, heartbeat, now, stalled_after);
     // Who asked this process before it handed over asked the service.
     if shared.is_draining() && !shared.is_handed_over() {
@@ -115,11 +125,11 @@ pub(super) fn request(key: &[u8]) -> Option<Vec<u8>> {
 ///
 /// Any answer will do but that the record is damaged: a newer layer may have deleted it, and another server of
 /// the site may have it.
-fn look_up(shared: &Shared) -> Result<(), String> {
+fn look_up(shared: &ServerState) -> Result<(), String> {
     let set = shared.live.current();
     let records = set.records();
     let in_force = shared.settings.current();
-    let context = Context::new(records, in_force.site.service(), 0);
+    let context = AnswerContext::new(records, in_force.site.service(), 0);
     let damaged = shared.live.ledger.damaged();
     for (at, (entry, layer)) in set.manifest().layers.iter().zip(records.layers()).enumerate() {
         if damaged.contains(entry) {
@@ -137,7 +147,7 @@ fn look_up(shared: &Shared) -> Result<(), String> {
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let Ok((envelope, bytes)) = Envelope::split(&message) else { return false };
             match answer_message(&context, envelope, bytes) {
-                Outcome::Reply(reply) => reply.refused() != Some(Refused::DamagedRecord),
+                AnswerOutcome::Reply(reply) => reply.refused() != Some(RefusalReason::DamagedRecord),
                 _ => false,
             }
         }));
@@ -154,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_does_not_turn_when_woken_is_noticed_and_one_that_turns_again_too() {
-        let (shards, start) = (Shards::new(2), Instant::now());
+        let (shards, start) = (CounterShards::new(2), Instant::now());
         let s = |seconds| start + Duration::from_secs(seconds);
         let mut heartbeat = Heartbeat::new(&shards);
         let ages =

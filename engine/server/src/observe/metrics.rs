@@ -2,12 +2,12 @@
 //!
 //! What workers count comes from [`Counters::TABLE`]; so a new counter is a new metric by itself.
 
-use super::State;
+use super::ObserverState;
 use super::health::{liveness, readiness};
-use super::http::Status;
-use super::process::Process;
-use crate::counters::{Counters, Kind, Transport, Way};
-use crate::latency::Times;
+use super::http::HttpStatus;
+use super::process::ProcessFigures;
+use crate::counters::{AnswerPath, CounterKind, Counters, Transport};
+use crate::latency::AnswerTimes;
 use crate::slow::stats::SlowCounters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder};
@@ -22,32 +22,32 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 /// Reads everything when it is asked to write it.
 #[derive(Debug)]
-pub(super) struct Metrics(pub(super) Arc<State>);
+pub(super) struct Metrics(pub(super) Arc<ObserverState>);
 
 /// Labels of one series.
-type Labels<'l> = Vec<(&'l str, String)>;
+type MetricLabels<'l> = Vec<(&'l str, String)>;
 
-fn labels<const N: usize>(labels: [(&str, impl ToString); N]) -> Labels<'_> {
+fn labels<const N: usize>(labels: [(&str, impl ToString); N]) -> MetricLabels<'_> {
     labels.into_iter().map(|(name, value)| (name, value.to_string())).collect()
 }
 
 /// One metric, series after series.
-struct Family<'e>(MetricEncoder<'e>);
+struct MetricFamily<'e>(MetricEncoder<'e>);
 
-impl Family<'_> {
-    fn counter(&mut self, labels: &Labels<'_>, value: impl EncodeCounterValue) -> Result<(), Error> {
+impl MetricFamily<'_> {
+    fn counter(&mut self, labels: &MetricLabels<'_>, value: impl EncodeCounterValue) -> Result<(), Error> {
         match labels.is_empty() {
-            true => self.0.encode_counter::<Labels<'_>, _, f64>(&value, None),
-            false => self.0.encode_family(labels)?.encode_counter::<Labels<'_>, _, f64>(&value, None),
+            true => self.0.encode_counter::<MetricLabels<'_>, _, f64>(&value, None),
+            false => self.0.encode_family(labels)?.encode_counter::<MetricLabels<'_>, _, f64>(&value, None),
         }
     }
 
-    fn histogram(&mut self, labels: &Labels<'_>, times: &Times) -> Result<(), Error> {
+    fn histogram(&mut self, labels: &MetricLabels<'_>, times: &AnswerTimes) -> Result<(), Error> {
         let (sum_s, count, buckets) = (times.sum_s(), times.count(), times.by_octave());
-        self.0.encode_family(labels)?.encode_histogram::<Labels<'_>>(sum_s, count, &buckets, None)
+        self.0.encode_family(labels)?.encode_histogram::<MetricLabels<'_>>(sum_s, count, &buckets, None)
     }
 
-    fn gauge(&mut self, labels: &Labels<'_>, value: impl EncodeGaugeValue) -> Result<(), Error> {
+    fn gauge(&mut self, labels: &MetricLabels<'_>, value: impl EncodeGaugeValue) -> Result<(), Error> {
         match labels.is_empty() {
             true => self.0.encode_gauge(&value),
             false => self.0.encode_family(labels)?.encode_gauge(&value),
@@ -56,22 +56,22 @@ impl Family<'_> {
 }
 
 /// Writes metrics one after the other.
-struct Out<'e>(DescriptorEncoder<'e>);
+struct MetricWriter<'e>(DescriptorEncoder<'e>);
 
-impl Out<'_> {
+impl MetricWriter<'_> {
     fn family(
         &mut self,
         name: &str,
         help: &str,
         kind: MetricType,
-        write: impl FnOnce(Family<'_>) -> Result<(), Error>,
+        write: impl FnOnce(MetricFamily<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        write(Family(self.0.encode_descriptor(name, help, None, kind)?))
+        write(MetricFamily(self.0.encode_descriptor(name, help, None, kind)?))
     }
 
     /// A metric of one series without labels.
     fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> Result<(), Error> {
-        self.family(name, help, MetricType::Gauge, |mut family| family.gauge(&Labels::new(), value))
+        self.family(name, help, MetricType::Gauge, |mut family| family.gauge(&MetricLabels::new(), value))
     }
 }
 
@@ -87,7 +87,7 @@ fn unix_s(at: SystemTime) -> f64 {
 
 impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut out = Out(encoder);
+        let mut out = MetricWriter(encoder);
         self.counters(&mut out)?;
         self.replies(&mut out)?;
         self.slow(&mut out)?;
@@ -103,7 +103,7 @@ impl Collector for Metrics {
 
 impl Metrics {
     /// The table of counters: each metric once, with a series for each row and worker.
-    fn counters(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn counters(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let values: Vec<_> = self.0.shared.shards.iter().map(Counters::values).collect();
         let table = Counters::TABLE;
         for (first, row) in table.iter().enumerate() {
@@ -117,18 +117,18 @@ impl Metrics {
                 _ => row.help.to_owned(),
             };
             let kind = match row.kind {
-                Kind::counter => MetricType::Counter,
-                Kind::gauge => MetricType::Gauge,
+                CounterKind::counter => MetricType::Counter,
+                CounterKind::gauge => MetricType::Gauge,
             };
             out.family(&format!("handled_{}", row.metric), &help, kind, |mut family| {
                 for (at, row) in &rows {
                     for (shard, values) in values.iter().enumerate() {
-                        let mut series: Labels<'_> =
+                        let mut series: MetricLabels<'_> =
                             row.labels.iter().map(|&(name, value)| (name, value.to_owned())).collect();
                         series.push(("shard", shard.to_string()));
                         match row.kind {
-                            Kind::counter => family.counter(&series, values[*at])?,
-                            Kind::gauge => family.gauge(&series, values[*at])?,
+                            CounterKind::counter => family.counter(&series, values[*at])?,
+                            CounterKind::gauge => family.gauge(&series, values[*at])?,
                         }
                     }
                 }
@@ -140,7 +140,7 @@ impl Metrics {
 
     /// Replies and refusals. All workers together, and those that were never sent as well, so that the first
     /// of a kind is an increase.
-    fn replies(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn replies(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shards = &self.0.shared.shards;
         out.family("handled_replies", "Replies by response code.", MetricType::Counter, |mut family| {
             for transport in Transport::ALL {
@@ -162,11 +162,13 @@ impl Metrics {
     }
 
     /// The slow path, where there is one.
-    fn slow(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn slow(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let Some(slow) = &self.0.shared.slow else { return Ok(()) };
         for ((name, help), sum) in SlowCounters::TABLE.iter().zip(slow.sums()) {
             let name = format!("handled_slow_{name}");
-            out.family(&name, help, MetricType::Counter, |mut family| family.counter(&Labels::new(), sum))?;
+            out.family(&name, help, MetricType::Counter, |mut family| {
+                family.counter(&MetricLabels::new(), sum)
+            })?;
         }
         let (counts, waiting, bytes) = slow.challenges_now();
         let help = "Challenges, by what became of them.";
@@ -214,12 +216,14 @@ impl Metrics {
     }
 
     /// How long answers took, by transport, way and worker.
-    fn times(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn times(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let help = "Time from requests handed over to their answers with the kernel, for each answer that was measured.";
         out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
-            for (transport, way) in Transport::ALL.into_iter().flat_map(|it| Way::ALL.map(|way| (it, way))) {
+            for (transport, way) in
+                Transport::ALL.into_iter().flat_map(|it| AnswerPath::ALL.map(|way| (it, way)))
+            {
                 for (shard, counters) in self.0.shared.shards.iter().enumerate() {
-                    let times = Times::of([counters.answer_times(transport, way)]);
+                    let times = AnswerTimes::of([counters.answer_times(transport, way)]);
                     let series = labels([
                         ("transport", transport.name().to_owned()),
                         ("way", way.name().to_owned()),
@@ -233,7 +237,7 @@ impl Metrics {
     }
 
     /// Who asks most.
-    fn sources(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn sources(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
         let bits = shared.settings.current().config.observe.sources_bits();
         let help = "Share of the networks that send most, among the sampled datagrams of the last minutes.";
@@ -244,7 +248,7 @@ impl Metrics {
     }
 
     /// What became of the lines that workers handed over.
-    fn query_log(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn query_log(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let (written, failed) = self.0.shared.query_log.as_ref().map_or((0, 0), |log| log.counts());
         let numbers = [
             ("handled_query_log_written", "Lines of the query log written.", written),
@@ -255,12 +259,14 @@ impl Metrics {
             ),
         ];
         numbers.into_iter().try_for_each(|(name, help, count)| {
-            out.family(name, help, MetricType::Counter, |mut family| family.counter(&Labels::new(), count))
+            out.family(name, help, MetricType::Counter, |mut family| {
+                family.counter(&MetricLabels::new(), count)
+            })
         })
     }
 
     /// The published set.
-    fn set(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn set(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let live = &self.0.shared.live;
         let set = live.current();
         let created = SystemTime::UNIX_EPOCH + Duration::from_millis(set.created_unix_ms());
@@ -295,12 +301,12 @@ impl Metrics {
             "handled_snapshot_reloads",
             "New sets taken while serving.",
             MetricType::Counter,
-            |mut family| family.counter(&Labels::new(), live.reloads_count()),
+            |mut family| family.counter(&MetricLabels::new(), live.reloads_count()),
         )
     }
 
     /// Who answers, and how.
-    fn workers(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn workers(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
         let help = "Whether a worker runs, with the address it answers on and how it moves datagrams.";
         out.family("handled_worker_running", help, MetricType::Gauge, |mut family| {
@@ -324,7 +330,7 @@ impl Metrics {
     }
 
     /// What `/healthz` and `/readyz` say, and how this endpoint is used.
-    fn health(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn health(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let state = &*self.0;
         let (now, stalled_after) = (Instant::now(), state.stalled_after());
         let alive = liveness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
@@ -341,7 +347,7 @@ impl Metrics {
             "HTTP requests by status.",
             MetricType::Counter,
             |mut family| {
-                Status::ALL.into_iter().try_for_each(|status| {
+                HttpStatus::ALL.into_iter().try_for_each(|status| {
                     let count = state.http_requests[status as usize].load(Ordering::Relaxed);
                     family.counter(&labels([("status", status.code())]), count)
                 })
@@ -350,12 +356,12 @@ impl Metrics {
         let count = state.http_abandoned.load(Ordering::Relaxed);
         let help = "HTTP connections that ended without an answer: too slow, or gone.";
         out.family("handled_http_abandoned", help, MetricType::Counter, |mut family| {
-            family.counter(&Labels::new(), count)
+            family.counter(&MetricLabels::new(), count)
         })
     }
 
     /// The process, under the names that Prometheus clients use everywhere.
-    fn process(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn process(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let build = labels([
             ("version", env!("CARGO_PKG_VERSION")),
             ("architecture", std::env::consts::ARCH),
@@ -364,7 +370,7 @@ impl Metrics {
         out.family("handled_build", "What is running.", MetricType::Info, |mut family| {
             family.0.encode_info(&build)
         })?;
-        let (started, process) = (self.0.shared.started, Process::now());
+        let (started, process) = (self.0.shared.started, ProcessFigures::now());
         let uptime = SystemTime::now().duration_since(started).unwrap_or_default();
         out.gauge("handled_uptime_seconds", "Time since serving began.", uptime.as_secs_f64())?;
         out.gauge(
@@ -389,7 +395,7 @@ impl Metrics {
         let Some(cpu_s) = process.cpu_s else { return Ok(()) };
         let help = "Processor time of all threads, user and system.";
         out.family("process_cpu_seconds", help, MetricType::Counter, |mut family| {
-            family.counter(&Labels::new(), cpu_s)
+            family.counter(&MetricLabels::new(), cpu_s)
         })
     }
 }

@@ -13,18 +13,18 @@ mod metrics;
 mod process;
 pub mod settings;
 
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::shutdown::Shutdown;
 use anyhow::Context as _;
-use connection::{Connection, Step};
+use connection::{HttpConnection, HttpStep};
 pub use handle_process::http;
 use handle_process::listen::explain_refusal;
 use health::Heartbeat;
-use http::{BadRequest, Request, Response, Status};
+use http::{BadRequest, HttpRequest, HttpResponse, HttpStatus};
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
 use rustix::event::{PollFd, PollFlags};
-use settings::Observe;
+use settings::ObserveParameters;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -43,11 +43,11 @@ pub struct Observer {
 
 /// What responses are made of.
 #[derive(Debug)]
-struct State {
-    shared: Arc<Shared>,
+struct ObserverState {
+    shared: Arc<ServerState>,
     heartbeat: Mutex<Heartbeat>,
-    /// Requests, by status in the order of [`Status::ALL`].
-    http_requests: [AtomicU64; Status::ALL.len()],
+    /// Requests, by status in the order of [`HttpStatus::ALL`].
+    http_requests: [AtomicU64; HttpStatus::ALL.len()],
     http_abandoned: AtomicU64,
 }
 
@@ -84,8 +84,8 @@ impl Observer {
     }
 
     /// Serves until the server stops.
-    pub fn serve(self, shared: &Arc<Shared>) {
-        let state = Arc::new(State {
+    pub fn serve(self, shared: &Arc<ServerState>) {
+        let state = Arc::new(ObserverState {
             shared: Arc::clone(shared),
             heartbeat: Mutex::new(Heartbeat::new(&shared.shards)),
             http_requests: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -93,12 +93,12 @@ impl Observer {
         });
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Metrics(Arc::clone(&state))));
-        let mut connections: Vec<Connection> = Vec::new();
+        let mut connections: Vec<HttpConnection> = Vec::new();
         // After a hand-over those who are connected get their answers; each has its deadline.
         while !shared.is_stopped() || shared.is_handed_over() && !connections.is_empty() {
             // Who has taken over answers for the service.
             let in_force = shared.settings.current();
-            let Observe { http_connections, http_header_bytes, http_patience_ms, .. } =
+            let ObserveParameters { http_connections, http_header_bytes, http_patience_ms, .. } =
                 in_force.config.observe;
             let listens = !shared.is_handed_over() && connections.len() < http_connections;
             let patience = (!connections.is_empty()).then_some(LOOK_INTERVAL);
@@ -121,10 +121,10 @@ impl Observer {
                 }
                 let step =
                     connection.step(now, http_header_bytes, |request| state.respond(request, &registry));
-                if step == Step::Abandoned {
+                if step == HttpStep::Abandoned {
                     state.http_abandoned.fetch_add(1, Ordering::Relaxed);
                 }
-                step == Step::Open
+                step == HttpStep::Open
             });
         }
     }
@@ -132,9 +132,9 @@ impl Observer {
     /// Answers paths with `respond` until `is_over`, which is asked some times a second: while there is no server yet.
     pub(crate) fn serve_until(
         self,
-        config: &Observe,
+        config: &ObserveParameters,
         mut is_over: impl FnMut() -> bool,
-        respond: impl Fn(&str) -> Response,
+        respond: impl Fn(&str) -> HttpResponse,
     ) {
         let Ok(never) = Shutdown::new() else {
             // Nobody is answered for want of a descriptor.
@@ -143,7 +143,7 @@ impl Observer {
             }
             return;
         };
-        let mut connections: Vec<Connection> = Vec::new();
+        let mut connections: Vec<HttpConnection> = Vec::new();
         while !is_over() {
             let listens = connections.len() < config.http_connections;
             let (listens, _) = self.wait(&connections, listens, (&never, Some(LOOK_INTERVAL)));
@@ -153,11 +153,11 @@ impl Observer {
                 self.accept(&mut connections, config.http_connections, deadline);
             }
             connections.retain_mut(|connection| {
-                let answer = |request: Result<Request<'_>, BadRequest>| match request {
+                let answer = |request: Result<HttpRequest<'_>, BadRequest>| match request {
                     Ok(request) => respond(request.path),
-                    Err(bad) => Response::text(bad.status(), bad.status().text()),
+                    Err(bad) => HttpResponse::text(bad.status(), bad.status().text()),
                 };
-                connection.step(now, config.http_header_bytes, answer) == Step::Open
+                connection.step(now, config.http_header_bytes, answer) == HttpStep::Open
             });
         }
     }
@@ -165,7 +165,7 @@ impl Observer {
     /// Waits for something to do: whether somebody wants to connect, and which connections are ready.
     fn wait(
         &self,
-        connections: &[Connection],
+        connections: &[HttpConnection],
         listens: bool,
         (shutdown, patience): (&Shutdown, Option<Duration>),
     ) -> (bool, Vec<bool>) {
@@ -181,10 +181,10 @@ impl Observer {
     }
 
     /// Accepts who waits, as long as there is room.
-    fn accept(&self, connections: &mut Vec<Connection>, connections_max: usize, deadline: Instant) {
+    fn accept(&self, connections: &mut Vec<HttpConnection>, connections_max: usize, deadline: Instant) {
         while connections.len() < connections_max {
             match self.listener.accept() {
-                Ok((stream, _)) => connections.extend(Connection::new(stream, deadline)),
+                Ok((stream, _)) => connections.extend(HttpConnection::new(stream, deadline)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => {
                     // Out of file descriptors, perhaps: not to be asked again at once.
@@ -196,7 +196,7 @@ impl Observer {
     }
 }
 
-impl State {
+impl ObserverState {
     fn heartbeat(&self) -> MutexGuard<'_, Heartbeat> {
         self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -206,36 +206,39 @@ impl State {
         Duration::from_millis(self.shared.settings.current().config.observe.stalled_after_ms.into())
     }
 
-    fn respond(&self, request: Result<Request<'_>, BadRequest>, registry: &Registry) -> Response {
+    fn respond(&self, request: Result<HttpRequest<'_>, BadRequest>, registry: &Registry) -> HttpResponse {
         let response = match request {
             Ok(request) => self.answer(request.path, registry),
-            Err(bad) => Response::text(bad.status(), bad.status().text()),
+            Err(bad) => HttpResponse::text(bad.status(), bad.status().text()),
         };
         self.http_requests[response.status as usize].fetch_add(1, Ordering::Relaxed);
         response
     }
 
-    fn answer(&self, path: &str, registry: &Registry) -> Response {
-        let health = |ask: fn(&Shared, &Heartbeat, Instant, Duration) -> health::Ills| match ask(
-            &self.shared,
-            &self.heartbeat(),
-            Instant::now(),
-            self.stalled_after(),
-        ) {
-            ills if ills.is_empty() => Response::text(Status::Ok, "ok"),
-            ills => Response::text(Status::Unavailable, ills.join("\n")),
-        };
+    fn answer(&self, path: &str, registry: &Registry) -> HttpResponse {
+        let health =
+            |ask: fn(&ServerState, &Heartbeat, Instant, Duration) -> health::HealthProblems| match ask(
+                &self.shared,
+                &self.heartbeat(),
+                Instant::now(),
+                self.stalled_after(),
+            ) {
+                ills if ills.is_empty() => HttpResponse::text(HttpStatus::Ok, "ok"),
+                ills => HttpResponse::text(HttpStatus::Unavailable, ills.join("\n")),
+            };
         match path {
             "/healthz" => health(health::liveness),
             "/readyz" => health(health::readiness),
             "/metrics" => {
                 let mut body = String::new();
                 match prometheus_client::encoding::text::encode(&mut body, registry) {
-                    Ok(()) => Response { status: Status::Ok, content_type: metrics::CONTENT_TYPE, body },
-                    Err(error) => Response::text(Status::Unavailable, error.to_string()),
+                    Ok(()) => {
+                        HttpResponse { status: HttpStatus::Ok, content_type: metrics::CONTENT_TYPE, body }
+                    }
+                    Err(error) => HttpResponse::text(HttpStatus::Unavailable, error.to_string()),
                 }
             }
-            _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
+            _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 /// Numbers of the process; `None` where the kernel does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Process {
+pub(super) struct ProcessFigures {
     /// Open file descriptors.
     pub(super) open_fds: Option<u64>,
     /// How many there may be.
@@ -15,7 +15,7 @@ pub(super) struct Process {
     pub(super) cpu_s: Option<f64>,
 }
 
-impl Process {
+impl ProcessFigures {
     /// The numbers now.
     #[must_use]
     pub(super) fn now() -> Self {
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn knows_its_own_process() {
-        let before = Process::now();
+        let before = ProcessFigures::now();
         let held = fs::File::open("/proc/self/stat").unwrap();
-        let after = Process::now();
+        let after = ProcessFigures::now();
         // Other tests open and close files at the same time, so only what must be is compared.
         assert!(
             before.open_fds.unwrap() >= 3 && after.open_fds.unwrap() <= after.max_fds.unwrap_or(u64::MAX)

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 /// What the outside may see, and how much that may cost.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Observe {
+pub struct ObserveParameters {
     /// TCP address of `/metrics`, `/healthz` and `/readyz`; none when empty. There is no encryption and nobody
     /// is asked who they are, so it belongs on loopback or a network of one's own.
     pub http: Option<SocketAddr>,
@@ -34,7 +34,7 @@ pub struct Observe {
     pub stalled_after_ms: u32,
 }
 
-impl Default for Observe {
+impl Default for ObserveParameters {
     fn default() -> Self {
         Self {
             http: None,
@@ -52,7 +52,7 @@ impl Default for Observe {
     }
 }
 
-impl Observe {
+impl ObserveParameters {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut Observe)| {
-            let mut observe = Observe::default();
+        let with = |change: fn(&mut ObserveParameters)| {
+            let mut observe = ObserveParameters::default();
             change(&mut observe);
             observe.check().is_ok()
         };

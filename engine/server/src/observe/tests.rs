@@ -4,7 +4,7 @@ use super::health::{self, Heartbeat};
 use crate::config::{Config, Datapath};
 use crate::server::Server;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ fn start(change: impl FnOnce(&mut Config)) -> (Server, SocketAddr, TempDir) {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [handle_proto::Value::new(1, b"URL", b"https://a.example/")])?;

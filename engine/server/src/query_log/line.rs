@@ -1,6 +1,6 @@
 //! The line of one answer, in the form of the reference server or as JSON.
 
-use super::Format;
+use super::QueryLogFormat;
 use crate::counters::Transport;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::admin::HandleBody;
@@ -18,7 +18,7 @@ pub const HANDLE_KEPT: usize = UDP_MESSAGE_LEN_MAX;
 
 /// What is known of one answer; without a pointer, so that it goes through the queue as it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct QueryLogEntry {
     /// When the batch was received, in microseconds since 1970.
     pub unix_us: i64,
     /// Who asked, as much of it as may be known.
@@ -41,13 +41,13 @@ pub struct Entry {
 
 /// What a request says that the log wants to know; the zeroes of its fields where it cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct RequestSummary<'a> {
     version: Version,
     op_code: OpCode,
     handle: &'a [u8],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestSummary<'a> {
     /// Reads a request, envelope first.
     #[must_use]
     pub fn read(request: &'a [u8]) -> Self {
@@ -70,13 +70,13 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Entry {
+impl QueryLogEntry {
     /// The entry for a request from `ip`, of which `ip_bits` bits are kept.
     #[must_use]
     pub fn new(
         transport: Transport,
         (ip, ip_bits): (IpAddr, u8),
-        asked: Asked<'_>,
+        asked: RequestSummary<'_>,
         response_code: ResponseCode,
     ) -> Self {
         let handle_len = asked.handle.len().min(HANDLE_KEPT);
@@ -103,11 +103,11 @@ impl Entry {
     }
 
     /// Appends the line, with its end.
-    pub fn write(&self, format: Format, out: &mut String) {
+    pub fn write(&self, format: QueryLogFormat, out: &mut String) {
         // Writing to a string does not fail.
         let _ = match format {
-            Format::Handle => self.write_as_reference(out),
-            Format::Json => self.write_as_json(out),
+            QueryLogFormat::Handle => self.write_as_reference(out),
+            QueryLogFormat::Json => self.write_as_json(out),
         };
         out.push('\n');
     }
@@ -188,8 +188,9 @@ mod tests {
         MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().unwrap()
     }
 
-    fn line(format: Format, transport: Transport, request: &[u8], code: ResponseCode) -> String {
-        let mut entry = Entry::new(transport, ([127, 0, 0, 1].into(), 32), Asked::read(request), code);
+    fn line(format: QueryLogFormat, transport: Transport, request: &[u8], code: ResponseCode) -> String {
+        let mut entry =
+            QueryLogEntry::new(transport, ([127, 0, 0, 1].into(), 32), RequestSummary::read(request), code);
         // 2026-11-20 08:31:04.689 UTC and some microseconds.
         (entry.unix_us, entry.took_us) = (1_795_163_464_689_123, 1999);
         let mut line = String::new();
@@ -199,23 +200,30 @@ mod tests {
 
     #[test]
     fn the_line_of_the_reference_is_the_one_it_writes() {
-        let found = line(Format::Handle, Transport::Udp, &request(b"20.500.1/hello"), ResponseCode::SUCCESS);
+        let found =
+            line(QueryLogFormat::Handle, Transport::Udp, &request(b"20.500.1/hello"), ResponseCode::SUCCESS);
         assert_eq!(found, "127.0.0.1 UDP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 1 1 1ms  20.500.1/hello\n");
-        let none = line(Format::Handle, Transport::Tcp, &request(b"1/a"), ResponseCode::HANDLE_NOT_FOUND);
+        let none =
+            line(QueryLogFormat::Handle, Transport::Tcp, &request(b"1/a"), ResponseCode::HANDLE_NOT_FOUND);
         assert_eq!(none, "127.0.0.1 TCP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 1 100 1ms  1/a\n");
         let site = MessageBuf::request(
             &Envelope::request(1),
             &Header::request(OpCode::GET_SITE_INFO, OpFlags::PLAIN_REQUEST, 0),
             &Request::GetSiteInfo(HandleBody { handle: b"" }),
         );
-        let site = line(Format::Handle, Transport::Udp, &site.unsigned().unwrap(), ResponseCode::SUCCESS);
+        let site =
+            line(QueryLogFormat::Handle, Transport::Udp, &site.unsigned().unwrap(), ResponseCode::SUCCESS);
         assert_eq!(site, "127.0.0.1 UDP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 2 1 1ms  /\n");
     }
 
     #[test]
     fn json_has_the_same_and_microseconds() {
-        let line =
-            line(Format::Json, Transport::Udp, &request("10.1/ä \"\\\n%".as_bytes()), ResponseCode::SUCCESS);
+        let line = line(
+            QueryLogFormat::Json,
+            Transport::Udp,
+            &request("10.1/ä \"\\\n%".as_bytes()),
+            ResponseCode::SUCCESS,
+        );
         assert_eq!(
             line,
             "{\"time\":\"2026-11-20T08:31:04.689123Z\",\"ip\":\"127.0.0.1\",\"ip_bits\":32,\"transport\":\"udp\",\
@@ -241,7 +249,7 @@ mod tests {
         assert_eq!(escaped("\u{85}\u{2028}\u{a0}".as_bytes()), "%C2%85%E2%80%A8%C2%A0");
         for byte in 0..=255u8 {
             let handle = [b'1', b'/', byte, byte, b'x'];
-            let line = line(Format::Handle, Transport::Udp, &request(&handle), ResponseCode::SUCCESS);
+            let line = line(QueryLogFormat::Handle, Transport::Udp, &request(&handle), ResponseCode::SUCCESS);
             assert_eq!((line.matches('\n').count(), line.split(' ').count()), (1, 9), "{byte:#04x}: {line}");
         }
     }
@@ -250,17 +258,18 @@ mod tests {
     fn what_cannot_be_read_has_a_line_as_well() {
         let whole = request(b"10.1/a");
         for len in 0..whole.len() {
-            let line = line(Format::Handle, Transport::Udp, &whole[..len], ResponseCode::PROTOCOL_ERROR);
+            let line =
+                line(QueryLogFormat::Handle, Transport::Udp, &whole[..len], ResponseCode::PROTOCOL_ERROR);
             assert_eq!(line.split(' ').count(), 9, "cut to {len}: {line}");
         }
-        let none = line(Format::Handle, Transport::Udp, b"nonsense", ResponseCode::PROTOCOL_ERROR);
+        let none = line(QueryLogFormat::Handle, Transport::Udp, b"nonsense", ResponseCode::PROTOCOL_ERROR);
         assert!(none.ends_with(" 0 4 1ms  /\n"), "{none}");
         let mut encrypted = whole;
         encrypted[2] |= 0x40;
-        let unread = line(Format::Handle, Transport::Tcp, &encrypted, ResponseCode::SUCCESS);
+        let unread = line(QueryLogFormat::Handle, Transport::Tcp, &encrypted, ResponseCode::SUCCESS);
         assert!(unread.ends_with(" 0 1 1ms  /\n"), "what is encrypted is not guessed at: {unread}");
         let long = request(&[b'a'; HANDLE_KEPT + 9]);
-        let line = line(Format::Handle, Transport::Tcp, &long, ResponseCode::HANDLE_NOT_FOUND);
+        let line = line(QueryLogFormat::Handle, Transport::Tcp, &long, ResponseCode::HANDLE_NOT_FOUND);
         assert!(line.ends_with(&format!("  {}\n", "a".repeat(HANDLE_KEPT))), "the rest is missing");
     }
 }

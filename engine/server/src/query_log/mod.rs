@@ -13,8 +13,8 @@ use crate::shutdown::Shutdown;
 use anyhow::Context as _;
 use crossbeam_queue::ArrayQueue;
 use handle_proto::ResponseCode;
-use line::{Asked, Entry};
-pub use settings::{Format, Settings};
+use line::{QueryLogEntry, RequestSummary};
+pub use settings::{QueryLogFormat, QueryLogSettings};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ const WRITE_LEN: usize = 64 << 10;
 #[derive(Debug)]
 pub struct QueryLog {
     path: PathBuf,
-    queue: ArrayQueue<Entry>,
+    queue: ArrayQueue<QueryLogEntry>,
     /// Seconds of the log are counted from here; a clock that is set would give some twice.
     started: Instant,
     /// A second in the upper half, and the lines it has had in the lower.
@@ -52,7 +52,7 @@ impl QueryLog {
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub fn open(settings: &Settings) -> anyhow::Result<Option<(Arc<Self>, Writer)>> {
+    pub fn open(settings: &QueryLogSettings) -> anyhow::Result<Option<(Arc<Self>, QueryLogWriter)>> {
         let Some(path) = settings.path.clone() else { return Ok(None) };
         let file = open(&path).with_context(|| {
             format!("cannot write the query log {} (check: ls -ld of its directory)", path.display())
@@ -66,7 +66,7 @@ impl QueryLog {
             written: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         });
-        let writer = Writer { log: Arc::clone(&log), file, torn: false };
+        let writer = QueryLogWriter { log: Arc::clone(&log), file, torn: false };
         Ok(Some((log, writer)))
     }
 
@@ -97,9 +97,9 @@ impl QueryLog {
 
 /// A worker's end of the log.
 #[derive(Debug)]
-pub struct Tap {
+pub struct QueryLogTap {
     log: Arc<QueryLog>,
-    settings: Settings,
+    settings: QueryLogSettings,
     /// Answers until the next that is logged.
     left: u32,
     /// The second that has had its lines, so that the others need not be asked again.
@@ -109,16 +109,16 @@ pub struct Tap {
     unix_us: i64,
 }
 
-impl Tap {
+impl QueryLogTap {
     /// An end for one worker.
     #[must_use]
-    pub fn new(log: Arc<QueryLog>, settings: &Settings) -> Self {
+    pub fn new(log: Arc<QueryLog>, settings: &QueryLogSettings) -> Self {
         let (left, received) = (settings.sample_every, log.started);
         Self { log, settings: settings.clone(), left, full_second: None, received, second: 0, unix_us: 0 }
     }
 
     /// Logs by other settings from now on.
-    pub fn set(&mut self, settings: &Settings) {
+    pub fn set(&mut self, settings: &QueryLogSettings) {
         self.settings = settings.clone();
         (self.left, self.full_second) = (settings.sample_every, None);
     }
@@ -171,7 +171,8 @@ impl Tap {
             counters.query_log_dropped_rate.add(1);
             return;
         }
-        let mut entry = Entry::new(transport, self.settings.cut(ip), Asked::read(request), code);
+        let mut entry =
+            QueryLogEntry::new(transport, self.settings.cut(ip), RequestSummary::read(request), code);
         let before = self.received.saturating_duration_since(since).as_micros();
         entry.unix_us = self.unix_us.saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
         entry.took_us = u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);
@@ -190,16 +191,16 @@ pub fn unix_now() -> Duration {
 
 /// The end that writes.
 #[derive(Debug)]
-pub struct Writer {
+pub struct QueryLogWriter {
     log: Arc<QueryLog>,
     file: File,
     /// The last write broke off, perhaps within a line.
     torn: bool,
 }
 
-impl Writer {
+impl QueryLogWriter {
     /// Writes lines of `format` until `shutdown`, and then what is left.
-    pub fn run(mut self, shutdown: &Shutdown, format: impl Fn() -> Format) {
+    pub fn run(mut self, shutdown: &Shutdown, format: impl Fn() -> QueryLogFormat) {
         let mut interval = WRITE_INTERVAL;
         loop {
             // Asked before the queue is emptied: what comes before the stop is written.
@@ -217,7 +218,7 @@ impl Writer {
     }
 
     /// Writes what is in the queue now.
-    fn write_all(&mut self, format: Format) {
+    fn write_all(&mut self, format: QueryLogFormat) {
         if self.log.reopen.swap(false, Ordering::Relaxed) {
             match open(&self.log.path) {
                 Ok(file) => (self.file, self.torn) = (file, false),
@@ -281,15 +282,18 @@ fn open(path: &Path) -> std::io::Result<File> {
 mod tests {
     use super::*;
 
-    fn log(change: impl FnOnce(&mut Settings)) -> (Tap, Writer, tempfile::TempDir) {
+    fn log(change: impl FnOnce(&mut QueryLogSettings)) -> (QueryLogTap, QueryLogWriter, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
-        let mut settings = Settings { path: Some(directory.path().join("query.log")), ..Settings::default() };
+        let mut settings = QueryLogSettings {
+            path: Some(directory.path().join("query.log")),
+            ..QueryLogSettings::default()
+        };
         change(&mut settings);
         let (log, writer) = QueryLog::open(&settings).unwrap().unwrap();
-        (Tap::new(log, &settings), writer, directory)
+        (QueryLogTap::new(log, &settings), writer, directory)
     }
 
-    fn record(tap: &mut Tap, counters: &Counters, ip: &str) {
+    fn record(tap: &mut QueryLogTap, counters: &Counters, ip: &str) {
         tap.record(Transport::Udp, ip.parse().unwrap(), b"", ResponseCode::SUCCESS, counters);
     }
 
@@ -302,7 +306,7 @@ mod tests {
         let (tap, mut writer, _directory) =
             log(|settings| (settings.lines_per_second, settings.queue_lines) = (10, 64));
         let counters = [Counters::default(), Counters::default()];
-        let (log, other) = (Arc::clone(&tap.log), Tap::new(Arc::clone(&tap.log), &tap.settings));
+        let (log, other) = (Arc::clone(&tap.log), QueryLogTap::new(Arc::clone(&tap.log), &tap.settings));
         let mut taps = [tap, other];
         let start = log.started;
         for second in 0..3 {
@@ -317,7 +321,7 @@ mod tests {
         taps[0].begin(start, Duration::ZERO);
         record(&mut taps[0], &counters[0], "192.0.2.1");
         assert_eq!(sum(|c| c.query_log_dropped_rate.get()), 19);
-        writer.write_all(Format::Handle);
+        writer.write_all(QueryLogFormat::Handle);
         assert_eq!(log.counts(), (30, 0));
         assert_eq!(lines(&log.path).len(), 30);
     }
@@ -329,12 +333,12 @@ mod tests {
         tap.begin(log.started, Duration::ZERO);
         (0..6).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
         assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_full.get()), (4, 2));
-        writer.write_all(Format::Handle);
+        writer.write_all(QueryLogFormat::Handle);
         record(&mut tap, &counters, "192.0.2.1");
         assert_eq!(counters.query_log_queued.get(), 5, "there is room again");
         let shutdown = Shutdown::new().unwrap();
         shutdown.stop();
-        writer.run(&shutdown, || Format::Handle);
+        writer.run(&shutdown, || QueryLogFormat::Handle);
         assert_eq!(lines(&log.path).len(), 5, "what is left is written at the end");
     }
 
@@ -344,7 +348,7 @@ mod tests {
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         tap.begin(log.started, Duration::ZERO);
         (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
-        writer.write_all(Format::Handle);
+        writer.write_all(QueryLogFormat::Handle);
         assert_eq!(lines(&log.path).len(), 2);
     }
 
@@ -356,9 +360,9 @@ mod tests {
         tap.begin(log.started, Duration::ZERO);
         (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.77"));
         assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_rate.get()), (1, 1));
-        tap.set(&Settings { whole_addresses: true, ..Settings::default() });
+        tap.set(&QueryLogSettings { whole_addresses: true, ..QueryLogSettings::default() });
         record(&mut tap, &counters, "192.0.2.77");
-        writer.write_all(Format::Json);
+        writer.write_all(QueryLogFormat::Json);
         let lines = lines(&log.path);
         assert!(lines.len() == 2 && lines[0].contains("192.0.2.0"), "{lines:?}");
         assert!(
@@ -381,8 +385,8 @@ mod tests {
 
     #[test]
     fn addresses_are_cut_unless_told_otherwise() {
-        let cut = |ip: &str, change: fn(&mut Settings)| {
-            let mut settings = Settings::default();
+        let cut = |ip: &str, change: fn(&mut QueryLogSettings)| {
+            let mut settings = QueryLogSettings::default();
             change(&mut settings);
             let (ip, bits) = settings.cut(ip.parse().unwrap());
             format!("{ip}/{bits}")
@@ -400,9 +404,9 @@ mod tests {
     fn a_renamed_file_goes_on_until_it_is_opened_again() {
         let (mut tap, mut writer, directory) = log(|_| {});
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
-        let mut one = |writer: &mut Writer| {
+        let mut one = |writer: &mut QueryLogWriter| {
             record(&mut tap, &counters, "192.0.2.1");
-            writer.write_all(Format::Handle);
+            writer.write_all(QueryLogFormat::Handle);
         };
         one(&mut writer);
         let mode = std::fs::metadata(&log.path).unwrap().permissions().mode();
@@ -429,12 +433,13 @@ mod tests {
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         for _ in 0..3 {
             record(&mut tap, &counters, "192.0.2.1");
-            writer.write_all(Format::Handle);
+            writer.write_all(QueryLogFormat::Handle);
         }
         assert_eq!((log.counts(), counters.query_log_queued.get()), ((0, 3), 3));
-        let settings = Settings { path: Some("/nowhere/query.log".into()), ..Settings::default() };
+        let settings =
+            QueryLogSettings { path: Some("/nowhere/query.log".into()), ..QueryLogSettings::default() };
         let error = format!("{:#}", QueryLog::open(&settings).unwrap_err());
         assert!(error.contains("/nowhere/query.log"), "{error}");
-        assert!(QueryLog::open(&Settings::default()).unwrap().is_none(), "off unless it is named");
+        assert!(QueryLog::open(&QueryLogSettings::default()).unwrap().is_none(), "off unless it is named");
     }
 }

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 /// Whether and how answers are logged.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct QueryLogSettings {
     /// The file; none when empty. It is appended to, and created for its owner and group (0640).
     pub path: Option<PathBuf>,
     /// What a line looks like.
-    pub format: Format,
+    pub format: QueryLogFormat,
     /// One of so many answers of each worker is logged.
     pub sample_every: u32,
     /// Most lines in one second, of all workers together; what is more is dropped and counted.
@@ -30,7 +30,7 @@ pub struct Settings {
 /// What a line looks like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum QueryLogFormat {
     /// As the access log of deployed servers.
     #[default]
     Handle,
@@ -38,11 +38,11 @@ pub enum Format {
     Json,
 }
 
-impl Default for Settings {
+impl Default for QueryLogSettings {
     fn default() -> Self {
         Self {
             path: None,
-            format: Format::Handle,
+            format: QueryLogFormat::Handle,
             sample_every: 1,
             lines_per_second: 1000,
             queue_lines: 1024,
@@ -53,7 +53,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl QueryLogSettings {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
@@ -103,12 +103,12 @@ mod tests {
 
     #[test]
     fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut Settings)| {
-            let mut settings = Settings::default();
+        let with = |change: fn(&mut QueryLogSettings)| {
+            let mut settings = QueryLogSettings::default();
             change(&mut settings);
             settings.check().is_ok()
         };
-        assert!(with(|_| {}) && !Settings::default().whole_addresses, "privacy is the default");
+        assert!(with(|_| {}) && !QueryLogSettings::default().whole_addresses, "privacy is the default");
         assert!(!with(|s| s.sample_every = 0));
         assert!(with(|s| s.lines_per_second = 1) && with(|s| s.lines_per_second = 1_000_000));
         assert!(!with(|s| s.lines_per_second = 0) && !with(|s| s.lines_per_second = 1_000_001));

@@ -1,7 +1,7 @@
 //! The section `[rate_limit]` of the configuration.
 
-use super::limiter::Limits;
-use super::prefix::Prefix;
+use super::limiter::RateLimits;
+use super::prefix::AddressPrefix;
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub struct RateLimitConfig {
     /// Of so many limited answers one goes out as a short error, upon which clients come by TCP. 0: none.
     pub slip: u32,
     /// Addresses and prefixes without a limit.
-    pub exempt: Vec<Prefix>,
+    pub exempt: Vec<AddressPrefix>,
     /// Memory of the counters of equal answers of each worker, in bytes; each other limit has a quarter of it.
     pub table_bytes: usize,
 }
@@ -100,9 +100,9 @@ impl RateLimitConfig {
 
     /// The datagrams that one of `workers_count` workers allows.
     #[must_use]
-    pub fn limits(&self, workers_count: usize) -> Limits {
+    pub fn limits(&self, workers_count: usize) -> RateLimits {
         let share = |per_s| share(per_s, workers_count);
-        Limits {
+        RateLimits {
             ipv4: [self.ipv4_32_per_s, self.ipv4_24_per_s].map(share),
             ipv6: [self.ipv6_128_per_s, self.ipv6_64_per_s, self.ipv6_56_per_s, self.ipv6_48_per_s]
                 .map(share),
@@ -122,18 +122,18 @@ impl RateLimitConfig {
     }
 
     /// The bytes of long answers that one of `workers_count` workers allows.
-    pub(super) fn long_limits(&self, workers_count: usize) -> Limits {
+    pub(super) fn long_limits(&self, workers_count: usize) -> RateLimits {
         self.byte_limits(self.long_bytes_per_s, workers_count)
     }
 
     /// The bytes of certified answers that one of `workers_count` workers allows.
-    pub(super) fn certified_limits(&self, workers_count: usize) -> Limits {
+    pub(super) fn certified_limits(&self, workers_count: usize) -> RateLimits {
         self.byte_limits(self.certified_bytes_per_s, workers_count)
     }
 
-    fn byte_limits(&self, per_s: u32, workers_count: usize) -> Limits {
+    fn byte_limits(&self, per_s: u32, workers_count: usize) -> RateLimits {
         let (one, network) = (share(per_s, workers_count), share(per_s.saturating_mul(4), workers_count));
-        Limits { ipv4: [one, network], ipv6: [0, one, 0, network], burst_ns: self.burst_ns() }
+        RateLimits { ipv4: [one, network], ipv6: [0, one, 0, network], burst_ns: self.burst_ns() }
     }
 
     /// How much of the time to come may be used up.

@@ -1,6 +1,6 @@
 //! Equal answers: how many bytes of one answer a network may draw.
 
-use super::limiter::Seed;
+use super::limiter::HashSeed;
 use std::net::IpAddr;
 
 /// Bits of an IPv4 address that make a network here; BIND and NSD count the same.
@@ -35,9 +35,9 @@ impl EqualAnswers {
     /// A table in `table_bytes` of memory, rounded up to a power of two. A byte costs its pair `byte_ns`, and
     /// `burst_ns` may be used up in advance.
     #[must_use]
-    pub fn new(byte_ns: u64, burst_ns: u64, table_bytes: usize, seed: Seed) -> Self {
+    pub fn new(byte_ns: u64, burst_ns: u64, table_bytes: usize, seed: HashSeed) -> Self {
         let slots_count = table_bytes.div_ceil(size_of::<u64>()).next_power_of_two().max(2);
-        let Seed([network_factor, answer_factor, ..]) = seed;
+        let HashSeed([network_factor, answer_factor, ..]) = seed;
         let mut this = Self {
             slots: vec![0; slots_count].into_boxed_slice(),
             shift: u64::BITS - slots_count.trailing_zeros(),
@@ -109,7 +109,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    const SEED: Seed = Seed([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0, 0, 0, 0, 0]);
+    const SEED: HashSeed = HashSeed([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0, 0, 0, 0, 0]);
     const MS: u64 = 1_000_000;
 
     /// 1,000 bytes a second, 1,000 at once.
@@ -162,7 +162,7 @@ mod tests {
             seed in any::<[u64; 7]>(),
             slots in 1..64_usize,
         ) {
-            let mut table = EqualAnswers::new(MS, 1000 * MS, slots * 8, Seed(seed));
+            let mut table = EqualAnswers::new(MS, 1000 * MS, slots * 8, HashSeed(seed));
             let mut used_until_ns: HashMap<(u8, u64), u64> = HashMap::new();
             let mut now_ns = MS;
             for (network, answer, bytes, later_ns) in asked {

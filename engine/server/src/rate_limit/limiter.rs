@@ -9,7 +9,7 @@ pub const IPV6_PREFIXES: [u32; 4] = [128, 64, 56, 48];
 
 /// How much prefixes may draw, in datagrams or bytes: how long one uses a prefix up, in nanoseconds; 0 for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct RateLimits {
     /// In the order of [`IPV4_PREFIXES`].
     pub ipv4: [u64; IPV4_PREFIXES.len()],
     /// In the order of [`IPV6_PREFIXES`].
@@ -20,9 +20,9 @@ pub struct Limits {
 
 /// The secret that chooses slots, so that nobody can look for addresses that share theirs.
 #[derive(Clone, Copy)]
-pub struct Seed(pub [u64; 7]);
+pub struct HashSeed(pub [u64; 7]);
 
-impl std::fmt::Debug for Seed {
+impl std::fmt::Debug for HashSeed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Seed(..)")
     }
@@ -47,22 +47,22 @@ pub struct Limiter {
     slots: Box<[u64]>,
     /// Bits of a hash that are not used.
     shift: u32,
-    ipv4: [Level; IPV4_PREFIXES.len()],
-    ipv6: [Level; IPV6_PREFIXES.len()],
+    ipv4: [PrefixLevel; IPV4_PREFIXES.len()],
+    ipv6: [PrefixLevel; IPV6_PREFIXES.len()],
     /// For the part of a /128 behind the /64.
     host_factor: u64,
 }
 
 /// One length of prefix.
 #[derive(Clone, Copy, Debug)]
-struct Level {
+struct PrefixLevel {
     factor: u64,
     datagram_ns: u64,
     /// How far ahead a counter may be for another datagram to go out.
     ahead_ns_max: u64,
 }
 
-impl Level {
+impl PrefixLevel {
     const fn new(factor: u64, datagram_ns: u64, burst_ns: u64) -> Self {
         let ahead_ns_max = if datagram_ns == 0 { u64::MAX } else { burst_ns.saturating_sub(datagram_ns) };
         Self { factor: factor | 1, datagram_ns, ahead_ns_max }
@@ -72,10 +72,10 @@ impl Level {
 impl Limiter {
     /// A limiter in `table_bytes` of memory, rounded up to a power of two.
     #[must_use]
-    pub fn new(limits: &Limits, table_bytes: usize, seed: Seed) -> Self {
+    pub fn new(limits: &RateLimits, table_bytes: usize, seed: HashSeed) -> Self {
         let slots_count = table_bytes.div_ceil(size_of::<u64>()).next_power_of_two().max(2);
-        let Seed([a, b, c, d, e, f, g]) = seed;
-        let level = |factor, datagram_ns| Level::new(factor, datagram_ns, limits.burst_ns);
+        let HashSeed([a, b, c, d, e, f, g]) = seed;
+        let level = |factor, datagram_ns| PrefixLevel::new(factor, datagram_ns, limits.burst_ns);
         let ([host, network], [host6, site64, site56, site48]) = (limits.ipv4, limits.ipv6);
         Self {
             slots: vec![0; slots_count].into_boxed_slice(),
@@ -88,10 +88,10 @@ impl Limiter {
 
     /// Applies other limits from now on. What prefixes have used up stays so; the time until they have waited for it
     /// does not change.
-    pub fn set(&mut self, limits: &Limits) {
+    pub fn set(&mut self, limits: &RateLimits) {
         let (v4, v6) = (self.ipv4.iter_mut().zip(limits.ipv4), self.ipv6.iter_mut().zip(limits.ipv6));
         for (level, datagram_ns) in v4.chain(v6) {
-            *level = Level::new(level.factor, datagram_ns, limits.burst_ns);
+            *level = PrefixLevel::new(level.factor, datagram_ns, limits.burst_ns);
         }
     }
 
@@ -102,21 +102,21 @@ impl Limiter {
     /// prefixes wait for longer.
     #[inline]
     pub fn allows(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) -> bool {
-        self.take(address, (Step::Allow, datagrams), now_ns)
+        self.take(address, (LimiterStep::Allow, datagrams), now_ns)
     }
 
     /// Whether a prefix of `address` has nothing left at `now_ns`.
     pub fn is_over(&mut self, address: IpAddr, now_ns: u64) -> bool {
-        !self.take(address, (Step::Look, 0), now_ns)
+        !self.take(address, (LimiterStep::Look, 0), now_ns)
     }
 
     /// Counts what went to `address`, whether or not it had anything left.
     pub fn count(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) {
-        self.take(address, (Step::Count, datagrams), now_ns);
+        self.take(address, (LimiterStep::Count, datagrams), now_ns);
     }
 
     #[inline]
-    fn take(&mut self, address: IpAddr, step: (Step, u32), now_ns: u64) -> bool {
+    fn take(&mut self, address: IpAddr, step: (LimiterStep, u32), now_ns: u64) -> bool {
         match address {
             IpAddr::V4(address) => {
                 let [host, network] = &self.ipv4;
@@ -141,7 +141,7 @@ impl Limiter {
 
 /// What a decision does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum LimiterStep {
     /// Looks only.
     Look,
     /// Counts, if there is something left.
@@ -156,8 +156,8 @@ fn decide<const N: usize>(
     slots: &mut [u64],
     shift: u32,
     hashes: [u64; N],
-    levels: &[Level; N],
-    (step, datagrams): (Step, u32),
+    levels: &[PrefixLevel; N],
+    (step, datagrams): (LimiterStep, u32),
     now_ns: u64,
 ) -> bool {
     let mut used_until_ns = [0; N];
@@ -166,7 +166,7 @@ fn decide<const N: usize>(
         *used_until_ns = slots[(hash >> shift) as usize].max(now_ns);
         is_over |= *used_until_ns - now_ns > level.ahead_ns_max;
     }
-    if step == Step::Look || step == Step::Allow && is_over {
+    if step == LimiterStep::Look || step == LimiterStep::Allow && is_over {
         return !is_over;
     }
     for ((hash, level), used_until_ns) in hashes.iter().zip(levels).zip(used_until_ns) {
@@ -185,11 +185,11 @@ const fn halves(bits: u128) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::Model;
+    use super::super::model::LimiterModel;
     use super::*;
     use proptest::prelude::*;
 
-    const SEED: Seed = Seed([
+    const SEED: HashSeed = HashSeed([
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
         0x94d0_49bb_1331_11eb,
@@ -201,8 +201,8 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// 100 datagrams a second, 10 at once, to each /32 and /128; 250 and 25 to the next wider.
-    fn limits() -> Limits {
-        Limits { ipv4: [10 * MS, 4 * MS], ipv6: [10 * MS, 4 * MS, 2 * MS, MS], burst_ns: 100 * MS }
+    fn limits() -> RateLimits {
+        RateLimits { ipv4: [10 * MS, 4 * MS], ipv6: [10 * MS, 4 * MS, 2 * MS, MS], burst_ns: 100 * MS }
     }
 
     fn address(text: &str) -> IpAddr {
@@ -297,14 +297,14 @@ mod tests {
 
     #[test]
     fn without_limits_everything_goes_out() {
-        let mut limiter = Limiter::new(&Limits { burst_ns: 1, ..Limits::default() }, 4096, SEED);
+        let mut limiter = Limiter::new(&RateLimits { burst_ns: 1, ..RateLimits::default() }, 4096, SEED);
         assert_eq!(drawn(&mut limiter, std::iter::repeat_n(address("::1"), 1000), 0), 1000);
     }
 
     /// Among many busy prefixes few others wait without need.
     #[test]
     fn few_innocent_addresses_share_the_slot_of_busy_ones() {
-        let limits = Limits { ipv4: [10 * MS, 0], ..limits() };
+        let limits = RateLimits { ipv4: [10 * MS, 0], ..limits() };
         let mut limiter = Limiter::new(&limits, 1 << 20, SEED);
         for host in 0..2_000_u32 {
             let busy = IpAddr::from((0x0a00_0000 + host * 977).to_be_bytes());
@@ -338,7 +338,7 @@ mod tests {
         fn agrees_with_its_definition_where_no_slots_are_shared(asked in asked()) {
             // Large enough that the few prefixes of this test have slots of their own with this seed.
             let mut limiter = Limiter::new(&limits(), 1 << 24, SEED);
-            let (mut model, mut now_ns) = (Model::new(&limits()), MS);
+            let (mut model, mut now_ns) = (LimiterModel::new(&limits()), MS);
             for (is_ipv4, network, host, datagrams, later_ns) in asked {
                 now_ns += later_ns;
                 let address = address_of(is_ipv4, network, host);
@@ -354,8 +354,8 @@ mod tests {
         fn no_prefix_gets_more_than_its_limit_where_slots_are_shared(
             asked in asked(), seed in any::<[u64; 7]>()
         ) {
-            let mut limiter = Limiter::new(&limits(), 64, Seed(seed));
-            let (mut model, mut now_ns) = (Model::new(&limits()), MS);
+            let mut limiter = Limiter::new(&limits(), 64, HashSeed(seed));
+            let (mut model, mut now_ns) = (LimiterModel::new(&limits()), MS);
             for (is_ipv4, network, host, datagrams, later_ns) in asked {
                 now_ns += later_ns;
                 let address = address_of(is_ipv4, network, host);

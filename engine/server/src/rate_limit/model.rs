@@ -1,24 +1,24 @@
 //! The definition that the limiter is tested against: a map of prefixes, and nothing shared.
 
 use super::bits_of;
-use super::limiter::{IPV4_PREFIXES, IPV6_PREFIXES, Limits};
+use super::limiter::{IPV4_PREFIXES, IPV6_PREFIXES, RateLimits};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// A prefix: whether of IPv4, its length, and its bits.
-type Prefix = (bool, u32, u128);
+type ModelPrefix = (bool, u32, u128);
 
 /// What [`Limiter`](super::Limiter) does when no two prefixes share a slot. It grows.
 #[derive(Clone, Debug)]
-pub struct Model {
-    limits: Limits,
-    used_until_ns: HashMap<Prefix, u64>,
+pub struct LimiterModel {
+    limits: RateLimits,
+    used_until_ns: HashMap<ModelPrefix, u64>,
 }
 
-impl Model {
+impl LimiterModel {
     /// A limiter that has seen nothing.
     #[must_use]
-    pub fn new(limits: &Limits) -> Self {
+    pub fn new(limits: &RateLimits) -> Self {
         Self { limits: limits.clone(), used_until_ns: HashMap::new() }
     }
 
@@ -41,7 +41,7 @@ impl Model {
         }
     }
 
-    fn prefixes(&self, address: IpAddr) -> Vec<(Prefix, u64)> {
+    fn prefixes(&self, address: IpAddr) -> Vec<(ModelPrefix, u64)> {
         let (prefixes, limits, family_bits) = match address {
             IpAddr::V4(_) => (&IPV4_PREFIXES[..], &self.limits.ipv4[..], 32),
             IpAddr::V6(_) => (&IPV6_PREFIXES[..], &self.limits.ipv6[..], 128),
@@ -50,7 +50,7 @@ impl Model {
             let bits = bits_of(address) >> (family_bits - prefix_bits);
             ((address.is_ipv4(), prefix_bits, bits), datagram_ns)
         };
-        let limited = |(_, datagram_ns): &(Prefix, u64)| *datagram_ns > 0;
+        let limited = |(_, datagram_ns): &(ModelPrefix, u64)| *datagram_ns > 0;
         prefixes.iter().zip(limits).map(prefix).filter(limited).collect()
     }
 }

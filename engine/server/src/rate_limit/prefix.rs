@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// A prefix of addresses: `192.0.2.0/24`, `2001:db8::/32`, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Prefix {
+pub struct AddressPrefix {
     address: IpAddr,
     bits: u8,
 }
@@ -38,7 +38,7 @@ impl fmt::Display for InvalidPrefix {
 
 impl std::error::Error for InvalidPrefix {}
 
-impl FromStr for Prefix {
+impl FromStr for AddressPrefix {
     type Err = InvalidPrefix;
 
     fn from_str(text: &str) -> Result<Self, InvalidPrefix> {
@@ -62,13 +62,13 @@ impl FromStr for Prefix {
     }
 }
 
-impl fmt::Display for Prefix {
+impl fmt::Display for AddressPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.bits)
     }
 }
 
-impl TryFrom<String> for Prefix {
+impl TryFrom<String> for AddressPrefix {
     type Error = InvalidPrefix;
 
     fn try_from(text: String) -> Result<Self, InvalidPrefix> {
@@ -76,13 +76,13 @@ impl TryFrom<String> for Prefix {
     }
 }
 
-impl From<Prefix> for String {
-    fn from(prefix: Prefix) -> Self {
+impl From<AddressPrefix> for String {
+    fn from(prefix: AddressPrefix) -> Self {
         prefix.to_string()
     }
 }
 
-impl Prefix {
+impl AddressPrefix {
     /// The bits that its addresses differ in.
     fn host_mask(self) -> u128 {
         let family_bits = if self.address.is_ipv4() { 32 } else { 128 };
@@ -100,12 +100,12 @@ impl Prefix {
 
 /// Addresses in any of some prefixes, found by bisection.
 #[derive(Clone, Debug, Default)]
-pub struct Prefixes(Vec<(u128, u128)>);
+pub struct AddressPrefixes(Vec<(u128, u128)>);
 
-impl Prefixes {
+impl AddressPrefixes {
     /// The addresses of `prefixes`.
     #[must_use]
-    pub fn new(prefixes: &[Prefix]) -> Self {
+    pub fn new(prefixes: &[AddressPrefix]) -> Self {
         let mut ranges: Vec<_> = prefixes.iter().map(|prefix| (prefix.first(), prefix.last())).collect();
         ranges.sort_unstable();
         // Prefixes are apart or one is in the other; of these the longer range comes to stay.
@@ -134,30 +134,36 @@ impl Prefixes {
 mod tests {
     use super::*;
 
-    fn prefixes(texts: &[&str]) -> Prefixes {
-        Prefixes::new(&texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>())
+    fn prefixes(texts: &[&str]) -> AddressPrefixes {
+        AddressPrefixes::new(&texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>())
     }
 
     #[test]
     fn reads_what_it_writes() {
         for text in ["192.0.2.0/24", "0.0.0.0/0", "192.0.2.1/32", "2001:db8::/32", "::/0", "::1/128"] {
-            assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AddressPrefix>().unwrap().to_string(), text);
         }
-        assert_eq!("192.0.2.1".parse::<Prefix>().unwrap().to_string(), "192.0.2.1/32");
+        assert_eq!("192.0.2.1".parse::<AddressPrefix>().unwrap().to_string(), "192.0.2.1/32");
     }
 
     #[test]
     fn says_what_is_wrong() {
         for text in ["", "/8", "192.0.2/24", "host/8", " 192.0.2.0/24"] {
-            let error = text.parse::<Prefix>().unwrap_err();
+            let error = text.parse::<AddressPrefix>().unwrap_err();
             assert_eq!(error, InvalidPrefix::NotAnAddress(text.to_owned()));
             assert!(error.to_string().contains(text));
         }
         for text in ["192.0.2.0/33", "192.0.2.0/", "192.0.2.0/-1", "2001:db8::/129", "::/x"] {
-            assert_eq!(text.parse::<Prefix>().unwrap_err(), InvalidPrefix::NotALength(text.to_owned()));
+            assert_eq!(
+                text.parse::<AddressPrefix>().unwrap_err(),
+                InvalidPrefix::NotALength(text.to_owned())
+            );
         }
         for text in ["192.0.2.1/24", "1.0.0.0/0", "2001:db8::/16"] {
-            assert_eq!(text.parse::<Prefix>().unwrap_err(), InvalidPrefix::BitsBeyond(text.to_owned()));
+            assert_eq!(
+                text.parse::<AddressPrefix>().unwrap_err(),
+                InvalidPrefix::BitsBeyond(text.to_owned())
+            );
         }
     }
 

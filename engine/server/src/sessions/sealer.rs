@@ -5,9 +5,9 @@ use super::ServerSessions;
 use crate::config::ANSWER_LEN_MAX;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Message, fragment};
-use handle_resolver::{Refused, Reply, Service};
+use handle_resolver::{RefusalReason, ReplyParts, ServiceFacts};
 use handle_sessions::traffic::{check, is_downgraded, seal};
-use handle_sessions::{Live as _, Reject, Session};
+use handle_sessions::{LiveSession as _, MessageRejection, Session};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MAC_CREDENTIAL_LEN: usize = 96;
 
 /// Answers in sessions, for one worker.
 #[derive(Debug)]
-pub struct Sealer {
+pub struct SessionSealer {
     sessions: Arc<ServerSessions>,
     message: Vec<u8>,
     text: [u8; 80],
@@ -25,25 +25,25 @@ pub struct Sealer {
 
 /// What becomes of a request for public values in a session.
 #[derive(Debug)]
-pub(crate) enum Sealed<'s> {
+pub(crate) enum SealOutcome<'s> {
     /// This answer, without a MAC.
-    Plain(Reply<'s>, Sender),
+    Plain(ReplyParts<'s>, AnswerRecipient),
     /// This answer, with a MAC: the whole message.
-    Mac(Reply<'s>, &'s [u8], Sender),
+    Mac(ReplyParts<'s>, &'s [u8], AnswerRecipient),
     /// There is no such session, and the answer is to be signed all the same: the slow path does it.
-    Elsewhere,
+    SlowPath,
 }
 
 /// What a request in a session proves of the address that it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sender {
+pub(crate) enum AnswerRecipient {
     /// Who has the session wrote it, and set the session up from there: answers to that address arrive.
     Proven,
     /// Nothing.
     Unproven,
 }
 
-impl Sealer {
+impl SessionSealer {
     /// With room for the longest answer.
     #[must_use]
     pub fn new(sessions: &Arc<ServerSessions>) -> Self {
@@ -53,7 +53,7 @@ impl Sealer {
 
     /// Bytes and datagrams that the answer takes, at most. There has to be room for it before it is made, for no
     /// request is accepted twice.
-    pub(crate) const fn room_for(reply: &Reply<'_>) -> (usize, usize) {
+    pub(crate) const fn room_for(reply: &ReplyParts<'_>) -> (usize, usize) {
         // An error may be longer than the answer that it replaces.
         const ERROR_LEN: usize = 256;
         let least = if reply.message_len() > ERROR_LEN { reply.message_len() } else { ERROR_LEN };
@@ -67,65 +67,68 @@ impl Sealer {
     pub(crate) fn answer<'s>(
         &'s mut self,
         (request, source): (&[u8], IpAddr),
-        reply: &Reply<'s>,
-        service: &Service<'_>,
-    ) -> Sealed<'s> {
+        reply: &ReplyParts<'s>,
+        service: &ServiceFacts<'_>,
+    ) -> SealOutcome<'s> {
         let now_s = self.sessions.now_s();
         let Self { sessions, message, text } = self;
         let asked = Envelope::split(request).ok();
         let found = asked.and_then(|(envelope, _)| sessions.table.find(envelope.session_id, now_s));
         let (Some((envelope, rest)), Some(session)) = (asked, found) else {
             return match reply.certifies() && service.signs {
-                true => Sealed::Elsewhere,
-                false => Sealed::Plain(reply.refusing(Refused::UnknownSession), Sender::Unproven),
+                true => SealOutcome::SlowPath,
+                false => SealOutcome::Plain(
+                    reply.refusing(RefusalReason::UnknownSession),
+                    AnswerRecipient::Unproven,
+                ),
             };
         };
         let checked = match Message::decode(&rest[..rest.len().min(envelope.message_len as usize)]) {
             Ok(asked) => check(&*session, &envelope, &asked, now_s),
-            Err(_) => Err(Reject::WrongMac),
+            Err(_) => Err(MessageRejection::WrongMac),
         };
         let sender = match checked {
-            Ok(true) if session.source() == handle_auth::source::of(source) => Sender::Proven,
-            _ => Sender::Unproven,
+            Ok(true) if session.source() == handle_auth::source::of(source) => AnswerRecipient::Proven,
+            _ => AnswerRecipient::Unproven,
         };
         let reply = match checked {
             Ok(_) => *reply,
             Err(reject) => refusing(reply, &session, reject, text),
         };
         if !reply.certifies() || is_downgraded(&*session, envelope.answer_version()) {
-            return Sealed::Plain(reply, sender);
+            return SealOutcome::Plain(reply, sender);
         }
         let refused = match put(&reply, &session, message) {
             true => too_long(message, service.answer_datagrams_max),
-            false => Some(Refused::AnswerTooLong),
+            false => Some(RefusalReason::AnswerTooLong),
         };
-        let Some(refused) = refused else { return Sealed::Mac(reply, message, sender) };
+        let Some(refused) = refused else { return SealOutcome::Mac(reply, message, sender) };
         let reply = reply.refusing(refused);
         match put(&reply, &session, message) {
-            true => Sealed::Mac(reply, message, sender),
-            false => Sealed::Plain(reply, sender),
+            true => SealOutcome::Mac(reply, message, sender),
+            false => SealOutcome::Plain(reply, sender),
         }
     }
 }
 
 /// The same frame, saying why a message in the session is not accepted; `text` is room for the details.
 pub(crate) fn refusing<'t>(
-    reply: &Reply<'_>,
+    reply: &ReplyParts<'_>,
     session: &Session,
-    reject: Reject,
+    reject: MessageRejection,
     text: &'t mut [u8; 80],
-) -> Reply<'t> {
-    let Reject::Replayed(counter) = reject else { return reply.refusing(Refused::WrongMac) };
+) -> ReplyParts<'t> {
+    let MessageRejection::Replayed(counter) = reject else { return reply.refusing(RefusalReason::WrongMac) };
     let mut room = &mut text[..];
     let id = session.keys().id;
     // As deployed; 80 bytes are enough for any two numbers.
     let _ = write!(room, "Duplicate session counter {counter} in session {id}");
     let left = room.len();
-    reply.refusing(Refused::Replayed).with_text(&text[..text.len() - left])
+    reply.refusing(RefusalReason::Replayed).with_text(&text[..text.len() - left])
 }
 
 /// Writes `reply` to `message` with the MAC of the session; false when that fails, which it does for no reply.
-fn put(reply: &Reply<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
+fn put(reply: &ReplyParts<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
     message.clear();
     message.resize(Envelope::LEN + reply.message_len(), 0);
     reply.write_stream(message);
@@ -133,7 +136,7 @@ fn put(reply: &Reply<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
 }
 
 /// Why a message, envelope first and with its credential, is too long to be sent, if it is.
-pub(crate) fn too_long(message: &[u8], datagrams_max: usize) -> Option<Refused> {
+pub(crate) fn too_long(message: &[u8], datagrams_max: usize) -> Option<RefusalReason> {
     handle_resolver::too_long(message.len().saturating_sub(Envelope::LEN), datagrams_max)
 }
 

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use handle_auth::Pbkdf2Limits;
 pub use handle_process::administrators::AdministratorsConfig;
-pub use handle_process::identity::{Identity, identities};
+pub use handle_process::identity::{HandleIdentity, identities};
 pub use handle_process::server_key::ServerKeyConfig;
 use handle_proto::limit::{
     MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, PBKDF2_KEY_BITS_MAX, VLIST_EXPANSION_MAX,

@@ -1,18 +1,18 @@
 //! Which requests of the slow path another process is to answer, and what it is told of them.
 
-use super::in_session::Proof;
-use super::queue::Route;
-use super::work::{Held, Work};
-use crate::forward::Forwarding;
+use super::in_session::SessionProof;
+use super::queue::JobRoute;
+use super::work::{AnswerBuffers, JobContext};
+use crate::forward::ForwardState;
 use crate::sessions::sealer::refusing;
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
-use handle_resolver::slow::{Challenged, Slow};
-use handle_resolver::{Context, Refused, Reply, refuse_listing};
-use handle_sessions::Reject;
-use handle_sessions::forward::{ForwardedRequest, Opening, Task};
-use handle_snapshot::map::Mapped;
+use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};
+use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, refuse_listing};
+use handle_sessions::MessageRejection;
+use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
+use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
 
 /// That another process is to answer a request.
@@ -20,31 +20,31 @@ use std::net::SocketAddr;
 pub(crate) struct ForwardNote {
     task: Task,
     /// The challenge that it answers, which was taken here.
-    challenge: Option<Challenge>,
+    challenge: Option<IssuedChallenge>,
 }
 
-impl Work<'_> {
+impl JobContext<'_> {
     /// Has a request that names be listed forwarded. The reply says why that does not come to be.
     pub(crate) fn list<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &AnswerContext<'a, MappedFile>,
         (envelope, rest): (Envelope, &'a [u8]),
-        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
         was_encrypted: bool,
-        held: &'a mut Held,
-    ) -> Reply<'a> {
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         let refuse = |refused| refuse_listing(context, envelope, rest, refused);
         match self.session.map(|session| (session, self.proof(session))) {
-            Some((_, Ok(Proof::None) | Err(Reject::WrongMac))) if was_encrypted => {
-                return unreadable(Refused::Undecryptable);
+            Some((_, Ok(SessionProof::None) | Err(MessageRejection::WrongMac))) if was_encrypted => {
+                return unreadable(RefusalReason::Undecryptable);
             }
             Some((session, Err(reject))) => {
-                return refusing(&refuse(Refused::WrongMac), session, reject, held.text());
+                return refusing(&refuse(RefusalReason::WrongMac), session, reject, held.text());
             }
             Some((_, Ok(_))) | None => {}
         }
         self.note(Task::Answer, None);
-        refuse(Refused::Busy)
+        refuse(RefusalReason::Busy)
     }
 
     /// Has the answer to a challenge that the other process may have made forwarded.
@@ -56,7 +56,11 @@ impl Work<'_> {
 
     /// Has a read forwarded that the other process may allow, because it asks other services; with the challenge that
     /// was answered, where there was one. What is not stored only this process computes.
-    pub(crate) fn forward_read(&self, challenged: &Challenged<'_>, challenge: Option<&Challenge>) {
+    pub(crate) fn forward_read(
+        &self,
+        challenged: &AnsweredChallenge<'_>,
+        challenge: Option<&IssuedChallenge>,
+    ) {
         if challenged.is_stored() && self.path.forward.as_ref().is_some_and(|forward| forward.identities) {
             self.note(Task::Answer, challenge.cloned());
         }
@@ -65,10 +69,10 @@ impl Work<'_> {
     /// `reply`; where it is a referral that its asker does not understand, resolution by the other process is wanted.
     pub(crate) fn or_resolved<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
-        reply: Reply<'a>,
-    ) -> Reply<'a> {
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        reply: ReplyParts<'a>,
+    ) -> ReplyParts<'a> {
         let is_referral = reply.response_code() == ResponseCode::PREFIX_REFERRAL;
         if is_referral && slow.wants_no_referral(context) && self.path.forward.is_some() {
             self.note(Task::Resolve, None);
@@ -78,10 +82,10 @@ impl Work<'_> {
 
     /// Whether the request, which was encrypted, is from who has the key of its session.
     pub(crate) fn has_right_mac(&self) -> bool {
-        self.session.is_some_and(|session| self.proof(session) == Ok(Proof::Mac))
+        self.session.is_some_and(|session| self.proof(session) == Ok(SessionProof::Mac))
     }
 
-    fn note(&self, task: Task, challenge: Option<Challenge>) {
+    fn note(&self, task: Task, challenge: Option<IssuedChallenge>) {
         self.forward.set(Some(ForwardNote { task, challenge }));
     }
 
@@ -90,11 +94,11 @@ impl Work<'_> {
     pub(crate) fn hand_over(
         &self,
         note: ForwardNote,
-        busy: &Reply<'_>,
+        busy: &ReplyParts<'_>,
         was_hidden: bool,
-        route: Route,
+        route: JobRoute,
         datagrams_max: usize,
-    ) -> Option<Box<Forwarding>> {
+    ) -> Option<Box<ForwardState>> {
         let forward = self.path.forward.as_ref()?;
         let place = forward.enter(route.origin().ip, route.is_datagram())?;
         let mut answer = Vec::new();
@@ -102,17 +106,17 @@ impl Work<'_> {
         let request = ForwardedRequest {
             task: note.task,
             source: match route {
-                Route::Udp(peer) => peer.remote(),
-                Route::Tcp(_, source) => SocketAddr::new(source, 0),
+                JobRoute::Udp(peer) => peer.remote(),
+                JobRoute::Tcp(_, source) => SocketAddr::new(source, 0),
             },
             datagrams_max: route.is_datagram().then(|| u16::try_from(datagrams_max).unwrap_or(u16::MAX)),
             opening: match self.session {
-                Some(_) => Opening::InSession { was_hidden, has_mac: self.has_mac.get() },
-                None => Opening::AsReceived,
+                Some(_) => ForwardedForm::InSession { was_hidden, has_mac: self.has_mac.get() },
+                None => ForwardedForm::AsReceived,
             },
             challenge: note.challenge,
             message: self.request,
         };
-        Some(Forwarding::new(place, &request, answer, signs))
+        Some(ForwardState::new(place, &request, answer, signs))
     }
 }

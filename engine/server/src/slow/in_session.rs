@@ -1,27 +1,27 @@
 //! Requests in sessions on the slow path: set-up and end, who asks, and what nobody else may read. RFC 3652 section
 //! 3.8.
 
-use super::work::{Held, Work, not_challenged};
+use super::work::{AnswerBuffers, JobContext, not_challenged};
 use handle_auth::agreement::PRIVATE_LEN;
-use handle_auth::challenges::Pending;
+use handle_auth::challenges::SessionChallenge;
 use handle_auth::cost;
 use handle_proto::OpCode;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::session::{KeyExchange, SessionAnswer, SessionSetup};
 use handle_proto::wire::{Envelope, Message};
-use handle_resolver::slow::{Evaluated, Slow};
-use handle_resolver::{Context, Refused, Reply};
+use handle_resolver::slow::{FirstEvaluation, SlowPathRequest};
+use handle_resolver::{AnswerContext, RefusalReason, ReplyParts};
 use handle_sessions::numbers::of_handled;
-use handle_sessions::session::{Claim, NewSession};
-use handle_sessions::traffic::{self, Live as _};
-use handle_sessions::{Reject, Session, SetupError, agree, table};
-use handle_snapshot::map::Mapped;
+use handle_sessions::session::{IdentityClaim, NewSession};
+use handle_sessions::traffic::{self, LiveSession as _};
+use handle_sessions::{MessageRejection, Session, SetupError, agree, table};
+use handle_snapshot::map::MappedFile;
 use zeroize::Zeroizing;
 
 /// What a message proves by its credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub(crate) enum SessionProof {
     /// Nothing: there is no MAC.
     None,
     /// Who has the key of the session wrote it.
@@ -39,35 +39,37 @@ pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec
     Some(message)
 }
 
-impl Work<'_> {
+impl JobContext<'_> {
     /// Whether the request is from who has the key of `session`, as far as it says so.
-    pub(crate) fn proof(&self, session: &Session) -> Result<Proof, Reject> {
+    pub(crate) fn proof(&self, session: &Session) -> Result<SessionProof, MessageRejection> {
         let proof = self.check_proof(session)?;
-        self.has_mac.set(proof == Proof::Mac);
+        self.has_mac.set(proof == SessionProof::Mac);
         Ok(proof)
     }
 
-    fn check_proof(&self, session: &Session) -> Result<Proof, Reject> {
-        let (envelope, rest) = Envelope::split(self.request).map_err(|_| Reject::WrongMac)?;
-        let message = Message::decode(rest).map_err(|_| Reject::WrongMac)?;
+    fn check_proof(&self, session: &Session) -> Result<SessionProof, MessageRejection> {
+        let (envelope, rest) = Envelope::split(self.request).map_err(|_| MessageRejection::WrongMac)?;
+        let message = Message::decode(rest).map_err(|_| MessageRejection::WrongMac)?;
         let has_mac = traffic::check(session, &envelope, &message, self.now_s())?;
-        Ok(if has_mac { Proof::Mac } else { Proof::None })
+        Ok(if has_mac { SessionProof::Mac } else { SessionProof::None })
     }
 
     /// The answer to a request in `session`, whose MAC is not wrong.
     pub(crate) fn in_session<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
         session: &Session,
-        proof: Proof,
-        held: &'a mut Held,
-    ) -> Reply<'a> {
+        proof: SessionProof,
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         match slow.op_code() {
             OpCode::RESPONSE_TO_CHALLENGE => self.challenge_answer(context, slow, held),
             OpCode::VERIFY_CHALLENGE => self.verification(context, slow),
             OpCode::SESSION_SETUP => self.set_up(context, slow, held),
-            OpCode::SESSION_TERMINATE if proof == Proof::None => slow.refuse(context, Refused::WrongMac),
+            OpCode::SESSION_TERMINATE if proof == SessionProof::None => {
+                slow.refuse(context, RefusalReason::WrongMac)
+            }
             OpCode::SESSION_TERMINATE => {
                 if let Some(sessions) = self.sessions() {
                     sessions.table.end(slow.session_id());
@@ -75,11 +77,11 @@ impl Work<'_> {
                 slow.done(context)
             }
             _ => match slow.evaluate(context) {
-                Evaluated::Reply(reply) => self.or_resolved(context, slow, reply),
-                Evaluated::Template => self.compute(context, slow, held, |held| {
+                FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
+                FirstEvaluation::Template => self.compute(context, slow, held, |held| {
                     self.who_asks(context, slow, (session, proof), held)
                 }),
-                Evaluated::Identity => self.who_asks(context, slow, (session, proof), held),
+                FirstEvaluation::Identity => self.who_asks(context, slow, (session, proof), held),
             },
         }
     }
@@ -87,13 +89,13 @@ impl Work<'_> {
     /// The answer that depends on who is at the other end of the session, which the request has to prove to come from.
     fn who_asks<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
-        (session, proof): (&Session, Proof),
-        held: &'a mut Held,
-    ) -> Reply<'a> {
-        if proof == Proof::None {
-            return slow.refuse(context, Refused::NoMac);
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        (session, proof): (&Session, SessionProof),
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
+        if proof == SessionProof::None {
+            return slow.refuse(context, RefusalReason::NoMac);
         }
         let Some(identity) = session.proven_identity() else {
             return self.challenge_in_session(context, slow, held);
@@ -104,7 +106,7 @@ impl Work<'_> {
                 if self.is_elsewhere.get() {
                     self.forward_read(&asked, None);
                 }
-                asked.refuse(context, Refused::NotPermitted)
+                asked.refuse(context, RefusalReason::NotPermitted)
             }
             Ok(asked) if asked.is_status() => self.status(context, &asked, &mut held.body),
             Ok(asked) => asked.answer(context, &mut held.values),
@@ -116,19 +118,19 @@ impl Work<'_> {
     /// another request another.
     fn challenge_in_session<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
-        held: &'a mut Held,
-    ) -> Reply<'a> {
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         let mut nonce = [0; NONCE_LEN];
         if !(self.path.random)(&mut nonce) {
             self.counters.without_random.add(1);
-            return slow.refuse(context, Refused::TooManyChallenges);
+            return slow.refuse(context, RefusalReason::TooManyChallenges);
         }
         let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
         let pending = self.path.challenges().issue_in_session(id, self.origin, challenge, self.path.now_ms());
         match pending {
-            Ok(Pending { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, held),
+            Ok(SessionChallenge { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, held),
             Err(refusal) => slow.refuse(context, not_challenged(refusal)),
         }
     }
@@ -136,21 +138,21 @@ impl Work<'_> {
     /// Sets a session up. RFC 3652 section 3.8.1.
     pub(crate) fn set_up<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
-        held: &'a mut Held,
-    ) -> Reply<'a> {
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         let Ok(setup) = SessionSetup::decode(slow.body()) else {
-            return slow.refuse(context, Refused::Malformed);
+            return slow.refuse(context, RefusalReason::Malformed);
         };
-        let Some(sessions) = self.sessions() else { return slow.refuse(context, Refused::NoSessions) };
+        let Some(sessions) = self.sessions() else { return slow.refuse(context, RefusalReason::NoSessions) };
         if sessions.table.admit(self.origin, sessions.now_s()).is_err() {
-            return slow.refuse(context, Refused::OverTcp);
+            return slow.refuse(context, RefusalReason::OverTcp);
         }
         let (mut private, mut numbers) = (Zeroizing::new([0; PRIVATE_LEN]), [0; 4 * 8]);
         if !(self.path.random)(&mut *private) || !(self.path.random)(&mut numbers) {
             self.counters.without_random.add(1);
-            return slow.refuse(context, Refused::TooManySessions);
+            return slow.refuse(context, RefusalReason::TooManySessions);
         }
         if let KeyExchange::DiffieHellman(record) = setup.exchange {
             self.spend(cost::agreement(record, &sessions.terms.modulus_bits));
@@ -162,7 +164,7 @@ impl Work<'_> {
         let new = NewSession {
             key: agreed.key,
             version: slow.version(),
-            claim: (!setup.is_anonymous()).then(|| Claim::of(setup.identity)),
+            claim: (!setup.is_anonymous()).then(|| IdentityClaim::of(setup.identity)),
             timeout_s: agreed.timeout_s,
             origin: self.origin,
         };
@@ -177,24 +179,24 @@ impl Work<'_> {
                 answer.encode(&mut held.body);
                 slow.session(context, session.keys().id, &held.body)
             }
-            Err(table::Refusal::OverTcp) => slow.refuse(context, Refused::OverTcp),
-            Err(table::Refusal::Full | table::Refusal::NoNumber) => {
-                slow.refuse(context, Refused::TooManySessions)
+            Err(table::SessionRefusal::OverTcp) => slow.refuse(context, RefusalReason::OverTcp),
+            Err(table::SessionRefusal::Full | table::SessionRefusal::NoNumber) => {
+                slow.refuse(context, RefusalReason::TooManySessions)
             }
         }
     }
 }
 
 /// What a client is told with whom there is no agreement.
-fn refused(error: SetupError) -> Refused {
+fn refused(error: SetupError) -> RefusalReason {
     use handle_auth::agreement::AgreementError;
     match error {
-        SetupError::Mode(KeyExchangeMode::CLIENT_KEY) => Refused::ClientKeyExchange,
-        SetupError::Mode(KeyExchangeMode::HANDLE_KEY) => Refused::HandleKeyExchange,
-        SetupError::Key(AgreementError::Undecodable(_) | AgreementError::Kind) => Refused::SessionKey,
-        SetupError::Key(_) => Refused::SessionGroup,
-        SetupError::Version => Refused::SessionVersion,
-        SetupError::Cipher => Refused::SessionCipher,
-        _ => Refused::KeyExchange,
+        SetupError::Mode(KeyExchangeMode::CLIENT_KEY) => RefusalReason::ClientKeyExchange,
+        SetupError::Mode(KeyExchangeMode::HANDLE_KEY) => RefusalReason::HandleKeyExchange,
+        SetupError::Key(AgreementError::Undecodable(_) | AgreementError::Kind) => RefusalReason::SessionKey,
+        SetupError::Key(_) => RefusalReason::SessionGroup,
+        SetupError::Version => RefusalReason::SessionVersion,
+        SetupError::Cipher => RefusalReason::SessionCipher,
+        _ => RefusalReason::KeyExchange,
     }
 }

@@ -13,14 +13,14 @@
 //! later where it finds one taken.
 
 use crate::counters::Transport;
-use crate::forward::Forwarding;
+use crate::forward::ForwardState;
 use crossbeam_utils::CachePadded;
 use handle_auth::cost::Units;
 use handle_auth::fair::{FairQueue, Shares};
-use handle_auth::source::{Origin, SourceList};
+use handle_auth::source::{RequestOrigin, SourceList};
 use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,14 +29,14 @@ use std::time::Instant;
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum JobRoute {
     /// Datagrams to a peer.
     Udp(Peer),
     /// A connection, and who has it.
     Tcp(StreamId, IpAddr),
 }
 
-impl Route {
+impl JobRoute {
     /// Whether the answer is cut into datagrams.
     pub(crate) const fn is_datagram(&self) -> bool {
         matches!(self, Self::Udp(_))
@@ -51,21 +51,21 @@ impl Route {
     }
 
     /// Who asks.
-    pub(crate) fn origin(&self) -> Origin {
+    pub(crate) fn origin(&self) -> RequestOrigin {
         match self {
-            Self::Udp(peer) => Origin::datagram(peer.remote().ip()),
-            Self::Tcp(_, source) => Origin::connection(*source),
+            Self::Udp(peer) => RequestOrigin::datagram(peer.remote().ip()),
+            Self::Tcp(_, source) => RequestOrigin::connection(*source),
         }
     }
 }
 
 /// A request, and then its answer. Its buffers are used again.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct SlowJob {
     /// The worker that has it from the network.
     pub(crate) shard: usize,
     /// Where the answer goes.
-    pub(crate) route: Route,
+    pub(crate) route: JobRoute,
     /// When it was handed over.
     pub(crate) since: Instant,
     /// The request, envelope first.
@@ -77,9 +77,9 @@ pub(crate) struct Job {
     /// The code of the answer.
     pub(crate) code: ResponseCode,
     /// Why it is an error, if it is one.
-    pub(crate) refused: Option<Refused>,
+    pub(crate) refused: Option<RefusalReason>,
     /// What it has while another process answers it.
-    pub(crate) forwarding: Option<Box<Forwarding>>,
+    pub(crate) forwarding: Option<Box<ForwardState>>,
     /// Whether a part of its answer was sent already.
     pub(crate) is_continued: bool,
     /// The work that was done for it.
@@ -92,12 +92,12 @@ const KEPT_LEN: usize = 16 << 10;
 const REQUEST_LEN: usize = 512;
 const ANSWER_LEN: usize = 2048;
 
-impl Job {
+impl SlowJob {
     fn new() -> Self {
         let nobody = ([0, 0, 0, 0], 0).into();
         Self {
             shard: 0,
-            route: Route::Udp(Peer::to(nobody)),
+            route: JobRoute::Udp(Peer::to(nobody)),
             since: Instant::now(),
             request: Vec::with_capacity(REQUEST_LEN),
             answer: Vec::with_capacity(ANSWER_LEN),
@@ -128,29 +128,29 @@ impl Job {
 
 /// Both ways, and the jobs that are free.
 #[derive(Debug)]
-pub(crate) struct Queues {
+pub(crate) struct JobQueues {
     /// Only workers take this lock, but for a job whose worker is not there.
-    free: Mutex<Free>,
+    free: Mutex<FreeJobs>,
     started: Instant,
-    asked: Mutex<Asked>,
+    queued: Mutex<JobQueue>,
     /// Somebody asked, or there will be no more.
     more: Condvar,
     /// How many jobs are in `asked`.
     waiting: AtomicUsize,
-    answered: Box<[CachePadded<Back>]>,
+    returns: Box<[CachePadded<ReturnQueue>]>,
 }
 
 #[derive(Debug)]
-struct Free {
+struct FreeJobs {
     #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
-    jobs: Vec<Box<Job>>,
+    jobs: Vec<Box<SlowJob>>,
     /// Who has those that are not.
     shares: Shares,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
-    jobs: FairQueue<Box<Job>>,
+struct JobQueue {
+    jobs: FairQueue<Box<SlowJob>>,
     /// Slow threads that wait for one.
     idle: usize,
     closed: bool,
@@ -158,39 +158,39 @@ struct Asked {
 
 /// The way back to one worker.
 #[derive(Debug)]
-struct Back {
-    jobs: Mutex<VecDeque<Box<Job>>>,
+struct ReturnQueue {
+    jobs: Mutex<VecDeque<Box<SlowJob>>>,
     /// Set when the worker has opened its path.
     waker: OnceLock<Waker>,
 }
 
-impl Queues {
+impl JobQueues {
     /// Queues for `workers_count` workers and `jobs_count` jobs, of which sources in `exempt` may take all.
     pub(crate) fn new(workers_count: usize, jobs_count: usize, exempt: SourceList) -> Self {
         let jobs = || VecDeque::with_capacity(jobs_count);
-        let back = || CachePadded::new(Back { jobs: Mutex::new(jobs()), waker: OnceLock::new() });
+        let back = || CachePadded::new(ReturnQueue { jobs: Mutex::new(jobs()), waker: OnceLock::new() });
         Self {
-            free: Mutex::new(Free {
-                jobs: (0..jobs_count).map(|_| Box::new(Job::new())).collect(),
+            free: Mutex::new(FreeJobs {
+                jobs: (0..jobs_count).map(|_| Box::new(SlowJob::new())).collect(),
                 shares: Shares::new(jobs_count, exempt),
             }),
             started: Instant::now(),
-            asked: Mutex::default(),
+            queued: Mutex::default(),
             more: Condvar::new(),
             waiting: AtomicUsize::new(0),
-            answered: (0..workers_count).map(|_| back()).collect(),
+            returns: (0..workers_count).map(|_| back()).collect(),
         }
     }
 
     /// Lets `waker` end the waits of worker `shard` when there is an answer for it.
     pub(crate) fn attach(&self, shard: usize, waker: Waker) {
         // A worker opens its path once.
-        let _ = self.answered[shard].waker.set(waker);
+        let _ = self.returns[shard].waker.set(waker);
     }
 
     /// A free job with a request; `None` when everything is full, or the source has its share. To be
     /// [submitted](Self::submit).
-    pub(crate) fn take(&self, shard: usize, route: Route, request: &[u8]) -> Option<Box<Job>> {
+    pub(crate) fn take(&self, shard: usize, route: JobRoute, request: &[u8]) -> Option<Box<SlowJob>> {
         let mut free = lock(&self.free);
         if !free.shares.enter(route.origin()) {
             return None;
@@ -207,8 +207,8 @@ impl Queues {
     }
 
     /// Hands over the jobs of a worker, in their order. They stay where they are while a slow thread is at the queue.
-    pub(crate) fn submit(&self, jobs: &mut VecDeque<Box<Job>>) {
-        let Some(mut asked) = try_lock(&self.asked) else { return };
+    pub(crate) fn submit(&self, jobs: &mut VecDeque<Box<SlowJob>>) {
+        let Some(mut asked) = try_lock(&self.queued) else { return };
         let woken = asked.idle.min(jobs.len());
         self.waiting.fetch_add(jobs.len(), Ordering::Relaxed);
         jobs.drain(..).for_each(|job| asked.jobs.push(job.route.origin(), job));
@@ -217,8 +217,8 @@ impl Queues {
     }
 
     /// The next request, for a slow thread; waits for one. `None` when there will be no more.
-    pub(crate) fn next(&self) -> Option<Box<Job>> {
-        let mut asked = lock(&self.asked);
+    pub(crate) fn next(&self) -> Option<Box<SlowJob>> {
+        let mut asked = lock(&self.queued);
         loop {
             if asked.closed {
                 return None;
@@ -236,7 +236,7 @@ impl Queues {
     /// Lets slow threads come to an end after what they are doing. What waits is let go: the workers have ended, so nobody
     /// would send the answers, and on a busy machine it could take threads that stand back minutes to make them.
     pub(crate) fn close(&self) {
-        let mut asked = lock(&self.asked);
+        let mut asked = lock(&self.queued);
         asked.closed = true;
         self.waiting.fetch_sub(asked.jobs.len(), Ordering::Relaxed);
         asked.jobs.clear();
@@ -245,9 +245,9 @@ impl Queues {
     }
 
     /// Sends an answer back to its worker, and charges its source with the work.
-    pub(crate) fn give_back(&self, job: Box<Job>) {
-        lock(&self.asked).jobs.charge(job.route.origin(), job.cost, self.now_ms());
-        let Some(back) = self.answered.get(job.shard) else { return self.release(job) };
+    pub(crate) fn give_back(&self, job: Box<SlowJob>) {
+        lock(&self.queued).jobs.charge(job.route.origin(), job.cost, self.now_ms());
+        let Some(back) = self.returns.get(job.shard) else { return self.release(job) };
         lock(&back.jobs).push_back(job);
         // To wake a worker for each answer costs a tenth of a signature, so while there is more to do it is left to
         // look for itself, see `Worker::run`.
@@ -258,12 +258,12 @@ impl Queues {
 
     /// The next answer for worker `shard`, if there is one. To be [released](Self::release) once it is sent.
     #[inline]
-    pub(crate) fn answered(&self, shard: usize) -> Option<Box<Job>> {
-        try_lock(&self.answered[shard].jobs)?.pop_front()
+    pub(crate) fn answered(&self, shard: usize) -> Option<Box<SlowJob>> {
+        try_lock(&self.returns[shard].jobs)?.pop_front()
     }
 
     /// Lets a job be used again.
-    pub(crate) fn release(&self, mut job: Box<Job>) {
+    pub(crate) fn release(&self, mut job: Box<SlowJob>) {
         job.clear();
         let mut free = lock(&self.free);
         free.shares.leave(job.route.origin());
@@ -294,11 +294,11 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 mod tests {
     use super::*;
 
-    fn route(port: u16) -> Route {
-        Route::Udp(Peer::to(([127, 0, 0, 1], port).into()))
+    fn route(port: u16) -> JobRoute {
+        JobRoute::Udp(Peer::to(([127, 0, 0, 1], port).into()))
     }
 
-    fn ask(queues: &Queues, shard: usize, port: u16, request: &[u8]) -> bool {
+    fn ask(queues: &JobQueues, shard: usize, port: u16, request: &[u8]) -> bool {
         let Some(job) = queues.take(shard, route(port), request) else { return false };
         let mut jobs = VecDeque::from([job]);
         queues.submit(&mut jobs);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn so_many_requests_are_on_their_way_and_no_more() {
-        let queues = Queues::new(2, 3, SourceList::default());
+        let queues = JobQueues::new(2, 3, SourceList::default());
         for n in 0..3 {
             assert!(ask(&queues, usize::from(n) % 2, n, &[1; 600]), "{n}");
         }
@@ -329,9 +329,9 @@ mod tests {
 
     #[test]
     fn a_source_waits_behind_those_that_less_was_done_for_and_does_not_take_all() {
-        let queues = Queues::new(1, 16, SourceList::default());
+        let queues = JobQueues::new(1, 16, SourceList::default());
         let ask = |host: u8, request: &[u8]| {
-            let route = Route::Udp(Peer::to(([10, host, 0, 1], 1).into()));
+            let route = JobRoute::Udp(Peer::to(([10, host, 0, 1], 1).into()));
             let job = queues.take(0, route, request).map(|job| queues.submit(&mut VecDeque::from([job])));
             job.is_some()
         };
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn large_buffers_are_not_kept() {
-        let queues = Queues::new(1, 1, SourceList::default());
+        let queues = JobQueues::new(1, 1, SourceList::default());
         assert!(ask(&queues, 0, 1, &[0; 1 << 20]));
         queues.release(queues.next().unwrap());
         assert!(ask(&queues, 0, 1, b"x"));
@@ -356,10 +356,10 @@ mod tests {
 
     #[test]
     fn workers_do_not_wait_for_a_slow_thread_that_stands_still() {
-        let queues = Queues::new(1, 2, SourceList::default());
+        let queues = JobQueues::new(1, 2, SourceList::default());
         let mut jobs: VecDeque<_> = (0..2).filter_map(|n| queues.take(0, route(n), b"asked")).collect();
         {
-            let _standing = lock(&queues.asked);
+            let _standing = lock(&queues.queued);
             queues.submit(&mut jobs);
             assert_eq!(jobs.len(), 2, "kept for later");
         }
@@ -369,7 +369,7 @@ mod tests {
             queues.give_back(queues.next().unwrap());
         }
         {
-            let _standing = lock(&queues.answered[0].jobs);
+            let _standing = lock(&queues.returns[0].jobs);
             assert!(queues.answered(0).is_none(), "looked for later");
         }
         assert_eq!(queues.answered(0).unwrap().route, route(0), "in their order");
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_let_go_at_the_end() {
-        let queues = Queues::new(1, 3, SourceList::default());
+        let queues = JobQueues::new(1, 3, SourceList::default());
         assert!(ask(&queues, 0, 1, b"asked") && ask(&queues, 0, 2, b"asked, too"));
         let under_way = queues.next().unwrap();
         queues.close();
@@ -389,10 +389,10 @@ mod tests {
 
     #[test]
     fn who_waits_is_told_of_the_end() {
-        let queues = Queues::new(1, 1, SourceList::default());
+        let queues = JobQueues::new(1, 1, SourceList::default());
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| std::iter::from_fn(|| queues.next()).count());
-            while lock(&queues.asked).idle == 0 {
+            while lock(&queues.queued).idle == 0 {
                 std::thread::yield_now();
             }
             queues.close();

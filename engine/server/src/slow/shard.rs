@@ -1,14 +1,14 @@
 //! A worker's end of the slow path.
 
 use super::SlowPath;
-use super::queue::{Job, Route};
+use super::queue::{JobRoute, SlowJob};
 use crate::counters::{Counter, Counters, Transport};
 use crate::forward::queue::ForwardItem;
 use crate::rate_limit::{RateLimit, SlowRequest};
-use crate::watch::Watch;
+use crate::telemetry::WorkerTelemetry;
 use handle_net::{Datapath, Peer, StreamId, Waker};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ pub(crate) struct SlowShard {
     /// Requests that have not come back.
     under_way: u64,
     /// Those that are not handed over yet.
-    unsent: VecDeque<Box<Job>>,
+    unsent: VecDeque<Box<SlowJob>>,
     /// Listings of which a part was sent, until that has been read.
     #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
-    listings: Vec<Box<Job>>,
+    listings: Vec<Box<SlowJob>>,
     /// Listings whose next part is wanted, or that are to end, and are not handed over yet.
     unsent_listings: VecDeque<ForwardItem>,
 }
@@ -57,7 +57,7 @@ impl SlowShard {
 
     /// Hands over a request, envelope first. False when everything is full; then the worker says so.
     #[cold]
-    pub(crate) fn defer(&mut self, route: Route, request: &[u8], counters: &Counters) -> bool {
+    pub(crate) fn defer(&mut self, route: JobRoute, request: &[u8], counters: &Counters) -> bool {
         let Some(path) = &self.path else { return false };
         let Some(job) = path.queues.take(self.shard, route, request) else { return false };
         self.unsent.push_back(job);
@@ -69,8 +69,8 @@ impl SlowShard {
     }
 
     /// What is said to a datagram for which there is no place.
-    pub(crate) fn when_full(&self) -> Refused {
-        self.path.as_ref().map_or(Refused::Busy, |path| path.when_full)
+    pub(crate) fn when_full(&self) -> RefusalReason {
+        self.path.as_ref().map_or(RefusalReason::Busy, |path| path.when_full)
     }
 
     /// Whether every request has come back.
@@ -80,7 +80,7 @@ impl SlowShard {
 
     /// The next request that has come back. It is to be [released](Self::release) once it is sent.
     #[inline]
-    pub(crate) fn answered(&mut self, counters: &Counters) -> Option<Box<Job>> {
+    pub(crate) fn answered(&mut self, counters: &Counters) -> Option<Box<SlowJob>> {
         if self.is_idle() {
             return None;
         }
@@ -95,14 +95,14 @@ impl SlowShard {
         Some(job)
     }
 
-    fn came_back(&mut self, job: &Job, counters: &Counters) {
+    fn came_back(&mut self, job: &SlowJob, counters: &Counters) {
         let under_way = self.under_way_of(&job.route, counters);
         under_way.set(under_way.get() - 1);
         self.under_way -= 1;
     }
 
     /// Keeps a job that [has more](Job::has_more) until what was sent of it has been read.
-    pub(crate) fn keep_listing(&mut self, mut job: Box<Job>) {
+    pub(crate) fn keep_listing(&mut self, mut job: Box<SlowJob>) {
         job.is_continued = true;
         self.listings.push(job);
     }
@@ -110,9 +110,9 @@ impl SlowShard {
     /// Goes on with listings whose readers are `ready` for more, and ends those whose readers have gone.
     #[cold]
     pub(crate) fn go_on_listing(&mut self, reader: impl Fn(StreamId) -> ListingReader, counters: &Counters) {
-        let state = |job: &Job| match job.route {
-            Route::Tcp(id, _) => reader(id),
-            Route::Udp(_) => ListingReader::Gone,
+        let state = |job: &SlowJob| match job.route {
+            JobRoute::Tcp(id, _) => reader(id),
+            JobRoute::Udp(_) => ListingReader::Gone,
         };
         let mut at = 0;
         while at < self.listings.len() {
@@ -142,16 +142,16 @@ impl SlowShard {
     }
 
     /// Lets a job be used again.
-    pub(crate) fn release(&self, job: Box<Job>) {
+    pub(crate) fn release(&self, job: Box<SlowJob>) {
         if let Some(path) = &self.path {
             path.queues.release(job);
         }
     }
 
-    fn under_way_of<'c>(&self, route: &Route, counters: &'c Counters) -> &'c Counter {
+    fn under_way_of<'c>(&self, route: &JobRoute, counters: &'c Counters) -> &'c Counter {
         match route {
-            Route::Udp(_) => &counters.requests_under_way,
-            Route::Tcp(..) => &counters.tcp_requests_under_way,
+            JobRoute::Udp(_) => &counters.requests_under_way,
+            JobRoute::Tcp(..) => &counters.tcp_requests_under_way,
         }
     }
 }
@@ -164,8 +164,8 @@ impl SlowShard {
 pub(crate) fn send(
     net: &mut dyn Datapath,
     peer: Peer,
-    job: &Job,
-    (rate_limit, watch): (Option<&mut RateLimit>, &mut Watch),
+    job: &SlowJob,
+    (rate_limit, watch): (Option<&mut RateLimit>, &mut WorkerTelemetry),
     counters: &Counters,
 ) -> std::io::Result<()> {
     let is_sent = !job.answer.is_empty()

@@ -13,9 +13,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// The key of the server, and the signatures that are used again.
 #[derive(Debug)]
-pub struct Signer {
+pub struct AnswerSigner {
     key: PrivateKey,
-    kept: Mutex<Kept>,
+    credentials: Mutex<CredentialCache>,
 }
 
 /// Where a signature is from.
@@ -27,12 +27,12 @@ pub enum Signature {
     Kept,
 }
 
-impl Signer {
+impl AnswerSigner {
     /// Signs with `key`, and keeps at most `kept_max` signatures (at least two, unless it is 0).
     #[must_use]
     pub fn new(key: PrivateKey, kept_max: usize) -> Self {
-        let kept = Kept { half: kept_max.div_ceil(2), young: HashMap::new(), old: HashMap::new() };
-        Self { key, kept: Mutex::new(kept) }
+        let kept = CredentialCache { half: kept_max.div_ceil(2), young: HashMap::new(), old: HashMap::new() };
+        Self { key, credentials: Mutex::new(kept) }
     }
 
     /// The public half of the key.
@@ -72,7 +72,7 @@ impl Signer {
         let (from, credential) = if Self::keeps(envelope.version) {
             let prefix = CoveredPrefix::of_signature(&envelope, 0);
             let version = [envelope.version.major, envelope.version.minor];
-            let name: Name = Sha256::new()
+            let name: CredentialKey = Sha256::new()
                 .chain_update(version)
                 .chain_update(prefix.as_bytes())
                 .chain_update(covered)
@@ -95,23 +95,23 @@ impl Signer {
         Ok(from)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> std::sync::MutexGuard<'_, CredentialCache> {
+        self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// SHA-256 of what a signature covers.
-type Name = [u8; 32];
+type CredentialKey = [u8; 32];
 
 /// Credentials by what they cover. Those that nobody asked for in a while go, half of them at a time.
-struct Kept {
+struct CredentialCache {
     half: usize,
-    young: HashMap<Name, Vec<u8>>,
-    old: HashMap<Name, Vec<u8>>,
+    young: HashMap<CredentialKey, Vec<u8>>,
+    old: HashMap<CredentialKey, Vec<u8>>,
 }
 
-impl Kept {
-    fn get(&mut self, name: &Name) -> Option<Vec<u8>> {
+impl CredentialCache {
+    fn get(&mut self, name: &CredentialKey) -> Option<Vec<u8>> {
         if let Some(credential) = self.young.get(name) {
             return Some(credential.clone());
         }
@@ -120,7 +120,7 @@ impl Kept {
         Some(credential)
     }
 
-    fn put(&mut self, name: Name, credential: Vec<u8>) {
+    fn put(&mut self, name: CredentialKey, credential: Vec<u8>) {
         if self.half == 0 {
             return;
         }
@@ -131,7 +131,7 @@ impl Kept {
     }
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for CredentialCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Kept({} of {})", self.young.len() + self.old.len(), 2 * self.half)
     }
@@ -141,13 +141,13 @@ impl std::fmt::Debug for Kept {
 mod tests {
     use super::*;
 
-    fn name(n: u8) -> Name {
+    fn name(n: u8) -> CredentialKey {
         [n; 32]
     }
 
     #[test]
     fn so_many_signatures_are_kept_and_those_that_are_asked_for_stay() {
-        let mut kept = Kept { half: 2, young: HashMap::new(), old: HashMap::new() };
+        let mut kept = CredentialCache { half: 2, young: HashMap::new(), old: HashMap::new() };
         for n in 0..4 {
             kept.put(name(n), vec![n]);
         }
@@ -161,14 +161,14 @@ mod tests {
         assert!(kept.young.len() + kept.old.len() <= 4);
     }
 
-    fn signer() -> Signer {
+    fn signer() -> AnswerSigner {
         let servers = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/servers.json");
         let servers: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(servers).unwrap()).unwrap();
         let hex = servers["keys"]["server"]["handle_private_hex"].as_str().unwrap();
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         let record: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        Signer::new(PrivateKey::from_record(&record).unwrap(), 4)
+        AnswerSigner::new(PrivateKey::from_record(&record).unwrap(), 4)
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn none_is_kept_where_none_may_be() {
-        let mut kept = Kept { half: 0, young: HashMap::new(), old: HashMap::new() };
+        let mut kept = CredentialCache { half: 0, young: HashMap::new(), old: HashMap::new() };
         kept.put(name(1), vec![1]);
         assert_eq!(kept.get(&name(1)), None);
     }

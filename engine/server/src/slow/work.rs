@@ -3,38 +3,39 @@
 
 use super::SlowPath;
 use super::forwarding::ForwardNote;
-use super::in_session::{self, Proof};
-use super::queue::Job;
-use super::signer::{Signature, Signer};
+use super::in_session::{self, SessionProof};
+use super::queue::SlowJob;
+use super::signer::{AnswerSigner, Signature};
 use super::stats::SlowCounters;
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{each_datagram_part, refusing, too_long};
 use crate::templates::SetTemplates;
 use handle_auth::VerifyError;
-use handle_auth::answered::Answered;
-use handle_auth::challenges::{Challenge, Refusal};
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::challenges::{ChallengeRefusal, IssuedChallenge};
 use handle_auth::cost::{self, Units};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
-use handle_auth::source::{self, Origin};
+use handle_auth::source::{self, RequestOrigin};
 use handle_proto::OpCode;
 use handle_proto::limit::{MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
-use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
+use handle_proto::wire::auth::{self, ChallengeAnswer, VerificationRequest};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Permissions, Value, Version};
-use handle_resolver::authority::{Administrators, Entitled};
-use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
+use handle_resolver::authority::{AuthorityOutcome, ServerAdministrators};
+use handle_resolver::slow::{AnsweredChallenge, FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
-    Context, NotLocal, Outcome, Refused, Reply, Slow, SortingRoom, answer_message, refuse_stream,
+    AnswerContext, AnswerOutcome, NotLocal, RefusalReason, ReplyParts, SlowPathRequest, SortingRoom,
+    answer_message, refuse_stream,
 };
 use handle_sessions::numbers::{is_of_admin, of_handled};
-use handle_sessions::traffic::{self, Live as _};
-use handle_sessions::{Reject, Session};
-use handle_snapshot::map::Mapped;
-use handle_template::Built;
+use handle_sessions::traffic::{self, LiveSession as _};
+use handle_sessions::{MessageRejection, Session};
+use handle_snapshot::map::MappedFile;
+use handle_template::BuildOutcome;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -42,17 +43,17 @@ use zeroize::Zeroizing;
 
 /// One slow thread.
 pub(crate) struct SlowThread {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     path: Arc<SlowPath>,
     at: usize,
-    held: Held,
+    buffers: AnswerBuffers,
     message: Vec<u8>,
 }
 
 /// What an answer borrows from beside its request and the set; used again.
-pub(crate) struct Held {
+pub(crate) struct AnswerBuffers {
     /// The challenge that was answered.
-    pub(crate) challenge: Option<Challenge>,
+    pub(crate) challenge: Option<IssuedChallenge>,
     /// Values that administrators may read.
     pub(crate) values: Box<[u8]>,
     /// Nonce, the body of a challenge or of the answer to a set-up, or computed values.
@@ -63,7 +64,7 @@ pub(crate) struct Held {
     text: [u8; 80],
 }
 
-impl Held {
+impl AnswerBuffers {
     /// Room for why a message in a session was not accepted.
     pub(crate) const fn text(&mut self) -> &mut [u8; 80] {
         &mut self.text
@@ -71,12 +72,12 @@ impl Held {
 }
 
 impl SlowThread {
-    pub(crate) fn new(shared: &Arc<Shared>, path: &Arc<SlowPath>, at: usize) -> Self {
+    pub(crate) fn new(shared: &Arc<ServerState>, path: &Arc<SlowPath>, at: usize) -> Self {
         Self {
             shared: Arc::clone(shared),
             path: Arc::clone(path),
             at,
-            held: Held {
+            buffers: AnswerBuffers {
                 challenge: None,
                 values: vec![0; MESSAGE_LEN_MAX as usize].into_boxed_slice(),
                 body: Vec::with_capacity(64),
@@ -96,7 +97,7 @@ impl SlowThread {
                 job.answer.clear();
                 path.counters[self.at].bugs.add(1);
             }
-            self.held.challenge = None;
+            self.buffers.challenge = None;
             match &path.forward {
                 Some(forward) if job.forwarding.is_some() => forward.submit(job),
                 _ => path.queues.give_back(job),
@@ -104,10 +105,10 @@ impl SlowThread {
         }
     }
 
-    fn answer(&mut self, job: &mut Job) {
+    fn answer(&mut self, job: &mut SlowJob) {
         #[cfg(test)]
-        crate::injected::answering_slowly(&job.request);
-        let Self { shared, path, at, held, message } = self;
+        crate::tests::before_slow_answer(&job.request);
+        let Self { shared, path, at, buffers: held, message } = self;
         // For this request only: a thread that waits must not hold a retired set.
         let set = shared.live.current();
         let counters = &path.counters[*at];
@@ -127,7 +128,7 @@ impl SlowThread {
         let Ok((envelope, rest)) = Envelope::split(request) else { return };
         let now_unix_s = match &path.signer {
             // What is the same for a while can be signed once.
-            Some(_) if Signer::keeps(envelope.answer_version()) => {
+            Some(_) if AnswerSigner::keeps(envelope.answer_version()) => {
                 let now = crate::worker::now_unix_s();
                 now - now % path.config.signature_reuse_s
             }
@@ -139,11 +140,11 @@ impl SlowThread {
             false => in_force.site.stream_service(),
         };
         let (templates, sorting) = (set.templates(), SortingRoom::new());
-        let context = Context::new(set.records(), service, now_unix_s)
+        let context = AnswerContext::new(set.records(), service, now_unix_s)
             .computing(templates.map(|one| one as _))
             .sorting_in(&sorting);
         let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
-        let work = Work {
+        let work = JobContext {
             path,
             shared,
             counters,
@@ -158,33 +159,38 @@ impl SlowThread {
         };
         let unreadable = |refused| refuse_stream(&context, refused, b"");
         let reply = match answer_message(&context, envelope, rest) {
-            Outcome::Encrypted if session.is_some() => unreadable(Refused::Undecryptable),
-            Outcome::Encrypted => unreadable(Refused::EncryptedInUnknownSession),
+            AnswerOutcome::Encrypted if session.is_some() => unreadable(RefusalReason::Undecryptable),
+            AnswerOutcome::Encrypted => unreadable(RefusalReason::EncryptedInUnknownSession),
             // Nobody must learn from the answer whether what was made up had the right padding, so only who has the key
             // of the session is told that administration is done elsewhere.
-            Outcome::Reply(reply)
+            AnswerOutcome::Reply(reply)
                 if decrypted.is_some()
-                    && reply.refused() == Some(Refused::Administration)
+                    && reply.refused() == Some(RefusalReason::Administration)
                     && work.has_right_mac() =>
             {
                 reply
             }
-            Outcome::Reply(_) | Outcome::Drop(_) if decrypted.is_some() => unreadable(Refused::Undecryptable),
-            Outcome::Listing => work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held),
+            AnswerOutcome::Reply(_) | AnswerOutcome::Drop(_) if decrypted.is_some() => {
+                unreadable(RefusalReason::Undecryptable)
+            }
+            AnswerOutcome::Listing => {
+                work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held)
+            }
             // Another set than the worker's came in between.
-            Outcome::Reply(reply) => reply,
-            Outcome::InSession(reply) => {
+            AnswerOutcome::Reply(reply) => reply,
+            AnswerOutcome::InSession(reply) => {
                 work.public_in_session(reply, &unreadable, decrypted.is_some(), held)
             }
-            Outcome::Slow(slow) if envelope.session_id > 0 && path.sessions.is_some() => {
+            AnswerOutcome::Slow(slow) if envelope.session_id > 0 && path.sessions.is_some() => {
                 work.any_in_session(&context, &slow, &unreadable, decrypted.is_some(), held)
             }
-            Outcome::Slow(slow) => work.decide(&context, &slow, held),
-            Outcome::Drop(_) | Outcome::Fragment(_) => return,
+            AnswerOutcome::Slow(slow) => work.decide(&context, &slow, held),
+            AnswerOutcome::Drop(_) | AnswerOutcome::Fragment(_) => return,
         };
         let reply = match work.forward.take() {
             Some(note) => {
-                let (busy, datagrams_max) = (reply.refusing(Refused::Busy), service.answer_datagrams_max);
+                let (busy, datagrams_max) =
+                    (reply.refusing(RefusalReason::Busy), service.answer_datagrams_max);
                 job.forwarding = work.hand_over(note, &busy, decrypted.is_some(), job.route, datagrams_max);
                 if job.forwarding.is_some() {
                     return;
@@ -210,11 +216,11 @@ impl SlowThread {
 }
 
 /// One request, and what is needed to decide it.
-pub(crate) struct Work<'w> {
+pub(crate) struct JobContext<'w> {
     pub(crate) path: &'w SlowPath,
-    shared: &'w Shared,
+    shared: &'w ServerState,
     pub(crate) counters: &'w SlowCounters,
-    pub(crate) origin: Origin,
+    pub(crate) origin: RequestOrigin,
     /// In the clear, envelope first.
     pub(crate) request: &'w [u8],
     /// The session that it is in, if there is one.
@@ -231,7 +237,7 @@ pub(crate) struct Work<'w> {
     pub(crate) cost: Cell<Units>,
 }
 
-impl Work<'_> {
+impl JobContext<'_> {
     pub(crate) fn sessions(&self) -> Option<&ServerSessions> {
         self.path.sessions.as_deref()
     }
@@ -242,33 +248,39 @@ impl Work<'_> {
     }
 
     /// The answer to a request outside sessions.
-    fn decide<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
+    fn decide<'a>(
+        &self,
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         match slow.why() {
-            Why::Certify | Why::Identity | Why::Template => match slow.evaluate(context) {
-                Evaluated::Reply(reply) => self.or_resolved(context, slow, reply),
-                Evaluated::Identity => self.challenge(context, slow, held),
-                Evaluated::Template => {
+            SlowReason::Certify | SlowReason::Identity | SlowReason::Template => match slow.evaluate(context)
+            {
+                FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
+                FirstEvaluation::Identity => self.challenge(context, slow, held),
+                FirstEvaluation::Template => {
                     self.compute(context, slow, held, |held| self.challenge(context, slow, held))
                 }
             },
-            Why::ChallengeAnswer => self.challenge_answer(context, slow, held),
-            Why::Verification => self.verification(context, slow),
-            Why::SessionSetup => self.set_up(context, slow, held),
-            Why::Session => slow.refuse(context, Refused::UnknownSession),
+            SlowReason::ChallengeAnswer => self.challenge_answer(context, slow, held),
+            SlowReason::Verification => self.verification(context, slow),
+            SlowReason::SessionSetup => self.set_up(context, slow, held),
+            SlowReason::Session => slow.refuse(context, RefusalReason::UnknownSession),
         }
     }
 
     /// What becomes of `reply` to a request for public values in a session.
     fn public_in_session<'a>(
         &self,
-        reply: Reply<'a>,
-        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        reply: ReplyParts<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
         was_encrypted: bool,
-        held: &'a mut Held,
-    ) -> Reply<'a> {
-        let Some(session) = self.session else { return reply.refusing(Refused::UnknownSession) };
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
+        let Some(session) = self.session else { return reply.refusing(RefusalReason::UnknownSession) };
         match self.proof(session) {
-            Ok(Proof::None) | Err(_) if was_encrypted => unreadable(Refused::Undecryptable),
+            Ok(SessionProof::None) | Err(_) if was_encrypted => unreadable(RefusalReason::Undecryptable),
             Ok(_) => reply,
             Err(reject) => refusing(&reply, session, reject, &mut held.text),
         }
@@ -277,35 +289,36 @@ impl Work<'_> {
     /// The answer to any other request in a session.
     fn any_in_session<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
-        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
         was_encrypted: bool,
-        held: &'a mut Held,
-    ) -> Reply<'a> {
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         let is_answer = slow.op_code() == OpCode::RESPONSE_TO_CHALLENGE;
         let Some(session) = self.session else {
             // Challenges have numbers of the same kind.
             return match is_answer {
                 true => self.challenge_answer(context, slow, held),
-                false => slow.refuse(context, Refused::UnknownSession),
+                false => slow.refuse(context, RefusalReason::UnknownSession),
             };
         };
         match self.proof(session) {
             // Answers to challenges have no MAC.
-            Ok(Proof::None) if was_encrypted && !is_answer => unreadable(Refused::Undecryptable),
-            Err(Reject::WrongMac) if was_encrypted => unreadable(Refused::Undecryptable),
+            Ok(SessionProof::None) if was_encrypted && !is_answer => unreadable(RefusalReason::Undecryptable),
+            Err(MessageRejection::WrongMac) if was_encrypted => unreadable(RefusalReason::Undecryptable),
             Ok(proof) => {
                 let reply = self.in_session(context, slow, session, proof, held);
                 // Without a MAC nothing tells who wrote it: only who answers the challenge that waits is told more.
-                let is_guess = matches!(reply.refused(), Some(Refused::Malformed | Refused::NoChallenge));
-                match was_encrypted && proof == Proof::None && is_guess {
-                    true => unreadable(Refused::Undecryptable),
+                let is_guess =
+                    matches!(reply.refused(), Some(RefusalReason::Malformed | RefusalReason::NoChallenge));
+                match was_encrypted && proof == SessionProof::None && is_guess {
+                    true => unreadable(RefusalReason::Undecryptable),
                     false => reply,
                 }
             }
             Err(reject) => {
-                let reply = slow.refuse(context, Refused::WrongMac);
+                let reply = slow.refuse(context, RefusalReason::WrongMac);
                 refusing(&reply, session, reject, &mut held.text)
             }
         }
@@ -314,15 +327,15 @@ impl Work<'_> {
     /// Computes the values of a handle that is not stored; `identify` goes on where they are not for everybody.
     pub(crate) fn compute<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
-        held: &'a mut Held,
-        identify: impl FnOnce(&'a mut Held) -> Reply<'a>,
-    ) -> Reply<'a> {
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        held: &'a mut AnswerBuffers,
+        identify: impl FnOnce(&'a mut AnswerBuffers) -> ReplyParts<'a>,
+    ) -> ReplyParts<'a> {
         let Some(templates) = self.templates else { return slow.not_computed(context) };
         let (bytes, count) = match templates.compute(context, slow.handle()) {
-            Ok(Built::Values { bytes, count }) => (bytes, count),
-            Ok(Built::NotFound) => return slow.not_computed(context),
+            Ok(BuildOutcome::Values { bytes, count }) => (bytes, count),
+            Ok(BuildOutcome::NotFound) => return slow.not_computed(context),
             Err(refused) => return slow.refuse(context, refused),
         };
         self.counters.computed.add(1);
@@ -331,7 +344,7 @@ impl Work<'_> {
                 held.body = bytes;
                 slow.computed(context, &mut held.body, count)
             }
-            Some(Refused::NotPublic) => identify(held),
+            Some(RefusalReason::NotPublic) => identify(held),
             Some(refused) => slow.refuse(context, refused),
         }
     }
@@ -340,30 +353,35 @@ impl Work<'_> {
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub(crate) fn with_computed<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        challenged: Result<Challenged<'a>, Reply<'a>>,
+        context: &AnswerContext<'a, MappedFile>,
+        challenged: Result<AnsweredChallenge<'a>, ReplyParts<'a>>,
         room: &'a mut Vec<u8>,
-    ) -> Result<Challenged<'a>, Reply<'a>> {
+    ) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {
         let challenged = challenged?;
         let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
         match self.templates.map(|templates| templates.compute(context, handle)) {
-            Some(Ok(Built::Values { bytes, .. })) => {
+            Some(Ok(BuildOutcome::Values { bytes, .. })) => {
                 self.counters.computed.add(1);
                 *room = bytes;
                 Ok(challenged.with_computed(room))
             }
-            Some(Ok(Built::NotFound)) | None => Err(challenged.not_computed(context)),
+            Some(Ok(BuildOutcome::NotFound)) | None => Err(challenged.not_computed(context)),
             Some(Err(refused)) => Err(challenged.refuse(context, refused)),
         }
     }
 
     /// Asks who wants to know. RFC 3652 section 3.5.1.
-    fn challenge<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
+    fn challenge<'a>(
+        &self,
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         let mut nonce = [0; NONCE_LEN];
         let mut numbers = [0; 4 * 8];
         if !(self.path.random)(&mut nonce) || !(self.path.random)(&mut numbers) {
             self.counters.without_random.add(1);
-            return slow.refuse(context, Refused::TooManyChallenges);
+            return slow.refuse(context, RefusalReason::TooManyChallenges);
         }
         let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes).map(of_handled);
         let challenge = self.new_challenge(slow, nonce);
@@ -382,21 +400,25 @@ impl Work<'_> {
     }
 
     /// A challenge to who sent the request.
-    pub(crate) fn new_challenge(&self, slow: &Slow<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
+    pub(crate) fn new_challenge(
+        &self,
+        slow: &SlowPathRequest<'_>,
+        nonce: [u8; NONCE_LEN],
+    ) -> IssuedChallenge {
         let digest = Digest::from_bytes(slow.digest().as_bytes());
         let request = Zeroizing::new(self.request.into());
-        Challenge { version: slow.version(), suggested: Version::CURRENT, nonce, digest, request }
+        IssuedChallenge { version: slow.version(), suggested: Version::CURRENT, nonce, digest, request }
     }
 
     /// The reply with the challenge `id`.
     pub(crate) fn put_challenge<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
         id: i32,
         nonce: &[u8; NONCE_LEN],
-        held: &'a mut Held,
-    ) -> Reply<'a> {
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         let challenge = auth::Challenge { nonce };
         held.body.clear();
         match slow.has_old_form() {
@@ -409,15 +431,15 @@ impl Work<'_> {
     /// Somebody says who they are. RFC 3652 section 3.5.2.
     pub(crate) fn challenge_answer<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        slow: &Slow<'a>,
-        held: &'a mut Held,
-    ) -> Reply<'a> {
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+        held: &'a mut AnswerBuffers,
+    ) -> ReplyParts<'a> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
-            return slow.refuse(context, Refused::Malformed);
+            return slow.refuse(context, RefusalReason::Malformed);
         };
         held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
-        let Held { challenge: Some(challenge), values, body, computed, .. } = held else {
+        let AnswerBuffers { challenge: Some(challenge), values, body, computed, .. } = held else {
             // Numbers that were never given are those of sessions that nobody knows, as deployed.
             let id = slow.session_id();
             // In a session, the other process may have made one under its number.
@@ -425,8 +447,10 @@ impl Work<'_> {
                 self.forward_answer();
             }
             let is_known = id <= 0 || self.session.is_some() || self.path.challenges().had(id);
-            return slow
-                .refuse(context, if is_known { Refused::NoChallenge } else { Refused::UnknownSession });
+            return slow.refuse(
+                context,
+                if is_known { RefusalReason::NoChallenge } else { RefusalReason::UnknownSession },
+            );
         };
         // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
         let mut session = None;
@@ -435,7 +459,7 @@ impl Work<'_> {
                 session = self.session.filter(|_| envelope.session_id == slow.session_id());
                 slow.take_up(context, envelope, rest, session.is_some())
             }
-            Err(_) => Err(slow.refuse(context, Refused::NoChallenge)),
+            Err(_) => Err(slow.refuse(context, RefusalReason::NoChallenge)),
         };
         let challenged = match self.with_computed(context, taken_up, computed) {
             Ok(challenged) => challenged,
@@ -464,42 +488,42 @@ impl Work<'_> {
     /// Whether `identity` may read what is asked for.
     pub(crate) fn permits<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        challenged: &Challenged<'a>,
+        context: &AnswerContext<'a, MappedFile>,
+        challenged: &AnsweredChallenge<'a>,
         identity: Reference<'_>,
     ) -> bool {
         let (server, status) = (references(&self.path.server), references(&self.path.status));
-        let administrators = Administrators {
+        let administrators = ServerAdministrators {
             server: &server,
             server_reads_all: self.path.server_reads_all,
             status: &status,
             lookups_max: self.path.config.group_lookups,
         };
         let entitled = challenged.permits(context, identity, &administrators);
-        if entitled == Entitled::GaveUp {
+        if entitled == AuthorityOutcome::GaveUp {
             self.counters.groups_given_up.add(1);
         }
-        self.is_elsewhere.set(entitled == Entitled::Elsewhere);
-        entitled == Entitled::Yes
+        self.is_elsewhere.set(entitled == AuthorityOutcome::Remote);
+        entitled == AuthorityOutcome::Yes
     }
 
     /// Whether `answer` is right, and its identity may read: first whether it may, as deployed, so that only
     /// those who may learn whether the key was right. Gives the index of the value with the key.
     fn check<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        challenged: &Challenged<'a>,
+        context: &AnswerContext<'a, MappedFile>,
+        challenged: &AnsweredChallenge<'a>,
         answer: &ChallengeAnswer<'_>,
-        challenge: &Challenge,
-    ) -> Result<i32, Refused> {
+        challenge: &IssuedChallenge,
+    ) -> Result<i32, RefusalReason> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
             auth::SECRET_KEY => auth::SECRET_KEY,
-            _ => return Err(Refused::UnknownAuthentication),
+            _ => return Err(RefusalReason::UnknownAuthentication),
         };
         let identity = answer.identity;
         let permits = |index| self.permits(context, challenged, Reference { index, ..identity });
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: challenge.version,
             covered: challenge.covered(),
             signed_response: answer.signed_response,
@@ -512,19 +536,19 @@ impl Work<'_> {
         let promotes = !is_permitted && identity.index == 0 && kind == auth::PUBLIC_KEY;
         let keys = match keys(context, identity, kind) {
             Ok(keys) => keys.take(keys_max),
-            Err(NotLocal::Elsewhere) if is_permitted => {
+            Err(NotLocal::Remote) if is_permitted => {
                 self.is_elsewhere.set(true);
-                return Err(Refused::IdentityElsewhere);
+                return Err(RefusalReason::IdentityElsewhere);
             }
-            Err(NotLocal::Elsewhere) if promotes => {
+            Err(NotLocal::Remote) if promotes => {
                 self.is_elsewhere.set(true);
-                return Err(Refused::NotPermitted);
+                return Err(RefusalReason::NotPermitted);
             }
-            Err(NotLocal::Damaged) if is_permitted => return Err(Refused::DamagedRecord),
-            Err(_) => return Err(Refused::NotPermitted),
+            Err(NotLocal::Damaged) if is_permitted => return Err(RefusalReason::DamagedRecord),
+            Err(_) => return Err(RefusalReason::NotPermitted),
         };
         if !is_permitted && !promotes {
-            return Err(Refused::NotPermitted);
+            return Err(RefusalReason::NotPermitted);
         }
         let (mut is_anyone_permitted, mut is_readable) = (is_permitted, true);
         for key in keys {
@@ -540,24 +564,24 @@ impl Work<'_> {
                     let is_any = identity.index == 0 && kind == auth::PUBLIC_KEY;
                     return Ok(if is_any { key.index } else { identity.index });
                 }
-                Err(VerifyError::Work) => return Err(Refused::TooMuchWork),
+                Err(VerifyError::Work) => return Err(RefusalReason::TooMuchWork),
                 Err(error) => is_readable &= !error.is_unreadable(),
             }
         }
         Err(match (is_anyone_permitted, is_readable) {
-            (false, _) => Refused::NotPermitted,
-            (true, true) => Refused::WrongKey,
-            (true, false) => Refused::UnreadableAnswer,
+            (false, _) => RefusalReason::NotPermitted,
+            (true, true) => RefusalReason::WrongKey,
+            (true, false) => RefusalReason::UnreadableAnswer,
         })
     }
 
     /// The state of the server.
     pub(crate) fn status<'a>(
         &self,
-        context: &Context<'a, Mapped>,
-        challenged: &Challenged<'a>,
+        context: &AnswerContext<'a, MappedFile>,
+        challenged: &AnsweredChallenge<'a>,
         body: &'a mut Vec<u8>,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         body.clear();
         let texts = self.shared.status_texts();
         for (index, kind, text) in &texts {
@@ -570,13 +594,17 @@ impl Work<'_> {
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    pub(crate) fn verification<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>) -> Reply<'a> {
-        let unreadable = || refuse_stream(context, Refused::Malformed, b"");
-        let Ok(asked) = Verification::decode(slow.body()) else { return unreadable() };
+    pub(crate) fn verification<'a>(
+        &self,
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+    ) -> ReplyParts<'a> {
+        let unreadable = || refuse_stream(context, RefusalReason::Malformed, b"");
+        let Ok(asked) = VerificationRequest::decode(slow.body()) else { return unreadable() };
         if let Err(reply) = slow.verifies(context, asked.identity.handle) {
             return reply;
         }
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: slow.version(),
             covered: [asked.nonce, asked.digest.digest],
             signed_response: asked.signed_response,
@@ -585,8 +613,8 @@ impl Work<'_> {
         let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
             Ok(keys) => keys.take(self.keys_max(auth::SECRET_KEY, &answered)),
             // A name that is too long for any record.
-            Err(NotLocal::Elsewhere) => return slow.verdict(context, false),
-            Err(NotLocal::Damaged) => return slow.refuse(context, Refused::DamagedRecord),
+            Err(NotLocal::Remote) => return slow.verdict(context, false),
+            Err(NotLocal::Damaged) => return slow.refuse(context, RefusalReason::DamagedRecord),
         };
         self.counters.verifications.add(1);
         let mut is_readable = true;
@@ -612,20 +640,20 @@ impl Work<'_> {
     }
 
     /// How many keys are tried with an answer: so many that the work stays within the limits.
-    fn keys_max(&self, kind: &[u8], answered: &Answered<'_>) -> usize {
+    fn keys_max(&self, kind: &[u8], answered: &ChallengeProof<'_>) -> usize {
         cost::keys_max(kind, answered.signed_response, &answered.limits, self.path.config.keys_tried)
     }
 
     /// Writes `reply` to `message`: with the MAC of the session or signed if it is to be and can be, and encrypted if
     /// nobody else may read it. Nothing is written where that fails.
-    fn write(&self, reply: &Reply<'_>, message: &mut Vec<u8>) {
+    fn write(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) {
         if self.write_unsigned(reply, message) {
             self.sign(message);
         }
     }
 
     /// The same without a signature; whether it is to be signed.
-    pub(crate) fn write_unsigned(&self, reply: &Reply<'_>, message: &mut Vec<u8>) -> bool {
+    pub(crate) fn write_unsigned(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) -> bool {
         message.clear();
         message.resize(Envelope::LEN + reply.message_len(), 0);
         reply.write_stream(message);
@@ -634,7 +662,7 @@ impl Work<'_> {
         let session = self.session.filter(|session| session.keys().id == reply.session_id() && !sets_up);
         let signs = match session {
             // What is said to many who need not be there is to cost nothing.
-            _ if !reply.certifies() || reply.refused() == Some(Refused::OverTcp) => false,
+            _ if !reply.certifies() || reply.refused() == Some(RefusalReason::OverTcp) => false,
             Some(session) if traffic::seal(session, message).is_ok() => {
                 self.counters.with_mac.add(1);
                 false
@@ -669,13 +697,13 @@ impl Work<'_> {
 }
 
 /// What the sender of a request is told that gets no challenge.
-pub(crate) const fn not_challenged(refusal: Refusal) -> Refused {
+pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
     match refusal {
-        Refusal::OverTcp => Refused::OverTcp,
-        Refusal::TooLong | Refusal::NoNumber => Refused::TooManyChallenges,
+        ChallengeRefusal::OverTcp => RefusalReason::OverTcp,
+        ChallengeRefusal::TooLong | ChallengeRefusal::NoNumber => RefusalReason::TooManyChallenges,
     }
 }
 
-fn references(identities: &[super::config::Identity]) -> Vec<Reference<'_>> {
+fn references(identities: &[super::config::HandleIdentity]) -> Vec<Reference<'_>> {
     identities.iter().map(|one| Reference { handle: &one.handle, index: one.index }).collect()
 }

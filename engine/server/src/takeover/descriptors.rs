@@ -19,7 +19,7 @@ const IN_MESSAGE_MAX: usize = 64;
 /// What a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum SocketKind {
     /// Datagrams.
     Udp,
     /// A listener for connections of the protocol.
@@ -30,8 +30,8 @@ pub(crate) enum Kind {
 
 /// A socket, as it is announced before its descriptor comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct Announced {
-    pub(crate) kind: Kind,
+pub(crate) struct SocketAnnouncement {
+    pub(crate) kind: SocketKind,
     /// What it is bound to.
     pub(crate) address: SocketAddr,
 }
@@ -50,7 +50,7 @@ pub(super) fn send(stream: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> std::
 }
 
 /// Receives the sockets that were announced, and checks that they are such.
-pub(super) fn receive(stream: &UnixStream, announced: &[Announced]) -> anyhow::Result<Vec<OwnedFd>> {
+pub(super) fn receive(stream: &UnixStream, announced: &[SocketAnnouncement]) -> anyhow::Result<Vec<OwnedFd>> {
     let mut descriptors = Vec::with_capacity(announced.len());
     while descriptors.len() < announced.len() {
         let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
@@ -79,10 +79,10 @@ pub(super) fn receive(stream: &UnixStream, announced: &[Announced]) -> anyhow::R
 }
 
 /// Whether a descriptor is the socket that was announced.
-fn check(descriptor: &OwnedFd, announced: &Announced) -> anyhow::Result<()> {
+fn check(descriptor: &OwnedFd, announced: &SocketAnnouncement) -> anyhow::Result<()> {
     let address = match (announced.kind, sockopt::socket_type(descriptor)?) {
-        (Kind::Udp, SocketType::DGRAM) => UdpSocket::from(descriptor.try_clone()?).local_addr()?,
-        (Kind::Tcp | Kind::Http, SocketType::STREAM) => {
+        (SocketKind::Udp, SocketType::DGRAM) => UdpSocket::from(descriptor.try_clone()?).local_addr()?,
+        (SocketKind::Tcp | SocketKind::Http, SocketType::STREAM) => {
             TcpListener::from(descriptor.try_clone()?).local_addr()?
         }
         (kind, is) => bail!("is no {kind:?} socket but {is:?}"),
@@ -100,9 +100,9 @@ mod tests {
     fn more_sockets_than_fit_in_a_message_come_over_in_order() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let sockets: Vec<UdpSocket> = (0..150).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        let announced: Vec<Announced> = sockets
+        let announced: Vec<SocketAnnouncement> = sockets
             .iter()
-            .map(|socket| Announced { kind: Kind::Udp, address: socket.local_addr().unwrap() })
+            .map(|socket| SocketAnnouncement { kind: SocketKind::Udp, address: socket.local_addr().unwrap() })
             .collect();
         let descriptors: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
         send(&ours, &descriptors).unwrap();
@@ -117,9 +117,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = "127.0.0.1:1".parse().unwrap();
         for (announced, descriptor, why) in [
-            (Announced { kind: Kind::Tcp, address }, socket.as_fd(), "no Tcp socket"),
-            (Announced { kind: Kind::Udp, address }, listener.as_fd(), "no Udp socket"),
-            (Announced { kind: Kind::Udp, address: other }, socket.as_fd(), "is bound to"),
+            (SocketAnnouncement { kind: SocketKind::Tcp, address }, socket.as_fd(), "no Tcp socket"),
+            (SocketAnnouncement { kind: SocketKind::Udp, address }, listener.as_fd(), "no Udp socket"),
+            (SocketAnnouncement { kind: SocketKind::Udp, address: other }, socket.as_fd(), "is bound to"),
         ] {
             let (ours, theirs) = UnixStream::pair().unwrap();
             send(&ours, &[descriptor]).unwrap();
@@ -128,7 +128,7 @@ mod tests {
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(ours);
-        let announced = [Announced { kind: Kind::Udp, address }];
+        let announced = [SocketAnnouncement { kind: SocketKind::Udp, address }];
         assert!(receive(&theirs, &announced).unwrap_err().to_string().contains("went away"));
     }
 }

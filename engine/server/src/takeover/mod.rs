@@ -14,11 +14,11 @@
 mod descriptors;
 mod successor;
 
-pub(crate) use descriptors::{Announced, Kind};
-pub use successor::Program;
+pub(crate) use descriptors::{SocketAnnouncement, SocketKind};
+pub use successor::SuccessorProgram;
 pub(crate) use successor::restart;
 
-use crate::server::Shared;
+use crate::server::ServerState;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use rustix::process::{Pid, geteuid};
 use serde::{Deserialize, Serialize};
@@ -42,24 +42,24 @@ const LINE_LEN_MAX: u64 = 1 << 20;
 /// What the old process says first.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(untagged)]
-enum Offer {
-    Given { version: String, sockets: Vec<Announced> },
+enum TakeoverOffer {
+    Given { version: String, sockets: Vec<SocketAnnouncement> },
     Refused { error: String },
 }
 
 /// What the new process says when it serves.
 #[derive(Debug, Deserialize, Serialize)]
-struct Serving {
+struct TakeoverReply {
     /// The sockets that it has taken, by their places in the offer.
     serving: Vec<usize>,
 }
 
 /// A socket in use.
 #[derive(Debug)]
-struct Held {
+struct OfferedSocket {
     /// The worker that uses it; none for what is not the workers' business.
     worker: Option<usize>,
-    announced: Announced,
+    announced: SocketAnnouncement,
     /// A second descriptor of the socket; none once its worker has ended, so that the kernel gives its share of a
     /// port to the others.
     descriptor: Option<OwnedFd>,
@@ -70,7 +70,7 @@ struct Held {
 /// The sockets that this process serves from, to be handed over.
 #[derive(Debug, Default)]
 pub(crate) struct Handover {
-    held: Mutex<Vec<Held>>,
+    sockets: Mutex<Vec<OfferedSocket>>,
     /// A process is taking over.
     busy: AtomicBool,
     done: AtomicBool,
@@ -78,8 +78,8 @@ pub(crate) struct Handover {
 
 impl Handover {
     /// Remembers a socket, and whose it is.
-    pub(crate) fn hold(&self, worker: Option<usize>, announced: Announced, descriptor: OwnedFd) {
-        self.lock().push(Held { worker, announced, descriptor: Some(descriptor), taken: false });
+    pub(crate) fn hold(&self, worker: Option<usize>, announced: SocketAnnouncement, descriptor: OwnedFd) {
+        self.lock().push(OfferedSocket { worker, announced, descriptor: Some(descriptor), taken: false });
     }
 
     /// Forgets the sockets of a worker that has ended.
@@ -91,7 +91,7 @@ impl Handover {
     }
 
     /// Whether another process serves from this socket of a worker, which therefore takes nothing more from it.
-    pub(crate) fn is_taken(&self, worker: usize, kind: Kind) -> bool {
+    pub(crate) fn is_taken(&self, worker: usize, kind: SocketKind) -> bool {
         let held = self.lock();
         held.iter().any(|held| held.worker == Some(worker) && held.announced.kind == kind && held.taken)
     }
@@ -105,7 +105,8 @@ impl Handover {
     pub(crate) fn give_up(&self, is_taken: impl Fn(usize) -> bool) {
         for (at, held) in self.lock().iter_mut().enumerate() {
             held.taken = is_taken(at);
-            if let (false, Kind::Udp, Some(socket)) = (held.taken, held.announced.kind, &held.descriptor)
+            if let (false, SocketKind::Udp, Some(socket)) =
+                (held.taken, held.announced.kind, &held.descriptor)
                 && let Err(error) = handle_net::leave_port(socket)
             {
                 tracing::warn!(address = %held.announced.address, %error,
@@ -114,8 +115,8 @@ impl Handover {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<OfferedSocket>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,7 +127,7 @@ impl Handover {
 pub(crate) fn hand_over(
     mut client: &UnixStream,
     reader: &mut impl BufRead,
-    shared: &Shared,
+    shared: &ServerState,
 ) -> std::io::Result<()> {
     let handover = &shared.handover;
     let refuse = |why: &str| writeln!(&mut &*client, "{}", json!({ "error": why }));
@@ -161,7 +162,11 @@ pub(crate) fn hand_over(
 }
 
 /// Offers the sockets, and waits until the other process serves. Returns what it has taken.
-fn offer(mut client: &UnixStream, reader: &mut impl BufRead, shared: &Shared) -> std::io::Result<Vec<usize>> {
+fn offer(
+    mut client: &UnixStream,
+    reader: &mut impl BufRead,
+    shared: &ServerState,
+) -> std::io::Result<Vec<usize>> {
     let line = {
         let held = shared.handover.lock();
         // A worker that has ended has nothing to give, but keeps its place.
@@ -170,7 +175,7 @@ fn offer(mut client: &UnixStream, reader: &mut impl BufRead, shared: &Shared) ->
             writeln!(client, "{}", json!({ "error": error }))?;
             return Err(std::io::Error::other(error));
         }
-        let offer = Offer::Given {
+        let offer = TakeoverOffer::Given {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sockets: held.iter().map(|held| held.announced).collect(),
         };
@@ -181,7 +186,7 @@ fn offer(mut client: &UnixStream, reader: &mut impl BufRead, shared: &Shared) ->
         drop(held);
         read_line(reader, SERVING_PATIENCE, || shared.is_draining())?
     };
-    let said: Serving = serde_json::from_str(&line)?;
+    let said: TakeoverReply = serde_json::from_str(&line)?;
     Ok(said.serving)
 }
 
@@ -213,7 +218,7 @@ fn read_line(
 pub(crate) struct Predecessor {
     stream: UnixStream,
     pid: Pid,
-    offered: Vec<Announced>,
+    offered: Vec<SocketAnnouncement>,
     /// `None` once taken.
     descriptors: Vec<Option<OwnedFd>>,
     taken: Vec<usize>,
@@ -248,7 +253,7 @@ impl Predecessor {
         Ok(Some(Self { stream, pid: peer.pid, offered, descriptors, taken: Vec::new() }))
     }
 
-    fn accept(stream: &mut UnixStream) -> anyhow::Result<(Vec<Announced>, Vec<OwnedFd>)> {
+    fn accept(stream: &mut UnixStream) -> anyhow::Result<(Vec<SocketAnnouncement>, Vec<OwnedFd>)> {
         // Byte by byte: descriptors come with the bytes behind the line, and not to a buffer.
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
@@ -258,8 +263,8 @@ impl Predecessor {
             ensure!(line.len() as u64 <= LINE_LEN_MAX, "a line without end");
         }
         match serde_json::from_slice(&line).context("its answer is not understood")? {
-            Offer::Refused { error } => bail!("{error}"),
-            Offer::Given { version, sockets } => {
+            TakeoverOffer::Refused { error } => bail!("{error}"),
+            TakeoverOffer::Given { version, sockets } => {
                 tracing::info!(version, sockets = sockets.len(), "taking over");
                 let descriptors = descriptors::receive(stream, &sockets)?;
                 Ok((sockets, descriptors))
@@ -268,8 +273,8 @@ impl Predecessor {
     }
 
     /// Takes a socket of this kind that is bound to `address`, if one is left.
-    pub(crate) fn take(&mut self, kind: Kind, address: SocketAddr) -> Option<OwnedFd> {
-        let wanted = Announced { kind, address };
+    pub(crate) fn take(&mut self, kind: SocketKind, address: SocketAddr) -> Option<OwnedFd> {
+        let wanted = SocketAnnouncement { kind, address };
         let is_left = |at: &usize| self.offered[*at] == wanted && self.descriptors[*at].is_some();
         let at = (0..self.offered.len()).find(is_left)?;
         self.taken.push(at);
@@ -296,7 +301,7 @@ impl Predecessor {
     }
 
     fn tell(&mut self) -> anyhow::Result<()> {
-        let said = serde_json::to_string(&Serving { serving: std::mem::take(&mut self.taken) })?;
+        let said = serde_json::to_string(&TakeoverReply { serving: std::mem::take(&mut self.taken) })?;
         writeln!(self.stream, "{said}")?;
         let mut reader = std::io::BufReader::new(&self.stream);
         let answer: serde_json::Value =

@@ -1,6 +1,6 @@
 //! This program once more, as the process that takes over.
 
-use crate::server::Shared;
+use crate::server::ServerState;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How this program was started.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct SuccessorProgram {
     /// The file, as it was called at the start: an update that replaced it is what is started.
     pub path: PathBuf,
     /// The arguments that make it serve as this process does, and take over.
@@ -21,7 +21,7 @@ pub struct Program {
 }
 
 /// Starts the program once more, and waits until it has taken over.
-pub(crate) fn restart(shared: &Shared) -> Value {
+pub(crate) fn restart(shared: &ServerState) -> Value {
     let refuse = |why: String| json!({ "ok": false, "error": why });
     let Some(program) = &shared.hooks.program else {
         return refuse("this process cannot start itself once more".to_owned());

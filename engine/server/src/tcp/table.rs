@@ -2,18 +2,18 @@
 
 use super::settings::TcpSettings;
 use handle_net::StreamId;
-pub(super) use handle_process::connections::Wait;
+pub(super) use handle_process::connections::ConnectionWait;
 use handle_process::connections::{self, TableLimits};
 
 /// All connections of a worker.
-pub(super) type Table = connections::Table<StreamId, Stream>;
+pub(super) type StreamTable = connections::ConnectionTable<StreamId, TableStream>;
 
 /// What is under way on a connection.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct TableStream {
     /// A request that has begun, or requests that wait until answers have been read.
     pub(super) input: Vec<u8>,
-    /// Answers that are made elsewhere.
+    /// Answers that are made on the slow path.
     pub(super) slow_count: u32,
     /// A request was whole since `wait` was last told.
     pub(super) has_progressed: bool,

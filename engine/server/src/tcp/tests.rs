@@ -1,29 +1,29 @@
-//! The machine on wires of its own: answers that are made elsewhere. What sockets show is in `tests/tests/tcp.rs`.
+//! The machine on wires of its own: answers that are made on the slow path. What sockets show is in `tests/tests/tcp.rs`.
 
 use super::settings::TcpSettings;
-use super::{Tcp, Turn, Wire};
+use super::{ConnectionActions, ConnectionTurn, TcpConnections};
 use crate::counters::Counters;
-use handle_net::{Gone, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, StreamEvent, StreamId};
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, Value};
-use handle_resolver::{Context, Service};
+use handle_resolver::{AnswerContext, ServiceFacts};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_snapshot::{Layer, Records};
+use handle_snapshot::{Layer, RecordSet};
 use std::io::Cursor;
 
 /// Takes everything, and notes it.
 #[derive(Default)]
-struct Noted {
+struct RecordedActions {
     sent: Vec<Vec<u8>>,
     closed: bool,
     aborted: bool,
 }
 
-impl Wire for Noted {
-    fn send(&mut self, _: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+impl ConnectionActions for RecordedActions {
+    fn send(&mut self, _: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         self.sent.push(bytes.to_vec());
         Ok(0)
     }
@@ -64,13 +64,15 @@ fn request(id: i32, keep: bool) -> Vec<u8> {
 }
 
 /// Runs `steps` with a connection that was just opened.
-fn with_connection(steps: impl FnOnce(&mut Tcp, StreamId, &mut Turn<'_, '_, Vec<u8>, Noted>)) {
+fn with_connection(
+    steps: impl FnOnce(&mut TcpConnections, StreamId, &mut ConnectionTurn<'_, '_, Vec<u8>, RecordedActions>),
+) {
     let layers = [layer()];
-    let context = Context::new(Records::new(&layers).unwrap(), Service::ALONE, 1_800_000_000);
+    let context = AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts::ALONE, 1_800_000_000);
     let (mut tcp, counters, mut wire) =
-        (Tcp::new(TcpSettings::default()), Counters::default(), Noted::default());
+        (TcpConnections::new(TcpSettings::default()), Counters::default(), RecordedActions::default());
     let id = StreamId::new(0, 1);
-    let mut turn = Turn {
+    let mut turn = ConnectionTurn {
         wire: &mut wire,
         context: &context,
         counters: &counters,
@@ -97,8 +99,8 @@ fn an_answer_made_elsewhere_holds_up_no_other() {
     });
 }
 
-/// As a request would that is answered elsewhere.
-fn made_elsewhere(tcp: &mut Tcp, id: StreamId) {
+/// As a request would that is answered on the slow path.
+fn made_elsewhere(tcp: &mut TcpConnections, id: StreamId) {
     tcp.answers.deferred = 1;
     tcp.defer(id);
 }

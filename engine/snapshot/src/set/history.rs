@@ -4,9 +4,9 @@
 //! the published set or of another that is kept, so keeping costs only what was replaced since.
 
 use super::manifest::{MANIFEST, MANIFEST_LEN_MAX, Manifest};
-use super::publisher::Publisher;
+use super::publisher::SetPublisher;
 use super::storage::Storage;
-use super::{SetError, Why, check_alike, parse_manifest};
+use super::{SetError, SetErrorKind, check_alike, parse_manifest};
 use std::format;
 use std::io;
 use std::string::String;
@@ -27,7 +27,7 @@ pub(super) fn generation_of(name: &str) -> Option<u64> {
     (name_of(generation) == name).then_some(generation)
 }
 
-impl<S: Storage> Publisher<S> {
+impl<S: Storage> SetPublisher<S> {
     /// Keeps what is published, until it is [forgotten](Self::forget). Without a set, or when it is kept
     /// already, this does nothing.
     ///
@@ -54,7 +54,7 @@ impl<S: Storage> Publisher<S> {
             let Some(generation) = generation_of(&name) else { continue };
             match parse_manifest(storage.dir(), storage.read(&name, MANIFEST_LEN_MAX)) {
                 Ok(Some(manifest)) if manifest.generation == generation => kept.push(manifest),
-                Ok(_) | Err(SetError { why: Why::Manifest(_), .. }) => {}
+                Ok(_) | Err(SetError { kind: SetErrorKind::Manifest(_), .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -127,7 +127,7 @@ impl<S: Storage> Publisher<S> {
 
     fn find_kept(&self, generation: u64) -> Result<Manifest, SetError> {
         let kept = self.kept()?.into_iter().find(|manifest| manifest.generation == generation);
-        let refused = Why::Refused("this generation is not kept");
+        let refused = SetErrorKind::Refused("this generation is not kept");
         kept.ok_or_else(|| SetError::new(self.stager.path(&name_of(generation)), refused))
     }
 }

@@ -29,14 +29,14 @@ pub struct Manifest {
     /// Handles that a lookup finds, all layers taken together. Counted by the publisher.
     pub handles_count: u64,
     /// Which state of which store the set shows, if it was made from one.
-    pub source: Option<Source>,
+    pub source: Option<SetOrigin>,
     /// The layers, newest first; at least one.
     pub layers: Vec<LayerEntry>,
 }
 
 /// A state of a store of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SetOrigin {
     /// Identity of the store.
     pub store: u64,
     /// The last of its transactions that the set shows.
@@ -109,7 +109,7 @@ impl Manifest {
         let source = lines.next_if(|(_, text)| text.starts_with("source "));
         let source = source.map(|(line, text)| {
             let what = "`source`, the identity of a store and a transaction belong here";
-            Source::parse(text).ok_or(ManifestError { line, what })
+            SetOrigin::parse(text).ok_or(ManifestError { line, what })
         });
         let source = source.transpose()?;
         let mut layers = Vec::new();
@@ -148,7 +148,7 @@ impl Manifest {
         writeln!(text, "generation {}", self.generation)?;
         writeln!(text, "created_unix_ms {}", self.created_unix_ms)?;
         writeln!(text, "handles {}", self.handles_count)?;
-        if let Some(Source { store, transaction }) = self.source {
+        if let Some(SetOrigin { store, transaction }) = self.source {
             writeln!(text, "source {store:016x} {transaction}")?;
         }
         for LayerEntry { file, len, header_sum } in &self.layers {
@@ -159,7 +159,7 @@ impl Manifest {
     }
 }
 
-impl Source {
+impl SetOrigin {
     fn parse(line: &str) -> Option<Self> {
         let (store, transaction) = line.strip_prefix("source ")?.split_once(' ')?;
         Some(Self { store: hex(store)?, transaction: decimal(transaction)? })
@@ -219,7 +219,7 @@ mod tests {
     fn survives_and_every_change_is_seen() {
         assert_eq!(Manifest::parse(manifest().encode().as_bytes()), Ok(manifest()));
         let manifest =
-            Manifest { source: Some(Source { store: 0xabc, transaction: u64::MAX }), ..manifest() };
+            Manifest { source: Some(SetOrigin { store: 0xabc, transaction: u64::MAX }), ..manifest() };
         let text = manifest.encode();
         assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest));
         for len in 0..text.len() {

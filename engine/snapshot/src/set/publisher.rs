@@ -9,12 +9,12 @@
 //! 4. later, what no set names any more is removed.
 
 use super::manifest::{LAYERS_MAX, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
-use super::stager::{Built, NewLayer, Place, Stager};
-use super::storage::{Disk, Storage};
-use super::{SetError, Why, check_alike, history, open_layer, parse_manifest};
+use super::stager::{BuiltLayer, LayerPlace, NewLayer, Stager};
+use super::storage::{DiskStorage, Storage};
+use super::{SetError, SetErrorKind, check_alike, history, open_layer, parse_manifest};
 use crate::format::FLAG_HOMED;
 use crate::reader::Layer;
-use crate::records::Records;
+use crate::records::RecordSet;
 use crate::writer::{BuildError, LayerOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,42 +23,42 @@ use std::time::{Duration, SystemTime};
 use std::vec::Vec;
 
 /// Publishes sets into one directory.
-pub struct Publisher<S: Storage = Disk> {
+pub struct SetPublisher<S: Storage = DiskStorage> {
     pub(super) stager: Stager<S>,
-    current: Option<Current<S>>,
+    current: Option<CurrentSet<S>>,
     /// When files of ours left the last set that named them, Unix milliseconds.
     retired: BTreeMap<String, u64>,
 }
 
-struct Current<S: Storage> {
+struct CurrentSet<S: Storage> {
     manifest: Manifest,
     layers: Vec<Layer<S::Bytes>>,
 }
 
-/// What [`Publisher::prune`] removed.
+/// What [`SetPublisher::prune`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pruned {
+pub struct PruneReport {
     /// Files.
     pub files_count: usize,
     /// Their bytes.
     pub len: u64,
 }
 
-impl Publisher<Disk> {
+impl SetPublisher<DiskStorage> {
     /// Takes the lock of a directory that exists, and reads what is published there.
     ///
     /// # Errors
     /// When another process has the lock, or what is published is not whole.
     pub fn open(dir: &Path) -> Result<Self, SetError> {
-        match Disk::lock(dir) {
+        match DiskStorage::lock(dir) {
             Ok(Some(disk)) => Self::with_storage(disk),
-            Ok(None) => Err(SetError::new(dir, Why::Locked)),
+            Ok(None) => Err(SetError::new(dir, SetErrorKind::Locked)),
             Err(error) => Err(SetError::io(dir, "lock it", error)),
         }
     }
 }
 
-impl<S: Storage> Publisher<S> {
+impl<S: Storage> SetPublisher<S> {
     /// Publishes to anything that behaves like a directory, and nobody else writes to.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl<S: Storage> Publisher<S> {
     }
 
     /// The layers that are published, as one.
-    pub fn records(&self) -> Option<Records<'_, S::Bytes>> {
-        self.current.as_ref().map(|current| Records::new_alike(&current.layers))
+    pub fn records(&self) -> Option<RecordSet<'_, S::Bytes>> {
+        self.current.as_ref().map(|current| RecordSet::new_alike(&current.layers))
     }
 
     /// What writes new layers, also in another thread and while others are published.
@@ -102,9 +102,9 @@ impl<S: Storage> Publisher<S> {
     pub fn publish_base(
         &mut self,
         now_unix_ms: u64,
-        write: impl FnOnce(S::File, &Path) -> Built<S>,
+        write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
     ) -> Result<&Manifest, SetError> {
-        let layer = self.stager.stage(Place::Base, write)?;
+        let layer = self.stager.stage(LayerPlace::Base, write)?;
         self.publish(layer, now_unix_ms)
     }
 
@@ -115,9 +115,9 @@ impl<S: Storage> Publisher<S> {
     pub fn publish_delta(
         &mut self,
         now_unix_ms: u64,
-        write: impl FnOnce(S::File, &Path) -> Built<S>,
+        write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
     ) -> Result<&Manifest, SetError> {
-        let layer = self.stager.stage(Place::Delta, write)?;
+        let layer = self.stager.stage(LayerPlace::Delta, write)?;
         self.publish(layer, now_unix_ms)
     }
 
@@ -150,14 +150,14 @@ impl<S: Storage> Publisher<S> {
     /// When the layers do not fit what is published, or there are none.
     pub fn candidate(&self, layers: &[NewLayer], now_unix_ms: u64) -> Result<Manifest, SetError> {
         let generation = self.manifest().map_or(0, |manifest| manifest.generation) + 1;
-        let (last, first) = layers
-            .split_last()
-            .ok_or_else(|| SetError::new(self.stager.storage.dir(), Why::Refused("there is no new layer")))?;
-        let mut between: Option<Current<S>> = None;
+        let (last, first) = layers.split_last().ok_or_else(|| {
+            SetError::new(self.stager.storage.dir(), SetErrorKind::Refused("there is no new layer"))
+        })?;
+        let mut between: Option<CurrentSet<S>> = None;
         for layer in first {
             let manifest = self.plan(between.as_ref().or(self.current.as_ref()), layer, now_unix_ms)?;
             let layers = self.stager.open_layers(&manifest.layers)?;
-            between = Some(Current { manifest, layers });
+            between = Some(CurrentSet { manifest, layers });
         }
         let manifest = self.plan(between.as_ref().or(self.current.as_ref()), last, now_unix_ms)?;
         Ok(Manifest { generation, ..manifest })
@@ -172,7 +172,7 @@ impl<S: Storage> Publisher<S> {
         self.stager.replace(MANIFEST, &manifest.encode())?;
         self.refresh()?;
         // Somebody may have taken it away meanwhile.
-        let missing = || SetError::new(self.dir(), Why::NotPublished);
+        let missing = || SetError::new(self.dir(), SetErrorKind::NotPublished);
         self.current.as_ref().map(|current| &current.manifest).ok_or_else(missing)
     }
 
@@ -184,7 +184,7 @@ impl<S: Storage> Publisher<S> {
     /// The manifest of `old` with `layer` in it.
     fn plan(
         &self,
-        old: Option<&Current<S>>,
+        old: Option<&CurrentSet<S>>,
         layer: &NewLayer,
         created_unix_ms: u64,
     ) -> Result<Manifest, SetError> {
@@ -194,31 +194,35 @@ impl<S: Storage> Publisher<S> {
 
     fn try_plan(
         &self,
-        old: Option<&Current<S>>,
+        old: Option<&CurrentSet<S>>,
         layer: &NewLayer,
         created_unix_ms: u64,
-    ) -> Result<Manifest, Why> {
+    ) -> Result<Manifest, SetErrorKind> {
         let generation = old.map_or(0, |old| old.manifest.generation) + 1;
         let header = &layer.header;
         let mut source = layer.source;
         let mut layers = old.map_or(Vec::new(), |old| old.manifest.layers.clone());
         let handles_count = match &layer.place {
-            Place::Base => {
+            LayerPlace::Base => {
                 layers = std::vec![layer.entry.clone()];
                 header.handles_count
             }
-            Place::Delta | Place::Absorbing(_) => {
-                let old = old.ok_or(Why::Refused("a delta needs a set below it, and none is published"))?;
-                let gone = if let Place::Absorbing(gone) = &layer.place { gone.as_slice() } else { &[] };
+            LayerPlace::Delta | LayerPlace::Absorbing(_) => {
+                let old =
+                    old.ok_or(SetErrorKind::Refused("a delta needs a set below it, and none is published"))?;
+                let gone = if let LayerPlace::Absorbing(gone) = &layer.place { gone.as_slice() } else { &[] };
                 if !layers.starts_with(gone) {
-                    return Err(Why::Refused("the layers it absorbs are not the newest of the set any more"));
+                    return Err(SetErrorKind::Refused(
+                        "the layers it absorbs are not the newest of the set any more",
+                    ));
                 }
                 layers.splice(..gone.len(), [layer.entry.clone()]);
                 self.handles_with(layer, old)?
             }
-            Place::InsteadOf(gone) => {
+            LayerPlace::InsteadOf(gone) => {
                 let at = layers.windows(gone.len().max(1)).position(|some| some == gone);
-                let at = at.ok_or(Why::Refused("the layers it replaces are not in the set any more"))?;
+                let at =
+                    at.ok_or(SetErrorKind::Refused("the layers it replaces are not in the set any more"))?;
                 layers.splice(at..at + gone.len(), [layer.entry.clone()]);
                 source = old.and_then(|old| old.manifest.source);
                 let is_all = layers.len() == 1;
@@ -228,29 +232,29 @@ impl<S: Storage> Publisher<S> {
         if let (Some(first), true) = (old.and_then(|old| old.layers.first()), layers.len() > 1)
             && (first.seed(), first.folds()) != (header.seed, header.flags & crate::format::FLAG_FOLDS != 0)
         {
-            return Err(Why::Mixed);
+            return Err(SetErrorKind::Mixed);
         }
         if layers.last() == Some(&layer.entry) && header.flags & FLAG_HOMED == 0 {
-            return Err(Why::Refused("the oldest layer must carry the table of homed prefixes"));
+            return Err(SetErrorKind::Refused("the oldest layer must carry the table of homed prefixes"));
         }
         if layers.len() > LAYERS_MAX {
-            return Err(Why::Refused("the set has as many layers as are allowed; merge some first"));
+            return Err(SetErrorKind::Refused("the set has as many layers as are allowed; merge some first"));
         }
         Ok(Manifest { generation, created_unix_ms, handles_count, source, layers })
     }
 
     /// Handles that are found once `layer` is above `old`.
-    fn handles_with(&self, layer: &NewLayer, old: &Current<S>) -> Result<u64, Why> {
-        let io = |error| Why::Io { doing: "open it", error };
+    fn handles_with(&self, layer: &NewLayer, old: &CurrentSet<S>) -> Result<u64, SetErrorKind> {
+        let io = |error| SetErrorKind::Io { doing: "open it", error };
         let bytes = self.stager.storage.open(&layer.entry.file).map_err(io)?;
         let new = open_layer(bytes, &layer.entry)?;
-        let below = Records::new(&old.layers).map_err(|_| Why::Mixed)?;
+        let below = RecordSet::new(&old.layers).map_err(|_| SetErrorKind::Mixed)?;
         if (new.seed(), new.folds()) != (below.seed(), below.folds()) {
-            return Err(Why::Mixed);
+            return Err(SetErrorKind::Mixed);
         }
         let mut count = old.manifest.handles_count;
         for record in new.records() {
-            let corrupt = |error| Why::Build(BuildError::Corrupt(error));
+            let corrupt = |error| SetErrorKind::Build(BuildError::Corrupt(error));
             let record = record.map_err(corrupt)?;
             let hash = crate::format::hash_key(below.seed(), record.key());
             let was_there = below.find(hash, record.key()).map_err(corrupt)?.is_some();
@@ -281,7 +285,7 @@ impl<S: Storage> Publisher<S> {
         if self.manifest() != Some(&manifest) {
             let layers = self.reopen_layers(&manifest)?;
             check_alike(self.dir(), &manifest, &layers)?;
-            self.current = Some(Current { manifest, layers });
+            self.current = Some(CurrentSet { manifest, layers });
         }
         Ok(())
     }
@@ -308,7 +312,7 @@ impl<S: Storage> Publisher<S> {
     ///
     /// # Errors
     /// When the system refuses; what could be removed is gone.
-    pub fn prune(&mut self, now: SystemTime, grace: Duration) -> Result<Pruned, SetError> {
+    pub fn prune(&mut self, now: SystemTime, grace: Duration) -> Result<PruneReport, SetError> {
         let storage = &*self.stager.storage;
         // The MANIFEST that a loss of power would bring back must not name what we remove.
         storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync it", error))?;
@@ -317,7 +321,7 @@ impl<S: Storage> Publisher<S> {
         let storage = &*self.stager.storage;
         let files = storage.list().map_err(|error| SetError::io(storage.dir(), "list it", error))?;
         self.retired.retain(|name, _| files.iter().any(|(file, ..)| file == name));
-        let mut pruned = Pruned::default();
+        let mut pruned = PruneReport::default();
         for (name, len, written) in files {
             let retired = self.retired.get(&name).map_or(Duration::ZERO, |&at| Duration::from_millis(at));
             let unused_since = written.max(SystemTime::UNIX_EPOCH + retired);
@@ -340,16 +344,16 @@ impl<S: Storage> Publisher<S> {
     }
 
     /// What the published set and those that are kept name.
-    fn named(&self) -> Result<Named, SetError> {
+    fn named(&self) -> Result<FilesInUse, SetError> {
         let kept = self.kept()?;
         let sets = kept.iter().chain(self.manifest());
         let layers = sets.flat_map(|set| set.layers.iter().map(|layer| layer.file.clone())).collect();
-        Ok(Named { layers, generations: kept.iter().map(|set| set.generation).collect() })
+        Ok(FilesInUse { layers, generations: kept.iter().map(|set| set.generation).collect() })
     }
 }
 
 /// Files that are in use, and generations that are kept and whole.
-struct Named {
+struct FilesInUse {
     layers: BTreeSet<String>,
     generations: BTreeSet<u64>,
 }

@@ -1,10 +1,10 @@
 //! New layers: written, synced and checked under names of their own, until a publisher takes them.
 
-use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, Source};
+use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, SetOrigin};
 use super::storage::Storage;
-use super::{SetError, Why, open_layer, parse_manifest};
-use crate::format::Header;
-use crate::merge::{self, Merging};
+use super::{SetError, SetErrorKind, open_layer, parse_manifest};
+use crate::format::LayerHeader;
+use crate::merge::{self, MergeProgress};
 use crate::reader::Layer;
 use crate::verify;
 use crate::writer::{BuildError, LayerOptions, LayerWriter, header_sum};
@@ -21,15 +21,15 @@ use std::vec::Vec;
 const MANIFEST_TMP: &str = "MANIFEST.tmp";
 /// Most files of one generation, left by attempts that failed, before we ask for help.
 const NAMES_MAX: u32 = 10_000;
-/// Bytes of a [`Steady`] file that wait to be synced.
+/// Bytes of a [`SteadyFile`] file that wait to be synced.
 const UNSYNCED_LEN_MAX: usize = 8 << 20;
 
 /// What [`Builder::finish`](crate::Builder::finish) and [`LayerWriter::finish`] return.
-pub(super) type Built<S> = Result<(<S as Storage>::File, Header), BuildError>;
+pub(super) type BuiltLayer<S> = Result<(<S as Storage>::File, LayerHeader), BuildError>;
 
 /// Where a new layer goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LayerPlace {
     /// Below everything: the set is this layer alone.
     Base,
     /// Above everything.
@@ -48,16 +48,16 @@ pub enum Place {
 #[must_use = "a layer is in no set before it is published"]
 pub struct NewLayer {
     pub(super) entry: LayerEntry,
-    pub(super) header: Header,
-    pub(super) place: Place,
-    pub(super) source: Option<Source>,
-    _pending: Pending,
+    pub(super) header: LayerHeader,
+    pub(super) place: LayerPlace,
+    pub(super) source: Option<SetOrigin>,
+    _pending: PendingFile,
 }
 
 impl NewLayer {
     /// What its header says.
     #[must_use]
-    pub const fn header(&self) -> &Header {
+    pub const fn header(&self) -> &LayerHeader {
         &self.header
     }
 
@@ -68,7 +68,7 @@ impl NewLayer {
     }
 
     /// Says what a set shows once this layer is in it; a merge shows what was shown before.
-    pub fn showing(mut self, source: Source) -> Self {
+    pub fn showing(mut self, source: SetOrigin) -> Self {
         self.source = Some(source);
         self
     }
@@ -76,36 +76,36 @@ impl NewLayer {
 
 /// The name of a file that is being written, or waits to be published, and must not be pruned.
 #[derive(Debug)]
-struct Pending {
+struct PendingFile {
     name: String,
-    names: Names,
+    names: PendingNames,
 }
 
 /// All of them, of a publisher and its stagers.
-type Names = Arc<Mutex<BTreeSet<String>>>;
+type PendingNames = Arc<Mutex<BTreeSet<String>>>;
 
-impl Pending {
+impl PendingFile {
     /// Reserves a name; `None` when it is reserved.
-    fn new(name: String, names: &Names) -> Option<Self> {
+    fn new(name: String, names: &PendingNames) -> Option<Self> {
         let is_free = lock(names).insert(name.clone());
         is_free.then(|| Self { name, names: names.clone() })
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingFile {
     fn drop(&mut self) {
         lock(&self.names).remove(&self.name);
     }
 }
 
-fn lock(names: &Names) -> MutexGuard<'_, BTreeSet<String>> {
+fn lock(names: &PendingNames) -> MutexGuard<'_, BTreeSet<String>> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes new layers, which a [`Publisher`](super::publisher::Publisher) then takes.
 pub struct Stager<S: Storage> {
     pub(super) storage: Arc<S>,
-    pending: Names,
+    pending: PendingNames,
 }
 
 impl<S: Storage> Clone for Stager<S> {
@@ -134,8 +134,8 @@ impl<S: Storage> Stager<S> {
     /// When it cannot be built, or the system refuses.
     pub fn stage(
         &self,
-        place: Place,
-        write: impl FnOnce(S::File, &Path) -> Built<S>,
+        place: LayerPlace,
+        write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
     ) -> Result<NewLayer, SetError> {
         let (file, pending) = self.create()?;
         let staged = self.stage_in(file, &pending.name, write);
@@ -150,10 +150,11 @@ impl<S: Storage> Stager<S> {
         &self,
         file: S::File,
         name: &str,
-        write: impl FnOnce(S::File, &Path) -> Built<S>,
-    ) -> Result<(LayerEntry, Header), SetError> {
+        write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
+    ) -> Result<(LayerEntry, LayerHeader), SetError> {
         let (path, dir) = (self.path(name), self.storage.dir());
-        let (file, header) = write(file, dir).map_err(|error| SetError::new(&path, Why::Build(error)))?;
+        let (file, header) =
+            write(file, dir).map_err(|error| SetError::new(&path, SetErrorKind::Build(error)))?;
         self.storage.sync(&file).map_err(|error| SetError::io(&path, "sync it", error))?;
         drop(file);
         self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync it", error))?;
@@ -163,7 +164,8 @@ impl<S: Storage> Stager<S> {
             self.storage.forget(layers[0].bytes(), range);
             ControlFlow::Continue(())
         };
-        verify::layer_in_steps(&layers[0], passed).map_err(|fault| SetError::new(path, Why::Fault(fault)))?;
+        verify::layer_in_steps(&layers[0], passed)
+            .map_err(|fault| SetError::new(path, SetErrorKind::Fault(fault)))?;
         Ok((entry, header))
     }
 
@@ -183,7 +185,7 @@ impl<S: Storage> Stager<S> {
         set: &Manifest,
         which: Range<usize>,
         created_unix_ms: u64,
-        mut progress: impl FnMut(&Merging<'_>) -> ControlFlow<()>,
+        mut progress: impl FnMut(&MergeProgress<'_>) -> ControlFlow<()>,
     ) -> Result<NewLayer, SetError> {
         let keep_tombstones = which.end < set.layers.len();
         let gone = &set.layers[which];
@@ -191,7 +193,7 @@ impl<S: Storage> Stager<S> {
         let first = layers.first().expect("some layers are to be merged");
         let options = LayerOptions { seed: first.seed(), folds: first.folds(), created_unix_ms };
         let mut forgotten = std::vec![0; layers.len()];
-        let progress = |merging: &Merging<'_>| {
+        let progress = |merging: &MergeProgress<'_>| {
             for ((layer, from), to) in layers.iter().zip(&mut forgotten).zip(merging.read_to()) {
                 if to - *from >= verify::PASS_LEN as u64 {
                     self.storage.forget(layer.bytes(), *from..to);
@@ -200,7 +202,7 @@ impl<S: Storage> Stager<S> {
             }
             progress(merging)
         };
-        self.stage(Place::InsteadOf(gone.into()), |file, temp_dir: &Path| {
+        self.stage(LayerPlace::InsteadOf(gone.into()), |file, temp_dir: &Path| {
             let out = LayerWriter::new(self.steady(file), temp_dir, options)?;
             let (out, header) = merge::merge(&layers, keep_tombstones, out, progress)?;
             Ok((out.into_inner(), header))
@@ -208,8 +210,8 @@ impl<S: Storage> Stager<S> {
     }
 
     /// The same file, synced while it is written.
-    pub fn steady(&self, file: S::File) -> Steady<'_, S> {
-        Steady { storage: &self.storage, file, unsynced_len: 0 }
+    pub fn steady(&self, file: S::File) -> SteadyFile<'_, S> {
+        SteadyFile { storage: &self.storage, file, unsynced_len: 0 }
     }
 
     pub(super) fn open_layers(&self, entries: &[LayerEntry]) -> Result<Vec<Layer<S::Bytes>>, SetError> {
@@ -223,13 +225,13 @@ impl<S: Storage> Stager<S> {
     }
 
     /// A new file. Names that are taken were left by an attempt that failed, or are being written.
-    fn create(&self) -> Result<(S::File, Pending), SetError> {
+    fn create(&self) -> Result<(S::File, PendingFile), SetError> {
         let storage = &*self.storage;
         let manifest = parse_manifest(storage.dir(), storage.read(MANIFEST, MANIFEST_LEN_MAX))?;
         let generation = manifest.map_or(0, |manifest| manifest.generation) + 1;
         for n in 0..NAMES_MAX {
             let name = format!("{generation:010}-{n}{LAYER_SUFFIX}");
-            let Some(pending) = Pending::new(name, &self.pending) else { continue };
+            let Some(pending) = PendingFile::new(name, &self.pending) else { continue };
             match storage.create(&pending.name) {
                 Ok(file) => return Ok((file, pending)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -265,20 +267,20 @@ impl<S: Storage> Stager<S> {
 
 /// A large file that is synced while it is written, so that others who sync meanwhile never wait for more
 /// than a few mebibytes of it, and that little is left to be done at its end.
-pub struct Steady<'a, S: Storage> {
+pub struct SteadyFile<'a, S: Storage> {
     storage: &'a S,
     file: S::File,
     unsynced_len: usize,
 }
 
-impl<S: Storage> Steady<'_, S> {
+impl<S: Storage> SteadyFile<'_, S> {
     /// The file.
     pub fn into_inner(self) -> S::File {
         self.file
     }
 }
 
-impl<S: Storage> Write for Steady<'_, S> {
+impl<S: Storage> Write for SteadyFile<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = self.file.write(bytes)?;
         self.unsynced_len += len;
@@ -295,7 +297,7 @@ impl<S: Storage> Write for Steady<'_, S> {
     }
 }
 
-impl<S: Storage> Seek for Steady<'_, S> {
+impl<S: Storage> Seek for SteadyFile<'_, S> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.file.seek(to)
     }

@@ -1,6 +1,6 @@
 //! The few file operations that publishing needs, so that tests can stop after each.
 
-use crate::map::{Access, How, Mapped};
+use crate::map::{AccessPattern, LoadMode, MappedFile};
 use core::ops::Range;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek, Write};
@@ -105,13 +105,13 @@ pub trait Storage: Send + Sync {
 
 /// A directory of the file system, locked against other publishers.
 #[derive(Debug)]
-pub struct Disk {
+pub struct DiskStorage {
     dir: PathBuf,
     /// Held open: the lock goes with it, however the process ends.
     _lock: File,
 }
 
-impl Disk {
+impl DiskStorage {
     /// Locks a directory; `None` when another process has locked it.
     ///
     /// # Errors
@@ -139,9 +139,9 @@ pub(crate) fn read_small(path: &Path, len_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Storage for Disk {
+impl Storage for DiskStorage {
     type File = File;
-    type Bytes = Mapped;
+    type Bytes = MappedFile;
 
     fn create(&self, name: &str) -> io::Result<File> {
         let mut options = OpenOptions::new();
@@ -191,14 +191,14 @@ impl Storage for Disk {
         read_small(&self.dir.join(name), len_max)
     }
 
-    fn open(&self, name: &str) -> io::Result<Mapped> {
-        let mapped = Mapped::open(&self.dir.join(name), How::Map)?;
+    fn open(&self, name: &str) -> io::Result<MappedFile> {
+        let mapped = MappedFile::open(&self.dir.join(name), LoadMode::Map)?;
         // A publisher verifies and merges far more than it looks up.
-        mapped.expect(Access::Sequential);
+        mapped.expect(AccessPattern::Sequential);
         Ok(mapped)
     }
 
-    fn forget(&self, bytes: &Mapped, range: Range<u64>) {
+    fn forget(&self, bytes: &MappedFile, range: Range<u64>) {
         bytes.forget(range);
     }
 

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn an_older_copy_of_the_store_is_noticed_before_it_has_come_as_far_as_the_set() {
-    let mut place = Place::new();
+    let mut place = PublishSetup::new();
     place.put("1/a", "one");
     drop(place.engine());
     let copy = place.copy_store();
@@ -21,7 +21,7 @@ fn an_older_copy_of_the_store_is_noticed_before_it_has_come_as_far_as_the_set() 
 
 #[test]
 fn nothing_is_put_above_a_kept_set_that_shows_what_an_older_copy_of_the_store_never_had() {
-    let mut place = Place::new();
+    let mut place = PublishSetup::new();
     place.put("1/a", "one");
     drop(place.engine());
     let copy = place.copy_store();

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 /// What the processes have to know, beside what every service says.
 #[derive(Debug, Default)]
-pub(super) struct Settings {
+pub(super) struct AdoptedSettings {
     /// Where handled answers.
     pub(super) listen: Vec<SocketAddr>,
     /// Where handle-admin does.
@@ -17,7 +17,7 @@ pub(super) struct Settings {
     pub(super) handle_admin: Vec<(&'static str, Json)>,
 }
 
-impl Settings {
+impl AdoptedSettings {
     pub(super) fn service(&self) -> String {
         let usual = [
             ("site", json!("siteinfo.json")),

@@ -1,12 +1,12 @@
 //! Reads the directory of a reference server: what it serves, with which key, and for whom.
 
-use crate::secret::Secret;
+use crate::secret::SecretArgument;
 use anyhow::{Context as _, bail, ensure};
 use handle_auth::file::FILE_LEN_MAX;
 use handle_auth::keyfile::{self, KeyFileError};
 use handle_auth::{PrivateKey, pem};
 use handle_client::bootstrap::read_site;
-use handle_formats::dct::Settings;
+use handle_formats::dct::DctSettings;
 use handle_proto::data::site::SiteFlags;
 use handle_proto::data::{PrivateKeyBuf, PublicKey, SiteBuf};
 use std::fs::File;
@@ -21,20 +21,20 @@ const TEXT_LEN_MAX: u64 = 1 << 20;
 /// What the directory of a reference server says.
 pub(super) struct ServerDirectory {
     /// `config.dct`.
-    pub(super) config: Settings,
+    pub(super) config: DctSettings,
     /// `server_config` in it.
-    pub(super) server: Settings,
+    pub(super) server: DctSettings,
     /// The site record, and the position of this server in it.
     pub(super) site: SiteBuf,
     pub(super) server_at: usize,
     /// The key that signs answers.
     pub(super) server_key: PrivateKeyBuf,
     /// The file with the administrator's key, as it is.
-    pub(super) admin_key: Option<Secret>,
+    pub(super) admin_key: Option<SecretArgument>,
     /// The administrator's public key.
     pub(super) admin_public: Option<Vec<u8>>,
     /// `contactdata.dct`.
-    pub(super) contact: Settings,
+    pub(super) contact: DctSettings,
     /// Files that others than their owner may read, although they hold a private key.
     pub(super) exposed: Vec<PathBuf>,
 }
@@ -71,7 +71,7 @@ impl ServerDirectory {
 }
 
 /// The bytes of a file; `None` where there is none.
-fn bytes(path: &Path, len_max: u64) -> anyhow::Result<Option<Secret>> {
+fn bytes(path: &Path, len_max: u64) -> anyhow::Result<Option<SecretArgument>> {
     let shown = path.display();
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -84,11 +84,11 @@ fn bytes(path: &Path, len_max: u64) -> anyhow::Result<Option<Secret>> {
     Ok(Some(bytes))
 }
 
-fn settings(path: &Path) -> anyhow::Result<Option<Settings>> {
+fn settings(path: &Path) -> anyhow::Result<Option<DctSettings>> {
     let Some(bytes) = bytes(path, TEXT_LEN_MAX)? else { return Ok(None) };
     let shown = path.display();
     let text = std::str::from_utf8(&bytes).with_context(|| format!("{shown} is not UTF-8"))?;
-    Ok(Some(Settings::parse(text).with_context(|| format!("{shown}"))?))
+    Ok(Some(DctSettings::parse(text).with_context(|| format!("{shown}"))?))
 }
 
 /// The site record; `siteinfo.bin` counts where both are there, as for the reference.
@@ -108,7 +108,7 @@ fn site(directory: &Path) -> anyhow::Result<SiteBuf> {
 }
 
 /// The position of the server that the configuration is of.
-fn server_of(site: &SiteBuf, server: &Settings) -> anyhow::Result<usize> {
+fn server_of(site: &SiteBuf, server: &DctSettings) -> anyhow::Result<usize> {
     let text = server.text("this_server_id").unwrap_or("1").trim();
     let id: i32 = text.parse().with_context(|| format!("config.dct: this_server_id is {text:?}"))?;
     let at = site.view().servers.iter().position(|server| server.id == id);
@@ -122,7 +122,7 @@ fn first(
     directory: &Path,
     names: &[&str],
     exposed: &mut Vec<PathBuf>,
-) -> anyhow::Result<Option<(PathBuf, Secret)>> {
+) -> anyhow::Result<Option<(PathBuf, SecretArgument)>> {
     for name in names {
         let path = directory.join(name);
         let Some(file) = bytes(&path, FILE_LEN_MAX)? else { continue };

@@ -5,8 +5,8 @@ mod directory;
 mod settings;
 
 use super::{Args, bundle, check_empty, make_directory};
-use crate::secret::{self, Secret};
-use crate::{Outcome, key, output};
+use crate::secret::{self, SecretArgument};
+use crate::{ExitOutcome, key, output};
 use anyhow::{Context as _, ensure};
 use directory::ServerDirectory;
 use handle_admin::store::{Store, StoreConfig};
@@ -16,7 +16,7 @@ use handle_proto::data::SiteBuf;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::json::site_to_json;
 use serde_json::{Value as Json, json};
-use settings::Translated;
+use settings::TranslatedSettings;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -41,13 +41,13 @@ pub(super) struct AdoptArgs {
 }
 
 impl AdoptArgs {
-    fn passphrase(&self) -> anyhow::Result<Option<Secret>> {
+    fn passphrase(&self) -> anyhow::Result<Option<SecretArgument>> {
         secret::read(self.server_passphrase_file.as_ref(), self.server_passphrase_env.as_deref())
     }
 }
 
 /// Where the interfaces are, before and after.
-struct Layout {
+struct AdoptLayout {
     listen: Vec<SocketAddr>,
     admin_listen: Vec<SocketAddr>,
     /// One number for both: datagrams at handled, connections at handle-admin.
@@ -57,7 +57,7 @@ struct Layout {
     site_changed: bool,
 }
 
-pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     let passphrase = args.adopt.passphrase()?;
     let adopted = ServerDirectory::read(from, passphrase.as_deref().map(Vec::as_slice))?;
     let translated = settings::translate(&adopted.config, &adopted.server);
@@ -94,11 +94,11 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<Outcome> {
     key::create(&path("handle-admin.toml"), config.handle_admin().as_bytes())?;
     make_store(&path("store.redb"), &args.directory, &translated)?;
     report(args, from, &adopted, &translated, &layout);
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// The site record with the interfaces of both processes, and where they listen.
-fn layout(args: &Args, adopted: &ServerDirectory) -> anyhow::Result<Layout> {
+fn layout(args: &Args, adopted: &ServerDirectory) -> anyhow::Result<AdoptLayout> {
     let server =
         adopted.site.view().servers.iter().nth(adopted.server_at).context("the server is in the record")?;
     let queries = [InterfaceProtocol::TCP, InterfaceProtocol::UDP]
@@ -135,16 +135,16 @@ fn layout(args: &Args, adopted: &ServerDirectory) -> anyhow::Result<Layout> {
             admin_listen.push(address);
         }
     }
-    Ok(Layout { listen, admin_listen, one_port, site: site.build(), site_changed })
+    Ok(AdoptLayout { listen, admin_listen, one_port, site: site.build(), site_changed })
 }
 
 fn configuration(
-    translated: &Translated,
-    layout: &Layout,
+    translated: &TranslatedSettings,
+    layout: &AdoptLayout,
     adopted: &ServerDirectory,
     has_root: bool,
-) -> config::Settings {
-    let mut config = config::Settings {
+) -> config::AdoptedSettings {
+    let mut config = config::AdoptedSettings {
         listen: layout.listen.clone(),
         admin_listen: layout.admin_listen.clone(),
         shared: translated.shared.clone(),
@@ -174,7 +174,7 @@ fn read_root(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The store, with the homed prefixes and no records. No set is published: handled must not answer that handles do not
 /// exist which are only not imported yet.
-fn make_store(path: &Path, directory: &Path, translated: &Translated) -> anyhow::Result<()> {
+fn make_store(path: &Path, directory: &Path, translated: &TranslatedSettings) -> anyhow::Result<()> {
     let store = Store::create(&StoreConfig::at(path), !translated.case_sensitive)?;
     let mut bulk = store.bulk(directory, super::MEMORY);
     for name in &translated.homed {
@@ -184,7 +184,13 @@ fn make_store(path: &Path, directory: &Path, translated: &Translated) -> anyhow:
     Ok(())
 }
 
-fn report(args: &Args, from: &Path, adopted: &ServerDirectory, translated: &Translated, layout: &Layout) {
+fn report(
+    args: &Args,
+    from: &Path,
+    adopted: &ServerDirectory,
+    translated: &TranslatedSettings,
+    layout: &AdoptLayout,
+) {
     let next = next_steps(args, from, adopted, translated, layout);
     let exposed: Vec<String> = adopted.exposed.iter().map(|path| path.display().to_string()).collect();
     let listen: Vec<String> = layout.listen.iter().map(SocketAddr::to_string).collect();
@@ -240,8 +246,8 @@ fn next_steps(
     args: &Args,
     from: &Path,
     adopted: &ServerDirectory,
-    translated: &Translated,
-    layout: &Layout,
+    translated: &TranslatedSettings,
+    layout: &AdoptLayout,
 ) -> Vec<String> {
     let (here, from) = (args.directory.display(), from.display());
     let mut steps = vec![

@@ -1,12 +1,12 @@
 //! What the settings of a reference server are called here, and which of them nothing here stands for.
 
-use handle_formats::dct::Settings;
+use handle_formats::dct::DctSettings;
 use serde_json::{Value as Json, json};
 use std::net::{IpAddr, SocketAddr};
 
 /// Settings for both processes, and what is to be said about them.
 #[derive(Debug, Default)]
-pub(super) struct Translated {
+pub(super) struct TranslatedSettings {
     pub(super) shared: Vec<(&'static str, Json)>,
     pub(super) handled: Vec<(&'static str, Json)>,
     pub(super) handle_admin: Vec<(&'static str, Json)>,
@@ -21,11 +21,11 @@ pub(super) struct Translated {
 
 /// Where a setting goes.
 #[derive(Clone, Copy)]
-enum Form {
+enum SettingForm {
     /// Identities, for both.
     Identities(&'static str),
     /// Yes or no.
-    Truth(Process, &'static str),
+    Truth(SettingProcess, &'static str),
     /// Text for handled.
     Text(&'static str),
     /// Milliseconds in seconds, for both.
@@ -42,60 +42,60 @@ enum Form {
 
 /// Who reads a setting.
 #[derive(Clone, Copy)]
-enum Process {
+enum SettingProcess {
     Both,
     Handled,
     HandleAdmin,
 }
 
 /// The keys of `server_config`.
-const SERVER: &[(&str, Form)] = &[
-    ("server_admins", Form::Identities("administrators.server")),
-    ("replication_admins", Form::Identities("administrators.replication")),
-    ("status_handle_admins", Form::Identities("administrators.status")),
-    ("home_only_admins", Form::Identities("administrators.home_only")),
-    ("backup_admins", Form::Identities("administrators.backup")),
-    ("server_admin_full_access", Form::Taken),
-    ("allow_na_admins", Form::Truth(Process::Both, "administrators.prefix_administrators")),
-    ("allow_list_hdls", Form::Truth(Process::HandleAdmin, "list_handles")),
-    ("require_sessions", Form::Truth(Process::HandleAdmin, "require_sessions")),
-    ("template_ns_override", Form::Truth(Process::Handled, "templates.override_prefixes")),
-    ("namespace", Form::Text("templates.namespace")),
-    ("template_delimiter", Form::Text("templates.delimiter")),
-    ("max_session_time", Form::Seconds("sessions.timeout_s", 1, 86_400)),
-    ("max_auth_time", Form::Milliseconds("slow.challenge_ms", "limits.challenge_ms")),
-    ("txnlog_num_days_to_keep", Form::Days("store.log_days")),
-    ("case_sensitive", Form::Taken),
-    ("auto_homed_prefixes", Form::Taken),
-    ("this_server_id", Form::Taken),
-    ("allow_recursion", Form::LeftOut("handles of other services are not resolved for clients")),
-    ("encryption_alg", Form::LeftOut("sessions use AES; sessions.ciphers allows others")),
-    ("storage_type", Form::LeftOut("records come by an export: see \"next\"")),
-    ("sql_settings", Form::LeftOut("records come by an export or a dump: see \"next\"")),
-    ("enable_monitor_daemon", Form::LeftOut("observe.http has metrics")),
-    ("enable_txn_queue", Form::LeftOut("the log of transactions is always kept")),
-    ("http_config", Form::LeftOut("there is no HTTP interface")),
+const SERVER: &[(&str, SettingForm)] = &[
+    ("server_admins", SettingForm::Identities("administrators.server")),
+    ("replication_admins", SettingForm::Identities("administrators.replication")),
+    ("status_handle_admins", SettingForm::Identities("administrators.status")),
+    ("home_only_admins", SettingForm::Identities("administrators.home_only")),
+    ("backup_admins", SettingForm::Identities("administrators.backup")),
+    ("server_admin_full_access", SettingForm::Taken),
+    ("allow_na_admins", SettingForm::Truth(SettingProcess::Both, "administrators.prefix_administrators")),
+    ("allow_list_hdls", SettingForm::Truth(SettingProcess::HandleAdmin, "list_handles")),
+    ("require_sessions", SettingForm::Truth(SettingProcess::HandleAdmin, "require_sessions")),
+    ("template_ns_override", SettingForm::Truth(SettingProcess::Handled, "templates.override_prefixes")),
+    ("namespace", SettingForm::Text("templates.namespace")),
+    ("template_delimiter", SettingForm::Text("templates.delimiter")),
+    ("max_session_time", SettingForm::Seconds("sessions.timeout_s", 1, 86_400)),
+    ("max_auth_time", SettingForm::Milliseconds("slow.challenge_ms", "limits.challenge_ms")),
+    ("txnlog_num_days_to_keep", SettingForm::Days("store.log_days")),
+    ("case_sensitive", SettingForm::Taken),
+    ("auto_homed_prefixes", SettingForm::Taken),
+    ("this_server_id", SettingForm::Taken),
+    ("allow_recursion", SettingForm::LeftOut("handles of other services are not resolved for clients")),
+    ("encryption_alg", SettingForm::LeftOut("sessions use AES; sessions.ciphers allows others")),
+    ("storage_type", SettingForm::LeftOut("records come by an export: see \"next\"")),
+    ("sql_settings", SettingForm::LeftOut("records come by an export or a dump: see \"next\"")),
+    ("enable_monitor_daemon", SettingForm::LeftOut("observe.http has metrics")),
+    ("enable_txn_queue", SettingForm::LeftOut("the log of transactions is always kept")),
+    ("http_config", SettingForm::LeftOut("there is no HTTP interface")),
 ];
 
 /// The keys beside `server_config`.
-const OUTER: &[(&str, Form)] = &[
-    ("server_config", Form::Taken),
-    ("server_type", Form::Taken),
-    ("interfaces", Form::Taken),
+const OUTER: &[(&str, SettingForm)] = &[
+    ("server_config", SettingForm::Taken),
+    ("server_type", SettingForm::Taken),
+    ("interfaces", SettingForm::Taken),
     (
         "no_udp_resolution",
-        Form::LeftOut("datagrams are always answered; the site record says whether clients use them"),
+        SettingForm::LeftOut("datagrams are always answered; the site record says whether clients use them"),
     ),
-    ("log_save_config", Form::LeftOut("logs are renamed by logrotate")),
-    ("hdl_http_config", Form::LeftOut("there is no HTTP interface; the site record has none either")),
+    ("log_save_config", SettingForm::LeftOut("logs are renamed by logrotate")),
+    ("hdl_http_config", SettingForm::LeftOut("there is no HTTP interface; the site record has none either")),
 ];
 
 /// Reads both levels of a `config.dct`.
-pub(super) fn translate(config: &Settings, server: &Settings) -> Translated {
-    let mut found = Translated {
+pub(super) fn translate(config: &DctSettings, server: &DctSettings) -> TranslatedSettings {
+    let mut found = TranslatedSettings {
         case_sensitive: server.truth("case_sensitive").unwrap_or(false),
         homed: server.texts("auto_homed_prefixes").into_iter().map(str::to_owned).collect(),
-        ..Translated::default()
+        ..TranslatedSettings::default()
     };
     // The reference takes what is not said for no.
     let is_full = json!(server.truth("server_admin_full_access").unwrap_or(false));
@@ -117,15 +117,15 @@ pub(super) fn translate(config: &Settings, server: &Settings) -> Translated {
     found
 }
 
-impl Translated {
-    fn take(&mut self, key: &str, settings: &Settings, table: &[(&str, Form)]) {
+impl TranslatedSettings {
+    fn take(&mut self, key: &str, settings: &DctSettings, table: &[(&str, SettingForm)]) {
         let form = table.iter().find(|(name, _)| *name == key).map(|(_, form)| *form);
         let number = || settings.text(key).and_then(|text| text.trim().parse::<i64>().ok());
         match form {
-            Some(Form::Taken) => {}
-            Some(Form::LeftOut(why)) => self.left_out.push((key.to_owned(), why)),
+            Some(SettingForm::Taken) => {}
+            Some(SettingForm::LeftOut(why)) => self.left_out.push((key.to_owned(), why)),
             None => self.left_out.push((key.to_owned(), "nothing here stands for it")),
-            Some(Form::Identities(name)) => {
+            Some(SettingForm::Identities(name)) => {
                 let identities = settings.texts(key);
                 for identity in identities.iter().copied().map(str::to_owned) {
                     if !self.administrators.contains(&identity) {
@@ -134,19 +134,19 @@ impl Translated {
                 }
                 self.shared.push((name, json!(identities)));
             }
-            Some(Form::Truth(process, name)) => match settings.truth(key) {
+            Some(SettingForm::Truth(process, name)) => match settings.truth(key) {
                 Some(truth) => self.settings_of(process).push((name, json!(truth))),
                 None => self.left_out.push((key.to_owned(), "it is neither yes nor no")),
             },
-            Some(Form::Text(name)) => match settings.text(key) {
+            Some(SettingForm::Text(name)) => match settings.text(key) {
                 Some(text) => self.handled.push((name, json!(text))),
                 None => self.left_out.push((key.to_owned(), "it is not a text")),
             },
-            Some(Form::Seconds(name, from, to)) => match number() {
+            Some(SettingForm::Seconds(name, from, to)) => match number() {
                 Some(ms) => self.shared.push((name, json!((ms / 1000).clamp(from, to)))),
                 None => self.left_out.push((key.to_owned(), "it is not a number")),
             },
-            Some(Form::Milliseconds(handled, admin)) => match number() {
+            Some(SettingForm::Milliseconds(handled, admin)) => match number() {
                 Some(ms) => {
                     let ms = json!(ms.clamp(1, 3_600_000));
                     self.handled.push((handled, ms.clone()));
@@ -154,7 +154,7 @@ impl Translated {
                 }
                 None => self.left_out.push((key.to_owned(), "it is not a number")),
             },
-            Some(Form::Days(name)) => match number() {
+            Some(SettingForm::Days(name)) => match number() {
                 Some(days) => self.handle_admin.push((name, json!(days.clamp(0, 36_500)))),
                 None => self.left_out.push((key.to_owned(), "it is not a number")),
             },
@@ -162,12 +162,12 @@ impl Translated {
     }
 }
 
-impl Translated {
-    const fn settings_of(&mut self, process: Process) -> &mut Vec<(&'static str, Json)> {
+impl TranslatedSettings {
+    const fn settings_of(&mut self, process: SettingProcess) -> &mut Vec<(&'static str, Json)> {
         match process {
-            Process::Both => &mut self.shared,
-            Process::Handled => &mut self.handled,
-            Process::HandleAdmin => &mut self.handle_admin,
+            SettingProcess::Both => &mut self.shared,
+            SettingProcess::Handled => &mut self.handled,
+            SettingProcess::HandleAdmin => &mut self.handle_admin,
         }
     }
 }
@@ -177,14 +177,14 @@ fn is_interface(key: &str) -> bool {
 }
 
 /// The settings of the interfaces that are in use and stay.
-fn interfaces(config: &Settings) -> impl Iterator<Item = &Settings> {
+fn interfaces(config: &DctSettings) -> impl Iterator<Item = &DctSettings> {
     let used = |name: &&str| name.starts_with("hdl_udp") || name.starts_with("hdl_tcp");
     let names = config.texts("interfaces").into_iter().filter(used).collect::<Vec<_>>();
     names.into_iter().filter_map(|name| config.settings_of(&format!("{name}_config")))
 }
 
 /// The addresses on which the reference listens, over TCP and UDP; each once.
-pub(super) fn listened_on(config: &Settings, fallback: u16) -> Vec<SocketAddr> {
+pub(super) fn listened_on(config: &DctSettings, fallback: u16) -> Vec<SocketAddr> {
     let mut addresses = vec![];
     for interface in interfaces(config) {
         let ip = interface.text("bind_address").and_then(|text| text.trim().parse::<IpAddr>().ok());
@@ -201,8 +201,8 @@ pub(super) fn listened_on(config: &Settings, fallback: u16) -> Vec<SocketAddr> {
 mod tests {
     use super::*;
 
-    fn translated(text: &str) -> Translated {
-        let config = Settings::parse(text).unwrap();
+    fn translated(text: &str) -> TranslatedSettings {
+        let config = DctSettings::parse(text).unwrap();
         let server = config.settings_of("server_config").unwrap().clone();
         translate(&config, &server)
     }
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn addresses_are_those_of_the_interfaces_in_use() {
-        let config = Settings::parse(
+        let config = DctSettings::parse(
             r#"{ "interfaces" = ( "hdl_udp" "hdl_tcp" "hdl_tcp6" )
                  "hdl_udp_config" = { "bind_address" = "192.0.2.1" "bind_port" = "2641" }
                  "hdl_tcp_config" = { "bind_address" = "192.0.2.1" "bind_port" = "2641" }

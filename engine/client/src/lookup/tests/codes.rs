@@ -3,12 +3,12 @@
 use super::*;
 
 /// Two servers in this order, of which the first is to fail, and a question that the second answers.
-fn two_servers() -> (World, Options) {
+fn two_servers() -> (World, LookupOptions) {
     let (world, _) = world();
     let hashed = Handle(b"10.a/x").server_at(handle_proto::HashOption::Handle, 3).unwrap();
     let servers = [at(21), at(11 + u8::try_from(hashed).unwrap())];
-    let servers = servers.map(|address| Target::at(address, InterfaceProtocol::TCP));
-    (world, Options { whom: Whom::Servers(servers.to_vec()), ..Options::default() })
+    let servers = servers.map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
+    (world, LookupOptions { target: LookupTarget::Servers(servers.to_vec()), ..LookupOptions::default() })
 }
 
 #[test]
@@ -18,15 +18,15 @@ fn every_code_ends_the_lookup_or_leads_to_the_next_server() {
     for code in codes.chain([77, 999, -1]) {
         let (mut world, options) = two_servers();
         let client = Arc::new(Client::new(Root::default()));
-        world.fail(21, Fault::Says(ResponseCode(code)));
+        world.fail(21, WorldFault::Says(ResponseCode(code)));
         let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
         let expected = if passed.contains(&code) { 1 } else { code };
         assert_eq!((answer.code.0, world.asked.len()), (expected, 1 + usize::from(expected == 1)), "{code}");
         // The last one's word is better than none.
         let (mut world, options) = two_servers();
-        let Whom::Servers(servers) = options.whom.clone() else { panic!("servers") };
+        let LookupTarget::Servers(servers) = options.target.clone() else { panic!("servers") };
         servers.iter().for_each(|target| {
-            world.faults.insert(target.address, Fault::Says(ResponseCode(code)));
+            world.faults.insert(target.address, WorldFault::Says(ResponseCode(code)));
         });
         let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
         assert_eq!(answer.code.0, code);
@@ -37,7 +37,7 @@ fn every_code_ends_the_lookup_or_leads_to_the_next_server() {
 fn a_prefix_without_sites_is_asked_for_once_more_at_a_primary_site() {
     let (mut world, client) = world();
     let nowhere = world.service(vec![signing_site(&[31])]);
-    world.fail(31, Fault::Silent);
+    world.fail(31, WorldFault::Silent);
     world.record(0, "0.NA/10.SERV", vec![value(1, b"HS_SITE", signing_site(&[31]).as_bytes())]);
     world.record(nowhere, "10.SERV/S", vec![]);
     // Its record names nothing, does not exist, or a service that does not exist or does not answer.
@@ -76,7 +76,7 @@ fn one_branch_that_fails_is_no_harm_and_a_circle_of_services_ends() {
         "0.SERV/TWO",
         vec![value(1, b"HS_SERV", b"0.serv/one"), value(2, b"HS_SITE", site.as_bytes())],
     );
-    let options = Options { service_only: true, ..Options::default() };
+    let options = LookupOptions { service_only: true, ..LookupOptions::default() };
     let mut lookup = Lookup::new(Arc::clone(&client), Question::all(b"10.a/x"), options, dice(1), BEGIN);
     world.run(&mut lookup, BEGIN).0.unwrap();
     // Those of the global service are among them, as one of the services is the root.
@@ -102,7 +102,7 @@ fn a_referral_for_prefixes_counts_for_their_records_alone() {
     }
     // A server that says so of another handle is not followed.
     [11, 12, 13, 21].into_iter().for_each(|number| {
-        world.fail(number, Fault::Says(ResponseCode::PREFIX_REFERRAL));
+        world.fail(number, WorldFault::Says(ResponseCode::PREFIX_REFERRAL));
     });
     let answer = resolve(&mut world, &client, "10.a/other").unwrap();
     assert_eq!(answer.code, ResponseCode::PREFIX_REFERRAL);

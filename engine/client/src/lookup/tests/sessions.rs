@@ -7,7 +7,7 @@ use handle_proto::data::site::{Interface, InterfaceKind};
 use handle_proto::wire::{Envelope, Message};
 
 /// The world of [`world`], with a record that not everybody may read at one site, and who may.
-fn private_world() -> (World, Arc<Client>, Options) {
+fn private_world() -> (World, Arc<Client>, LookupOptions) {
     let (mut world, client) = world();
     let hidden =
         ValueBuf::from(&Value { permissions: Permissions::ADMIN_READ, ..Value::new(3, b"X", b"hidden") });
@@ -16,18 +16,22 @@ fn private_world() -> (World, Arc<Client>, Options) {
     }
     world.services[1].secret = Some(b"open sesame".to_vec());
     world.sessions.agree = true;
-    let key = Key::Secret(b"open sesame".to_vec().into());
-    let identity = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
+    let key = IdentityKey::Secret(b"open sesame".to_vec().into());
+    let identity = Arc::new(ClientIdentity { handle: b"10.a/adm".to_vec(), index: 300, key });
     let mut site = signing_site(&[21]).edit();
     site.servers[0].interfaces.push(Interface::new(InterfaceKind::QUERY, InterfaceProtocol::HTTP, 8000));
-    let whom = Whom::Sites(vec![Arc::new(site.build())]);
-    let options =
-        Options { identity: Some(identity), session_timeout_s: Some(60), whom, ..Options::default() };
+    let whom = LookupTarget::Sites(vec![Arc::new(site.build())]);
+    let options = LookupOptions {
+        identity: Some(identity),
+        session_timeout_s: Some(60),
+        target: whom,
+        ..LookupOptions::default()
+    };
     (world, client, options)
 }
 
 fn private(handle: &str, certified: bool) -> Question {
-    let wants = Wants { certified, public_only: false, ..Wants::default() };
+    let wants = AnswerWants { certified, public_only: false, ..AnswerWants::default() };
     Question { wants, ..Question::all(handle.as_bytes()) }
 }
 
@@ -36,7 +40,7 @@ fn said(
     world: &mut World,
     client: &Arc<Client>,
     question: &Question,
-    options: &Options,
+    options: &LookupOptions,
 ) -> (Vec<String>, Vec<&'static str>) {
     let answer = ask(world, client, question, options).unwrap();
     (data(&answer), std::mem::take(&mut world.sessions.said))
@@ -76,9 +80,9 @@ fn what_is_public_and_what_another_asks_is_not_in_the_session() {
     let public = said(&mut world, &client, &Question::all(b"10.a/q"), &options);
     assert_eq!(public, (vec!["shown".to_owned()], vec![]));
     // The same name, and another key.
-    let key = Key::Secret(b"open barley".to_vec().into());
-    let other = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
-    let options = Options { identity: Some(other), ..options };
+    let key = IdentityKey::Secret(b"open barley".to_vec().into());
+    let other = Arc::new(ClientIdentity { handle: b"10.a/adm".to_vec(), index: 300, key });
+    let options = LookupOptions { identity: Some(other), ..options };
     for handle in ["10.a/p", "10.a/q"] {
         let error = ask(&mut world, &client, &private(handle, false), &options);
         assert_eq!(error.unwrap_err(), LookupError::Challenge("asks again and again"));
@@ -180,10 +184,11 @@ fn without_a_session_every_request_is_proved() {
         said(&mut world, &client, &private("10.a/p", false), &options),
         (ALL.map(str::to_owned).to_vec(), vec![])
     );
-    let keyless = Whom::Sites(vec![Arc::new(crate::testing::site_at(21))]);
-    for options in
-        [Options { whom: keyless, ..options.clone() }, Options { session_timeout_s: None, ..options }]
-    {
+    let keyless = LookupTarget::Sites(vec![Arc::new(crate::testing::site_at(21))]);
+    for options in [
+        LookupOptions { target: keyless, ..options.clone() },
+        LookupOptions { session_timeout_s: None, ..options },
+    ] {
         assert_eq!(
             said(&mut world, &client, &private("10.a/p", false), &options),
             (ALL.map(str::to_owned).to_vec(), vec![])
@@ -258,7 +263,7 @@ fn the_steps_say_whether_there_is_a_session() {
     for (agree, says) in [(true, "a session is set up"), (false, "no session comes about")] {
         let (mut world, client, options) = private_world();
         world.sessions.agree = agree;
-        let options = Options { trace: true, ..options };
+        let options = LookupOptions { trace: true, ..options };
         let mut lookup = Lookup::new(client, private("10.a/p", false), options, dice(1), BEGIN);
         world.run(&mut lookup, BEGIN).0.unwrap();
         assert!(lookup.events().iter().any(|event| event.to_string().contains(says)), "{says}");

@@ -13,18 +13,18 @@ use std::collections::HashMap;
 
 /// What the servers of a world have of sessions.
 #[derive(Default)]
-pub(crate) struct Sessions {
+pub(crate) struct WorldSessions {
     /// Whether they agree to one.
     pub(crate) agree: bool,
     /// Whether they encrypt what they say in one.
     pub(crate) encrypt: bool,
     /// What they were asked and said about sessions, in order.
     pub(crate) said: Vec<&'static str>,
-    open: HashMap<i32, Open>,
+    open: HashMap<i32, WorldSession>,
     last_id: i32,
 }
 
-struct Open {
+struct WorldSession {
     key: MacKey,
     is_authenticated: bool,
     seen: SeenCounters,
@@ -33,7 +33,7 @@ struct Open {
     is_garbled: bool,
 }
 
-impl Sessions {
+impl WorldSessions {
     /// Agrees, if servers do: the id of the session, and the data of the answer.
     pub(crate) fn set_up(&mut self, setup: &SessionSetup<'_>) -> Option<(i32, Vec<u8>)> {
         let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
@@ -47,8 +47,10 @@ impl Sessions {
         let key = MacKey::new(SessionKey::derive(Cipher::AES, &secret).expect("long enough"));
         self.last_id += 1;
         let seen = SeenCounters::new();
-        self.open
-            .insert(self.last_id, Open { key, is_authenticated: false, seen, sent: 0, is_garbled: false });
+        self.open.insert(
+            self.last_id,
+            WorldSession { key, is_authenticated: false, seen, sent: 0, is_garbled: false },
+        );
         let mut data = vec![];
         let key = session::SessionKey { cipher: Cipher::AES, key: &ours };
         key.encode(Version::CURRENT, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);

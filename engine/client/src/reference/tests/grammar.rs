@@ -7,53 +7,49 @@ use proptest::prelude::*;
 use std::fmt::Write as _;
 
 /// How a name is introduced, and whether a colon may stand for its first slash.
-const INTRODUCTIONS: [(&str, Form); 24] = [
-    ("hdl:", Form::Hdl),
-    ("HDL:", Form::Hdl),
-    ("hdl: ", Form::Hdl),
-    ("hdl%3A", Form::Hdl),
-    ("hdl:/", Form::Hdl),
-    ("doi:", Form::Doi),
-    ("DOI:  ", Form::Doi),
-    ("doi%3a", Form::Doi),
-    ("info:hdl/", Form::Info),
-    ("Info:DOI/", Form::Info),
-    ("urn:hdl:", Form::Urn),
-    ("URN:doi:", Form::Urn),
-    ("https://hdl.handle.net/", Form::Proxy),
-    ("HTTP://DX.DOI.ORG/", Form::Proxy),
-    ("https://doi.org:443/", Form::Proxy),
-    ("https://www.doi.org//", Form::Proxy),
-    ("hdl.handle.net/", Form::Proxy),
-    ("//doi.org/", Form::Proxy),
-    ("/doi.org/", Form::Proxy),
-    ("https://doi.org/doi:", Form::Proxy),
-    ("https://hdl.handle.net/hdl:", Form::Proxy),
-    ("https://doi.org/urn:doi:", Form::Proxy),
-    ("hdl://server.example:2641/", Form::Direct),
-    ("HDL://[::1]/", Form::Direct),
+const INTRODUCTIONS: [(&str, ReferenceForm); 24] = [
+    ("hdl:", ReferenceForm::Hdl),
+    ("HDL:", ReferenceForm::Hdl),
+    ("hdl: ", ReferenceForm::Hdl),
+    ("hdl%3A", ReferenceForm::Hdl),
+    ("hdl:/", ReferenceForm::Hdl),
+    ("doi:", ReferenceForm::Doi),
+    ("DOI:  ", ReferenceForm::Doi),
+    ("doi%3a", ReferenceForm::Doi),
+    ("info:hdl/", ReferenceForm::Info),
+    ("Info:DOI/", ReferenceForm::Info),
+    ("urn:hdl:", ReferenceForm::Urn),
+    ("URN:doi:", ReferenceForm::Urn),
+    ("https://hdl.handle.net/", ReferenceForm::Proxy),
+    ("HTTP://DX.DOI.ORG/", ReferenceForm::Proxy),
+    ("https://doi.org:443/", ReferenceForm::Proxy),
+    ("https://www.doi.org//", ReferenceForm::Proxy),
+    ("hdl.handle.net/", ReferenceForm::Proxy),
+    ("//doi.org/", ReferenceForm::Proxy),
+    ("/doi.org/", ReferenceForm::Proxy),
+    ("https://doi.org/doi:", ReferenceForm::Proxy),
+    ("https://hdl.handle.net/hdl:", ReferenceForm::Proxy),
+    ("https://doi.org/urn:doi:", ReferenceForm::Proxy),
+    ("hdl://server.example:2641/", ReferenceForm::Direct),
+    ("HDL://[::1]/", ReferenceForm::Direct),
 ];
 
 /// What stands between the name and the options, the options, and what follows.
 #[derive(Clone, Debug)]
-struct Behind {
+struct ReferenceTail {
     types: Vec<String>,
     indexes: Vec<u32>,
     others: Vec<(String, String)>,
     fragment: Option<String>,
 }
 
-fn behind() -> impl Strategy<Value = Behind> {
+fn behind() -> impl Strategy<Value = ReferenceTail> {
     let word = r##"[a-zA-Z0-9 /:@é日?#&=+%"]{0,6}"##;
     let types = prop::collection::vec(word, 0..3);
     let indexes = prop::collection::vec(any::<u32>(), 0..3);
     let others = prop::collection::vec(("[a-z]{1,3}é?_", word), 0..3);
-    (types, indexes, others, prop::option::of(word)).prop_map(|(types, indexes, others, fragment)| Behind {
-        types,
-        indexes,
-        others,
-        fragment,
-    })
+    (types, indexes, others, prop::option::of(word))
+        .prop_map(|(types, indexes, others, fragment)| ReferenceTail { types, indexes, others, fragment })
 }
 
 /// Bytes percent-encoded, in capital letters or small ones.
@@ -69,7 +65,7 @@ fn all_coded(text: &str, small: bool) -> String {
     out
 }
 
-impl Behind {
+impl ReferenceTail {
     fn written(&self, small: bool) -> String {
         let types = self.types.iter().map(|kind| format!("type={}", all_coded(kind, small)));
         let indexes = self.indexes.iter().map(|index| format!("index={index}"));
@@ -84,7 +80,7 @@ impl Behind {
 }
 
 /// A name as it may be written: characters that mean something there are encoded, others where `mask` says so.
-fn name(handle: &str, form: Form, mask: u64, small: bool) -> String {
+fn name(handle: &str, form: ReferenceForm, mask: u64, small: bool) -> String {
     let mut out = String::new();
     let slash_at = handle.find('/').unwrap_or(handle.len());
     for (number, (at, c)) in handle.char_indices().enumerate() {
@@ -98,7 +94,7 @@ fn name(handle: &str, form: Form, mask: u64, small: bool) -> String {
             || c.is_whitespace() && handle[at..].trim().is_empty()
             || c.is_whitespace() && handle[..at].trim().is_empty();
         let is_chosen = mask >> (number % 64) & 1 == 1;
-        if is_first_slash && form == Form::Urn && is_chosen && at > 0 {
+        if is_first_slash && form == ReferenceForm::Urn && is_chosen && at > 0 {
             out.push(':');
         } else if has_meaning || is_chosen {
             coded(c.encode_utf8(&mut [0; 4]).as_bytes(), small, &mut out);
@@ -165,7 +161,7 @@ fn bytes_in(encoding: &'static Encoding, text: &str) -> Vec<u8> {
 
 #[test]
 fn every_encoding_is_read_by_its_label_and_nothing_is_replaced() {
-    let rules = Rules::typed();
+    let rules = ReferenceRules::typed();
     for (label, text, wrong) in ENCODINGS {
         let encoding = charset(label).unwrap_or_else(|| panic!("{label}"));
         let handle = format!("cnri.test/{text}");
@@ -173,26 +169,26 @@ fn every_encoding_is_read_by_its_label_and_nothing_is_replaced() {
             let mut written = format!("hdl:{label}@");
             coded(&bytes_in(encoding, &handle), false, &mut written);
             let read =
-                Reference::parse(&written, &rules).unwrap_or_else(|error| panic!("{written}: {error}"));
+                HandleReference::parse(&written, &rules).unwrap_or_else(|error| panic!("{written}: {error}"));
             assert_eq!(read.handle, handle, "{written}");
             // The slash may stand for itself where the encoding has ASCII in one byte each.
             if encoding.is_ascii_compatible() {
                 let mut written = format!("{label}@cnri.test/");
                 coded(&bytes_in(encoding, text), true, &mut written);
-                assert_eq!(Reference::parse(&written, &rules).unwrap().handle, handle, "{written}");
+                assert_eq!(HandleReference::parse(&written, &rules).unwrap().handle, handle, "{written}");
             }
         }
         if let Some(wrong) = wrong {
             let mut written = format!("hdl:{label}@");
             coded(&bytes_in(encoding, "a/"), false, &mut written);
             coded(wrong, false, &mut written);
-            let error = Reference::parse(&written, &rules).unwrap_err();
+            let error = HandleReference::parse(&written, &rules).unwrap_err();
             assert!(matches!(error, ReferenceError::NotInCharset(_)), "{written}: {error:?}");
         }
     }
     // Those that browsers replace wholly, and one that nobody reads any more.
     for label in ["replacement", "iso-2022-kr", "hz-gb-2312", "iso-2022-cn", "utf7", "utf-7", "none-such"] {
-        let read = Reference::parse(&format!("hdl:{label}@a/b"), &rules);
+        let read = HandleReference::parse(&format!("hdl:{label}@a/b"), &rules);
         assert_eq!(read, Err(ReferenceError::UnknownCharset(label.to_owned())));
     }
     assert_eq!(charset("utf8"), Some(UTF_8));
@@ -214,11 +210,11 @@ fn every_byte_of_a_handle_is_printed_so_that_it_reads_back_wherever_it_stands() 
         }
         // Encoded it means itself, whatever it means otherwise.
         let written = format!("hdl:a/%{byte:02x}%{byte:02X}b");
-        let read = Reference::parse(&written, &Rules::typed()).unwrap();
+        let read = HandleReference::parse(&written, &ReferenceRules::typed()).unwrap();
         assert_eq!(read.handle, format!("a/{c}{c}b"));
     }
     for byte in 0x80..=0xff_u8 {
-        let read = Reference::parse(&format!("hdl:a/%{byte:02X}"), &Rules::typed());
+        let read = HandleReference::parse(&format!("hdl:a/%{byte:02X}"), &ReferenceRules::typed());
         assert_eq!(read, Err(ReferenceError::NotUtf8), "{byte:02x}");
     }
     both_forms_read_back(&format!("{}/{}", "a.".repeat(20_000), "b/%".repeat(20_000)));
@@ -234,10 +230,10 @@ proptest! {
         blanks in ("[ \t\n]{0,2}", "[ \t\n]{0,2}"),
     ) {
         let (introduction, form) = INTRODUCTIONS[at];
-        let in_urn = if introduction.to_ascii_lowercase().contains("urn:") { Form::Urn } else { form };
+        let in_urn = if introduction.to_ascii_lowercase().contains("urn:") { ReferenceForm::Urn } else { form };
         let (name, options) = (name(&handle, in_urn, mask, small), behind.written(small));
         let written = format!("{}{introduction}{name}{options}{}", blanks.0, blanks.1);
-        let read = Reference::parse(&written, &Rules::typed());
+        let read = HandleReference::parse(&written, &ReferenceRules::typed());
         let read = read.unwrap_or_else(|error| panic!("{written:?}: {error}"));
         prop_assert_eq!(&read.handle, &handle, "{:?}", written);
         prop_assert_eq!(read.form, form);
@@ -263,14 +259,14 @@ proptest! {
             format!("{separator}type={kind}")
         });
         let written = format!("{introduction}{}{}@10.1/a%20b", label.unwrap_or_default(), of_kind.unwrap_or_default());
-        let read = Reference::parse(&written, &Rules::typed());
+        let read = HandleReference::parse(&written, &ReferenceRules::typed());
         let read = read.unwrap_or_else(|error| panic!("{written:?}: {error}"));
         prop_assert_eq!(&read.handle, "10.1/a b", "{}", written);
         prop_assert_eq!(read.types, Vec::from_iter(kind));
         // A proxy takes no encodings, and looks the whole up.
         if !introduction.contains(':') {
             let path = format!("{}@10.1/a%20b", label.unwrap_or_default());
-            let read = Reference::parse(&path, &Rules::proxy()).unwrap();
+            let read = HandleReference::parse(&path, &ReferenceRules::proxy()).unwrap();
             prop_assert_eq!(read.handle, format!("{}@10.1/a b", label.unwrap_or_default()));
         }
     }

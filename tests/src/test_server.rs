@@ -7,7 +7,7 @@ use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::slow::config::ServerKeyConfig;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use serde_json::Value as Json;
 use std::fs::OpenOptions;
@@ -18,14 +18,14 @@ use std::path::Path;
 use tempfile::TempDir;
 
 /// A server and the directory it serves from.
-pub struct Served {
+pub struct TestServer {
     /// The running server.
     pub server: Server,
     /// Where its set is published.
     pub directory: TempDir,
 }
 
-impl Served {
+impl TestServer {
     /// The address it answers on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -74,7 +74,7 @@ pub fn server_key(name: &str) -> PublicKey {
 /// # Panics
 /// When the files of the vectors do not hold what they should.
 #[must_use]
-pub fn serve(name: &str, datapath: Datapath) -> Served {
+pub fn serve(name: &str, datapath: Datapath) -> TestServer {
     serve_with(name, datapath, |_| ())
 }
 
@@ -83,7 +83,7 @@ pub fn serve(name: &str, datapath: Datapath) -> Served {
 /// # Panics
 /// When the files of the vectors do not hold what they should.
 #[must_use]
-pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Config)) -> Served {
+pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Config)) -> TestServer {
     let servers = vectors::document("servers.json");
     let server = &servers["servers"][name];
     assert!(server.is_object(), "servers.json has a server {name}");
@@ -111,7 +111,7 @@ pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Confi
     config.templates.override_prefixes = server["server_config"]["template_ns_override"] == "yes";
     change(&mut config);
     let server = Server::start(&config).expect("the server starts");
-    Served { server, directory }
+    TestServer { server, directory }
 }
 
 fn publish(server: &Json, set: &Path) {
@@ -124,7 +124,7 @@ fn publish(server: &Json, set: &Path) {
     let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };
     let records = vectors::document("records.json");
     std::fs::create_dir(set).expect("a directory for the set");
-    let mut publisher = Publisher::open(set).expect("a directory to publish to");
+    let mut publisher = SetPublisher::open(set).expect("a directory to publish to");
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         for (at, record) in records.as_array().expect("a list of records").iter().enumerate() {

@@ -11,14 +11,14 @@ use std::time::Duration;
 use handle_proto::Handle;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_snapshot::set::manifest::MANIFEST;
-use handle_snapshot::{How, PublishedSet, Record, fold_key, hash_key};
+use handle_snapshot::{EncodedRecord, LoadMode, PublishedSet, fold_key, hash_key};
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::expect::EachValue;
 use crate::read::Interrupt;
-use crate::verify::{Generation, Held, Source, Timeline, Watch};
-use crate::workload::Sampler;
+use crate::verify::{ContentSource, SetContent, SetGeneration, SharedTimeline, Timeline};
+use crate::workload::RequestSampler;
 
 /// How often the directory is looked at. Much shorter than sets are published, so that none is missed.
 const POLL: Duration = Duration::from_millis(2);
@@ -32,7 +32,7 @@ const FILE_TIME_ERROR_NS: i64 = 10_000_000;
 ///
 /// When there is none, or it is not whole.
 pub fn open(dir: &Path) -> Result<PublishedSet, Error> {
-    PublishedSet::open(dir, How::Map).map_err(|error| damaged(dir, &error))
+    PublishedSet::open(dir, LoadMode::Map).map_err(|error| damaged(dir, &error))
 }
 
 fn damaged(dir: &Path, what: &impl ToString) -> Error {
@@ -46,7 +46,7 @@ fn damaged(dir: &Path, what: &impl ToString) -> Error {
 /// When a layer is damaged; and when it is interrupted.
 pub(crate) fn read_handles(
     set: &PublishedSet,
-    sampler: &mut Sampler,
+    sampler: &mut RequestSampler,
     interrupt: &mut Interrupt<'_>,
 ) -> Result<(), Error> {
     for (i, layer) in set.layers().iter().enumerate() {
@@ -76,7 +76,7 @@ pub(crate) fn read_handles(
 struct SetSource(PublishedSet);
 
 impl SetSource {
-    fn find(&self, name: &[u8]) -> Result<Option<Record<'_>>, String> {
+    fn find(&self, name: &[u8]) -> Result<Option<EncodedRecord<'_>>, String> {
         let records = self.0.records();
         let mut buffer = [0; HANDLE_LEN_MAX];
         let Some(key) = buffer.get_mut(..name.len()) else { return Ok(None) };
@@ -92,7 +92,7 @@ fn looked_up(handle: &[u8]) -> Cow<'_, [u8]> {
     if handle.contains(&b'/') { handle.into() } else { Handle(handle).looked_up().into() }
 }
 
-impl Source for SetSource {
+impl ContentSource for SetSource {
     fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
         let Some(record) = self.find(&looked_up(handle))? else { return Ok(()) };
         let mut values = record.values_in_order();
@@ -103,20 +103,20 @@ impl Source for SetSource {
         Ok(())
     }
 
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         let name = &*looked_up(handle);
         if name.len() > HANDLE_LEN_MAX {
-            return Ok(Held::Absent);
+            return Ok(SetContent::Absent);
         }
         let records = self.0.records();
         match self.find(name)? {
-            Some(record) if record.public_count() == 0 => Ok(Held::NothingPublic),
-            Some(record) => Ok(Held::Values {
+            Some(record) if record.public_count() == 0 => Ok(SetContent::NothingPublic),
+            Some(record) => Ok(SetContent::Values {
                 count: u32::try_from(record.public_count()).map_err(|error| error.to_string())?,
                 bytes: record.public_bytes(),
             }),
-            None if records.homed(Handle(name).naming_authority()) => Ok(Held::Absent),
-            None => Ok(Held::Elsewhere),
+            None if records.homed(Handle(name).naming_authority()) => Ok(SetContent::Absent),
+            None => Ok(SetContent::Remote),
         }
     }
 }
@@ -125,12 +125,12 @@ impl Source for SetSource {
 #[derive(Debug)]
 pub struct Follower {
     set: PublishedSet,
-    watch: Arc<Watch>,
+    shared_timeline: Arc<SharedTimeline>,
     timeline: Timeline,
     seen: Option<FileId>,
     clock: Clock,
     keep_ns: i64,
-    followed: Followed,
+    followed: FollowReport,
 }
 
 /// Tells whether a MANIFEST is the one seen before.
@@ -150,7 +150,7 @@ impl FileId {
 
 /// What was seen of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Followed {
+pub struct FollowReport {
     /// Sets that were opened, the first among them.
     pub opened: u64,
     /// Sets that came and went between two looks.
@@ -163,9 +163,9 @@ impl Follower {
     /// Begins with `set`, taken to have been there always; keeps sets for `keep_ns` after their end.
     #[must_use]
     pub fn new(set: PublishedSet, clock: Clock, keep_ns: i64) -> Self {
-        let source: Arc<dyn Source> = Arc::new(SetSource(set.clone()));
+        let source: Arc<dyn ContentSource> = Arc::new(SetSource(set.clone()));
         let mut timeline = Timeline::default();
-        let first = Generation {
+        let first = SetGeneration {
             number: set.generation(),
             from_ns: i64::MIN,
             until_ns: i64::MAX,
@@ -173,24 +173,24 @@ impl Follower {
         };
         timeline.publish(first, 0, i64::MIN);
         Self {
-            watch: Arc::new(Watch::new(timeline.clone(), 0)),
+            shared_timeline: Arc::new(SharedTimeline::new(timeline.clone(), 0)),
             set,
             timeline,
             seen: None,
             clock,
             keep_ns,
-            followed: Followed { opened: 1, ..Followed::default() },
+            followed: FollowReport { opened: 1, ..FollowReport::default() },
         }
     }
 
     /// Where it tells what it sees.
     #[must_use]
-    pub fn watch(&self) -> Arc<Watch> {
-        Arc::clone(&self.watch)
+    pub fn watch(&self) -> Arc<SharedTimeline> {
+        Arc::clone(&self.shared_timeline)
     }
 
     /// Looks at the directory again and again until `stop`, and returns what it saw.
-    pub fn follow(mut self, stop: &AtomicBool) -> Followed {
+    pub fn follow(mut self, stop: &AtomicBool) -> FollowReport {
         while !stop.load(Ordering::Relaxed) {
             self.look();
             std::thread::sleep(POLL);
@@ -214,7 +214,7 @@ impl Follower {
                 Err(_) => self.followed.failed += 1,
             }
         }
-        self.watch.set_complete(looked_ns);
+        self.shared_timeline.set_complete(looked_ns);
     }
 
     fn take(&mut self, set: PublishedSet, file: Option<FileId>) {
@@ -234,14 +234,15 @@ impl Follower {
         if new != old + 1 {
             self.followed.missed += new.saturating_sub(old + 1).max(1);
             let since = self.timeline.newest().map_or(i64::MIN, |newest| newest.from_ns);
-            let gone = Generation { number: old + 1, from_ns: since, until_ns: published_ns, source: None };
+            let gone =
+                SetGeneration { number: old + 1, from_ns: since, until_ns: published_ns, source: None };
             self.timeline.publish(gone, published_ns, forget_ns);
         }
         self.followed.opened += 1;
-        let source: Arc<dyn Source> = Arc::new(SetSource(set.clone()));
-        let generation = Generation { number: new, from_ns, until_ns: i64::MAX, source: Some(source) };
+        let source: Arc<dyn ContentSource> = Arc::new(SetSource(set.clone()));
+        let generation = SetGeneration { number: new, from_ns, until_ns: i64::MAX, source: Some(source) };
         self.timeline.publish(generation, published_ns, forget_ns);
-        self.watch.update(self.timeline.clone());
+        self.shared_timeline.update(self.timeline.clone());
         self.set = set;
     }
 }

@@ -3,7 +3,7 @@
 //! A decision asks nobody. It takes note of what it would have to know, and who wants it decided asks for that and has
 //! it decided again: so the writer, and everything else that decides, never waits for a network.
 
-use crate::store::{RecordBuf, Records, StoreError, is_record_of_homed_prefix, is_responsible, key};
+use crate::store::{RecordBuf, StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ValueBuf};
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 /// Something that another service would have to say.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Wanted {
+pub enum WantedFact {
     /// The value with this index, which may be a group.
     Group {
         /// The handle.
@@ -23,7 +23,7 @@ pub enum Wanted {
     Administrators(Vec<u8>),
 }
 
-impl Wanted {
+impl WantedFact {
     /// The handle that it is about.
     #[must_use]
     pub fn handle(&self) -> Handle<'_> {
@@ -35,20 +35,20 @@ impl Wanted {
 
 /// What other services have said: public values, none where there are none or nobody says.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
-    answers: HashMap<Wanted, Vec<ValueBuf>>,
-    missing: RefCell<Vec<Wanted>>,
+pub struct RemoteFacts {
+    answers: HashMap<WantedFact, Vec<ValueBuf>>,
+    missing: RefCell<Vec<WantedFact>>,
     names_identity: Cell<bool>,
 }
 
-impl Known {
+impl RemoteFacts {
     /// Takes in what was said.
-    pub fn learn(&mut self, wanted: Wanted, values: Vec<ValueBuf>) {
+    pub fn learn(&mut self, wanted: WantedFact, values: Vec<ValueBuf>) {
         self.answers.insert(wanted, values);
     }
 
     /// What decisions would have had to know since this was asked last, each once.
-    pub fn take_missing(&self) -> Vec<Wanted> {
+    pub fn take_missing(&self) -> Vec<WantedFact> {
         self.missing.take()
     }
 
@@ -58,7 +58,7 @@ impl Known {
         self.names_identity.get()
     }
 
-    fn get(&self, wanted: Wanted) -> &[ValueBuf] {
+    fn get(&self, wanted: WantedFact) -> &[ValueBuf] {
         if let Some(values) = self.answers.get(&wanted) {
             return values;
         }
@@ -71,18 +71,18 @@ impl Known {
 }
 
 /// What a decision sees.
-pub struct Sight<'a, R> {
+pub struct DecisionView<'a, R> {
     /// The store.
     pub records: &'a R,
     /// Whether a handle is for this server of the service.
     has: &'a dyn Fn(Handle<'_>) -> bool,
-    known: &'a Known,
+    remote_facts: &'a RemoteFacts,
 }
 
-impl<'a, R: Records> Sight<'a, R> {
+impl<'a, R: StoreRecords> DecisionView<'a, R> {
     /// The records of the store that `has` says are for this server, and what is `known` of others.
-    pub const fn new(records: &'a R, has: &'a dyn Fn(Handle<'_>) -> bool, known: &'a Known) -> Self {
-        Self { records, has, known }
+    pub const fn new(records: &'a R, has: &'a dyn Fn(Handle<'_>) -> bool, known: &'a RemoteFacts) -> Self {
+        Self { records, has, remote_facts: known }
     }
 
     fn is_here(&self, handle: &[u8], key: &[u8]) -> Result<bool, StoreError> {
@@ -111,7 +111,7 @@ impl<'a, R: Records> Sight<'a, R> {
             return Ok(with(value));
         }
         let handle = Handle(reference.handle).prefix_folded();
-        let values = self.known.get(Wanted::Group { handle, index: reference.index });
+        let values = self.remote_facts.get(WantedFact::Group { handle, index: reference.index });
         let value = values.iter().map(ValueBuf::view).find(|value| value.index == reference.index);
         Ok(value.and_then(with))
     }
@@ -121,33 +121,35 @@ impl<'a, R: Records> Sight<'a, R> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn administrators(&self, key: &[u8], is_prefix: bool) -> Result<Administrating<'a>, StoreError> {
+    pub fn administrators(&self, key: &[u8], is_prefix: bool) -> Result<AdministratorValues<'a>, StoreError> {
         if let Some(record) = self.records.record(key)? {
-            return Ok(Administrating::Stored(record));
+            return Ok(AdministratorValues::Stored(record));
         }
         match is_prefix && !self.is_here(key, key)? {
-            true => Ok(Administrating::Told(self.known.get(Wanted::Administrators(key.to_vec())))),
-            false => Ok(Administrating::Told(&[])),
+            true => {
+                Ok(AdministratorValues::Told(self.remote_facts.get(WantedFact::Administrators(key.to_vec()))))
+            }
+            false => Ok(AdministratorValues::Told(&[])),
         }
     }
 
     /// Takes note of a reference to a value of who asks.
     pub(super) fn note_named(&self, reference: &Reference<'_>, identity: Reference<'_>) {
         if Handle(reference.handle).is_same(Handle(identity.handle), false) {
-            self.known.names_identity.set(true);
+            self.remote_facts.names_identity.set(true);
         }
     }
 }
 
 /// Values among which there may be administrators.
-pub enum Administrating<'a> {
+pub enum AdministratorValues<'a> {
     /// Those of a record of the store.
     Stored(RecordBuf),
     /// Those that another service has told.
     Told(&'a [ValueBuf]),
 }
 
-impl Administrating<'_> {
+impl AdministratorValues<'_> {
     /// The values.
     pub fn values(&self) -> impl Iterator<Item = handle_proto::Value<'_>> {
         let (stored, told) = match self {

@@ -14,13 +14,13 @@ use handle_auth::{Pbkdf2Limits, PublicKey};
 use handle_client::administration::Administrator;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root};
 use handle_client::cache::{Cache, CacheLimits};
-use handle_client::lookup::{Client, Limits, Options};
-use handle_client::plan::{Purpose, Target};
-use handle_client::{Driver, LookupError, Question, SharedAnswer, driver};
+use handle_client::lookup::{Client, LookupLimits, LookupOptions};
+use handle_client::plan::{InterfacePurpose, ServerTarget};
+use handle_client::{BlockingDriver, LookupError, Question, SharedAnswer, driver};
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::{PBKDF2_ITERATIONS, PBKDF2_KEY_BITS};
-use handle_proto::wire::auth::{SecretAnswer, Verification};
+use handle_proto::wire::auth::{SecretAnswer, VerificationRequest};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{self, Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode, Version};
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 /// Whether and how other services are asked about identities.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
-pub struct ElsewhereConfig {
+pub struct RemoteConfig {
     /// Whether they are asked. Otherwise identities and groups whose handles are elsewhere entitle nobody.
     pub enabled: bool,
     /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
@@ -65,7 +65,7 @@ pub struct ElsewhereConfig {
     pub rest_handles: usize,
 }
 
-impl Default for ElsewhereConfig {
+impl Default for RemoteConfig {
     fn default() -> Self {
         Self {
             enabled: false,
@@ -83,7 +83,7 @@ impl Default for ElsewhereConfig {
     }
 }
 
-impl ElsewhereConfig {
+impl RemoteConfig {
     /// With paths that are relative to `directory`.
     #[must_use]
     pub fn relative_to(mut self, directory: &Path) -> Self {
@@ -132,8 +132,11 @@ impl ElsewhereConfig {
             let added = client.overrides.add_local_info(&read(path)?);
             added.with_context(|| format!("`elsewhere.local_info`: {}", path.display()))?;
         }
-        client.limits =
-            Limits { patience_ms: self.patience_ms.into(), requests_max: REQUESTS_MAX, ..Limits::default() };
+        client.limits = LookupLimits {
+            patience_ms: self.patience_ms.into(),
+            requests_max: REQUESTS_MAX,
+            ..LookupLimits::default()
+        };
         client.patience.tcp_ms = self.patience_ms;
         let kept = CacheLimits::default();
         client.cache = Cache::new(CacheLimits {
@@ -160,7 +163,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// Why nobody says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unanswered {
+pub enum RemoteFailure {
     /// Others are being asked on behalf of as many requests as may be.
     Busy,
     /// So much was asked on behalf of this request that no more is.
@@ -174,10 +177,10 @@ pub enum Unanswered {
     /// No server answered that could have said whether an answer to a challenge is right.
     NoVerifier,
     /// Nobody answered the same about the same handle a moment ago, and why.
-    Rested(Box<Unanswered>),
+    Rested(Box<RemoteFailure>),
 }
 
-impl Unanswered {
+impl RemoteFailure {
     /// Whether somebody was heard, though nothing that helps.
     #[must_use]
     pub const fn was_heard(&self) -> bool {
@@ -193,7 +196,7 @@ impl Unanswered {
     }
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for RemoteFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy => f.write_str("too many identities of other services are being looked up"),
@@ -209,18 +212,18 @@ impl fmt::Display for Unanswered {
 
 /// Other services, as they are asked from here.
 #[derive(Debug)]
-pub struct Elsewhere {
-    config: ElsewhereConfig,
+pub struct RemoteServices {
+    config: RemoteConfig,
     client: Arc<Client>,
     /// One for each request on whose behalf others may be asked.
-    places: (Sender<Driver>, Receiver<Driver>),
-    silent: Mutex<Silent>,
-    counts: Counts,
+    places: (Sender<BlockingDriver>, Receiver<BlockingDriver>),
+    silent: Mutex<SilentHandles>,
+    counts: RemoteCounters,
 }
 
 /// What is asked about a handle: silence to one says little about the other, which may go another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum About {
+enum InquiryKind {
     Values,
     Verdict,
 }
@@ -228,27 +231,27 @@ enum About {
 /// Handles about which nobody answered a moment ago. Were they asked about each time, strangers could keep all places
 /// busy with one service that is silent.
 #[derive(Debug)]
-struct Silent {
+struct SilentHandles {
     rest: Duration,
     handles_max: usize,
     /// Since when, and why.
-    handles: HashMap<(Vec<u8>, About), (Instant, Unanswered)>,
+    handles: HashMap<(Vec<u8>, InquiryKind), (Instant, RemoteFailure)>,
 }
 
-impl Silent {
-    fn new(config: &ElsewhereConfig) -> Self {
+impl SilentHandles {
+    fn new(config: &RemoteConfig) -> Self {
         let rest = Duration::from_millis(config.rest_ms.into());
         Self { rest, handles_max: config.rest_handles, handles: HashMap::new() }
     }
 
     /// Why nobody says this about `handle`, if that was found out a moment ago.
-    fn why(&self, handle: Handle<'_>, about: About, now: Instant) -> Option<Unanswered> {
+    fn why(&self, handle: Handle<'_>, about: InquiryKind, now: Instant) -> Option<RemoteFailure> {
         let (since, unanswered) = self.handles.get(&(handle.prefix_folded(), about))?;
-        is_young(*since, now, self.rest).then(|| Unanswered::Rested(Box::new(unanswered.clone())))
+        is_young(*since, now, self.rest).then(|| RemoteFailure::Rested(Box::new(unanswered.clone())))
     }
 
     /// Takes note; where there is no room, not.
-    fn note(&mut self, handle: Handle<'_>, about: About, unanswered: Unanswered, now: Instant) {
+    fn note(&mut self, handle: Handle<'_>, about: InquiryKind, unanswered: RemoteFailure, now: Instant) {
         let (rest, max) = (self.rest, self.handles_max);
         if self.handles.len() >= max {
             self.handles.retain(|_, (since, _)| is_young(*since, now, rest));
@@ -269,7 +272,7 @@ fn is_young(since: Instant, now: Instant, rest: Duration) -> bool {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct RemoteCounters {
     asked: AtomicU64,
     unanswered: AtomicU64,
     refused: AtomicU64,
@@ -278,7 +281,7 @@ struct Counts {
 
 /// What was asked of other services so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ElsewhereCounts {
+pub struct RemoteCounts {
     /// Questions, those included that the cache answered.
     pub asked: u64,
     /// Questions that nobody answered.
@@ -291,12 +294,12 @@ pub struct ElsewhereCounts {
     pub cached: u64,
 }
 
-impl Elsewhere {
+impl RemoteServices {
     /// Reads the files that `config` names; `None` when others are not to be asked.
     ///
     /// # Errors
     /// One sentence with the likely cause.
-    pub fn open(config: &ElsewhereConfig) -> anyhow::Result<Option<Self>> {
+    pub fn open(config: &RemoteConfig) -> anyhow::Result<Option<Self>> {
         if !config.enabled {
             return Ok(None);
         }
@@ -304,24 +307,24 @@ impl Elsewhere {
         let places = bounded(config.at_once);
         for _ in 0..config.at_once {
             // There is room for each, and both ends are here.
-            let _ = places.0.send(Driver::new(Arc::clone(&client)));
+            let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
         }
-        let (silent, counts) = (Mutex::new(Silent::new(config)), Counts::default());
+        let (silent, counts) = (Mutex::new(SilentHandles::new(config)), RemoteCounters::default());
         Ok(Some(Self { config: config.clone(), client, places, silent, counts }))
     }
 
     /// What is asked on behalf of one request. Nothing is yet, and no place is taken.
     #[must_use]
-    pub const fn errand(&self) -> Errand<'_> {
-        Errand { elsewhere: self, driver: None, questions_left: self.config.questions, ends: None }
+    pub const fn inquiry(&self) -> RemoteInquiry<'_> {
+        RemoteInquiry { services: self, driver: None, questions_left: self.config.questions, ends: None }
     }
 
     /// What was asked so far.
     #[must_use]
-    pub fn counts(&self) -> ElsewhereCounts {
+    pub fn counts(&self) -> RemoteCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { asked, unanswered, refused, rested } = &self.counts;
-        ElsewhereCounts {
+        let RemoteCounters { asked, unanswered, refused, rested } = &self.counts;
+        RemoteCounts {
             asked: of(asked),
             unanswered: of(unanswered),
             refused: of(refused),
@@ -336,27 +339,27 @@ impl Elsewhere {
         self.config.at_once.saturating_sub(self.places.1.len())
     }
 
-    fn silent(&self) -> MutexGuard<'_, Silent> {
+    fn silent(&self) -> MutexGuard<'_, SilentHandles> {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What is asked of other services on behalf of one request.
 #[derive(Debug)]
-pub struct Errand<'e> {
-    elsewhere: &'e Elsewhere,
-    driver: Option<Driver>,
+pub struct RemoteInquiry<'e> {
+    services: &'e RemoteServices,
+    driver: Option<BlockingDriver>,
     questions_left: usize,
     /// Since others were asked for the first time, so long.
     ends: Option<Instant>,
 }
 
-impl Errand<'_> {
+impl RemoteInquiry<'_> {
     /// The public value with the index of `reference`, if it is there.
     ///
     /// # Errors
     /// When nobody says.
-    pub fn value(&mut self, reference: Reference<'_>) -> Result<SharedAnswer, Unanswered> {
+    pub fn value(&mut self, reference: Reference<'_>) -> Result<SharedAnswer, RemoteFailure> {
         self.ask(Question { indexes: vec![reference.index], ..Question::all(reference.handle) })
     }
 
@@ -364,7 +367,7 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// When nobody says.
-    pub fn public_keys(&mut self, identity: Reference<'_>) -> Result<SharedAnswer, Unanswered> {
+    pub fn public_keys(&mut self, identity: Reference<'_>) -> Result<SharedAnswer, RemoteFailure> {
         match identity.index {
             0 => self.ask(Question::of_types(identity.handle, &[HS_PUBKEY])),
             _ => self.value(identity),
@@ -375,11 +378,11 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// When nobody says.
-    pub fn administrators(&mut self, prefix_record: &[u8]) -> Result<SharedAnswer, Unanswered> {
+    pub fn administrators(&mut self, prefix_record: &[u8]) -> Result<SharedAnswer, RemoteFailure> {
         let mut question = Question::of_types(prefix_record, &[HS_ADMIN]);
         match self.ask(question.clone()) {
             Ok(answer) if answer.code == ResponseCode::SUCCESS => Ok(answer),
-            said @ (Ok(_) | Err(Unanswered::Refused(_))) => {
+            said @ (Ok(_) | Err(RemoteFailure::Refused(_))) => {
                 question.wants.authoritative = true;
                 self.ask(question).or(said)
             }
@@ -394,33 +397,41 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// When nobody says.
-    pub fn verdict(&mut self, asked: &Verification<'_>) -> Result<Verdict, Unanswered> {
-        let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
-        let certified = self.elsewhere.config.certified;
-        let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
-        let told = self.with_driver(asked.identity.handle, About::Verdict, |driver, ends| {
+    pub fn verdict(&mut self, asked: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
+        let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
+        let certified = self.services.config.certified;
+        let patience = Duration::from_millis(self.services.config.patience_ms.into());
+        let told = self.with_driver(asked.identity.handle, InquiryKind::Verdict, |driver, ends| {
             let servers = driver.servers(asked.identity.handle, purpose, certified);
-            let servers = servers.map_err(Unanswered::Lookup)?;
+            let servers = servers.map_err(RemoteFailure::Lookup)?;
             let servers = &servers[..servers.len().min(VERIFIERS_MAX)];
             let told = first_verdict(servers, ends, patience, |server, patience| {
                 verdict_of(server, asked, certified, patience)
             });
-            told.map_err(|why| if is_usual_work(asked.signed_response) { why } else { Unanswered::NoVerdict })
+            told.map_err(
+                |why| if is_usual_work(asked.signed_response) { why } else { RemoteFailure::NoVerdict },
+            )
         });
         self.note(&told);
         told
     }
 
-    fn ask(&mut self, mut question: Question) -> Result<SharedAnswer, Unanswered> {
-        question.wants.certified = self.elsewhere.config.certified;
-        let mut told = self.with_driver(&question.handle, About::Values, |driver, _| {
-            let answer =
-                driver.resolve(&question, &Options::default()).outcome.map_err(Unanswered::Lookup)?;
-            if says_what_there_is(answer.code) { Ok(answer) } else { Err(Unanswered::Refused(answer.code)) }
+    fn ask(&mut self, mut question: Question) -> Result<SharedAnswer, RemoteFailure> {
+        question.wants.certified = self.services.config.certified;
+        let mut told = self.with_driver(&question.handle, InquiryKind::Values, |driver, _| {
+            let answer = driver
+                .resolve(&question, &LookupOptions::default())
+                .outcome
+                .map_err(RemoteFailure::Lookup)?;
+            if says_what_there_is(answer.code) {
+                Ok(answer)
+            } else {
+                Err(RemoteFailure::Refused(answer.code))
+            }
         });
         // What was told before is known all the same.
-        if matches!(told, Err(Unanswered::Rested(_)))
-            && let Some(answer) = self.elsewhere.client.cache.get(&question, driver::now())
+        if matches!(told, Err(RemoteFailure::Rested(_)))
+            && let Some(answer) = self.services.client.cache.get(&question, driver::now())
         {
             told = Ok(answer);
         }
@@ -432,37 +443,37 @@ impl Errand<'_> {
     fn with_driver<T>(
         &mut self,
         handle: &[u8],
-        about: About,
-        ask: impl FnOnce(&mut Driver, Instant) -> Result<T, Unanswered>,
-    ) -> Result<T, Unanswered> {
-        let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
+        about: InquiryKind,
+        ask: impl FnOnce(&mut BlockingDriver, Instant) -> Result<T, RemoteFailure>,
+    ) -> Result<T, RemoteFailure> {
+        let patience = Duration::from_millis(self.services.config.patience_ms.into());
         let now = Instant::now();
         let ends = *self.ends.get_or_insert(now + patience);
-        let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(Unanswered::Enough)?;
+        let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(RemoteFailure::Enough)?;
         self.questions_left = left;
         let handle = Handle(handle);
-        if let Some(rested) = self.elsewhere.silent().why(handle, about, now) {
+        if let Some(rested) = self.services.silent().why(handle, about, now) {
             return Err(rested);
         }
         let driver = match &mut self.driver {
             Some(driver) => driver,
-            none => none.insert(self.elsewhere.places.1.try_recv().map_err(|_| Unanswered::Busy)?),
+            none => none.insert(self.services.places.1.try_recv().map_err(|_| RemoteFailure::Busy)?),
         };
         let told = ask(driver, ends);
         if let Err(unanswered) = &told
             && unanswered.is_silence()
         {
-            self.elsewhere.silent().note(handle, about, unanswered.clone(), Instant::now());
+            self.services.silent().note(handle, about, unanswered.clone(), Instant::now());
         }
         told
     }
 
-    fn note<T>(&self, told: &Result<T, Unanswered>) {
-        let Counts { asked, unanswered, refused, rested } = &self.elsewhere.counts;
+    fn note<T>(&self, told: &Result<T, RemoteFailure>) {
+        let RemoteCounters { asked, unanswered, refused, rested } = &self.services.counts;
         let not_asked = match told {
             Ok(_) => None,
-            Err(Unanswered::Busy | Unanswered::Enough) => Some(refused),
-            Err(Unanswered::Rested(_)) => Some(rested),
+            Err(RemoteFailure::Busy | RemoteFailure::Enough) => Some(refused),
+            Err(RemoteFailure::Rested(_)) => Some(rested),
             Err(_) => {
                 unanswered.fetch_add(1, Ordering::Relaxed);
                 None
@@ -472,18 +483,18 @@ impl Errand<'_> {
     }
 }
 
-impl Drop for Errand<'_> {
+impl Drop for RemoteInquiry<'_> {
     fn drop(&mut self) {
         if let Some(driver) = self.driver.take() {
             // It goes where it came from, so there is room.
-            let _ = self.elsewhere.places.0.try_send(driver);
+            let _ = self.services.places.0.try_send(driver);
         }
     }
 }
 
 /// What a server says to an answer to a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct RemoteVerdict {
     /// Whether it is right.
     pub is_right: bool,
     /// The version that the server speaks.
@@ -491,8 +502,8 @@ pub struct Verdict {
 }
 
 /// What was heard of a server that was to give a verdict.
-enum Heard {
-    Verdict(Verdict),
+enum VerifierReply {
+    Verdict(RemoteVerdict),
     /// Something that is none.
     Something,
     /// Nothing that counts.
@@ -503,44 +514,51 @@ enum Heard {
 /// that is silent does not take the time of the others.
 ///
 /// # Errors
-/// [`Unanswered::NoVerifier`] only where each was asked, none was heard, and there was time for it: what else the request
+/// [`RemoteFailure::NoVerifier`] only where each was asked, none was heard, and there was time for it: what else the request
 /// wanted to know may have taken that.
 fn first_verdict<S>(
     servers: &[S],
     ends: Instant,
     patience: Duration,
-    mut ask: impl FnMut(&S, Duration) -> Heard,
-) -> Result<Verdict, Unanswered> {
+    mut ask: impl FnMut(&S, Duration) -> VerifierReply,
+) -> Result<RemoteVerdict, RemoteFailure> {
     let had_time = ends.saturating_duration_since(Instant::now()) >= patience / 2;
     let mut is_heard = false;
     for (server, left_count) in servers.iter().zip((1..=servers.len()).rev()) {
         let share =
             ends.saturating_duration_since(Instant::now()) / u32::try_from(left_count).unwrap_or(u32::MAX);
         if share.is_zero() {
-            return Err(Unanswered::NoVerdict);
+            return Err(RemoteFailure::NoVerdict);
         }
         match ask(server, share) {
-            Heard::Verdict(verdict) => return Ok(verdict),
-            Heard::Something => is_heard = true,
-            Heard::Nothing => {}
+            VerifierReply::Verdict(verdict) => return Ok(verdict),
+            VerifierReply::Something => is_heard = true,
+            VerifierReply::Nothing => {}
         }
     }
-    Err(if is_heard || !had_time { Unanswered::NoVerdict } else { Unanswered::NoVerifier })
+    Err(if is_heard || !had_time { RemoteFailure::NoVerdict } else { RemoteFailure::NoVerifier })
 }
 
-fn verdict_of(server: &Target, asked: &Verification<'_>, certified: bool, patience: Duration) -> Heard {
+fn verdict_of(
+    server: &ServerTarget,
+    asked: &VerificationRequest<'_>,
+    certified: bool,
+    patience: Duration,
+) -> VerifierReply {
     let mut client = Administrator::new(server.address, patience);
     if certified {
-        let Ok(key) = PublicKey::from_record(&server.public_key) else { return Heard::Nothing };
+        let Ok(key) = PublicKey::from_record(&server.public_key) else { return VerifierReply::Nothing };
         client.require_signatures(key);
     }
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
-    let Ok(answer) = client.ask(&Request::VerifyChallenge(*asked), flags) else { return Heard::Nothing };
+    let Ok(answer) = client.ask(&Request::VerifyChallenge(*asked), flags) else {
+        return VerifierReply::Nothing;
+    };
     match answer.reply().response {
-        Response::Verdict(wire::auth::Verdict { is_valid: is_right }) => {
-            Heard::Verdict(Verdict { is_right, verifier: answer.version() })
+        Response::Verdict(wire::auth::VerificationAnswer { is_valid: is_right }) => {
+            VerifierReply::Verdict(RemoteVerdict { is_right, verifier: answer.version() })
         }
-        _ => Heard::Something,
+        _ => VerifierReply::Something,
     }
 }
 
@@ -566,60 +584,64 @@ mod tests {
         for code in [1, 100, 200] {
             assert!(says_what_there_is(ResponseCode(code)), "{code}");
         }
-        let said = Unanswered::Refused(ResponseCode::SERVER_BUSY).to_string();
+        let said = RemoteFailure::Refused(ResponseCode::SERVER_BUSY).to_string();
         assert!(said.contains("its service says") && said.contains("RC 3"), "{said}");
     }
 
     #[test]
     fn nobody_is_asked_again_so_soon_about_what_nobody_answered() {
-        let config = ElsewhereConfig { rest_ms: 100, rest_handles: 8, ..ElsewhereConfig::default() };
-        let (mut silent, start, rest) = (Silent::new(&config), Instant::now(), Duration::from_millis(100));
-        silent.note(Handle(b"20.2/who"), About::Verdict, Unanswered::NoVerifier, start);
-        let rested = Unanswered::Rested(Box::new(Unanswered::NoVerifier));
-        assert_eq!(silent.why(Handle(b"20.2/who"), About::Verdict, start), Some(rested));
-        assert_eq!(silent.why(Handle(b"20.2/other"), About::Verdict, start), None);
+        let config = RemoteConfig { rest_ms: 100, rest_handles: 8, ..RemoteConfig::default() };
+        let (mut silent, start, rest) =
+            (SilentHandles::new(&config), Instant::now(), Duration::from_millis(100));
+        silent.note(Handle(b"20.2/who"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
+        let rested = RemoteFailure::Rested(Box::new(RemoteFailure::NoVerifier));
+        assert_eq!(silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start), Some(rested));
+        assert_eq!(silent.why(Handle(b"20.2/other"), InquiryKind::Verdict, start), None);
         assert_eq!(
-            silent.why(Handle(b"20.2/who"), About::Values, start),
+            silent.why(Handle(b"20.2/who"), InquiryKind::Values, start),
             None,
             "its keys may be told all the same"
         );
         assert!(
             silent
-                .why(Handle(b"20.2/who"), About::Verdict, start + rest - Duration::from_millis(1))
+                .why(Handle(b"20.2/who"), InquiryKind::Verdict, start + rest - Duration::from_millis(1))
                 .is_some()
         );
-        assert_eq!(silent.why(Handle(b"20.2/who"), About::Verdict, start + rest), None);
+        assert_eq!(silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start + rest), None);
         for n in 0..16 {
             silent.note(
                 Handle(format!("20.2/{n}").as_bytes()),
-                About::Verdict,
-                Unanswered::NoVerifier,
+                InquiryKind::Verdict,
+                RemoteFailure::NoVerifier,
                 start,
             );
         }
         assert_eq!(silent.handles.len(), 8);
-        assert!(silent.why(Handle(b"20.2/who"), About::Verdict, start).is_some(), "what is remembered stays");
-        silent.note(Handle(b"20.2/other"), About::Verdict, Unanswered::NoVerifier, start + rest);
+        assert!(
+            silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start).is_some(),
+            "what is remembered stays"
+        );
+        silent.note(Handle(b"20.2/other"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start + rest);
         assert_eq!(silent.handles.len(), 1, "until its time is over");
         let forgetful =
-            [ElsewhereConfig { rest_ms: 0, ..config.clone() }, ElsewhereConfig { rest_handles: 0, ..config }];
+            [RemoteConfig { rest_ms: 0, ..config.clone() }, RemoteConfig { rest_handles: 0, ..config }];
         for config in forgetful {
             assert_eq!(config.check().map_err(|error| error.to_string()), Ok(()));
-            let mut silent = Silent::new(&config);
-            silent.note(Handle(b"20.2/who"), About::Verdict, Unanswered::NoVerifier, start);
-            assert_eq!(silent.why(Handle(b"20.2/who"), About::Verdict, start), None, "{config:?}");
+            let mut silent = SilentHandles::new(&config);
+            silent.note(Handle(b"20.2/who"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
+            assert_eq!(silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start), None, "{config:?}");
         }
     }
 
     /// Else whoever claims an identity could say that its service is gone: by an answer that takes its servers too long.
     #[test]
     fn only_silence_to_usual_work_is_silence() {
-        for is_silence in [Unanswered::NoVerifier, Unanswered::Lookup(LookupError::NoRoot)] {
+        for is_silence in [RemoteFailure::NoVerifier, RemoteFailure::Lookup(LookupError::NoRoot)] {
             assert!(is_silence.is_silence() && !is_silence.was_heard(), "{is_silence}");
         }
-        let none_for_this = Unanswered::Lookup(LookupError::NoServer { handle: b"20.2/who".to_vec() });
+        let none_for_this = RemoteFailure::Lookup(LookupError::NoServer { handle: b"20.2/who".to_vec() });
         assert!(!none_for_this.is_silence() && !none_for_this.was_heard());
-        for heard in [Unanswered::NoVerdict, Unanswered::Refused(ResponseCode::SERVER_BUSY)] {
+        for heard in [RemoteFailure::NoVerdict, RemoteFailure::Refused(ResponseCode::SERVER_BUSY)] {
             assert!(!heard.is_silence() && heard.was_heard(), "{heard}");
         }
         for (iterations, key_bits, is_usual) in
@@ -635,39 +657,40 @@ mod tests {
     #[test]
     fn each_verifier_gets_its_share_of_the_time_and_silence_is_that_of_all() {
         let patience = Duration::from_secs(60);
-        let verdict = Verdict { is_right: true, verifier: Version::CURRENT };
+        let verdict = RemoteVerdict { is_right: true, verifier: Version::CURRENT };
         let ends_in = |left| Instant::now() + left;
         let mut shares = Vec::new();
         let told = first_verdict(&[1, 2, 3], ends_in(patience), patience, |&server, share| {
             shares.push(share.as_secs_f64().round());
-            if server == 3 { Heard::Verdict(verdict) } else { Heard::Nothing }
+            if server == 3 { VerifierReply::Verdict(verdict) } else { VerifierReply::Nothing }
         });
         assert_eq!((told, shares), (Ok(verdict), vec![20.0, 30.0, 60.0]));
-        let asked =
-            |left, says: [fn() -> Heard; 2]| first_verdict(&says, ends_in(left), patience, |says, _| says());
-        let (silent, heard) = (|| Heard::Nothing, || Heard::Something);
-        assert_eq!(asked(patience, [silent, silent]), Err(Unanswered::NoVerifier));
-        assert_eq!(asked(patience, [silent, heard]), Err(Unanswered::NoVerdict));
-        assert_eq!(asked(patience / 4, [silent, silent]), Err(Unanswered::NoVerdict), "too late to tell");
+        let asked = |left, says: [fn() -> VerifierReply; 2]| {
+            first_verdict(&says, ends_in(left), patience, |says, _| says())
+        };
+        let (silent, heard) = (|| VerifierReply::Nothing, || VerifierReply::Something);
+        assert_eq!(asked(patience, [silent, silent]), Err(RemoteFailure::NoVerifier));
+        assert_eq!(asked(patience, [silent, heard]), Err(RemoteFailure::NoVerdict));
+        assert_eq!(asked(patience / 4, [silent, silent]), Err(RemoteFailure::NoVerdict), "too late to tell");
         let patience = Duration::from_millis(10);
         let told = first_verdict(&[1, 2], ends_in(patience), patience, |_, _| {
             std::thread::sleep(patience);
-            Heard::Nothing
+            VerifierReply::Nothing
         });
-        assert_eq!(told, Err(Unanswered::NoVerdict), "the second was not asked");
+        assert_eq!(told, Err(RemoteFailure::NoVerdict), "the second was not asked");
     }
 
     #[test]
     fn what_is_remembered_of_silence_has_bounds() {
-        let config = ElsewhereConfig::default();
+        let config = RemoteConfig::default();
         assert!(config.check().is_ok());
         for wrong in [
-            ElsewhereConfig { rest_ms: 3_600_001, ..config.clone() },
-            ElsewhereConfig { rest_handles: (1 << 20) + 1, ..config.clone() },
+            RemoteConfig { rest_ms: 3_600_001, ..config.clone() },
+            RemoteConfig { rest_handles: (1 << 20) + 1, ..config.clone() },
         ] {
             assert!(wrong.check().unwrap_err().to_string().contains("`elsewhere.rest_"), "{wrong:?}");
         }
-        let most = ElsewhereConfig { rest_ms: 3_600_000, rest_handles: 1 << 20, ..config };
+        let most = RemoteConfig { rest_ms: 3_600_000, rest_handles: 1 << 20, ..config };
         assert!(most.check().is_ok());
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::config::Config;
 use crate::observe::Observer;
-use crate::observe::http::{Response, Status};
-use handle_snapshot::set::{SetError, Why, read_manifest};
+use crate::observe::http::{HttpResponse, HttpStatus};
+use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use sd_notify::NotifyState;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Whether there is nothing to serve yet: no set has been published in the directory of the configuration.
 fn is_unpublished(config: &Config) -> bool {
-    matches!(read_manifest(&config.snapshot), Err(SetError { why: Why::NotPublished, .. }))
+    matches!(read_manifest(&config.snapshot), Err(SetError { kind: SetErrorKind::NotPublished, .. }))
 }
 
 /// What is said while it is so.
@@ -52,9 +52,9 @@ pub fn wait_for_set(config: &Config, mut is_told_to_stop: impl FnMut() -> bool) 
     };
     match config.observe.http {
         Some(address) => Observer::bind(address)?.serve_until(&config.observe, is_over, |path| match path {
-            "/healthz" => Response::text(Status::Ok, "ok"),
-            "/readyz" | "/metrics" => Response::text(Status::Unavailable, message.as_str()),
-            _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
+            "/healthz" => HttpResponse::text(HttpStatus::Ok, "ok"),
+            "/readyz" | "/metrics" => HttpResponse::text(HttpStatus::Unavailable, message.as_str()),
+            _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
         }),
         None => wait_until(is_over),
     }

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 /// Copies of datagrams with their peers. Its memory is kept, and bounded by that of a batch.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct LeftoverDatagrams {
     datagrams: Vec<(Peer, Range<usize>)>,
     bytes: Vec<u8>,
 }
 
-impl Left {
+impl LeftoverDatagrams {
     pub(crate) fn clear(&mut self) {
         self.datagrams.clear();
         self.bytes.clear();
@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn keeps_what_is_added_until_it_is_cleared() {
         let peers = [1, 2].map(|port| Peer::to(([127, 0, 0, 1], port).into()));
-        let mut left = Left::default();
+        let mut left = LeftoverDatagrams::default();
         for _ in 0..2 {
             left.push(peers[0], b"ab");
             left.push(peers[1], b"");

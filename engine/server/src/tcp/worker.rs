@@ -1,15 +1,15 @@
 //! The connections of one worker: its listener, and its turn after each batch of datagrams.
 
 use super::settings::{PLACES_BESIDES, TcpSettings};
-use super::{Tcp, Turn};
+use super::{ConnectionTurn, TcpConnections};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
-use crate::query_log::Tap;
-use crate::sessions::sealer::Sealer;
-use crate::slow::queue::{Job, Route};
+use crate::query_log::QueryLogTap;
+use crate::sessions::sealer::SessionSealer;
+use crate::slow::queue::{JobRoute, SlowJob};
 use crate::slow::shard::{ListingReader, SlowShard};
 use handle_net::{Datapath, StreamId, bind_listener};
-use handle_resolver::Context;
+use handle_resolver::AnswerContext;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
@@ -35,16 +35,17 @@ fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Op
 }
 
 /// What else of its worker a turn goes through: the slow path, sessions, the query log.
-pub(crate) type Elsewhere<'w> = (&'w mut SlowShard, Option<&'w mut Sealer>, Option<&'w mut Tap>);
+pub(crate) type WorkerParts<'w> =
+    (&'w mut SlowShard, Option<&'w mut SessionSealer>, Option<&'w mut QueryLogTap>);
 
 /// The connections of a worker.
-pub(crate) struct Side {
-    tcp: Tcp,
+pub(crate) struct TcpWorker {
+    tcp: TcpConnections,
     listeners: Vec<TcpListener>,
     draining: bool,
 }
 
-impl Side {
+impl TcpWorker {
     /// Takes connections from `listeners` on `path`.
     ///
     /// # Errors
@@ -57,13 +58,13 @@ impl Side {
         for listener in &listeners {
             path.listen(listener.try_clone()?)?;
         }
-        Ok(Self { tcp: Tcp::new(config.tcp.clone()), listeners, draining: false })
+        Ok(Self { tcp: TcpConnections::new(config.tcp.clone()), listeners, draining: false })
     }
 
     /// Applies other settings from now on; who is connected stays.
     pub(crate) fn set(&mut self, path: &mut dyn Datapath, settings: &TcpSettings) {
         if let Some((streams, options)) = path.streams().zip(settings.options()) {
-            // Were there no place for who comes, nobody who is idle could be sent away for them: see `Tcp::make_place`.
+            // Were there no place for who comes, nobody who is idle could be sent away for them: see `TcpConnections::make_place`.
             let needed = streams.connections.len() + PLACES_BESIDES;
             streams.connections.set_max(options.connections_max.max(needed));
         }
@@ -84,15 +85,16 @@ impl Side {
     pub(crate) fn turn<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
-        context: &Context<'_, B>,
+        context: &AnswerContext<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        (slow, sealer, tap): Elsewhere<'_>,
+        (slow, sealer, tap): WorkerParts<'_>,
     ) -> usize {
         let Some(streams) = path.streams() else { return 0 };
         let (inbox, wire) = (streams.inbox, streams.connections);
-        let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
-        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
+        let defer =
+            &mut |id, source, request: &[u8]| slow.defer(JobRoute::Tcp(id, source), request, counters);
+        let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         for event in inbox.iter() {
             self.tcp.handle(event, &mut turn);
         }
@@ -109,11 +111,11 @@ impl Side {
     pub(crate) fn reply<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
-        (id, job): (StreamId, &Job),
-        context: &Context<'_, B>,
+        (id, job): (StreamId, &SlowJob),
+        context: &AnswerContext<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        (slow, sealer, tap): Elsewhere<'_>,
+        (slow, sealer, tap): WorkerParts<'_>,
     ) -> bool {
         if job.is_continued {
             // Counted with its first part.
@@ -124,9 +126,10 @@ impl Side {
             counters.count_reply(Transport::Tcp, job.code, job.refused);
         }
         let Some(streams) = path.streams() else { return false };
-        let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
+        let defer =
+            &mut |id, source, request: &[u8]| slow.defer(JobRoute::Tcp(id, source), request, counters);
         let wire = streams.connections;
-        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
+        let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         self.tcp.reply(id, &job.answer, !job.has_more(), &mut turn)
     }
 
@@ -157,12 +160,12 @@ impl Side {
     pub(crate) fn abort_all<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
-        context: &Context<'_, B>,
+        context: &AnswerContext<'_, B>,
         counters: &Counters,
     ) {
         if let Some(streams) = path.streams() {
             let (wire, defer) = (streams.connections, &mut |_, _, _: &[u8]| false);
-            self.tcp.abort_all(&mut Turn {
+            self.tcp.abort_all(&mut ConnectionTurn {
                 wire,
                 context,
                 counters,

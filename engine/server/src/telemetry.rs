@@ -1,12 +1,12 @@
 //! What a worker does besides answering, to be watched: times, sources, the query log.
 
 use crate::config::Config;
-use crate::counters::{Counters, Transport, Way};
+use crate::counters::{AnswerPath, Counters, Transport};
 use crate::latency::Stopwatch;
-use crate::query_log::{Tap, unix_now};
-use crate::server::Shared;
-use crate::slow::queue::Job;
-use crate::sources::Sampler;
+use crate::query_log::{QueryLogTap, unix_now};
+use crate::server::ServerState;
+use crate::slow::queue::SlowJob;
+use crate::sources::SourceSampler;
 use handle_net::Peer;
 use handle_proto::ResponseCode;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// One worker's ends of everything that watches it.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct WorkerTelemetry {
     at: usize,
     /// Which batches are measured.
     stopwatch: Stopwatch,
@@ -25,13 +25,13 @@ pub(crate) struct Watch {
     /// Whether answers of the slow path are measured.
     measures: bool,
     /// Which datagrams have their source noted.
-    sampler: Sampler,
+    sampler: SourceSampler,
     /// Where answers are logged, if they are.
-    tap: Option<Tap>,
+    tap: Option<QueryLogTap>,
 }
 
-impl Watch {
-    pub(crate) fn new(config: &Config, shared: &Shared, at: usize) -> Self {
+impl WorkerTelemetry {
+    pub(crate) fn new(config: &Config, shared: &ServerState, at: usize) -> Self {
         let observe = &config.observe;
         Self {
             at,
@@ -39,13 +39,13 @@ impl Watch {
             measured_since: None,
             connections_stopwatch: Stopwatch::new(observe.latency_every),
             measures: observe.latency_every > 0,
-            sampler: Sampler::new(observe.sources_every, observe.sources_bits(), at as u64),
-            tap: shared.query_log.clone().map(|log| Tap::new(log, &config.query_log)),
+            sampler: SourceSampler::new(observe.sources_every, observe.sources_bits(), at as u64),
+            tap: shared.query_log.clone().map(|log| QueryLogTap::new(log, &config.query_log)),
         }
     }
 
     /// Watches as `config` says from now on.
-    pub(crate) fn set(&mut self, config: &Config, shared: &Shared) {
+    pub(crate) fn set(&mut self, config: &Config, shared: &ServerState) {
         let observe = &config.observe;
         self.stopwatch = Stopwatch::new(observe.latency_every);
         self.connections_stopwatch = self.stopwatch;
@@ -69,7 +69,7 @@ impl Watch {
     #[inline]
     pub(crate) fn sample_sources(
         &mut self,
-        shared: &Shared,
+        shared: &ServerState,
         now_unix: Duration,
         count: usize,
         source: impl Fn(usize) -> IpAddr,
@@ -97,7 +97,7 @@ impl Watch {
     pub(crate) fn end(&mut self, counters: &Counters) {
         if let Some((since, answered_before)) = self.measured_since.take() {
             let answered = counters.requests_answered.get() - answered_before;
-            counters.answer_times(Transport::Udp, Way::Worker).add(since.elapsed(), answered);
+            counters.answer_times(Transport::Udp, AnswerPath::Worker).add(since.elapsed(), answered);
         }
     }
 
@@ -110,12 +110,12 @@ impl Watch {
     /// `answered` answers to what came over connections are sent.
     pub(crate) fn end_connections(&self, since: Option<Instant>, answered: u64, counters: &Counters) {
         if let Some(since) = since.filter(|_| answered > 0) {
-            counters.answer_times(Transport::Tcp, Way::Worker).add(since.elapsed(), answered);
+            counters.answer_times(Transport::Tcp, AnswerPath::Worker).add(since.elapsed(), answered);
         }
     }
 
     /// Where answers over connections are logged, if they are.
-    pub(crate) const fn tap(&mut self) -> Option<&mut Tap> {
+    pub(crate) const fn tap(&mut self) -> Option<&mut QueryLogTap> {
         self.tap.as_mut()
     }
 
@@ -127,10 +127,10 @@ impl Watch {
     }
 
     /// The answer of a job is sent.
-    pub(crate) fn sent(&mut self, job: &Job, counters: &Counters) {
+    pub(crate) fn sent(&mut self, job: &SlowJob, counters: &Counters) {
         let transport = job.route.transport();
         if self.measures {
-            counters.answer_times(transport, Way::Slow).add(job.since.elapsed(), 1);
+            counters.answer_times(transport, AnswerPath::Slow).add(job.since.elapsed(), 1);
         }
         if let Some(tap) = &mut self.tap {
             tap.record_since(job.since, transport, job.route.origin().ip, &job.request, job.code, counters);

@@ -1,33 +1,36 @@
 //! The answers of one round on a connection: where each outcome goes, and what is counted.
 
-use super::Turn;
+use super::ConnectionTurn;
 use crate::counters::{Counters, Transport};
-use crate::sessions::sealer::{Sealed, Sealer};
+use crate::sessions::sealer::{SealOutcome, SessionSealer};
 use handle_net::StreamId;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
-use handle_resolver::{Context, DropReason, InBatch, Outcome, Refused, Reply, refuse_listing, refuse_stream};
+use handle_resolver::{
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ReplyParts, refuse_listing,
+    refuse_stream,
+};
 use std::net::IpAddr;
 
 /// Room for the answers, and what else they are made with.
-pub(super) struct Round<'r, 't, 'a, B, W> {
+pub(super) struct ReplyRound<'r, 't, 'a, B, W> {
     /// The connection, and the address of who has it.
     pub(super) asker: (StreamId, IpAddr),
     pub(super) out: &'r mut [u8],
     pub(super) used: &'r mut usize,
-    /// How many are answered elsewhere.
+    /// How many are answered on the slow path.
     pub(super) deferred: &'r mut u32,
-    pub(super) turn: &'r mut Turn<'t, 'a, B, W>,
+    pub(super) turn: &'r mut ConnectionTurn<'t, 'a, B, W>,
 }
 
-impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
+impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
     /// Deals with the outcome of `message` in a batch. False when there is no room for its answer.
     pub(super) fn finish_in_batch<'m>(&mut self, message: &[u8], outcome: &InBatch<'m>) -> bool
     where
         'a: 'm,
     {
         let usual = match outcome {
-            InBatch::Usual(usual) => usual,
+            InBatch::Fast(usual) => usual,
             InBatch::Other(outcome) => return self.finish(message, outcome),
         };
         let Some(room) = self.out.get_mut(*self.used..*self.used + usual.len()) else { return false };
@@ -47,34 +50,38 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
     }
 
     /// Deals with the outcome of `message`. False when there is no room for its answer.
-    pub(super) fn finish<'m>(&mut self, message: &[u8], outcome: &Outcome<'m>) -> bool
+    pub(super) fn finish<'m>(&mut self, message: &[u8], outcome: &AnswerOutcome<'m>) -> bool
     where
         'a: 'm,
     {
-        let context: &Context<'m, B> = self.turn.context;
+        let context: &AnswerContext<'m, B> = self.turn.context;
         let is_put = match outcome {
-            Outcome::Reply(reply) => self.put(message, reply),
-            Outcome::InSession(reply) => match self.put_in_session(message, reply) {
+            AnswerOutcome::Reply(reply) => self.put(message, reply),
+            AnswerOutcome::InSession(reply) => match self.put_in_session(message, reply) {
                 Some(is_put) => is_put,
                 None if self.defer(message) => return true,
-                None => self.put(message, &reply.refusing(Refused::Busy)),
+                None => self.put(message, &reply.refusing(RefusalReason::Busy)),
             },
-            Outcome::Slow(_) | Outcome::Encrypted | Outcome::Listing if self.defer(message) => return true,
-            Outcome::Slow(slow) => self.put(message, &slow.refuse(context, Refused::Busy)),
-            Outcome::Encrypted => self.put(message, &refuse_stream(context, Refused::Busy, b"")),
-            Outcome::Listing => {
+            AnswerOutcome::Slow(_) | AnswerOutcome::Encrypted | AnswerOutcome::Listing
+                if self.defer(message) =>
+            {
+                return true;
+            }
+            AnswerOutcome::Slow(slow) => self.put(message, &slow.refuse(context, RefusalReason::Busy)),
+            AnswerOutcome::Encrypted => self.put(message, &refuse_stream(context, RefusalReason::Busy, b"")),
+            AnswerOutcome::Listing => {
                 let busy = match Envelope::split(message) {
-                    Ok((envelope, rest)) => refuse_listing(context, envelope, rest, Refused::Busy),
-                    Err(_) => refuse_stream(context, Refused::Busy, b""),
+                    Ok((envelope, rest)) => refuse_listing(context, envelope, rest, RefusalReason::Busy),
+                    Err(_) => refuse_stream(context, RefusalReason::Busy, b""),
                 };
                 self.put(message, &busy)
             }
-            Outcome::Drop(DropReason::ErrorReply) => {
+            AnswerOutcome::Drop(DropReason::ErrorReply) => {
                 self.turn.counters.tcp_dropped_error_reply.add(1);
                 return true;
             }
             // Whole messages are no fragments.
-            Outcome::Drop(_) | Outcome::Fragment(_) => {
+            AnswerOutcome::Drop(_) | AnswerOutcome::Fragment(_) => {
                 self.turn.counters.tcp_dropped_bug.add(1);
                 return true;
             }
@@ -91,19 +98,19 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
     }
 
     /// Answers a request for public values in a session, if it is in order; `None` where the slow path is to.
-    fn put_in_session(&mut self, message: &[u8], reply: &Reply<'_>) -> Option<bool> {
-        let (len, _) = Sealer::room_for(reply);
+    fn put_in_session(&mut self, message: &[u8], reply: &ReplyParts<'_>) -> Option<bool> {
+        let (len, _) = SessionSealer::room_for(reply);
         if self.out.len() - *self.used < len {
             return Some(false);
         }
         let service = self.turn.context.service();
         let Some(sealer) = &mut self.turn.sealer else {
-            return Some(self.put(message, &reply.refusing(Refused::UnknownSession)));
+            return Some(self.put(message, &reply.refusing(RefusalReason::UnknownSession)));
         };
         let (out, used, counters) = (&mut *self.out, &mut *self.used, self.turn.counters);
         let (is_put, code) = match sealer.answer((message, self.asker.1), reply, service) {
-            Sealed::Plain(reply, _) => (put(&reply, out, used, counters), reply.response_code()),
-            Sealed::Mac(reply, sealed, _) => {
+            SealOutcome::Plain(reply, _) => (put(&reply, out, used, counters), reply.response_code()),
+            SealOutcome::Mac(reply, sealed, _) => {
                 let room = out.get_mut(*used..*used + sealed.len());
                 let is_put = room.map(|room| room.copy_from_slice(sealed)).is_some();
                 if is_put {
@@ -113,7 +120,7 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
                 }
                 (is_put, reply.response_code())
             }
-            Sealed::Elsewhere => return None,
+            SealOutcome::SlowPath => return None,
         };
         if is_put {
             self.log(message, code);
@@ -121,7 +128,7 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
         Some(is_put)
     }
 
-    fn put(&mut self, message: &[u8], reply: &Reply<'_>) -> bool {
+    fn put(&mut self, message: &[u8], reply: &ReplyParts<'_>) -> bool {
         let is_put = put(reply, self.out, self.used, self.turn.counters);
         if is_put {
             self.log(message, reply.response_code());
@@ -131,7 +138,7 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
 }
 
 /// Puts a reply into `out` and counts it. False when there is no room.
-pub(super) fn put(reply: &Reply<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
+pub(super) fn put(reply: &ReplyParts<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
     let len = Envelope::LEN + reply.message_len();
     let Some(room) = out.get_mut(*used..*used + len) else { return false };
     reply.write_stream(room);

@@ -9,9 +9,9 @@ macro_rules! reasons {
         /// That there is no such handle or value is an answer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
-        pub enum Refused { $($(#[$doc])* $name,)* }
+        pub enum RefusalReason { $($(#[$doc])* $name,)* }
 
-        impl Refused {
+        impl RefusalReason {
             /// Every reason; its position is its number.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 

@@ -9,29 +9,29 @@ use handle_proto::json::RecordLine;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::value::Values;
 use handle_proto::wire::Message;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::{Handle, ResponseCode, fold};
 
 use crate::error::Error;
-use crate::expect::{EachValue, Held, Source, each_of};
-use crate::read::{Interrupt, Lines};
+use crate::expect::{ContentSource, EachValue, SetContent, each_of};
+use crate::read::{Interrupt, LineReader};
 
 /// Records of a file, in memory, as a server that does not tell upper from lower case has them.
 #[derive(Debug, Default)]
-pub struct Records {
-    records: HashMap<Vec<u8>, Record>,
+pub struct ExpectedRecords {
+    records: HashMap<Vec<u8>, ExpectedRecord>,
     prefixes: HashSet<Vec<u8>>,
 }
 
 #[derive(Debug)]
-struct Record {
+struct ExpectedRecord {
     count: u32,
     values: Vec<u8>,
     public_count: u32,
     public: Vec<u8>,
 }
 
-impl Records {
+impl ExpectedRecords {
     /// Reads records, each a line of JSON as `hdl export` writes them, and asks now and then whether to go on. Of two
     /// records with the same handle the later one counts.
     ///
@@ -40,7 +40,7 @@ impl Records {
     /// When the file cannot be read, or a line is no record; and when it is not to go on.
     pub fn read(path: &Path, mut go_on: impl FnMut() -> ControlFlow<()>) -> Result<Self, Error> {
         let (read_error, mut interrupt) = (|source| Error::read(path, source), Interrupt::new(&mut go_on));
-        let mut lines = Lines::open(path, &mut interrupt).map_err(read_error)?;
+        let mut lines = LineReader::open(path, &mut interrupt).map_err(read_error)?;
         let mut records = Self::default();
         while let Some(line) = lines.next_text().map_err(read_error)? {
             if matches!(line, [] | [b'#', ..]) {
@@ -74,11 +74,11 @@ impl Records {
         let mut name = record.handle.as_bytes().to_vec();
         fold::fold(&mut name);
         self.prefixes.insert(Handle(&name).naming_authority().to_vec());
-        self.records.insert(name, Record { count, values, public_count, public });
+        self.records.insert(name, ExpectedRecord { count, values, public_count, public });
         Ok(())
     }
 
-    fn find(&self, handle: &[u8]) -> Option<&Record> {
+    fn find(&self, handle: &[u8]) -> Option<&ExpectedRecord> {
         self.records.get(&folded(handle))
     }
 }
@@ -98,13 +98,13 @@ fn folded(handle: &[u8]) -> Vec<u8> {
     name
 }
 
-impl Source for Records {
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+impl ContentSource for ExpectedRecords {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.find(handle) {
-            Some(record) if record.public_count == 0 => Held::NothingPublic,
-            Some(record) => Held::Values { count: record.public_count, bytes: &record.public },
-            None if self.prefixes.contains(Handle(&folded(handle)).naming_authority()) => Held::Absent,
-            None => Held::NotHere,
+            Some(record) if record.public_count == 0 => SetContent::NothingPublic,
+            Some(record) => SetContent::Values { count: record.public_count, bytes: &record.public },
+            None if self.prefixes.contains(Handle(&folded(handle)).naming_authority()) => SetContent::Absent,
+            None => SetContent::NotHere,
         })
     }
 
@@ -118,16 +118,16 @@ impl Source for Records {
 /// Names that were never asked for are taken to be absent; of those whose answer did not come, nothing is
 /// known.
 #[derive(Debug, Default)]
-pub struct Learned(HashMap<Vec<u8>, Option<Said>>);
+pub struct LearnedAnswers(HashMap<Vec<u8>, Option<LearnedAnswer>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
+struct LearnedAnswer {
     code: ResponseCode,
     count: u32,
     values: Vec<u8>,
 }
 
-impl Learned {
+impl LearnedAnswers {
     /// Notes that `handle` will be asked for.
     pub fn expect(&mut self, handle: &[u8]) {
         self.0.entry(folded(handle)).or_default();
@@ -143,12 +143,13 @@ impl Learned {
     pub fn learn(&mut self, handle: &[u8], message: &[u8]) {
         let Ok(message) = Message::decode(message) else { return };
         let code = message.header.response_code;
-        let values = match Answer::decode(message.body) {
+        let values = match QueryAnswer::decode(message.body) {
             Ok(answer) if code == ResponseCode::SUCCESS => answer.values,
             _ => Values::EMPTY,
         };
         let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
-        self.0.insert(folded(handle), Some(Said { code, count, values: values.as_bytes().to_vec() }));
+        self.0
+            .insert(folded(handle), Some(LearnedAnswer { code, count, values: values.as_bytes().to_vec() }));
     }
 
     /// Adds what another thread learned.
@@ -167,16 +168,16 @@ impl Learned {
     }
 }
 
-impl Source for Learned {
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+impl ContentSource for LearnedAnswers {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(&folded(handle)) {
-            None => Held::NotHere,
-            Some(None) => Held::Unknown,
+            None => SetContent::NotHere,
+            Some(None) => SetContent::Unknown,
             Some(Some(said)) if said.code == ResponseCode::SUCCESS => {
-                Held::Values { count: said.count, bytes: &said.values }
+                SetContent::Values { count: said.count, bytes: &said.values }
             }
-            Some(Some(said)) if said.code == ResponseCode::VALUES_NOT_FOUND => Held::NothingPublic,
-            Some(Some(said)) => Held::Said(said.code),
+            Some(Some(said)) if said.code == ResponseCode::VALUES_NOT_FOUND => SetContent::NothingPublic,
+            Some(Some(said)) => SetContent::Said(said.code),
         })
     }
 }
@@ -198,13 +199,13 @@ mod tests {
             .unwrap();
         writeln!(file, "\n# comment\n{{\"handle\":\"10.1/closed\",\"values\":[{}]}}", value(1, "1100"))
             .unwrap();
-        let read = || Records::read(file.path(), || ControlFlow::Continue(()));
+        let read = || ExpectedRecords::read(file.path(), || ControlFlow::Continue(()));
         let records = read().unwrap();
-        assert!(matches!(records.held(b"10.1/OPEN"), Ok(Held::Values { count: 1, .. })));
-        assert_eq!(records.held(b"10.1/closed"), Ok(Held::NothingPublic));
-        assert_eq!(records.held(b"10.1/none"), Ok(Held::Absent));
-        assert_eq!(records.held(b"10.2/none"), Ok(Held::NotHere));
-        assert_eq!(records.held(b"10.3/none"), Ok(Held::Absent));
+        assert!(matches!(records.held(b"10.1/OPEN"), Ok(SetContent::Values { count: 1, .. })));
+        assert_eq!(records.held(b"10.1/closed"), Ok(SetContent::NothingPublic));
+        assert_eq!(records.held(b"10.1/none"), Ok(SetContent::Absent));
+        assert_eq!(records.held(b"10.2/none"), Ok(SetContent::NotHere));
+        assert_eq!(records.held(b"10.3/none"), Ok(SetContent::Absent));
         let mut indexes = Vec::new();
         records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
         assert_eq!(indexes, [1, 2]);
@@ -215,22 +216,22 @@ mod tests {
 
     #[test]
     fn a_first_pass_knows_what_was_said_and_what_was_not() {
-        let mut learned = Learned::default();
+        let mut learned = LearnedAnswers::default();
         for name in [&b"10.1/a"[..], b"10.1/b", b"10.1/c"] {
             learned.expect(name);
         }
         let said = |code| crate::verify::tests::message(code, &[0; 4]);
         learned.learn(b"10.1/A", &crate::verify::tests::values(b"10.1/A", 1, &value()));
-        let mut other = Learned::default();
+        let mut other = LearnedAnswers::default();
         other.expect(b"10.1/a");
         other.learn(b"10.1/b", &said(ResponseCode::HANDLE_NOT_FOUND));
         other.learn(b"10.1/c", b"noise");
         learned.add(other);
         assert_eq!(learned.counts(), (2, 1));
-        assert!(matches!(learned.held(b"10.1/a"), Ok(Held::Values { count: 1, .. })));
-        assert_eq!(learned.held(b"10.1/b"), Ok(Held::Said(ResponseCode::HANDLE_NOT_FOUND)));
-        assert_eq!(learned.held(b"10.1/c"), Ok(Held::Unknown));
-        assert_eq!(learned.held(b"10.1/d"), Ok(Held::NotHere));
+        assert!(matches!(learned.held(b"10.1/a"), Ok(SetContent::Values { count: 1, .. })));
+        assert_eq!(learned.held(b"10.1/b"), Ok(SetContent::Said(ResponseCode::HANDLE_NOT_FOUND)));
+        assert_eq!(learned.held(b"10.1/c"), Ok(SetContent::Unknown));
+        assert_eq!(learned.held(b"10.1/d"), Ok(SetContent::NotHere));
     }
 
     fn value() -> Vec<u8> {

@@ -3,18 +3,18 @@
 //! Where to go on is said by the MANIFEST alone: it names the store and the last transaction that the set
 //! shows. So whatever fails, or wherever the process ends, the next step starts from what readers see.
 
-use super::delta::{Delta, homed_prefixes};
+use super::delta::{DeltaLayer, homed_prefixes};
 use super::error::PublishError;
-use super::jobs::{Job, Made, Watch, What};
+use super::jobs::{JobControl, JobInput, JobOutput, PublishJob};
 use super::settings::PublishConfig;
-use super::status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
+use super::status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 use super::{check, tiers};
-use crate::store::{Changed, Changes, Store};
-use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, Source};
+use crate::store::{ChangedRecord, Store, StoreChanges};
+use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
-use handle_snapshot::set::{SetError, Why};
-use handle_snapshot::{HomedPrefixes, LayerOptions, Publisher};
+use handle_snapshot::set::{SetError, SetErrorKind};
+use handle_snapshot::{HomedPrefixes, LayerOptions, SetPublisher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -28,11 +28,11 @@ const LAYERS_HURRY: usize = LAYERS_MAX / 2;
 const CATCH_UP_CHANGES: usize = 100_000;
 
 /// Publishes the records of a store.
-pub(super) struct Engine<S: Storage> {
+pub(super) struct PublisherPlan<S: Storage> {
     store: Arc<Store>,
-    publisher: Publisher<S>,
+    publisher: SetPublisher<S>,
     config: Arc<PublishConfig>,
-    running: Vec<Running>,
+    running_jobs: Vec<RunningJob>,
     jobs_count: u64,
     /// Why there can be no delta, until the set is rebuilt.
     unfit: Option<&'static str>,
@@ -40,25 +40,25 @@ pub(super) struct Engine<S: Storage> {
     rebuild_wanted: bool,
     /// Whether an operator wants all layers to be merged into one.
     merge_wanted: bool,
-    held: Option<String>,
-    kept: Vec<Manifest>,
-    counts: Counts,
+    hold_reason: Option<String>,
+    kept_manifests: Vec<Manifest>,
+    counts: PublishCounts,
 }
 
 /// A job that was given out.
-struct Running {
+struct RunningJob {
     number: u64,
     takes: Vec<LayerEntry>,
     is_rebuild: bool,
     is_large: bool,
     started_unix_ms: u64,
-    watch: Arc<Watch>,
+    control: Arc<JobControl>,
 }
 
-impl<S: Storage> Engine<S> {
+impl<S: Storage> PublisherPlan<S> {
     pub(super) fn new(
         store: Arc<Store>,
-        publisher: Publisher<S>,
+        publisher: SetPublisher<S>,
         config: Arc<PublishConfig>,
     ) -> Result<Self, PublishError> {
         let (held, kept) = (publisher.held()?, publisher.kept()?);
@@ -66,14 +66,14 @@ impl<S: Storage> Engine<S> {
             store,
             publisher,
             config,
-            running: Vec::new(),
+            running_jobs: Vec::new(),
             jobs_count: 0,
             unfit: None,
             rebuild_wanted: false,
             merge_wanted: false,
-            held,
-            kept,
-            counts: Counts::default(),
+            hold_reason: held,
+            kept_manifests: kept,
+            counts: PublishCounts::default(),
         };
         // Found out before anything is acknowledged: the transactions of an older copy soon pass the mark.
         let published = engine.published();
@@ -92,7 +92,7 @@ impl<S: Storage> Engine<S> {
         let is_ahead = |set: &Manifest| {
             set.source.is_some_and(|source| source.store == identity && source.transaction > last_id)
         };
-        if self.kept.iter().chain(self.publisher.manifest()).any(is_ahead) {
+        if self.kept_manifests.iter().chain(self.publisher.manifest()).any(is_ahead) {
             self.store.renew_identity()?;
         }
         Ok(())
@@ -111,14 +111,14 @@ impl<S: Storage> Engine<S> {
 
     /// Up to where changes are published, if deltas can be published now.
     pub(super) fn position(&self) -> Option<u64> {
-        let can = self.held.is_none() && self.unfit.is_none();
+        let can = self.hold_reason.is_none() && self.unfit.is_none();
         self.published().ok().filter(|_| can)
     }
 
     /// Publishes what has changed, if something has and nothing is in the way; whether it did.
     pub(super) fn publish(&mut self, now_unix_ms: u64) -> Result<bool, PublishError> {
         self.publisher.refresh()?;
-        if self.held.is_some() || self.unfit.is_some() {
+        if self.hold_reason.is_some() || self.unfit.is_some() {
             return Ok(false);
         }
         let last = self.store.last_id();
@@ -137,7 +137,7 @@ impl<S: Storage> Engine<S> {
         }
         let snapshot = self.store.snapshot()?;
         let most = usize::try_from(self.config.changes_max).unwrap_or(usize::MAX);
-        let Changes::These { to, homed, handles, .. } = snapshot.changes_after(after, most)? else {
+        let StoreChanges::These { to, homed, handles, .. } = snapshot.changes_after(after, most)? else {
             return Ok(self.wait_for_rebuild("the log of the store does not reach back to the published set"));
         };
         let options =
@@ -175,8 +175,8 @@ impl<S: Storage> Engine<S> {
         false
     }
 
-    fn source(&self, transaction: u64) -> Source {
-        Source { store: self.store.identity(), transaction }
+    fn source(&self, transaction: u64) -> SetOrigin {
+        SetOrigin { store: self.store.identity(), transaction }
     }
 
     fn layers(&self) -> &[LayerEntry] {
@@ -185,7 +185,7 @@ impl<S: Storage> Engine<S> {
 
     /// How many of the newest layers no job has taken.
     fn free(&self) -> usize {
-        let is_taken = |layer: &LayerEntry| self.running.iter().any(|job| job.takes.contains(layer));
+        let is_taken = |layer: &LayerEntry| self.running_jobs.iter().any(|job| job.takes.contains(layer));
         self.layers().iter().position(is_taken).unwrap_or(self.layers().len())
     }
 
@@ -199,17 +199,17 @@ impl<S: Storage> Engine<S> {
     fn build(
         &mut self,
         options: LayerOptions,
-        changed: &[Changed],
+        changed: &[ChangedRecord],
         homed: Option<HomedPrefixes>,
-    ) -> Result<Delta, PublishError> {
+    ) -> Result<DeltaLayer, PublishError> {
         let dir = self.publisher.dir();
-        let delta = Delta::build(dir, options, changed, homed)
-            .map_err(|error| SetError { path: dir.to_owned(), why: Why::Build(error) })?;
+        let delta = DeltaLayer::build(dir, options, changed, homed)
+            .map_err(|error| SetError { path: dir.to_owned(), kind: SetErrorKind::Build(error) })?;
         self.counts.left_out += delta.left_out;
         Ok(delta)
     }
 
-    fn stage(&self, delta: &Delta, gone: usize) -> Result<NewLayer, SetError> {
+    fn stage(&self, delta: &DeltaLayer, gone: usize) -> Result<NewLayer, SetError> {
         let stager = self.publisher.stager();
         match self.publisher.records() {
             Some(records) if gone > 0 => {
@@ -221,7 +221,7 @@ impl<S: Storage> Engine<S> {
 
     /// Keeps what is published if the last time is long ago, and forgets the oldest.
     fn keep_when_due(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
-        let last = self.kept.last().map(|set| set.created_unix_ms);
+        let last = self.kept_manifests.last().map(|set| set.created_unix_ms);
         let created = self.publisher.manifest().map(|set| set.created_unix_ms);
         let every_ms = self.config.keep_every_s.saturating_mul(1000);
         let is_due = last.is_none_or(|last| created.is_some_and(|at| at.saturating_sub(last) >= every_ms));
@@ -238,32 +238,32 @@ impl<S: Storage> Engine<S> {
     }
 
     fn forget_oldest(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
-        self.kept = self.publisher.kept()?;
-        let too_many = self.kept.len().saturating_sub(self.config.keep_count);
-        for set in self.kept.drain(..too_many) {
+        self.kept_manifests = self.publisher.kept()?;
+        let too_many = self.kept_manifests.len().saturating_sub(self.config.keep_count);
+        for set in self.kept_manifests.drain(..too_many) {
             self.publisher.forget(set.generation, now_unix_ms)?;
         }
         Ok(())
     }
 
     /// The next merge or rebuild, if one is due and another is not in its way.
-    pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<Job<S>> {
+    pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<PublishJob<S>> {
         let (free, layers_count) = (self.free(), self.layers().len());
-        for job in &self.running {
-            job.watch.hurry.store(layers_count >= LAYERS_HURRY, Ordering::Relaxed);
+        for job in &self.running_jobs {
+            job.control.hurry.store(layers_count >= LAYERS_HURRY, Ordering::Relaxed);
         }
-        if self.held.is_some() {
+        if self.hold_reason.is_some() {
             return None;
         }
-        let is_busy = |large| self.running.iter().any(|job| job.is_large == large);
+        let is_busy = |large| self.running_jobs.iter().any(|job| job.is_large == large);
         if (self.unfit.is_some() || self.rebuild_wanted) && !is_busy(true) {
-            return Some(self.start(What::Rebuild, true, now_unix_ms));
+            return Some(self.start(JobInput::Rebuild, true, now_unix_ms));
         }
         if self.merge_wanted && free == layers_count && !is_busy(true) {
             self.merge_wanted = false;
             if layers_count > 1 {
                 let set = self.publisher.manifest()?.clone();
-                return Some(self.start(What::Merge(set, 0..layers_count), true, now_unix_ms));
+                return Some(self.start(JobInput::Merge(set, 0..layers_count), true, now_unix_ms));
             }
         }
         let mut lens: Vec<u64> = self.layers()[..free].iter().map(|layer| layer.len).collect();
@@ -278,27 +278,27 @@ impl<S: Storage> Engine<S> {
             return None;
         }
         let set = self.publisher.manifest()?.clone();
-        Some(self.start(What::Merge(set, 0..count), is_large, now_unix_ms))
+        Some(self.start(JobInput::Merge(set, 0..count), is_large, now_unix_ms))
     }
 
-    fn start(&mut self, what: What, is_large: bool, started_unix_ms: u64) -> Job<S> {
+    fn start(&mut self, what: JobInput, is_large: bool, started_unix_ms: u64) -> PublishJob<S> {
         self.jobs_count += 1;
-        let watch = Arc::new(Watch::default());
-        let job = Job {
+        let watch = Arc::new(JobControl::default());
+        let job = PublishJob {
             number: self.jobs_count,
-            what,
+            input: what,
             stager: self.publisher.stager(),
             store: self.store.clone(),
             config: self.config.clone(),
-            watch: watch.clone(),
+            control: watch.clone(),
         };
-        self.running.push(Running {
+        self.running_jobs.push(RunningJob {
             number: job.number,
             takes: job.takes().to_vec(),
-            is_rebuild: matches!(job.what, What::Rebuild),
+            is_rebuild: matches!(job.input, JobInput::Rebuild),
             is_large,
             started_unix_ms,
-            watch,
+            control: watch,
         });
         job
     }
@@ -307,14 +307,14 @@ impl<S: Storage> Engine<S> {
     pub(super) fn finish(
         &mut self,
         number: u64,
-        made: Result<Made, PublishError>,
+        made: Result<JobOutput, PublishError>,
         now_unix_ms: u64,
     ) -> Result<(), PublishError> {
-        let at = self.running.iter().position(|job| job.number == number);
-        let job = self.running.swap_remove(at.expect("each job is finished once"));
+        let at = self.running_jobs.iter().position(|job| job.number == number);
+        let job = self.running_jobs.swap_remove(at.expect("each job is finished once"));
         let made = made?;
         self.publisher.refresh()?;
-        if self.held.is_some() {
+        if self.hold_reason.is_some() {
             return Ok(());
         }
         if job.is_rebuild {
@@ -328,13 +328,13 @@ impl<S: Storage> Engine<S> {
                 Ok(())
             }
             // Its layers went with a rebuild or a roll back.
-            Err(SetError { why: Why::Refused(_), .. }) => Ok(()),
+            Err(SetError { kind: SetErrorKind::Refused(_), .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Publishes a new base together with what has changed since, so that nothing that was visible is not.
-    fn finish_rebuild(&mut self, made: Made, now_unix_ms: u64) -> Result<(), PublishError> {
+    fn finish_rebuild(&mut self, made: JobOutput, now_unix_ms: u64) -> Result<(), PublishError> {
         let mut shown = made.source.map_or(0, |source| source.transaction);
         let header = *made.layer.header();
         let folds = self.store.folds();
@@ -342,7 +342,7 @@ impl<S: Storage> Engine<S> {
         let snapshot = self.store.snapshot()?;
         let mut layers = vec![made.layer];
         while shown < snapshot.last_id()? {
-            let Changes::These { to, homed, handles, .. } =
+            let StoreChanges::These { to, homed, handles, .. } =
                 snapshot.changes_after(shown, CATCH_UP_CHANGES)?
             else {
                 // The log was cut meanwhile, which a rebuild that begins now will not mind.
@@ -384,14 +384,14 @@ impl<S: Storage> Engine<S> {
     /// Publishes nothing more, until [`resume`](Self::resume), also after a restart.
     pub(super) fn hold(&mut self, why: &str) -> Result<(), PublishError> {
         self.publisher.hold(why)?;
-        self.held = self.publisher.held()?;
+        self.hold_reason = self.publisher.held()?;
         Ok(())
     }
 
     /// Goes on after a hold, with all that has changed since.
     pub(super) fn resume(&mut self) -> Result<(), PublishError> {
         self.publisher.resume()?;
-        self.held = None;
+        self.hold_reason = None;
         Ok(())
     }
 
@@ -399,14 +399,14 @@ impl<S: Storage> Engine<S> {
     /// which. What is published now is kept.
     pub(super) fn roll_back(&mut self, to: Option<u64>, now_unix_ms: u64) -> Result<u64, PublishError> {
         self.publisher.refresh()?;
-        self.kept = self.publisher.kept()?;
+        self.kept_manifests = self.publisher.kept()?;
         let from = self.publisher.manifest().ok_or(PublishError::Refused("nothing is published"))?.clone();
         let is_other = |set: &&Manifest| to.map_or(set.layers != from.layers, |to| set.generation == to);
-        let earlier = self.kept.iter().rev().find(is_other).map(|set| set.generation);
+        let earlier = self.kept_manifests.iter().rev().find(is_other).map(|set| set.generation);
         let to = earlier
             .ok_or(PublishError::Refused("no such generation is kept; `status` lists those that are"))?;
         // Held first: a crash between the two must not publish again what was rolled back.
-        let was_held = self.held.clone();
+        let was_held = self.hold_reason.clone();
         self.hold(&format!("rolled back from generation {} to {to}", from.generation))?;
         let rolled_back =
             self.publisher.keep().and_then(|()| self.publisher.roll_back(to, now_unix_ms).map(|_| ()));
@@ -445,10 +445,10 @@ impl<S: Storage> Engine<S> {
             set: set.map(SetStatus::from),
             store_transaction,
             pending: self.published().map_or(store_transaction, |at| store_transaction.saturating_sub(at)),
-            held: self.held.clone(),
+            held: self.hold_reason.clone(),
             rebuild: self.unfit.or(self.rebuild_wanted.then_some("wanted")).map(str::to_owned),
-            running: self.running.iter().map(Running::status).collect(),
-            kept: self.kept.iter().map(KeptStatus::from).collect(),
+            running: self.running_jobs.iter().map(RunningJob::status).collect(),
+            kept: self.kept_manifests.iter().map(KeptStatus::from).collect(),
             last_error: None,
             last_error_unix_ms: None,
             counts: self.counts,
@@ -457,17 +457,17 @@ impl<S: Storage> Engine<S> {
 
     /// Tells all jobs to end early.
     pub(super) fn stop(&self) {
-        self.running.iter().for_each(|job| job.watch.stop.store(true, Ordering::Relaxed));
+        self.running_jobs.iter().for_each(|job| job.control.stop.store(true, Ordering::Relaxed));
     }
 }
 
-impl Running {
+impl RunningJob {
     fn status(&self) -> JobStatus {
         JobStatus {
             what: if self.is_rebuild { "rebuild" } else { "merge" },
             layers: self.takes.len(),
             bytes: self.takes.iter().map(|layer| layer.len).sum(),
-            records: self.watch.records.load(Ordering::Relaxed),
+            records: self.control.records.load(Ordering::Relaxed),
             started_unix_ms: self.started_unix_ms,
         }
     }

@@ -3,19 +3,19 @@
 use super::{Args, hint, outcome};
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
-use crate::{Outcome, notice};
-use handle_client::lookup::{Client, Options};
-use handle_client::signature::{Report, Verdict, Verifier};
-use handle_client::trace::{Event, Step};
-use handle_client::{Answer, Driver, LookupError, Question, driver};
+use crate::{ExitOutcome, notice};
+use handle_client::lookup::{Client, LookupOptions};
+use handle_client::signature::{SignatureReport, ValueVerdict, Verifier};
+use handle_client::trace::{LookupEvent, LookupStep};
+use handle_client::{BlockingDriver, LookupAnswer, LookupError, Question, driver};
 use handle_proto::json::{record_to_json, value_to_json};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 
-pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, question: &Question, options: LookupOptions) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
-    let mut driver = Driver::new(Arc::clone(&client));
+    let mut driver = BlockingDriver::new(Arc::clone(&client));
     // A signature is about all values; which are shown is for later.
     let asked = match args.signatures {
         true => Question { indexes: vec![], types: vec![], ..question.clone() },
@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
     };
     let report = args.signatures.then(|| {
         let mut fetch = |question: &Question| {
-            let asked = driver.resolve(question, &Options::default());
+            let asked = driver.resolve(question, &LookupOptions::default());
             asked.outcome.ok().map(|answer| (*answer).clone())
         };
         let root = client.root.get();
@@ -44,50 +44,50 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
     show(args, &answer, report.as_ref(), is_bad, &resolved.events);
     notice::warn(&client, &answer.handle, question.wants);
     match is_bad {
-        true => Ok(Outcome::Failed),
+        true => Ok(ExitOutcome::Failed),
         _ if args.url && target(&answer).is_none() && answer.code == ResponseCode::SUCCESS => {
-            Ok(Outcome::NoValues)
+            Ok(ExitOutcome::NoValues)
         }
         _ => Ok(outcome(answer.code)),
     }
 }
 
-fn line(event: &Event) -> String {
+fn line(event: &LookupEvent) -> String {
     printable(&format!("{:>6} ms  {event}", event.at_ms))
 }
 
-fn show_step(event: &Event) {
+fn show_step(event: &LookupEvent) {
     let of = match &event.step {
-        Step::Question { .. } | Step::Alias { .. } => Paint::Strong,
-        Step::Answered { code: ResponseCode::SUCCESS, .. } => Paint::Good,
-        Step::Answered { .. } => Paint::Odd,
-        Step::Failed { .. } => Paint::Bad,
-        Step::Asked { .. } => Paint::Dim,
+        LookupStep::Question { .. } | LookupStep::Alias { .. } => Paint::Strong,
+        LookupStep::Answered { code: ResponseCode::SUCCESS, .. } => Paint::Good,
+        LookupStep::Answered { .. } => Paint::Odd,
+        LookupStep::Failed { .. } => Paint::Bad,
+        LookupStep::Asked { .. } => Paint::Dim,
         _ => Paint::Plain,
     };
     println!("{}", paint(of, line(event)));
 }
 
 /// The data of the first value of type URL.
-pub(super) fn target(answer: &Answer) -> Option<String> {
+pub(super) fn target(answer: &LookupAnswer) -> Option<String> {
     let mut values = answer.values().iter();
     let value = values.find(|value| handle_proto::fold::eq(value.kind, b"URL"))?;
     Some(String::from_utf8_lossy(value.data).into_owned())
 }
 
 /// What the failure of a lookup means to a shell.
-pub(super) const fn failure(error: &LookupError) -> Outcome {
+pub(super) const fn failure(error: &LookupError) -> ExitOutcome {
     match error {
-        LookupError::AllFailed { .. } | LookupError::TooSlow { .. } => Outcome::NoAnswer,
+        LookupError::AllFailed { .. } | LookupError::TooSlow { .. } => ExitOutcome::NoAnswer,
         LookupError::NoService { .. } | LookupError::NoServer { .. } | LookupError::Circle { .. } => {
-            Outcome::NotResponsible
+            ExitOutcome::NotResponsible
         }
-        LookupError::Challenge(_) | LookupError::OldProof(_) => Outcome::Refused,
-        _ => Outcome::Failed,
+        LookupError::Challenge(_) | LookupError::OldProof(_) => ExitOutcome::Refused,
+        _ => ExitOutcome::Failed,
     }
 }
 
-fn show_error(args: &Args, client: &Client, error: &LookupError, events: &[Event]) -> Outcome {
+fn show_error(args: &Args, client: &Client, error: &LookupError, events: &[LookupEvent]) -> ExitOutcome {
     let hint = hint::of(error, client, &args.client);
     if args.json {
         let mut json = json!({ "error": error.to_string() });
@@ -102,14 +102,14 @@ fn show_error(args: &Args, client: &Client, error: &LookupError, events: &[Event
     failure(error)
 }
 
-fn add_trace(args: &Args, json: &mut Json, events: &[Event]) {
+fn add_trace(args: &Args, json: &mut Json, events: &[LookupEvent]) {
     if args.trace {
         json["trace"] = events.iter().map(line).collect();
     }
 }
 
 /// An answer as JSON, with the members of the handle REST API.
-pub(super) fn to_json(answer: &Answer) -> Json {
+pub(super) fn to_json(answer: &LookupAnswer) -> Json {
     let mut json = json!({ "responseCode": answer.code.0 });
     match answer.code {
         ResponseCode::SUCCESS => {
@@ -125,7 +125,13 @@ pub(super) fn to_json(answer: &Answer) -> Json {
     json
 }
 
-fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, events: &[Event]) {
+fn show(
+    args: &Args,
+    answer: &LookupAnswer,
+    report: Option<&SignatureReport>,
+    is_bad: bool,
+    events: &[LookupEvent],
+) {
     if args.json {
         let mut json = to_json(answer);
         if let (true, true, Some(members)) = (args.url, is_bad, json.as_object_mut()) {
@@ -179,18 +185,18 @@ fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, eve
     }
 }
 
-fn verdict(verdict: Verdict) -> &'static str {
+fn verdict(verdict: ValueVerdict) -> &'static str {
     match verdict {
-        Verdict::Verified => "signed",
-        Verdict::BadDigest => "changed after it was signed",
-        Verdict::Unsigned => "not signed by anybody who is trusted",
+        ValueVerdict::Verified => "signed",
+        ValueVerdict::BadDigest => "changed after it was signed",
+        ValueVerdict::Unsigned => "not signed by anybody who is trusted",
     }
 }
 
-fn show_report(report: &Report) {
+fn show_report(report: &SignatureReport) {
     println!();
     for &(index, of) in &report.values {
-        let paints = if of == Verdict::Verified { Paint::Good } else { Paint::Bad };
+        let paints = if of == ValueVerdict::Verified { Paint::Good } else { Paint::Bad };
         println!("{}", paint(paints, format_args!("value {index}: {}", verdict(of))));
     }
     for index in &report.missing {
@@ -205,7 +211,7 @@ fn show_report(report: &Report) {
     }
 }
 
-fn report_json(report: &Report) -> Json {
+fn report_json(report: &SignatureReport) -> Json {
     let refused =
         report.refused.iter().map(|(index, error)| json!({ "index": index, "why": error.to_string() }));
     json!({

@@ -1,6 +1,6 @@
 //! Servers of the vectors as running administration processes of ours.
 
-use crate::served::write_key_file;
+use crate::test_server::write_key_file;
 use crate::vectors;
 use handle_admin::config::{AdministratorsConfig, Config};
 use handle_admin::server::Server;
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use tempfile::TempDir;
 
 /// An administration process in this one, and the directory of its files.
-pub struct Administered {
+pub struct AdminServer {
     /// The running server; `None` once it was stopped.
     server: Option<Server>,
     /// How it was started.
@@ -21,7 +21,7 @@ pub struct Administered {
     pub directory: TempDir,
 }
 
-impl Administered {
+impl AdminServer {
     /// The address that it answers on.
     ///
     /// # Panics
@@ -68,7 +68,7 @@ impl Administered {
     }
 }
 
-impl Drop for Administered {
+impl Drop for AdminServer {
     fn drop(&mut self) {
         self.stop();
     }
@@ -79,7 +79,7 @@ impl Drop for Administered {
 /// # Panics
 /// When the files of the vectors do not hold what they should.
 #[must_use]
-pub fn administer(name: &str) -> Administered {
+pub fn administer(name: &str) -> AdminServer {
     administer_with(name, |_| ())
 }
 
@@ -88,7 +88,7 @@ pub fn administer(name: &str) -> Administered {
 /// # Panics
 /// When the files of the vectors do not hold what they should.
 #[must_use]
-pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> Administered {
+pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> AdminServer {
     let servers = vectors::document("servers.json");
     let server = &servers["servers"][name];
     assert!(server.is_object(), "servers.json has a server {name}");
@@ -134,7 +134,7 @@ pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> Administ
         ..Config::default()
     };
     change(&mut config);
-    Administered::start(config, directory)
+    AdminServer::start(config, directory)
 }
 
 /// Fills a new store with the records of the vectors.

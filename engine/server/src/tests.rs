@@ -9,7 +9,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -32,7 +32,7 @@ fn names(datagram: &[u8], handle: &str) -> bool {
 }
 
 /// Before a datagram is read.
-pub(crate) fn reading(datagram: &[u8]) {
+pub(crate) fn before_reading(datagram: &[u8]) {
     assert!(!names(datagram, BUG_IN_READING), "a bug, on purpose");
     if names(datagram, STALL) {
         std::thread::sleep(Duration::from_millis(200));
@@ -40,12 +40,12 @@ pub(crate) fn reading(datagram: &[u8]) {
 }
 
 /// Before a datagram is answered.
-pub(crate) fn answering(datagram: &[u8]) {
+pub(crate) fn before_answering(datagram: &[u8]) {
     assert!(!names(datagram, BUG_IN_ANSWERING), "a bug, on purpose");
 }
 
 /// Before a request is answered on the slow path.
-pub(crate) fn answering_slowly(request: &[u8]) {
+pub(crate) fn before_slow_answer(request: &[u8]) {
     assert!(!names(request, BUG_ON_THE_SLOW_PATH), "a bug, on purpose");
 }
 
@@ -70,7 +70,7 @@ fn serve_with(datapath: Datapath, change: impl FnOnce(&mut Config)) -> (Server, 
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
@@ -241,8 +241,8 @@ fn loses_one_of_a_train(datapath: Datapath) {
     for bug in [BUG_IN_READING, BUG_IN_ANSWERING] {
         let (server, _directory) = serve(datapath);
         let good = format!("10.1/{}", "x".repeat(bug.len() - 5));
-        let options = handle_net::Options::new(([127, 0, 0, 1], 0).into());
-        let mut client = handle_net::open(handle_net::Choice::Portable, &options).unwrap().path;
+        let options = handle_net::SocketOptions::new(([127, 0, 0, 1], 0).into());
+        let mut client = handle_net::open(handle_net::DatapathChoice::Portable, &options).unwrap().path;
         let train: Vec<u8> =
             (0..30).flat_map(|at| request(if at % 10 == 3 { bug } else { &good }, at)).collect();
         let (peer, len) = (handle_net::Peer::to(server.addresses()[0]), train.len());

@@ -1,15 +1,15 @@
 //! Files that are damaged anywhere: each program says so, and takes nothing for a record that is none.
 
-use super::*;
+use super::super::*;
 use handle_proto::{Value, Values};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt as _;
 
 /// Records by name, as far as they could be read.
-type Found = BTreeMap<Vec<u8>, Vec<u8>>;
+type ReadableRecords = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A store with pages of every kind: several levels of them, records longer than a page, a log, homed prefixes.
-fn make(config: &StoreConfig) -> Found {
+fn make(config: &StoreConfig) -> ReadableRecords {
     let store = Store::create(config, true).unwrap();
     (0..40).for_each(|nth| assert!(store.home(format!("10.{nth}").as_bytes()).unwrap()));
     for nth in 0..300_usize {
@@ -26,8 +26,8 @@ fn make(config: &StoreConfig) -> Found {
 }
 
 /// Reads all records, and each by its name; and why that ended early.
-fn read(store: &Store) -> (Found, Option<StoreError>) {
-    let mut found = Found::new();
+fn read(store: &Store) -> (ReadableRecords, Option<StoreError>) {
+    let mut found = ReadableRecords::new();
     let snapshot = match store.snapshot() {
         Ok(snapshot) => snapshot,
         Err(error) => return (found, Some(error)),

@@ -1,19 +1,22 @@
 //! Requests whose decision takes what other services say: asked for between one decision and the next, on the thread of
 //! the request, which may wait.
 
-use super::{Effort, Service, UNREADABLE_ANSWER};
-use crate::elsewhere::{Errand, Unanswered, Verdict};
-use crate::operation::{Answer, Asked, Decision, Key, Refused, Rules, Who, decide};
-use crate::permission::sight::{Known, Wanted};
-use crate::store::{Records, StoreError};
-use handle_auth::answered::Answered;
-use handle_auth::challenges::Challenge;
-use handle_auth::source::Origin;
+use super::{AdminService, ChallengeEffort, UNREADABLE_ANSWER};
+use crate::operation::{
+    CandidateKey, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, OperationRules,
+    Requester, decide,
+};
+use crate::permission::view::{RemoteFacts, WantedFact};
+use crate::remote::{RemoteFailure, RemoteInquiry, RemoteVerdict};
+use crate::store::{StoreError, StoreRecords};
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::challenges::IssuedChallenge;
+use handle_auth::source::RequestOrigin;
 use handle_auth::{Pbkdf2Limits, VerifyError};
-use handle_client::Answer as Told;
+use handle_client::LookupAnswer as Told;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::kind::HS_PUBKEY;
-use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer, Verification};
+use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ResponseCode, ValueBuf, Version, fold};
@@ -21,28 +24,28 @@ use std::borrow::Cow;
 use zeroize::Zeroizing;
 
 /// What one request knows of other services, and how it asks them.
-pub(super) struct Outlook<'s> {
-    pub(super) known: Known,
+pub(super) struct RemoteContext<'s> {
+    pub(super) facts: RemoteFacts,
     /// None where other services are not asked.
-    errand: Option<Errand<'s>>,
+    inquiry: Option<RemoteInquiry<'s>>,
     /// Why the first thing that is not known is not.
-    unanswered: Option<Unanswered>,
+    unanswered: Option<RemoteFailure>,
     /// Who asks, for whom work is done.
-    pub(super) origin: Origin,
+    pub(super) origin: RequestOrigin,
 }
 
 /// What an answer to a challenge is checked with.
-pub(super) enum Proof {
+pub(super) enum IdentityProof {
     /// A key.
-    Key(Key),
+    Key(CandidateKey),
     /// What the service with the secret says.
-    Told(Verdict),
+    Told(RemoteVerdict),
 }
 
 /// Longest answer made with a secret that is shown to another service. Deployed clients need 53 bytes.
 const ANSWER_LEN_MAX: usize = 1024;
 
-impl Proof {
+impl IdentityProof {
     /// The index of its value, if it is known.
     pub(super) const fn index(&self, claim: Reference<'_>) -> i32 {
         match self {
@@ -52,7 +55,7 @@ impl Proof {
     }
 
     /// Whether the answer is right by it, or why not.
-    pub(super) fn check(&self, answered: &Answered<'_>, kind: &[u8]) -> Result<(), VerifyError> {
+    pub(super) fn check(&self, answered: &ChallengeProof<'_>, kind: &[u8]) -> Result<(), VerifyError> {
         match self {
             Self::Key(key) => answered.check(kind, &key.data),
             Self::Told(verdict) if verdict.is_right => Ok(()),
@@ -63,8 +66,12 @@ impl Proof {
     /// The version to suggest to who has answered `challenge`, so that the server with the secret understands the next
     /// answer; `None` where it has understood this one, or a form that it knows was asked for already. RFC 3652 section
     /// 3.5.3, with the deployed way from new clients to old servers.
-    pub(super) fn older_form(&self, challenge: &Challenge, answer: &ChallengeAnswer<'_>) -> Option<Version> {
-        let Self::Told(Verdict { is_right: false, verifier }) = *self else { return None };
+    pub(super) fn older_form(
+        &self,
+        challenge: &IssuedChallenge,
+        answer: &ChallengeAnswer<'_>,
+    ) -> Option<Version> {
+        let Self::Told(RemoteVerdict { is_right: false, verifier }) = *self else { return None };
         let asked_for = challenge.version.min(challenge.suggested);
         let answer = SecretAnswer::decode(answer.signed_response).ok()?;
         let steps_down = asked_for >= SecretAnswer::DERIVED_SINCE && answer.is_too_new_for(verifier);
@@ -73,10 +80,10 @@ impl Proof {
     }
 }
 
-impl Outlook<'_> {
+impl RemoteContext<'_> {
     /// What is known, once nothing more will be asked: who asks next need not wait for what is done with it.
-    pub(super) fn into_known(self) -> Known {
-        self.known
+    pub(super) fn into_known(self) -> RemoteFacts {
+        self.facts
     }
 
     /// Decides; asks other services for the first thing that the decision would have to know, and decides again.
@@ -85,28 +92,31 @@ impl Outlook<'_> {
     /// When the store cannot be read.
     pub(super) fn decide(
         &mut self,
-        records: &impl Records,
-        rules: &Rules,
-        asked: &Asked<'_>,
-        who: Who<'_>,
-    ) -> Result<Decision, StoreError> {
+        records: &impl StoreRecords,
+        rules: &OperationRules,
+        asked: &OperationRequest<'_>,
+        who: Requester<'_>,
+    ) -> Result<OperationDecision, StoreError> {
         loop {
-            let decision = decide(records, rules, asked, who, &self.known)?;
-            let missing = self.known.take_missing().into_iter().next();
-            let (Some(errand), Some(wanted), true) = (&mut self.errand, missing, decision.is_not_permitted())
+            let decision = decide(records, rules, asked, who, &self.facts)?;
+            let missing = self.facts.take_missing().into_iter().next();
+            let (Some(inquiry), Some(wanted), true) =
+                (&mut self.inquiry, missing, decision.is_not_permitted())
             else {
                 return Ok(self.told_why(decision));
             };
             let told = match &wanted {
-                Wanted::Group { handle, index } => errand.value(Reference { handle, index: *index }),
-                Wanted::Administrators(record) => errand.administrators(record),
+                WantedFact::Group { handle, index } => inquiry.value(Reference { handle, index: *index }),
+                WantedFact::Administrators(record) => inquiry.administrators(record),
             };
             let values = match told {
                 Ok(answer) => answer.values().iter().map(|value| ValueBuf::from(&value)).collect(),
-                Err(Unanswered::Busy) => return Ok(Decision::Answer(Answer::Refused(BUSY))),
+                Err(RemoteFailure::Busy) => {
+                    return Ok(OperationDecision::Answer(OperationAnswer::Refused(BUSY)));
+                }
                 // Nothing more will be said, and a decision may miss a thousand things: each takes all the work again.
-                Err(Unanswered::Enough) => {
-                    self.unanswered.get_or_insert(Unanswered::Enough);
+                Err(RemoteFailure::Enough) => {
+                    self.unanswered.get_or_insert(RemoteFailure::Enough);
                     return Ok(self.told_why(decision));
                 }
                 Err(unanswered) => {
@@ -115,24 +125,28 @@ impl Outlook<'_> {
                     Vec::new()
                 }
             };
-            self.known.learn(wanted, values);
+            self.facts.learn(wanted, values);
         }
     }
 
     /// A refusal that says that not everything could be found out. Whose record it is about is for the log: who is refused
     /// may not be one to know whom a record names.
-    fn told_why(&self, decision: Decision) -> Decision {
+    fn told_why(&self, decision: OperationDecision) -> OperationDecision {
         match (decision, &self.unanswered) {
-            (Decision::Answer(Answer::Refused(Refused { code, text })), Some(unanswered))
-                if code == ResponseCode::INVALID_ADMIN =>
-            {
+            (
+                OperationDecision::Answer(OperationAnswer::Refused(OperationRefusal { code, text })),
+                Some(unanswered),
+            ) if code == ResponseCode::INVALID_ADMIN => {
                 let but = match unanswered {
-                    Unanswered::Enough => "there is more to look up than is looked up",
+                    RemoteFailure::Enough => "there is more to look up than is looked up",
                     heard if heard.was_heard() => "one does not say",
                     _ => "one does not answer",
                 };
                 let text = format!("{text}, as far as is known of other services: {but}");
-                Decision::Answer(Answer::Refused(Refused { code, text: Cow::Owned(text) }))
+                OperationDecision::Answer(OperationAnswer::Refused(OperationRefusal {
+                    code,
+                    text: Cow::Owned(text),
+                }))
             }
             (decision, _) => decision,
         }
@@ -141,7 +155,7 @@ impl Outlook<'_> {
     /// Whether the keys of who asks may be worth asking for, though it is not permitted with index 0: another value of
     /// the same handle is named.
     pub(super) fn is_worth_promoting(&self) -> bool {
-        self.errand.is_some() && self.known.names_identity()
+        self.inquiry.is_some() && self.facts.names_identity()
     }
 
     /// What proves who asks, where the handle is elsewhere: public keys, or what its service says of a secret. Nobody is
@@ -151,19 +165,19 @@ impl Outlook<'_> {
     /// Why nobody can tell.
     pub(super) fn proofs(
         &mut self,
-        challenge: &Challenge,
+        challenge: &IssuedChallenge,
         answer: &ChallengeAnswer<'_>,
-        effort: &Effort,
-    ) -> Result<Vec<Proof>, Refused> {
-        const NOT_ASKED: Refused = Refused::new(
+        effort: &ChallengeEffort,
+    ) -> Result<Vec<IdentityProof>, OperationRefusal> {
+        const NOT_ASKED: OperationRefusal = OperationRefusal::new(
             ResponseCode::AUTHENTICATION_FAILED,
             "This server can only check identities whose handles it has.",
         );
-        let Some(errand) = &mut self.errand else { return Err(NOT_ASKED) };
+        let Some(inquiry) = &mut self.inquiry else { return Err(NOT_ASKED) };
         let identity = answer.identity;
         let told = match answer.auth_type {
             auth::PUBLIC_KEY => {
-                errand.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
+                inquiry.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
             }
             _ if is_unreadable(challenge, answer.signed_response) => return Err(UNREADABLE_ANSWER),
             // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
@@ -174,62 +188,62 @@ impl Outlook<'_> {
                 // As deployed servers frame it, whatever the algorithm.
                 let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest };
                 let signed_response = answer.signed_response;
-                let verification = Verification { identity, nonce, digest, signed_response };
-                errand.verdict(&verification).map(|verdict| vec![Proof::Told(verdict)])
+                let verification = VerificationRequest { identity, nonce, digest, signed_response };
+                inquiry.verdict(&verification).map(|verdict| vec![IdentityProof::Told(verdict)])
             }
         };
         told.map_err(|unanswered| match unanswered {
-            Unanswered::Busy => BUSY,
+            RemoteFailure::Busy => BUSY,
             unanswered => {
                 let name = Handle(identity.handle);
                 tracing::debug!(identity = %name, why = %unanswered, "not checked elsewhere");
                 let why = if unanswered.was_heard() { "did not say" } else { "did not answer" };
                 let text = format!("{}:{name} could not be checked: its service {why}.", identity.index);
-                Refused { code: ResponseCode::AUTHENTICATION_ERROR, text: text.into() }
+                OperationRefusal { code: ResponseCode::AUTHENTICATION_ERROR, text: text.into() }
             }
         })
     }
 }
 
-const BUSY: Refused = Refused::new(
+const BUSY: OperationRefusal = OperationRefusal::new(
     ResponseCode::SERVER_BUSY,
     "Too many identities of other services are being looked up; ask again later.",
 );
 
 /// Whether no secret can have made the answer, as where the secret is here.
-fn is_unreadable(challenge: &Challenge, signed_response: &[u8]) -> bool {
+fn is_unreadable(challenge: &IssuedChallenge, signed_response: &[u8]) -> bool {
     // The form is looked at, and no work is done.
     let limits = Pbkdf2Limits { iterations_max: 0, ..Pbkdf2Limits::DEFAULT };
     let (version, covered) = (challenge.version, challenge.covered());
-    let answered = Answered { version, covered, signed_response, limits };
+    let answered = ChallengeProof { version, covered, signed_response, limits };
     answered.check(auth::SECRET_KEY, b"any").is_err_and(|error| error.is_unreadable())
 }
 
 /// Whether the answer may be right: it is in a form that is known, and within the limits.
-fn is_worth_showing(signed_response: &[u8], effort: &Effort) -> bool {
+fn is_worth_showing(signed_response: &[u8], effort: &ChallengeEffort) -> bool {
     signed_response.len() <= ANSWER_LEN_MAX
         && SecretAnswer::decode(signed_response).is_ok_and(|answer| effort.pbkdf2.admit(&answer))
 }
 
 /// The public keys among what was told, in ascending order of their index.
-fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Proof> {
+fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<IdentityProof> {
     let values = told.values().iter();
-    let mut keys: Vec<Key> = values
+    let mut keys: Vec<CandidateKey> = values
         .filter(|value| {
             (identity.index == 0 || value.index == identity.index) && fold::eq(value.kind, HS_PUBKEY)
         })
-        .map(|value| Key { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
+        .map(|value| CandidateKey { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
         .collect();
     keys.sort_by_key(|key| key.index);
     keys.truncate(most);
-    keys.into_iter().map(Proof::Key).collect()
+    keys.into_iter().map(IdentityProof::Key).collect()
 }
 
-impl Service {
+impl AdminService {
     /// What a request knows of other services before it has asked them: nothing.
-    pub(super) fn outlook(&self, origin: Origin) -> Outlook<'_> {
-        let errand = self.elsewhere.as_ref().map(|elsewhere| elsewhere.errand());
-        Outlook { known: Known::default(), errand, unanswered: None, origin }
+    pub(super) fn outlook(&self, origin: RequestOrigin) -> RemoteContext<'_> {
+        let inquiry = self.remote.as_ref().map(|remote| remote.inquiry());
+        RemoteContext { facts: RemoteFacts::default(), inquiry, unanswered: None, origin }
     }
 }
 
@@ -238,7 +252,8 @@ mod tests {
     use super::*;
     use handle_auth::Digest;
 
-    const EFFORT: Effort = Effort { pbkdf2: Pbkdf2Limits::DEFAULT, keys_tried: 8, requires_sessions: false };
+    const EFFORT: ChallengeEffort =
+        ChallengeEffort { pbkdf2: Pbkdf2Limits::DEFAULT, keys_tried: 8, requires_sessions: false };
 
     fn derived(iterations: u32, key_bits: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -263,10 +278,10 @@ mod tests {
             let (version, suggested) = (minor(version), minor(suggested));
             let digest = Digest::from_bytes(&[2; 20]);
             let request = Zeroizing::new(Box::default());
-            let challenge = Challenge { version, suggested, nonce: [1; 16], digest, request };
+            let challenge = IssuedChallenge { version, suggested, nonce: [1; 16], digest, request };
             let identity = Reference { handle: b"20.2/who", index: 301 };
             let answer = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response };
-            let told = |is_right| Proof::Told(Verdict { is_right, verifier });
+            let told = |is_right| IdentityProof::Told(RemoteVerdict { is_right, verifier });
             assert_eq!(
                 told(false).older_form(&challenge, &answer),
                 expected,
@@ -281,7 +296,7 @@ mod tests {
         let digest = Digest::from_bytes(&[2; 20]);
         let (version, suggested) = (Version::CURRENT, Version::CURRENT);
         let request = Zeroizing::new(Box::default());
-        let challenge = Challenge { version, suggested, nonce: [1; 16], digest, request };
+        let challenge = IssuedChallenge { version, suggested, nonce: [1; 16], digest, request };
         for (answer, expected) in [
             (derived(10_000, 160), false),
             (derived(u32::MAX, 160), false),

@@ -3,15 +3,15 @@
 
 use crate::config::SessionsConfig;
 use crate::holder::TakenChallenge;
-use crate::link::{AnySession, Joint};
+use crate::link::{AnySession, JointSessions};
 use crate::numbers;
-use crate::session::{Claim, Identity, NewSession, PROTECTED_SINCE};
-use crate::setup::{Agreed, SetupError, Terms, agree};
-use crate::table::{Refusal, Sessions};
-use crate::traffic::{Reject, check, decrypt, encrypt, seal};
+use crate::session::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
+use crate::setup::{AgreedSession, SetupError, SetupTerms, agree};
+use crate::table::{SessionRefusal, SessionTable};
+use crate::traffic::{MessageRejection, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
 use handle_auth::cost::{self, Units};
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::{ANONYMOUS_INDEX, KeyExchange, SessionSetup};
@@ -25,16 +25,16 @@ use zeroize::Zeroizing;
 
 /// The sessions of such a process.
 #[derive(Debug)]
-pub struct Front {
-    joint: Joint,
-    terms: Arc<Terms>,
+pub struct SessionEndpoint {
+    joint: JointSessions,
+    terms: Arc<SetupTerms>,
     started: Instant,
-    counts: Counts,
+    counts: EndpointCounters,
 }
 
 /// What came of set-ups and messages.
 #[derive(Debug, Default)]
-struct Counts {
+struct EndpointCounters {
     set_up: AtomicU64,
     disagreed: AtomicU64,
     refused: AtomicU64,
@@ -47,7 +47,7 @@ struct Counts {
 
 /// What came of set-ups and messages here, in whichever process the sessions are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FrontCounts {
+pub struct EndpointCounts {
     /// Sessions that were set up.
     pub set_up: u64,
     /// Set-ups without an agreement on a key.
@@ -66,7 +66,7 @@ pub struct FrontCounts {
     pub undecryptable: u64,
 }
 
-impl FrontCounts {
+impl EndpointCounts {
     /// Each with its name.
     #[must_use]
     pub const fn by_name(&self) -> [(&'static str, u64); 8] {
@@ -85,16 +85,16 @@ impl FrontCounts {
 
 /// A message that came, in the clear.
 #[derive(Debug)]
-pub struct Came<'m> {
-    message: Text<'m>,
+pub struct IncomingMessage<'m> {
+    message: MessageText<'m>,
     session: Option<AnySession>,
     /// Whether it has the MAC of the session, or why that is not accepted.
-    proof: Result<bool, Reject>,
+    proof: Result<bool, MessageRejection>,
 }
 
 /// The bytes of a message.
 #[derive(Debug)]
-enum Text<'m> {
+enum MessageText<'m> {
     /// As it came.
     Plain(&'m [u8]),
     /// It came encrypted, and what is in it is erased in the end.
@@ -103,15 +103,15 @@ enum Text<'m> {
 
 /// What was encrypted cannot be read, or does not tell who wrote it: nobody is to learn which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Undecryptable;
+pub struct DecryptionFailure;
 
-impl fmt::Display for Undecryptable {
+impl fmt::Display for DecryptionFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the message cannot be decrypted with the key of the session, or has no MAC made with it")
     }
 }
 
-impl std::error::Error for Undecryptable {}
+impl std::error::Error for DecryptionFailure {}
 
 /// Why there is no new session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,13 +119,13 @@ pub enum NoSession {
     /// There is no agreement on a key.
     Disagreed(SetupError),
     /// There is no place for it.
-    Refused(Refusal),
+    Refused(SessionRefusal),
     /// Too many key exchanges wait.
     Busy,
 }
 
 /// A key exchange that is to be done where there is room for its cost.
-pub type KeyExchangeWork = Box<dyn FnOnce() -> Result<Agreed, SetupError> + Send>;
+pub type KeyExchangeWork = Box<dyn FnOnce() -> Result<AgreedSession, SetupError> + Send>;
 
 impl NoSession {
     /// The code that says it.
@@ -150,16 +150,16 @@ impl fmt::Display for NoSession {
 
 impl std::error::Error for NoSession {}
 
-impl Front {
+impl SessionEndpoint {
     /// The sessions that `config` asks for, shared with whoever answers at its socket; `None` where there are to be
     /// none.
     #[must_use]
     pub fn new(config: &SessionsConfig) -> Option<Self> {
         config.enabled.then(|| Self {
-            joint: Joint::new(Sessions::new(config.limits()), config.socket.as_deref()),
+            joint: JointSessions::new(SessionTable::new(config.limits()), config.socket.as_deref()),
             terms: Arc::new(config.terms()),
             started: Instant::now(),
-            counts: Counts::default(),
+            counts: EndpointCounters::default(),
         })
     }
 
@@ -169,17 +169,25 @@ impl Front {
 
     /// The sessions of this process alone.
     #[must_use]
-    pub const fn own(&self) -> &Sessions {
+    pub const fn own(&self) -> &SessionTable {
         self.joint.here()
     }
 
     /// What came of set-ups and messages so far.
     #[must_use]
-    pub fn counts(&self) -> FrontCounts {
+    pub fn counts(&self) -> EndpointCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { set_up, disagreed, refused, with_mac, decrypted, wrong_mac, replayed, undecryptable } =
-            &self.counts;
-        FrontCounts {
+        let EndpointCounters {
+            set_up,
+            disagreed,
+            refused,
+            with_mac,
+            decrypted,
+            wrong_mac,
+            replayed,
+            undecryptable,
+        } = &self.counts;
+        EndpointCounts {
             set_up: of(set_up),
             disagreed: of(disagreed),
             refused: of(refused),
@@ -201,63 +209,69 @@ impl Front {
     ///
     /// # Errors
     /// When it was encrypted in a session and cannot be taken on.
-    pub fn open<'m>(&self, message: &'m [u8]) -> Result<Came<'m>, Undecryptable> {
+    pub fn open<'m>(&self, message: &'m [u8]) -> Result<IncomingMessage<'m>, DecryptionFailure> {
         let came = self.opened(message);
         let counts = &self.counts;
         match &came {
-            Ok(came) if matches!(came.message, Text::Hidden(_)) => count(&counts.decrypted),
+            Ok(came) if matches!(came.message, MessageText::Hidden(_)) => count(&counts.decrypted),
             Ok(_) => {}
-            Err(Undecryptable) => count(&counts.undecryptable),
+            Err(DecryptionFailure) => count(&counts.undecryptable),
         }
         match came.as_ref().map(|came| came.proof) {
             Ok(Ok(true)) => count(&counts.with_mac),
-            Ok(Err(Reject::WrongMac)) => count(&counts.wrong_mac),
-            Ok(Err(Reject::Replayed(_))) => count(&counts.replayed),
-            Ok(Ok(false)) | Err(Undecryptable) => {}
+            Ok(Err(MessageRejection::WrongMac)) => count(&counts.wrong_mac),
+            Ok(Err(MessageRejection::Replayed(_))) => count(&counts.replayed),
+            Ok(Ok(false)) | Err(DecryptionFailure) => {}
         }
         came
     }
 
-    fn opened<'m>(&self, message: &'m [u8]) -> Result<Came<'m>, Undecryptable> {
-        let Ok((mut envelope, rest)) = Envelope::split(message) else { return Ok(Came::outside(message)) };
+    fn opened<'m>(&self, message: &'m [u8]) -> Result<IncomingMessage<'m>, DecryptionFailure> {
+        let Ok((mut envelope, rest)) = Envelope::split(message) else {
+            return Ok(IncomingMessage::outside(message));
+        };
         let session = self.joint.find(envelope.session_id, self.now_s());
         // Another process, which has it, may allow older versions than this one.
         let is_allowed = |session: &AnySession| {
             self.terms.allows_old_versions || session.keys().version >= PROTECTED_SINCE
         };
-        let Some(session) = session.filter(is_allowed) else { return Ok(Came::outside(message)) };
+        let Some(session) = session.filter(is_allowed) else { return Ok(IncomingMessage::outside(message)) };
         let rest = &rest[..rest.len().min(envelope.message_len as usize)];
         if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
             let proof = Message::decode(rest)
                 .map_or(Ok(false), |message| check(&*session, &envelope, &message, self.now_s()));
-            return Ok(Came { message: Text::Plain(message), session: Some(session), proof });
+            return Ok(IncomingMessage {
+                message: MessageText::Plain(message),
+                session: Some(session),
+                proof,
+            });
         }
-        let text = decrypt(&*session, &mut envelope, rest).ok_or(Undecryptable)?;
-        let inside = Message::decode(&text).map_err(|_| Undecryptable)?;
+        let text = decrypt(&*session, &mut envelope, rest).ok_or(DecryptionFailure)?;
+        let inside = Message::decode(&text).map_err(|_| DecryptionFailure)?;
         let proof = check(&*session, &envelope, &inside, self.now_s());
         // Answers to challenges have no MAC.
         let is_answer = inside.header.op_code == OpCode::RESPONSE_TO_CHALLENGE;
-        if proof == Err(Reject::WrongMac) || proof == Ok(false) && !is_answer {
-            return Err(Undecryptable);
+        if proof == Err(MessageRejection::WrongMac) || proof == Ok(false) && !is_answer {
+            return Err(DecryptionFailure);
         }
         let message = Zeroizing::new([&envelope.to_bytes()[..], &text].concat());
-        Ok(Came { message: Text::Hidden(message), session: Some(session), proof })
+        Ok(IncomingMessage { message: MessageText::Hidden(message), session: Some(session), proof })
     }
 
     /// A message that the process with the sessions has opened and checked: `message`, envelope first and in the clear, of
     /// the session that its envelope names. `was_hidden` says whether it came encrypted, and `has_mac` whether it had a
     /// MAC, which was right and new.
     #[must_use]
-    pub fn checked<'m>(&self, message: &'m [u8], was_hidden: bool, has_mac: bool) -> Came<'m> {
+    pub fn checked<'m>(&self, message: &'m [u8], was_hidden: bool, has_mac: bool) -> IncomingMessage<'m> {
         let envelope = Envelope::split(message).ok();
         let session = envelope.and_then(|(envelope, _)| self.joint.find(envelope.session_id, self.now_s()));
         // Where the session is over by now, nothing is proven.
         let proof = Ok(has_mac && session.is_some());
         let message = match was_hidden {
-            true => Text::Hidden(Zeroizing::new(message.to_vec())),
-            false => Text::Plain(message),
+            true => MessageText::Hidden(Zeroizing::new(message.to_vec())),
+            false => MessageText::Plain(message),
         };
-        Came { message, session, proof }
+        IncomingMessage { message, session, proof }
     }
 
     /// Takes the challenge `id` of the process with the sessions, which nobody gets again.
@@ -276,9 +290,9 @@ impl Front {
         &self,
         setup: &SessionSetup<'_>,
         version: Version,
-        origin: Origin,
+        origin: RequestOrigin,
         is_taken: impl Fn(i32) -> bool,
-        exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<Agreed, SetupError>>,
+        exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<AgreedSession, SetupError>>,
     ) -> Result<(i32, Vec<u8>), NoSession> {
         let set_up = self.try_set_up(setup, version, origin, is_taken, exchange);
         count(match &set_up {
@@ -293,9 +307,9 @@ impl Front {
         &self,
         setup: &SessionSetup<'_>,
         version: Version,
-        origin: Origin,
+        origin: RequestOrigin,
         is_taken: impl Fn(i32) -> bool,
-        exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<Agreed, SetupError>>,
+        exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<AgreedSession, SetupError>>,
     ) -> Result<(i32, Vec<u8>), NoSession> {
         let random = Zeroizing::new(handle_auth::random());
         let agreed = match setup.exchange {
@@ -313,8 +327,8 @@ impl Front {
             _ => agree(&self.terms, setup, version, &random),
         };
         let agreed = agreed.map_err(NoSession::Disagreed)?;
-        let Agreed { key, data, timeout_s } = agreed;
-        let claim = (!setup.is_anonymous()).then(|| Claim::of(setup.identity));
+        let AgreedSession { key, data, timeout_s } = agreed;
+        let claim = (!setup.is_anonymous()).then(|| IdentityClaim::of(setup.identity));
         let new = NewSession { key, version, claim, timeout_s, origin };
         let number = || numbers::of_admin(u32::from_be_bytes(handle_auth::random()));
         let id = self.joint.open(new, number, is_taken, self.now_s()).map_err(NoSession::Refused)?;
@@ -333,7 +347,7 @@ impl Front {
     }
 
     /// Notes in the session of `came` that `claimed` has been proven, with the key in its value `index`.
-    pub fn authenticate(&self, came: &Came<'_>, claimed: Reference<'_>, index: i32) {
+    pub fn authenticate(&self, came: &IncomingMessage<'_>, claimed: Reference<'_>, index: i32) {
         if let Some(session) = &came.session {
             session.authenticate(claimed, index, self.now_s());
         }
@@ -344,19 +358,19 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl<'m> Came<'m> {
+impl<'m> IncomingMessage<'m> {
     /// A message in no session.
     #[must_use]
     pub const fn outside(message: &'m [u8]) -> Self {
-        Self { message: Text::Plain(message), session: None, proof: Ok(false) }
+        Self { message: MessageText::Plain(message), session: None, proof: Ok(false) }
     }
 
     /// The message in the clear, envelope first.
     #[must_use]
     pub fn message(&self) -> &[u8] {
         match &self.message {
-            Text::Plain(message) => message,
-            Text::Hidden(message) => message,
+            MessageText::Plain(message) => message,
+            MessageText::Hidden(message) => message,
         }
     }
 
@@ -370,36 +384,36 @@ impl<'m> Came<'m> {
     ///
     /// # Errors
     /// When the MAC is wrong, or has come before.
-    pub const fn proof(&self) -> Result<bool, Reject> {
+    pub const fn proof(&self) -> Result<bool, MessageRejection> {
         self.proof
     }
 
     /// Whether it was encrypted and nothing tells who wrote it, as is so with answers to challenges. Who sends one that
-    /// answers none, or cannot be read, is not to be told so, but that it is [`Undecryptable`].
+    /// answers none, or cannot be read, is not to be told so, but that it is [`DecryptionFailure`].
     #[must_use]
     pub fn may_be_a_guess(&self) -> bool {
-        matches!(self.message, Text::Hidden(_)) && self.proof == Ok(false)
+        matches!(self.message, MessageText::Hidden(_)) && self.proof == Ok(false)
     }
 
     /// Who sent it, where that has been proven in its session.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<SessionIdentity> {
         let session = self.session.as_ref().filter(|_| self.proof == Ok(true))?;
         session.identity()
     }
 
     /// What makes answers those of its session; `None` where it is in none.
     #[must_use]
-    pub fn sealing(&self) -> Option<Sealing> {
-        self.session.clone().map(Sealing)
+    pub fn sealing(&self) -> Option<AnswerSealer> {
+        self.session.clone().map(AnswerSealer)
     }
 }
 
 /// What makes answers those of a session.
 #[derive(Clone, Debug)]
-pub struct Sealing(AnySession);
+pub struct AnswerSealer(AnySession);
 
-impl Sealing {
+impl AnswerSealer {
     /// Makes `answer`, an unsigned message with its envelope, one of the session: with a MAC if it `certifies`, and
     /// encrypted if it is `confidential`.
     ///
@@ -427,14 +441,14 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
-    const ORIGIN: Origin = Origin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    const ORIGIN: RequestOrigin = RequestOrigin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
 
-    fn front() -> Front {
-        Front::new(&SessionsConfig::default()).unwrap()
+    fn front() -> SessionEndpoint {
+        SessionEndpoint::new(&SessionsConfig::default()).unwrap()
     }
 
     /// A session with `front`, as its client has it.
-    fn set_up(front: &Front) -> (i32, MacKey) {
+    fn set_up(front: &SessionEndpoint) -> (i32, MacKey) {
         let pair = KeyPair::new(Group::oakley_2(), &[1; 64]);
         let record = pair.public_record();
         let setup =
@@ -479,14 +493,14 @@ mod tests {
         assert_eq!(came.identity().unwrap().as_reference(), WHO);
         assert_eq!(bare.identity(), None, "whoever has the key, and nobody else");
         let again = front.open(&sent).unwrap();
-        assert_eq!((again.proof(), again.identity()), (Err(Reject::Replayed(1)), None));
+        assert_eq!((again.proof(), again.identity()), (Err(MessageRejection::Replayed(1)), None));
         let mut answer = message(id, OpCode::CREATE_HANDLE);
         assert_eq!(came.sealing().unwrap().seal(&mut answer, true, true), Ok(()));
         let (envelope, text) = Envelope::split(&answer).unwrap();
         let plain = key.key().decrypt(envelope.version, text).unwrap();
         assert!(key.verify(&envelope, &Message::decode(&plain).unwrap()).is_ok());
         let counts =
-            FrontCounts { set_up: 1, with_mac: 1, decrypted: 2, replayed: 1, ..FrontCounts::default() };
+            EndpointCounts { set_up: 1, with_mac: 1, decrypted: 2, replayed: 1, ..EndpointCounts::default() };
         assert_eq!(front.counts(), counts);
         assert!(front.end(id) && !front.end(id));
         let late = front.open(&asked).unwrap();
@@ -508,14 +522,23 @@ mod tests {
         let len = u32::try_from(cut.len() - Envelope::LEN).unwrap();
         cut[16..20].copy_from_slice(&len.to_be_bytes());
         for wrong in [&sent, &hidden(&key, &forged), &hidden(&key, &nonsense), &cut] {
-            assert_eq!(front.open(wrong).unwrap_err(), Undecryptable);
+            assert_eq!(front.open(wrong).unwrap_err(), DecryptionFailure);
         }
         let sent = hidden(&key, &message(id, OpCode::RESPONSE_TO_CHALLENGE));
         let answer = front.open(&sent).unwrap();
         assert_eq!((answer.proof(), answer.may_be_a_guess()), (Ok(false), true), "these have no MAC");
-        assert_eq!(front.open(&forged).unwrap().proof(), Err(Reject::WrongMac), "in the clear it is said");
-        let counts =
-            FrontCounts { set_up: 1, undecryptable: 4, decrypted: 1, wrong_mac: 1, ..FrontCounts::default() };
+        assert_eq!(
+            front.open(&forged).unwrap().proof(),
+            Err(MessageRejection::WrongMac),
+            "in the clear it is said"
+        );
+        let counts = EndpointCounts {
+            set_up: 1,
+            undecryptable: 4,
+            decrypted: 1,
+            wrong_mac: 1,
+            ..EndpointCounts::default()
+        };
         assert_eq!(front.counts(), counts);
         for elsewhere in
             [&b"short"[..], &message(0, OpCode::CREATE_HANDLE), &message(id ^ 1, OpCode::CREATE_HANDLE)]
@@ -528,12 +551,12 @@ mod tests {
     #[test]
     fn there_is_no_session_without_agreement_and_place() {
         let config = SessionsConfig { sessions: 1, ..SessionsConfig::default() };
-        let front = Front::new(&config).unwrap();
+        let front = SessionEndpoint::new(&config).unwrap();
         let (id, key) = set_up(&front);
         let mut asked = message(id, OpCode::CREATE_HANDLE);
         key.seal(&mut asked, 1).unwrap();
         front.authenticate(&front.open(&asked).unwrap(), WHO, 301);
-        let other = Origin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
+        let other = RequestOrigin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
         let pair = KeyPair::new(Group::oakley_2(), &[1; 64]).public_record();
         let setup = SessionSetup { exchange: KeyExchange::DiffieHellman(&pair), timeout_s: 0, identity: WHO };
         let refused = |setup: &SessionSetup<'_>| {
@@ -548,8 +571,8 @@ mod tests {
             ResponseCode::SESSION_FAILED
         );
         let counts =
-            FrontCounts { set_up: 1, with_mac: 1, refused: 1, disagreed: 1, ..FrontCounts::default() };
+            EndpointCounts { set_up: 1, with_mac: 1, refused: 1, disagreed: 1, ..EndpointCounts::default() };
         assert_eq!(front.counts(), counts);
-        assert!(Front::new(&SessionsConfig { enabled: false, ..config }).is_none());
+        assert!(SessionEndpoint::new(&SessionsConfig { enabled: false, ..config }).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::{bail, ensure};
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Handle, fold};
-use handle_snapshot::Homed;
+use handle_snapshot::HomedTable;
 use handle_snapshot::writer::HomedPrefixes;
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 ///
 /// The newest table of a set is the one that counts, so a delta either has none or repeats the one
 /// below it: a delta adds prefixes and never takes one away.
-pub(crate) struct Gathered<'a> {
+pub(crate) struct HomedCollector<'a> {
     /// The table that counts below a delta.
-    below: Option<Homed<'a>>,
+    below: Option<HomedTable<'a>>,
     is_delta: bool,
     /// Prefixes were named, so those that occur do not matter.
     is_told: bool,
@@ -23,18 +23,18 @@ pub(crate) struct Gathered<'a> {
     outside: Option<(u64, String)>,
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> HomedCollector<'a> {
     /// For a layer that begins a set.
     pub(crate) fn base(told: &[String]) -> anyhow::Result<Self> {
         Self::new(told, None, false)
     }
 
     /// For a layer above others, among which `below` is the table that counts.
-    pub(crate) fn delta(told: &[String], below: Option<Homed<'a>>) -> anyhow::Result<Self> {
+    pub(crate) fn delta(told: &[String], below: Option<HomedTable<'a>>) -> anyhow::Result<Self> {
         Self::new(told, below, true)
     }
 
-    fn new(told: &[String], below: Option<Homed<'a>>, is_delta: bool) -> anyhow::Result<Self> {
+    fn new(told: &[String], below: Option<HomedTable<'a>>, is_delta: bool) -> anyhow::Result<Self> {
         let mut gathered =
             Self { below, is_delta, is_told: !told.is_empty(), new: BTreeSet::new(), outside: None };
         for prefix in told {
@@ -117,7 +117,10 @@ pub(crate) fn prefix_name(prefix: &str) -> anyhow::Result<&str> {
 }
 
 /// Refuses a delta that was built before the set below it homed more prefixes.
-pub(crate) fn check_delta(delta: Option<Homed<'_>>, below: Option<Homed<'_>>) -> anyhow::Result<()> {
+pub(crate) fn check_delta(
+    delta: Option<HomedTable<'_>>,
+    below: Option<HomedTable<'_>>,
+) -> anyhow::Result<()> {
     let (Some(delta), Some(below)) = (delta, below) else { return Ok(()) };
     if let Some(prefix) = below.iter().find(|prefix| !delta.has(prefix)) {
         bail!(
@@ -138,13 +141,13 @@ mod tests {
 
     #[test]
     fn prefixes_that_occur_are_homed_unless_some_are_told() {
-        let mut gathered = Gathered::base(&[]).unwrap();
+        let mut gathered = HomedCollector::base(&[]).unwrap();
         for handle in ["10.1/a", "10.1/b", "abc/x", "ABC/y", "noslash"] {
             gathered.see(handle);
         }
         assert!(gathered.outside().is_none());
         assert_eq!(gathered.new, [b"0.NA".to_vec(), b"10.1".to_vec(), b"ABC".to_vec()].into());
-        let mut gathered = Gathered::base(&told(&["0.na/10.1", "abc"])).unwrap();
+        let mut gathered = HomedCollector::base(&told(&["0.na/10.1", "abc"])).unwrap();
         for handle in ["10.1/a", "10.2/b", "ABC/y", "10.3/c"] {
             gathered.see(handle);
         }
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn records_of_derived_prefixes_belong_to_their_ancestor() {
-        let mut gathered = Gathered::base(&told(&["0.NA/0.NA/10"])).unwrap();
+        let mut gathered = HomedCollector::base(&told(&["0.NA/0.NA/10"])).unwrap();
         gathered.see("0.NA/10.5");
         gathered.see("0.na/10.5.x");
         assert!(gathered.outside().is_none());
@@ -176,9 +179,9 @@ mod tests {
 
     #[test]
     fn a_delta_without_new_prefixes_has_no_table() {
-        assert!(Gathered::delta(&[], None).unwrap().table().is_none());
-        assert!(Gathered::base(&[]).unwrap().table().is_some());
-        let mut gathered = Gathered::delta(&[], None).unwrap();
+        assert!(HomedCollector::delta(&[], None).unwrap().table().is_none());
+        assert!(HomedCollector::base(&[]).unwrap().table().is_some());
+        let mut gathered = HomedCollector::delta(&[], None).unwrap();
         gathered.see("10.1/a");
         assert!(gathered.table().is_some());
     }

@@ -3,16 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::store::Records as _;
+use handle_admin::store::StoreRecords as _;
 use handle_auth::PrivateKey;
-use handle_client::administration::{Administrator, Identity, Key};
+use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
-use handle_tests::administered::Administered;
+use handle_tests::admin_server::AdminServer;
 use handle_tests::process::{fail, hdl, succeed};
-use handle_tests::served::write_key_file;
-use handle_tests::services::{Plan, admin, group, key, public_key, secret};
+use handle_tests::services::{ServicesPlan, admin, group, key, public_key, secret};
+use handle_tests::test_server::write_key_file;
 use handle_tests::vectors::document;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
@@ -22,20 +22,20 @@ use zeroize::Zeroizing;
 
 const SECRET: &[u8] = b"a secret that only the other service knows";
 
-fn who(index: i32, handle: &str, key: Key) -> Option<Arc<Identity>> {
-    Some(Arc::new(Identity { handle: handle.into(), index, key }))
+fn who(index: i32, handle: &str, key: IdentityKey) -> Option<Arc<ClientIdentity>> {
+    Some(Arc::new(ClientIdentity { handle: handle.into(), index, key }))
 }
 
-fn private(id: &str) -> Key {
-    Key::Private(Box::new(PrivateKey::from_record(&key(id, "handle_private_hex")).unwrap()))
+fn private(id: &str) -> IdentityKey {
+    IdentityKey::Private(Box::new(PrivateKey::from_record(&key(id, "handle_private_hex")).unwrap()))
 }
 
-fn shared(secret: &[u8]) -> Key {
-    Key::Secret(Zeroizing::new(secret.to_vec()))
+fn shared(secret: &[u8]) -> IdentityKey {
+    IdentityKey::Secret(Zeroizing::new(secret.to_vec()))
 }
 
 /// Creates `handle` as somebody: the code, and what is said with it.
-fn create(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> (Code, String) {
+fn create(server: SocketAddr, handle: &str, identity: Option<Arc<ClientIdentity>>) -> (Code, String) {
     let mut client = Administrator::new(server, Duration::from_secs(60));
     client.identify(identity);
     let mut room = Vec::new();
@@ -45,7 +45,7 @@ fn create(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> 
     (answer.code(), answer.text())
 }
 
-fn delete(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> (Code, String) {
+fn delete(server: SocketAddr, handle: &str, identity: Option<Arc<ClientIdentity>>) -> (Code, String) {
     let mut client = Administrator::new(server, Duration::from_secs(60));
     client.identify(identity);
     let body = HandleBody { handle: handle.as_bytes() };
@@ -55,8 +55,8 @@ fn delete(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> 
 
 /// Here `10.1`, whose administrators are a group there; there `20.2`, with the group, its members and their keys. The
 /// groups of the two lead to each other in circles.
-fn plans() -> (Plan, Plan) {
-    let here = Plan::new(
+fn plans() -> (ServicesPlan, ServicesPlan) {
+    let here = ServicesPlan::new(
         "server",
         &["10.1", "10.9"],
         vec![
@@ -64,7 +64,7 @@ fn plans() -> (Plan, Plan) {
             ("10.1/group", vec![group(1, &[(1, "20.2/group"), (301, "20.2/who")])]),
         ],
     );
-    let there = Plan::new(
+    let there = ServicesPlan::new(
         "mirror",
         &["20.2", "0.NA"],
         vec![
@@ -81,7 +81,7 @@ fn plans() -> (Plan, Plan) {
     (here, there)
 }
 
-fn both() -> (Administered, Administered) {
+fn both() -> (AdminServer, AdminServer) {
     let (here, there) = plans();
     (here.start(&there, |_| ()), there.start(&here, |_| ()))
 }
@@ -106,7 +106,7 @@ fn groups_and_keys_of_another_service_count_as_if_they_were_here() {
     assert!(nobody.1.contains("20.2/nobody lacks"), "{}", nobody.1);
     // The other way round, by a group here that leads back there.
     assert_eq!(delete(there.address(), "20.2/own", named(300)).0, Code::SUCCESS);
-    let counts = here.server().shared().service.elsewhere().unwrap().counts();
+    let counts = here.server().shared().service.remote().unwrap().counts();
     assert!(counts.asked > counts.cached && counts.cached > 0 && counts.refused == 0, "{counts:?}");
 }
 
@@ -136,7 +136,7 @@ fn in_a_session_the_key_is_asked_for_once() {
         assert!(matches!(answer.reply().response, Response::Created(_)), "{handle}: {}", answer.text());
     }
     let shared = here.server().shared();
-    let counts = shared.service.elsewhere().unwrap().counts();
+    let counts = shared.service.remote().unwrap().counts();
     assert_eq!(shared.service.challenges().counts().issued, 1);
     // The group three times, of which twice from the cache, and one verdict.
     assert!(counts.asked - counts.cached <= 3, "{counts:?}");
@@ -154,7 +154,7 @@ fn what_the_other_service_did_not_sign_counts_for_nothing() {
     assert!(text.contains("one does not answer") && !text.contains("20.2/group"), "{text}");
     // An operator may say that it counts all the same.
     let (here, there) = plans();
-    let there = Plan { told_key_id: "admin_rsa", ..there };
+    let there = ServicesPlan { told_key_id: "admin_rsa", ..there };
     let server = here.start(&there, |config| config.elsewhere.certified = false);
     let _there = there.start(&here, |_| ());
     assert_eq!(create(server.address(), "10.1/new", named()).0, Code::SUCCESS);
@@ -171,13 +171,13 @@ fn nobody_is_asked_unless_the_operator_wants_it() {
     let _there = there.start(&here, |_| ());
     let (code, _) = create(server.address(), "10.1/new", who(300, "20.2/who", private("admin_rsa")));
     assert_eq!(code, Code::INVALID_ADMIN);
-    assert!(server.server().shared().service.elsewhere().is_none());
+    assert!(server.server().shared().service.remote().is_none());
 }
 
 #[test]
 fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
     let (here, there) = plans();
-    let here = Plan {
+    let here = ServicesPlan {
         records: vec![
             (
                 "0.NA/10.1",
@@ -214,7 +214,7 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
     while silent.accept().is_ok() {}
     assert_eq!(create(address, "10.1/new", named("20.2/other")).0, Code::AUTHENTICATION_ERROR);
     assert!(silent.accept().is_err(), "it is not asked again so soon");
-    let elsewhere = server.server().shared().service.elsewhere().unwrap();
+    let elsewhere = server.server().shared().service.remote().unwrap();
     let counts = elsewhere.counts();
     assert_eq!((elsewhere.asking(), counts.unanswered, counts.rested), (0, 2, 1));
 }
@@ -222,7 +222,7 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
 #[test]
 fn who_has_a_public_key_is_not_locked_out_by_made_up_secrets_nor_while_the_key_is_known() {
     let (here, there) = plans();
-    let here = Plan {
+    let here = ServicesPlan {
         records: vec![(
             "0.NA/10.1",
             vec![admin(100, 300, "20.2/who"), admin(101, 301, "20.2/who"), admin(102, 302, "20.2/who")],
@@ -246,7 +246,7 @@ fn who_has_a_public_key_is_not_locked_out_by_made_up_secrets_nor_while_the_key_i
 fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
     let (here, there) = plans();
     let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
-    let here = Plan { records: vec![("0.NA/10.1", groups)], ..here };
+    let here = ServicesPlan { records: vec![("0.NA/10.1", groups)], ..here };
     let server = here.start(&there, |config| {
         config.elsewhere.questions = 4;
         config.elsewhere.at_once = 1;
@@ -257,7 +257,7 @@ fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
         let (code, text) = create(server.address(), "10.1/new", who(9, "20.2/nobody", private("admin_rsa")));
         assert_eq!(code, Code::INVALID_ADMIN);
         assert!(text.contains("more to look up than is looked up"), "{text}");
-        let refused = server.server().shared().service.elsewhere().unwrap().counts().refused;
+        let refused = server.server().shared().service.remote().unwrap().counts().refused;
         assert_eq!(refused, 1, "then it is decided, and what else there is to know is not gone through");
     }
     // The only place is taken by one that waits: the next is told so, and is not kept waiting.
@@ -279,7 +279,7 @@ fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
 fn the_server_that_administers_a_handle_is_found() {
     let (here, there) = both();
     // What each knows of the other is what there is to know.
-    let known = |service: &Administered| -> Vec<Json> {
+    let known = |service: &AdminServer| -> Vec<Json> {
         let file = service.directory.path().join("local_info.json");
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
     };
@@ -319,7 +319,7 @@ fn the_server_that_administers_a_handle_is_found() {
     std::fs::write(&batch, lines).unwrap();
     let (code, text) = fail(hdl(&["batch", batch.to_str().unwrap(), "--parallel", "2"]));
     assert!(code == 1 && text.contains("99.9/nowhere"), "{text}");
-    let has = |service: &Administered, handle: &[u8]| {
+    let has = |service: &AdminServer, handle: &[u8]| {
         service.server().shared().service.store.snapshot().unwrap().record(handle).unwrap().is_some()
     };
     assert!(has(&here, b"10.1/ONE") && has(&here, b"10.9/THREE") && has(&there, b"20.2/TWO"), "{text}");

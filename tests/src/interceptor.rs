@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// What becomes of a message of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum MessageFate {
     /// It goes on to the server, as it was or changed.
     Passed(Vec<u8>),
     /// The client gets this answer, and the server nothing.
@@ -20,7 +20,7 @@ pub enum Fate {
 
 /// What becomes of a connection of the client.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manners {
+pub struct ConnectionManners {
     /// The connection ends so long after each answer, as deployed servers do it; nothing is read from it meanwhile.
     pub ends_after: Option<Duration>,
     /// Answers that are not signed lose the flag that says that the connection is kept.
@@ -29,16 +29,16 @@ pub struct Manners {
 
 /// Somebody on the way; its threads end with the test.
 #[derive(Debug)]
-pub struct Middle {
+pub struct Interceptor {
     /// Where clients connect to.
     pub address: SocketAddr,
-    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    messages: Arc<Mutex<Vec<Vec<u8>>>>,
     connections: Arc<AtomicUsize>,
 }
 
-type Act = dyn FnMut(&[u8]) -> Fate + Send;
+type InterceptFunction = dyn FnMut(&[u8]) -> MessageFate + Send;
 
-impl Middle {
+impl Interceptor {
     /// Stands in front of `server`; `act` says what becomes of each message of a client.
     ///
     /// # Panics
@@ -46,15 +46,15 @@ impl Middle {
     #[must_use]
     pub fn start(
         server: SocketAddr,
-        manners: Manners,
-        act: impl FnMut(&[u8]) -> Fate + Send + 'static,
+        manners: ConnectionManners,
+        act: impl FnMut(&[u8]) -> MessageFate + Send + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let heard = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));
         let (log, count) = (Arc::clone(&heard), Arc::clone(&connections));
-        let act: Arc<Mutex<Box<Act>>> = Arc::new(Mutex::new(Box::new(act)));
+        let act: Arc<Mutex<Box<InterceptFunction>>> = Arc::new(Mutex::new(Box::new(act)));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -63,13 +63,13 @@ impl Middle {
                 std::thread::spawn(move || drop(relay(client, server, manners, &act, &log)));
             }
         });
-        Self { address, heard, connections }
+        Self { address, messages: heard, connections }
     }
 
     /// Stands in front of `server` and changes nothing.
     #[must_use]
-    pub fn passive(server: SocketAddr, manners: Manners) -> Self {
-        Self::start(server, manners, |message| Fate::Passed(message.to_vec()))
+    pub fn passive(server: SocketAddr, manners: ConnectionManners) -> Self {
+        Self::start(server, manners, |message| MessageFate::Passed(message.to_vec()))
     }
 
     /// How many connections of clients there have been.
@@ -81,15 +81,15 @@ impl Middle {
     /// All messages of clients since this was asked last, as they came.
     #[must_use]
     pub fn take_heard(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 fn relay(
     mut client: TcpStream,
     server: SocketAddr,
-    manners: Manners,
-    act: &Mutex<Box<Act>>,
+    manners: ConnectionManners,
+    act: &Mutex<Box<InterceptFunction>>,
     heard: &Mutex<Vec<Vec<u8>>>,
 ) -> io::Result<()> {
     let mut upstream: Option<TcpStream> = None;
@@ -98,8 +98,8 @@ fn relay(
         heard.lock().unwrap_or_else(PoisonError::into_inner).push(message.clone());
         let fate = act.lock().unwrap_or_else(PoisonError::into_inner)(&message);
         match fate {
-            Fate::Answered(answer) => client.write_all(&answer)?,
-            Fate::Passed(message) => {
+            MessageFate::Answered(answer) => client.write_all(&answer)?,
+            MessageFate::Passed(message) => {
                 let server = match &mut upstream {
                     Some(stream) => stream,
                     none => none.insert(TcpStream::connect(server)?),

@@ -13,31 +13,34 @@ const PIECE_LEN: usize = 4096;
 
 /// The file below, and what would be in it.
 #[derive(Debug)]
-pub(super) struct Unwritten<B> {
+pub(super) struct OverlayFile<B> {
     below: B,
-    written: Mutex<Written>,
+    written: Mutex<OverlayContent>,
 }
 
 #[derive(Debug)]
-struct Written {
+struct OverlayContent {
     len: u64,
     /// What is still there of the file below: it may have been made shorter, and longer again.
     below_len: u64,
     pieces: BTreeMap<u64, Box<[u8; PIECE_LEN]>>,
 }
 
-impl<B: StorageBackend> Unwritten<B> {
+impl<B: StorageBackend> OverlayFile<B> {
     pub(super) fn new(below: B) -> io::Result<Self> {
         let len = below.len()?;
-        Ok(Self { below, written: Mutex::new(Written { len, below_len: len, pieces: BTreeMap::new() }) })
+        Ok(Self {
+            below,
+            written: Mutex::new(OverlayContent { len, below_len: len, pieces: BTreeMap::new() }),
+        })
     }
 
-    fn written(&self) -> MutexGuard<'_, Written> {
+    fn written(&self) -> MutexGuard<'_, OverlayContent> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads what is left of the file below, and zeros behind it.
-    fn read_below(&self, written: &Written, at: u64, out: &mut [u8]) -> io::Result<()> {
+    fn read_below(&self, written: &OverlayContent, at: u64, out: &mut [u8]) -> io::Result<()> {
         let there = written.below_len.saturating_sub(at);
         let there = usize::try_from(there).map_or(out.len(), |there| there.min(out.len()));
         let (there, beyond) = out.split_at_mut(there);
@@ -61,7 +64,7 @@ fn pieces(
     })
 }
 
-impl<B: StorageBackend> StorageBackend for Unwritten<B> {
+impl<B: StorageBackend> StorageBackend for OverlayFile<B> {
     fn len(&self) -> io::Result<u64> {
         Ok(self.written().len)
     }
@@ -134,7 +137,7 @@ mod tests {
             below.write(0, &[7; 20_000]).unwrap();
             below
         };
-        let (plain, unwritten) = (below(), Unwritten::new(below()).unwrap());
+        let (plain, unwritten) = (below(), OverlayFile::new(below()).unwrap());
         let both: [&dyn StorageBackend; 2] = [&plain, &unwritten];
         let mut seed = 0x9e37_79b9_u64;
         let mut random = |below: u64| {

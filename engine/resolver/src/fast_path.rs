@@ -1,12 +1,12 @@
 //! What nearly every request is, and its answer, in a third fewer steps.
 //!
 //! A whole message outside sessions asks for all public values of a handle, without digest or signature; the
-//! answer fits into one datagram. [`Asked`] recognises exactly that, and [`Usual`] writes what
+//! answer fits into one datagram. [`FastRequest`] recognises exactly that, and [`FastAnswer`] writes what
 //! [`answer`](crate::answer()) would; all else is left to it. A test and the fuzz targets hold both to the same
 //! bytes.
 
-use crate::reply::{Reply, flags_of_reply};
-use crate::service::Service;
+use crate::reply::{ReplyParts, flags_of_reply};
+use crate::service::ServiceFacts;
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -14,7 +14,7 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version, fold};
-use handle_snapshot::Record;
+use handle_snapshot::EncodedRecord;
 
 /// Where the length of the handle is.
 const BODY_AT: usize = Envelope::LEN + Header::LEN;
@@ -28,9 +28,9 @@ const FIXED_LEN: usize = HANDLE_AT + 4 + 4;
 
 /// A usual request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a>(&'a [u8]);
+pub(crate) struct FastRequest<'a>(&'a [u8]);
 
-impl<'a> Asked<'a> {
+impl<'a> FastRequest<'a> {
     /// `bytes` as a usual request, envelope first, if they are one.
     #[inline]
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
@@ -73,15 +73,15 @@ impl<'a> Asked<'a> {
     #[inline]
     pub(crate) fn answer(
         self,
-        record: &Record<'a>,
-        service: &Service<'_>,
+        record: &EncodedRecord<'a>,
+        service: &ServiceFacts<'_>,
         now_unix_s: u32,
-    ) -> Option<Usual<'a>> {
+    ) -> Option<FastAnswer<'a>> {
         let (values, count) = (record.public_bytes(), record.public_count());
         let len = FIXED_LEN + self.handle().0.len() + values.len();
         let fits = len <= Envelope::LEN + UDP_DATA_LEN_MAX;
-        (fits && count > 0 && record.is_homed()).then_some(Usual {
-            asked: self.0,
+        (fits && count > 0 && record.is_homed()).then_some(FastAnswer {
+            request: self.0,
             values,
             values_count: len_u32(count),
             len: len_u32(len),
@@ -111,8 +111,8 @@ const fn len_u32(len: usize) -> u32 {
 
 /// The answer to a usual request: one datagram with values, ready to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Usual<'a> {
-    asked: &'a [u8],
+pub struct FastAnswer<'a> {
+    request: &'a [u8],
     values: &'a [u8],
     values_count: u32,
     len: u32,
@@ -121,7 +121,7 @@ pub struct Usual<'a> {
     primary: bool,
 }
 
-impl Usual<'_> {
+impl FastAnswer<'_> {
     /// Bytes of the datagram, envelope first.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -140,17 +140,17 @@ impl Usual<'_> {
         ResponseCode::SUCCESS
     }
 
-    /// A number that equal answers share. See [`Reply::identity`].
+    /// A number that equal answers share. See [`ReplyParts::identity`].
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.values.as_ptr().addr() as u64
     }
 
-    /// What goes out in its place when the receiver has had its answers. See [`Reply::limited`].
+    /// What goes out in its place when the receiver has had its answers. See [`ReplyParts::limited`].
     #[must_use]
-    pub fn limited(&self) -> Reply<'static> {
+    pub fn limited(&self) -> ReplyParts<'static> {
         let (envelope, header) = self.frame();
-        Reply::limited_to(envelope, header)
+        ReplyParts::limited_to(envelope, header)
     }
 
     /// Writes the answer into the first [`len`](Self::len) bytes of `out`: a datagram, or a message of a
@@ -161,7 +161,7 @@ impl Usual<'_> {
     #[inline]
     pub fn write(&self, out: &mut [u8]) {
         let (envelope, header) = self.frame();
-        let handle = Asked(self.asked).handle().0;
+        let handle = FastRequest(self.request).handle().0;
         let (head, out) = out.split_at_mut(HANDLE_AT);
         head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
         head[Envelope::LEN..BODY_AT].copy_from_slice(&header.to_bytes());
@@ -177,7 +177,7 @@ impl Usual<'_> {
 
     #[inline]
     fn frame(&self) -> (Envelope, Header) {
-        let head = self.asked.first_chunk::<BODY_AT>().expect("a usual request has a frame");
+        let head = self.request.first_chunk::<BODY_AT>().expect("a usual request has a frame");
         let asked = Envelope::from_bytes(head.first_chunk().expect("an envelope"));
         let flags = OpFlags(u32::from_be_bytes([head[28], head[29], head[30], head[31]]));
         let envelope = Envelope {

@@ -1,6 +1,6 @@
 //! `handled` as a process of its own, which is this program again: for `hdl demo` and `hdl lab`.
 
-use crate::{Outcome, output};
+use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
 use handle_server::Server;
 use handle_server::config::Config;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Serves: says where it listens on the first line, and ends when standard input does.
-pub(crate) fn serve(config: &Config) -> anyhow::Result<Outcome> {
+pub(crate) fn serve(config: &Config) -> anyhow::Result<ExitOutcome> {
     let server = Server::start(config)?;
     println!("{}", server.addresses()[0]);
     output::check()?;
@@ -27,11 +27,11 @@ pub(crate) fn serve(config: &Config) -> anyhow::Result<Outcome> {
         std::thread::sleep(Duration::from_millis(20));
     }
     server.stop()?;
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// A server process, ended when it is dropped.
-pub(crate) struct Process {
+pub(crate) struct HandledProcess {
     child: Child,
     /// Where it answers.
     pub(crate) address: SocketAddr,
@@ -39,7 +39,7 @@ pub(crate) struct Process {
     pub(crate) control: PathBuf,
 }
 
-impl Process {
+impl HandledProcess {
     /// Starts this program with arguments that make it [serve], and returns once it answers.
     pub(crate) fn start<S: AsRef<OsStr>>(
         args: impl IntoIterator<Item = S>,
@@ -76,7 +76,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for HandledProcess {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let deadline = Instant::now() + Duration::from_secs(3);

@@ -1,6 +1,6 @@
 //! Whether the answer to a challenge was made with a key.
 
-use crate::challenge::{Covered, verify_public, verify_secret};
+use crate::challenge::{CoveredBytes, verify_public, verify_secret};
 use crate::error::VerifyError;
 use crate::kdf::Pbkdf2Limits;
 use crate::key::PublicKey;
@@ -9,18 +9,18 @@ use handle_proto::wire::auth::{self, SecretAnswer, SignedAnswer};
 
 /// An answer, and what it should be made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct ChallengeProof<'a> {
     /// Of the challenge.
     pub version: Version,
     /// What the answer covers.
-    pub covered: Covered<'a>,
+    pub covered: CoveredBytes<'a>,
     /// The answer.
     pub signed_response: &'a [u8],
     /// What its sender may ask for in work.
     pub limits: Pbkdf2Limits,
 }
 
-impl Answered<'_> {
+impl ChallengeProof<'_> {
     /// Whether it was made with `key`, the data of a value of type `kind`.
     #[must_use]
     pub fn is_made_with(&self, kind: &[u8], key: &[u8]) -> bool {

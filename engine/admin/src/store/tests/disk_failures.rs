@@ -1,6 +1,6 @@
 //! The store on a disk that fails, or loses power: what was acknowledged is there, and nothing by half.
 
-use super::*;
+use super::super::*;
 use handle_proto::{Value, Values};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
@@ -12,27 +12,27 @@ const SECTOR_LEN: usize = 512;
 
 /// A file in memory that forgets what was not synced.
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<State>>);
+struct FailingDisk(Arc<Mutex<DiskState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct DiskState {
     now: Vec<u8>,
     synced: Vec<u8>,
     /// What was done since then.
-    unsynced: Vec<Unsynced>,
+    unsynced: Vec<UnsyncedWrite>,
     steps: usize,
-    fails: Fails,
+    fails: FailurePlan,
 }
 
 #[derive(Clone, Debug)]
-enum Unsynced {
+enum UnsyncedWrite {
     Len(usize),
     Write(usize, Vec<u8>),
 }
 
 /// Which steps fail.
 #[derive(Clone, Copy, Debug, Default)]
-enum Fails {
+enum FailurePlan {
     #[default]
     None,
     /// One: the disk was full, or broken for a moment.
@@ -41,12 +41,12 @@ enum Fails {
     From(usize),
 }
 
-impl State {
+impl DiskState {
     fn step(&mut self) -> io::Result<()> {
         let fails = match self.fails {
-            Fails::None => false,
-            Fails::At(at) => self.steps == at,
-            Fails::From(at) => self.steps >= at,
+            FailurePlan::None => false,
+            FailurePlan::At(at) => self.steps == at,
+            FailurePlan::From(at) => self.steps >= at,
         };
         self.steps += 1;
         if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
@@ -57,9 +57,9 @@ impl State {
         let mut found = self.synced.clone();
         for change in &self.unsynced {
             match change {
-                Unsynced::Len(len) if !random().is_multiple_of(3) => found.resize(*len, 0),
-                Unsynced::Len(_) => {}
-                Unsynced::Write(at, bytes) => {
+                UnsyncedWrite::Len(len) if !random().is_multiple_of(3) => found.resize(*len, 0),
+                UnsyncedWrite::Len(_) => {}
+                UnsyncedWrite::Write(at, bytes) => {
                     for (nth, sector) in bytes.chunks(SECTOR_LEN).enumerate() {
                         let at = at + nth * SECTOR_LEN;
                         if !random().is_multiple_of(3) {
@@ -84,7 +84,7 @@ fn place(offset: u64) -> usize {
     usize::try_from(offset).unwrap()
 }
 
-impl StorageBackend for Disk {
+impl StorageBackend for FailingDisk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.lock().unwrap().now.len() as u64)
     }
@@ -100,7 +100,7 @@ impl StorageBackend for Disk {
         let mut state = self.0.lock().unwrap();
         state.step()?;
         state.now.resize(place(len), 0);
-        state.unsynced.push(Unsynced::Len(place(len)));
+        state.unsynced.push(UnsyncedWrite::Len(place(len)));
         Ok(())
     }
 
@@ -119,14 +119,14 @@ impl StorageBackend for Disk {
         // A write that fails may still have written some.
         let len = if step.is_ok() { data.len() } else { data.len() / 2 };
         put_at(&mut state.now, place(offset), &data[..len]);
-        state.unsynced.push(Unsynced::Write(place(offset), data[..len].to_vec()));
+        state.unsynced.push(UnsyncedWrite::Write(place(offset), data[..len].to_vec()));
         step
     }
 }
 
-impl Disk {
+impl FailingDisk {
     fn of(bytes: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(State { now: bytes.clone(), synced: bytes, ..State::default() })))
+        Self(Arc::new(Mutex::new(DiskState { now: bytes.clone(), synced: bytes, ..DiskState::default() })))
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -147,9 +147,9 @@ impl Disk {
 }
 
 /// What is stored under each name: the number that both values of the record say.
-type Numbers = BTreeMap<Vec<u8>, usize>;
+type RandomWalk = BTreeMap<Vec<u8>, usize>;
 
-fn numbers(store: &Store) -> Numbers {
+fn numbers(store: &Store) -> RandomWalk {
     let snapshot = store.snapshot().unwrap();
     let records = snapshot.records().unwrap().map(|stored| {
         let stored = stored.unwrap();
@@ -178,7 +178,7 @@ fn change(store: &Store, nth: usize) -> Result<(), StoreError> {
     })
 }
 
-fn apply(numbers: &mut Numbers, nth: usize) {
+fn apply(numbers: &mut RandomWalk, nth: usize) {
     let key = format!("1/{}", nth % 3).into_bytes();
     if nth % 4 == 3 {
         numbers.remove(&key)
@@ -195,9 +195,9 @@ fn work(store: &Store) -> usize {
 }
 
 /// What is found in `disk` is what was acknowledged, or that and the next change; and the store goes on from there.
-fn check(disk: &Disk, acknowledged: usize, quick_repair: bool, what: &str) {
+fn check(disk: &FailingDisk, acknowledged: usize, quick_repair: bool, what: &str) {
     let store = disk.open(quick_repair).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let mut expected = Numbers::new();
+    let mut expected = RandomWalk::new();
     (0..acknowledged).for_each(|nth| apply(&mut expected, nth));
     let found = numbers(&store);
     if found != expected {
@@ -206,7 +206,7 @@ fn check(disk: &Disk, acknowledged: usize, quick_repair: bool, what: &str) {
     }
     let mut findings = Vec::new();
     store.check(|finding| findings.push(finding)).unwrap();
-    findings.retain(Finding::is_damage);
+    findings.retain(StoreFinding::is_damage);
     assert_eq!(findings, [], "{what}");
     change(&store, 100).unwrap();
     apply(&mut expected, 100);
@@ -225,10 +225,10 @@ fn whatever_step_fails_what_was_acknowledged_is_there() {
     // Each step takes a file of its own; `HANDLE_FAULTS=all` lets every one of them fail.
     let every = if std::env::var("HANDLE_FAULTS").is_ok_and(|which| which == "all") { 1 } else { 3 };
     for quick_repair in [true, false] {
-        let empty = Disk::default();
+        let empty = FailingDisk::default();
         drop(empty.open(quick_repair).unwrap());
         let begin = empty.bytes();
-        let whole = Disk::of(begin.clone());
+        let whole = FailingDisk::of(begin.clone());
         let store = whole.open(quick_repair).unwrap();
         let first = whole.0.lock().unwrap().steps;
         assert_eq!(work(&store), CHANGES);
@@ -236,9 +236,9 @@ fn whatever_step_fails_what_was_acknowledged_is_there() {
         assert!(last - first > 5 * CHANGES, "{} steps", last - first);
         let mut failed = 0;
         for at in (first..last).step_by(every) {
-            for fails in [Fails::At(at), Fails::From(at)] {
+            for fails in [FailurePlan::At(at), FailurePlan::From(at)] {
                 let what = format!("quick repair: {quick_repair}, {fails:?}");
-                let disk = Disk::of(begin.clone());
+                let disk = FailingDisk::of(begin.clone());
                 disk.0.lock().unwrap().fails = fails;
                 let store = disk.open(quick_repair).unwrap();
                 let acknowledged = work(&store);
@@ -248,12 +248,12 @@ fn whatever_step_fails_what_was_acknowledged_is_there() {
                     assert!(change(&store, 50).is_err(), "{what}: and does nothing more");
                 }
                 for _ in 0..3 {
-                    let crashed = Disk::of(disk.0.lock().unwrap().after_crash(&mut random));
+                    let crashed = FailingDisk::of(disk.0.lock().unwrap().after_crash(&mut random));
                     check(&crashed, acknowledged, quick_repair, &what);
                 }
                 // The process ends, and the disk keeps what it was given.
                 drop(store);
-                check(&Disk::of(disk.bytes()), acknowledged, quick_repair, &what);
+                check(&FailingDisk::of(disk.bytes()), acknowledged, quick_repair, &what);
             }
         }
         assert!(failed > 0, "some steps were seen to fail");

@@ -1,0 +1,54 @@
+//! What is sent back: a message, and the pages of a listing that follow it.
+
+use super::reply::ReplyTo;
+use super::{AdminService, now_unix_s};
+use crate::operation::{Lister, OperationAnswer};
+use crate::store::StoreSnapshot;
+use std::sync::Arc;
+
+/// What is sent back.
+#[derive(Debug)]
+pub struct ReplyMessages {
+    /// The first message; empty when there is nothing to say.
+    pub first: Vec<u8>,
+    /// What follows it.
+    pub rest: Option<ListPages>,
+    /// Whether the sender wants to go on with the same connection.
+    pub keeps_connection: bool,
+}
+
+/// The pages of a listing that are still to be sent.
+#[derive(Debug)]
+pub struct ListPages {
+    pub(super) service: Arc<AdminService>,
+    pub(super) snapshot: Box<StoreSnapshot>,
+    pub(super) lister: Lister,
+    pub(super) to: ReplyTo,
+    pub(super) has_more: bool,
+}
+
+impl ListPages {
+    /// Whether there is a next message.
+    #[must_use]
+    pub const fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// The next message; `None` after the last. Reads the store.
+    pub fn next_page(&mut self) -> Option<Vec<u8>> {
+        if !self.has_more {
+            return None;
+        }
+        let service = &self.service;
+        let (names, has_more) = match self.lister.page(&self.snapshot) {
+            Ok(page) => page,
+            Err(error) => {
+                self.has_more = false;
+                let answer = OperationAnswer::Refused(service.failed(&error));
+                return Some(service.sealer.answer(&self.to, &service.site, &answer, now_unix_s()));
+            }
+        };
+        self.has_more = has_more;
+        Some(service.sealer.page(&self.to, &service.site, &names, has_more, now_unix_s()))
+    }
+}
