@@ -306,6 +306,21 @@ fn one_port_serves_datagrams_and_connections() {
     assert!(succeed(service.asks(["handle", "list", "10.1045"])).contains("10.1045/ONE-PORT"));
 }
 
+/// `handled` sends four datagrams of an answer at most, and asks for the question again over TCP where it has more.
+#[test]
+fn answers_too_long_for_udp_are_fetched_over_tcp() {
+    let mut service = InitialisedService::make();
+    service.start_admin();
+    service.start_handled();
+    let long = "x".repeat(60_000);
+    let value = format!("1:DESC={long}");
+    succeed(service.asks(["handle", "create", "10.1045/long", &value]));
+    service.until_resolved("10.1045/long", 1, &long);
+    let server = service.queries.to_string();
+    // Nothing but a digest of the request is asked for besides, which the answer over TCP has, too.
+    succeed(service.hdl(["resolve", "10.1045/long", "--server", &server, "--digest"]));
+}
+
 #[test]
 fn what_both_processes_share_stands_in_one_file() {
     let service = InitialisedService::make();

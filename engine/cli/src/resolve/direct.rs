@@ -50,7 +50,7 @@ pub(super) fn run(
         true => {
             (exchange::ask_over_tcp(server, &asked, TCP_PATIENCE)?, "10 seconds (does it answer over TCP?")
         }
-        false => (exchange::ask(server, &asked, &UDP_RETRY_MS)?, "3 seconds (does it listen on UDP?"),
+        false => (ask_over_udp(server, &asked)?, "3 seconds (does it listen on UDP?"),
     };
     let Some(answered) = answered else {
         let why = format!("no answer from {server} within {within} is a firewall between?)");
@@ -61,6 +61,22 @@ pub(super) fn run(
         return Ok(ExitOutcome::NoAnswer);
     };
     show(args, handle, server, &asked, &answered)
+}
+
+/// Sends the query over UDP, and again over TCP where the answer is RC 2: so do servers answer whose answer takes too
+/// many datagrams. The first answer counts where there is none over TCP.
+fn ask_over_udp(server: SocketAddr, asked: &OutgoingQuery) -> anyhow::Result<Option<AssembledAnswer>> {
+    let answered = exchange::ask(server, asked, &UDP_RETRY_MS)?;
+    let is_refused = |answered: &AssembledAnswer| {
+        let (_, message) = Envelope::split(&answered.message).ok()?;
+        Some(Message::decode(message).ok()?.header.response_code == ResponseCode::ERROR)
+    };
+    if answered.as_ref().and_then(is_refused) == Some(true)
+        && let Ok(Some(over_tcp)) = exchange::ask_over_tcp(server, asked, TCP_PATIENCE)
+    {
+        return Ok(Some(over_tcp));
+    }
+    Ok(answered)
 }
 
 fn show(

@@ -63,7 +63,9 @@ fn check(args: &Args) -> anyhow::Result<ExitOutcome> {
         said.extend(ask_site(&client, args, &located, number, site));
     }
     let expected = most_common(&said);
-    let good: Vec<bool> = said.iter().map(|said| is_good(said, expected.as_ref())).collect();
+    let is_right = |said: &ServerReport| is_good(said, expected.as_ref());
+    let good: Vec<bool> =
+        said.iter().map(|one| is_right(one) || over_tcp(one, &said).is_some_and(is_right)).collect();
     let agree = good.iter().all(|&good| good) && !said.is_empty();
     let in_time: Vec<bool> = said.iter().map(|said| differs_in_time(said, expected.as_ref())).collect();
     show(args, &said, &good, &in_time);
@@ -140,10 +142,24 @@ fn content(answer: &LookupAnswer) -> CheckContent {
     (answer.code, values)
 }
 
+/// Whether the server answered over UDP with RC 2, as it does where the answer takes too many datagrams. Clients then
+/// ask over TCP.
+fn is_too_long_for_udp(said: &ServerReport) -> bool {
+    said.protocol == Some(InterfaceProtocol::UDP)
+        && said.outcome.as_ref().is_ok_and(|answer| answer.code == ResponseCode::ERROR)
+}
+
+/// What the server of an answer that was too long for UDP said over TCP.
+fn over_tcp<'a>(said: &ServerReport, all: &'a [ServerReport]) -> Option<&'a ServerReport> {
+    let is_same = |other: &&ServerReport| (other.site, other.server) == (said.site, said.server);
+    let is_over_tcp = |other: &&ServerReport| other.protocol == Some(InterfaceProtocol::TCP);
+    is_too_long_for_udp(said).then(|| all.iter().filter(is_same).find(is_over_tcp)).flatten()
+}
+
 /// What most of the responsible servers say; primary sites count when it is undecided.
 fn most_common(said: &[ServerReport]) -> Option<CheckContent> {
     let mut counted: Vec<(CheckContent, usize)> = vec![];
-    for said in said.iter().filter(|said| said.is_responsible) {
+    for said in said.iter().filter(|said| said.is_responsible && !is_too_long_for_udp(said)) {
         let Ok(answer) = &said.outcome else { continue };
         let (content, weight) = (content(answer), if said.is_primary { 1001 } else { 1000 });
         match counted.iter_mut().find(|(known, _)| *known == content) {
@@ -177,12 +193,14 @@ fn is_good(said: &ServerReport, expected: Option<&CheckContent>) -> bool {
 }
 
 fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
+    let all = said;
     let agree = good.iter().all(|&good| good) && !said.is_empty();
     let found = |said: &ServerReport| match &said.outcome {
         Ok(answer) if answer.code == ResponseCode::SUCCESS => match answer.values().len() {
             1 => "1 value".to_owned(),
             count => format!("{count} values"),
         },
+        Ok(_) if over_tcp(said, all).is_some() => "too long for UDP, see TCP".to_owned(),
         Ok(answer) => format!("{} {}", answer.code.0, answer.code),
         Err(LookupError::AllFailed { last, .. }) => last.to_string(),
         Err(LookupError::NoServer { .. }) => "no interface that can be asked from here".to_owned(),
