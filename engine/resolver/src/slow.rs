@@ -161,7 +161,7 @@ impl<'a> SlowPathRequest<'a> {
 
     /// Why it goes the slow way.
     #[must_use]
-    pub const fn why(&self) -> SlowReason {
+    pub const fn reason(&self) -> SlowReason {
         self.reason
     }
 
