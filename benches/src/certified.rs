@@ -97,7 +97,7 @@ impl CertifiedRate {
 
     /// As what came back of a load.
     #[must_use]
-    pub fn got(&self) -> FloodTotals {
+    pub fn totals(&self) -> FloodTotals {
         FloodTotals { answers: self.count, seconds: self.elapsed.as_secs_f64(), ..FloodTotals::default() }
     }
 

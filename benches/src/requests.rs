@@ -143,7 +143,7 @@ impl Requests {
         requests
     }
 
-    /// Writes into the id of each request how long its answer is, for an [`Echo`](crate::serve::Echo) that
+    /// Writes into the id of each request how long its answer is, for an [`EchoServer`](crate::serve::EchoServer) that
     /// does not know the records: `lens`, in the same order.
     ///
     /// # Panics

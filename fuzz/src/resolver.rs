@@ -82,7 +82,7 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
         AnswerOutcome::Encrypted => {
             assert!(envelope.flags.has(EnvelopeFlags::ENCRYPTED) && envelope.session_id > 0);
         }
-        AnswerOutcome::Slow(slow) => match slow.why() {
+        AnswerOutcome::Slow(slow) => match slow.reason() {
             SlowReason::Session => assert!(envelope.session_id > 0),
             SlowReason::SessionSetup => assert_eq!(slow.op_code(), OpCode::SESSION_SETUP),
             _ => assert!(envelope.session_id <= 0),
@@ -94,7 +94,7 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
 /// What the slow path says before it is known who asks, against what a server without one says.
 fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain: &AnswerOutcome<'_>) {
     let AnswerOutcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
-    match slow.why() {
+    match slow.reason() {
         SlowReason::Certify => assert!(slow.certifies()),
         SlowReason::Identity => assert_eq!(plain.refused(), Some(RefusalReason::NotPublic)),
         SlowReason::Template => assert!(slow.handle().contains(&b'@')),
@@ -105,7 +105,7 @@ fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, 
     }
     match slow.evaluate(context) {
         FirstEvaluation::Reply(reply) => {
-            assert_eq!(slow.why(), SlowReason::Certify);
+            assert_eq!(slow.reason(), SlowReason::Certify);
             assert_eq!(written(&AnswerOutcome::Reply(reply)), written(&AnswerOutcome::Reply(*plain)));
         }
         FirstEvaluation::Template => {

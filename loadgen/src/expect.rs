@@ -46,7 +46,7 @@ pub trait ContentSource: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// What is damaged.
-    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String>;
+    fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String>;
 
     /// All values of `handle` in stored order, also those that are not public. Of a source that knows only
     /// public ones, these.
@@ -55,7 +55,7 @@ pub trait ContentSource: Send + Sync + fmt::Debug {
     ///
     /// What is damaged.
     fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
-        match self.held(handle)? {
+        match self.content_of(handle)? {
             SetContent::Values { count, bytes } => each_of(count, bytes, each),
             _ => Ok(()),
         }
@@ -156,8 +156,8 @@ pub fn compare(
     source: &dyn ContentSource,
 ) -> Result<(), AnswerDifference> {
     let mut selected = Vec::new();
-    let wanted =
-        wanted(answered.question, source, &mut selected).map_err(|_| AnswerDifference::SetDamaged)?;
+    let wanted = expected_values(answered.question, source, &mut selected)
+        .map_err(|_| AnswerDifference::SetDamaged)?;
     compare_held(answered.question, message, wanted)
 }
 
@@ -175,7 +175,7 @@ impl ExpectedAnswer {
     /// The answer to `question` by what `source` holds; `None` where that is not known.
     pub(crate) fn of(question: &GeneratedQuestion<'_>, source: &dyn ContentSource) -> Option<Self> {
         let mut selected = Vec::new();
-        let code = match wanted(question, source, &mut selected).ok()? {
+        let code = match expected_values(question, source, &mut selected).ok()? {
             SetContent::Values { count, bytes } => {
                 return Some(Self { code: ResponseCode::SUCCESS, count, values: bytes.to_vec() });
             }
@@ -267,13 +267,13 @@ fn compare_held(
 
 /// What `source` holds of what `question` selects, which is put together in `selected` if it is not all; the code
 /// with which it is refused when values were asked for that not everyone may read.
-fn wanted<'s>(
+fn expected_values<'s>(
     question: &GeneratedQuestion<'_>,
     source: &'s dyn ContentSource,
     selected: &'s mut Vec<u8>,
 ) -> Result<SetContent<'s>, String> {
     if question.is_plain() {
-        return source.held(question.handle);
+        return source.content_of(question.handle);
     }
     let (mut count, mut refused) = (0, None);
     source.each_value(question.handle, &mut |value, encoded| {
@@ -295,7 +295,7 @@ fn wanted<'s>(
     if let Some(code) = refused {
         return Ok(SetContent::Said(code));
     }
-    Ok(match (source.held(question.handle)?, count) {
+    Ok(match (source.content_of(question.handle)?, count) {
         (SetContent::Values { .. } | SetContent::NothingPublic, 0) => SetContent::NothingPublic,
         (SetContent::Values { .. } | SetContent::NothingPublic, count) => {
             SetContent::Values { count, bytes: selected }

@@ -99,7 +99,7 @@ fn folded(handle: &[u8]) -> Vec<u8> {
 }
 
 impl ContentSource for ExpectedRecords {
-    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
+    fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.find(handle) {
             Some(record) if record.public_count == 0 => SetContent::NothingPublic,
             Some(record) => SetContent::Values { count: record.public_count, bytes: &record.public },
@@ -169,7 +169,7 @@ impl LearnedAnswers {
 }
 
 impl ContentSource for LearnedAnswers {
-    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
+    fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(&folded(handle)) {
             None => SetContent::NotHere,
             Some(None) => SetContent::Unknown,
@@ -201,11 +201,11 @@ mod tests {
             .unwrap();
         let read = || ExpectedRecords::read(file.path(), || ControlFlow::Continue(()));
         let records = read().unwrap();
-        assert!(matches!(records.held(b"10.1/OPEN"), Ok(SetContent::Values { count: 1, .. })));
-        assert_eq!(records.held(b"10.1/closed"), Ok(SetContent::NothingPublic));
-        assert_eq!(records.held(b"10.1/none"), Ok(SetContent::Absent));
-        assert_eq!(records.held(b"10.2/none"), Ok(SetContent::NotHere));
-        assert_eq!(records.held(b"10.3/none"), Ok(SetContent::Absent));
+        assert!(matches!(records.content_of(b"10.1/OPEN"), Ok(SetContent::Values { count: 1, .. })));
+        assert_eq!(records.content_of(b"10.1/closed"), Ok(SetContent::NothingPublic));
+        assert_eq!(records.content_of(b"10.1/none"), Ok(SetContent::Absent));
+        assert_eq!(records.content_of(b"10.2/none"), Ok(SetContent::NotHere));
+        assert_eq!(records.content_of(b"10.3/none"), Ok(SetContent::Absent));
         let mut indexes = Vec::new();
         records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
         assert_eq!(indexes, [1, 2]);
@@ -228,10 +228,10 @@ mod tests {
         other.learn(b"10.1/c", b"noise");
         learned.add(other);
         assert_eq!(learned.counts(), (2, 1));
-        assert!(matches!(learned.held(b"10.1/a"), Ok(SetContent::Values { count: 1, .. })));
-        assert_eq!(learned.held(b"10.1/b"), Ok(SetContent::Said(ResponseCode::HANDLE_NOT_FOUND)));
-        assert_eq!(learned.held(b"10.1/c"), Ok(SetContent::Unknown));
-        assert_eq!(learned.held(b"10.1/d"), Ok(SetContent::NotHere));
+        assert!(matches!(learned.content_of(b"10.1/a"), Ok(SetContent::Values { count: 1, .. })));
+        assert_eq!(learned.content_of(b"10.1/b"), Ok(SetContent::Said(ResponseCode::HANDLE_NOT_FOUND)));
+        assert_eq!(learned.content_of(b"10.1/c"), Ok(SetContent::Unknown));
+        assert_eq!(learned.content_of(b"10.1/d"), Ok(SetContent::NotHere));
     }
 
     fn value() -> Vec<u8> {

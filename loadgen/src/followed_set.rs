@@ -103,7 +103,7 @@ impl ContentSource for SetSource {
         Ok(())
     }
 
-    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
+    fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         let name = &*looked_up(handle);
         if name.len() > HANDLE_LEN_MAX {
             return Ok(SetContent::Absent);

@@ -60,7 +60,7 @@ impl Pacing {
 
     /// What came of it; `None` when nothing was due.
     #[must_use]
-    pub fn kept(&self) -> Option<ScheduleAccuracy> {
+    pub fn accuracy(&self) -> Option<ScheduleAccuracy> {
         let used = self.due.iter().zip(&self.sent).filter(|(due, sent)| **due > 0 || **sent > 0);
         let differences: Vec<u64> = used.map(|(due, sent)| u64::from(due.abs_diff(*sent))).collect();
         let total: u64 = self.due.iter().copied().map(u64::from).sum();
@@ -96,12 +96,12 @@ mod tests {
             let sent_ms = if (300..400).contains(&ms) { 400 } else { ms };
             pacing.note(ms * MS, sent_ms * MS);
         }
-        let kept = pacing.kept().unwrap();
+        let kept = pacing.accuracy().unwrap();
         assert_eq!((kept.windows, kept.exact, kept.difference_max), (10, 8, 100));
         assert!((kept.difference_max_share - 1.0).abs() < 1e-9);
         // What was never sent is missing in the window in which it was due.
         pacing.note_unsent(950 * MS);
-        assert_eq!(pacing.kept().map(|kept| (kept.windows, kept.exact)), Some((10, 7)));
+        assert_eq!(pacing.accuracy().map(|kept| (kept.windows, kept.exact)), Some((10, 7)));
     }
 
     #[test]
@@ -109,11 +109,11 @@ mod tests {
         let mut long = Pacing::new(u64::MAX);
         assert_eq!(long.due.len(), WINDOWS_MAX);
         long.note(u64::MAX, u64::MAX);
-        assert_eq!(long.kept(), None, "beyond the last window nothing is noted");
+        assert_eq!(long.accuracy(), None, "beyond the last window nothing is noted");
         let mut other = Pacing::new(MS);
         other.note(0, 0);
         long.note(0, 150 * MS);
         long.add(&other);
-        assert_eq!(long.kept().map(|kept| (kept.windows, kept.difference_max)), Some((2, 1)));
+        assert_eq!(long.accuracy().map(|kept| (kept.windows, kept.difference_max)), Some((2, 1)));
     }
 }

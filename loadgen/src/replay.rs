@@ -163,10 +163,10 @@ pub fn replay(
     if timeout.is_zero() || timeout > RunOptions::TIMEOUT_MAX {
         return Err(Error::Option("--timeout must be above 0, up to 60s".to_owned()));
     }
-    mismatches.iter().map(|mismatch| again(mismatch, target, over_tcp, timeout)).collect()
+    mismatches.iter().map(|mismatch| send_again(mismatch, target, over_tcp, timeout)).collect()
 }
 
-fn again(
+fn send_again(
     mismatch: &Mismatch,
     target: SocketAddr,
     over_tcp: bool,

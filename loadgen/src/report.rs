@@ -389,7 +389,7 @@ impl RunReport {
             service_ns: ResponseTimes::of(&total.latency.service),
             schedule_error_ns: ResponseTimes::of(&total.latency.schedule_error),
             schedule_error_histogram: buckets(&total.latency.schedule_error),
-            pacing: total.pacing.kept(),
+            pacing: total.pacing.accuracy(),
             steps: match &options.load {
                 LoadPattern::Phases(phases) => total.steps.summary(phases),
                 _ => Vec::new(),

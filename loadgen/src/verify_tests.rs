@@ -15,7 +15,7 @@ const STALENESS_NS: i64 = 100 * MS;
 struct Fake(HashMap<&'static [u8], (u32, &'static [u8])>);
 
 impl ContentSource for Fake {
-    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
+    fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(handle) {
             Some((0, _)) => SetContent::NothingPublic,
             Some(&(count, bytes)) => SetContent::Values { count, bytes },
@@ -267,7 +267,7 @@ fn encoded(values: &[Value<'_>]) -> Vec<u8> {
 }
 
 impl ContentSource for MixedRecord {
-    fn held(&self, _: &[u8]) -> Result<SetContent<'_>, String> {
+    fn content_of(&self, _: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(SetContent::Values { count: 2, bytes: &self.0 })
     }
 

@@ -245,7 +245,7 @@ impl SilentHandles {
     }
 
     /// Why nobody says this about `handle`, if that was found out a moment ago.
-    fn why(&self, handle: Handle<'_>, about: InquiryKind, now: Instant) -> Option<RemoteFailure> {
+    fn recent_failure(&self, handle: Handle<'_>, about: InquiryKind, now: Instant) -> Option<RemoteFailure> {
         let (since, unanswered) = self.handles.get(&(handle.prefix_folded(), about))?;
         is_young(*since, now, self.rest).then(|| RemoteFailure::Rested(Box::new(unanswered.clone())))
     }
@@ -315,7 +315,7 @@ impl RemoteServices {
 
     /// What is asked on behalf of one request. Nothing is yet, and no place is taken.
     #[must_use]
-    pub const fn inquiry(&self) -> RemoteInquiry<'_> {
+    pub const fn begin_inquiry(&self) -> RemoteInquiry<'_> {
         RemoteInquiry { services: self, driver: None, questions_left: self.config.questions, ends: None }
     }
 
@@ -452,7 +452,7 @@ impl RemoteInquiry<'_> {
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(RemoteFailure::Enough)?;
         self.questions_left = left;
         let handle = Handle(handle);
-        if let Some(rested) = self.services.silent().why(handle, about, now) {
+        if let Some(rested) = self.services.silent().recent_failure(handle, about, now) {
             return Err(rested);
         }
         let driver = match &mut self.driver {
@@ -595,19 +595,23 @@ mod tests {
             (SilentHandles::new(&config), Instant::now(), Duration::from_millis(100));
         silent.note(Handle(b"20.2/who"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
         let rested = RemoteFailure::Rested(Box::new(RemoteFailure::NoVerifier));
-        assert_eq!(silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start), Some(rested));
-        assert_eq!(silent.why(Handle(b"20.2/other"), InquiryKind::Verdict, start), None);
+        assert_eq!(silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start), Some(rested));
+        assert_eq!(silent.recent_failure(Handle(b"20.2/other"), InquiryKind::Verdict, start), None);
         assert_eq!(
-            silent.why(Handle(b"20.2/who"), InquiryKind::Values, start),
+            silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Values, start),
             None,
             "its keys may be told all the same"
         );
         assert!(
             silent
-                .why(Handle(b"20.2/who"), InquiryKind::Verdict, start + rest - Duration::from_millis(1))
+                .recent_failure(
+                    Handle(b"20.2/who"),
+                    InquiryKind::Verdict,
+                    start + rest - Duration::from_millis(1)
+                )
                 .is_some()
         );
-        assert_eq!(silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start + rest), None);
+        assert_eq!(silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start + rest), None);
         for n in 0..16 {
             silent.note(
                 Handle(format!("20.2/{n}").as_bytes()),
@@ -618,7 +622,7 @@ mod tests {
         }
         assert_eq!(silent.handles.len(), 8);
         assert!(
-            silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start).is_some(),
+            silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start).is_some(),
             "what is remembered stays"
         );
         silent.note(Handle(b"20.2/other"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start + rest);
@@ -629,7 +633,11 @@ mod tests {
             assert_eq!(config.check().map_err(|error| error.to_string()), Ok(()));
             let mut silent = SilentHandles::new(&config);
             silent.note(Handle(b"20.2/who"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
-            assert_eq!(silent.why(Handle(b"20.2/who"), InquiryKind::Verdict, start), None, "{config:?}");
+            assert_eq!(
+                silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start),
+                None,
+                "{config:?}"
+            );
         }
     }
 

@@ -95,7 +95,7 @@ pub fn reload(shared: &AdminState) -> Value {
     if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
     }
-    let said = match taken(shared) {
+    let said = match apply_changes(shared) {
         Ok(SettingChanges { changed, need_restart }) => {
             tracing::info!(?changed, "configuration reloaded");
             let mut said = json!({ "ok": true, "settings_changed": changed });
@@ -119,7 +119,7 @@ pub fn reload(shared: &AdminState) -> Value {
 }
 
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
-fn taken(shared: &AdminState) -> anyhow::Result<SettingChanges> {
+fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     let settings = &shared.settings;
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;

@@ -316,7 +316,7 @@ impl Challenges {
 
     /// Whether a challenge had this number not long ago: it was answered, or has had its time.
     #[must_use]
-    pub fn had(&self, id: i32) -> bool {
+    pub fn was_retired(&self, id: i32) -> bool {
         self.gone.numbers.contains(&id)
     }
 
@@ -489,12 +489,12 @@ mod tests {
     fn numbers_are_remembered_for_a_while_and_no_more_of_them_than_may_wait() {
         let mut table = NumberedTable(Challenges::new(limits()), 0);
         let ids: Vec<i32> = (0..7).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
-        let had = |table: &NumberedTable| ids.iter().map(|&id| table.0.had(id)).collect::<Vec<_>>();
+        let had = |table: &NumberedTable| ids.iter().map(|&id| table.0.was_retired(id)).collect::<Vec<_>>();
         assert_eq!(had(&table), [true, true, true, false, false, false, false], "three made room");
         table.0.take(ids[4], 0).unwrap();
         table.0.expire(1000);
         assert_eq!(had(&table), [false, false, false, true, true, true, true], "four may wait");
-        assert!(!table.0.had(0) && !table.0.had(100));
+        assert!(!table.0.was_retired(0) && !table.0.was_retired(100));
     }
 
     #[test]

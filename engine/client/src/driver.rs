@@ -74,7 +74,7 @@ pub struct ResolvedQuestion {
 
 impl ResolvedQuestion {
     /// Of what was known, or what somebody else was told: the spelling is that of whoever asks now.
-    fn known(outcome: FlightOutcome, question: &Question) -> Self {
+    fn from_flight(outcome: FlightOutcome, question: &Question) -> Self {
         Self { outcome: outcome.map(|answer| answer.spelt(&question.handle)), events: vec![] }
     }
 
@@ -168,7 +168,7 @@ impl BlockingDriver {
         let deadline = Instant::now() + Duration::from_millis(client.limits.patience_ms);
         loop {
             if let Some(answer) = client.cache.get(question, now()) {
-                return ResolvedQuestion::known(Ok(answer), question);
+                return ResolvedQuestion::from_flight(Ok(answer), question);
             }
             let flight = match client.flights.join(question) {
                 FlightPlace::Lead(lead) => {
@@ -180,7 +180,7 @@ impl BlockingDriver {
             };
             let left = deadline.saturating_duration_since(Instant::now());
             match flight.wait(left) {
-                Some(outcome) => return ResolvedQuestion::known(outcome, question),
+                Some(outcome) => return ResolvedQuestion::from_flight(outcome, question),
                 None if left.is_zero() => return self.ask(question, options),
                 // Whoever asked has gone, and somebody has to ask instead.
                 None => {}
@@ -400,7 +400,7 @@ impl BlockingDriver {
 /// At which of them something happens within `patience`; none of it is known where the wait was interrupted.
 fn ready(ways: &[ExchangeSocket], patience: Duration) -> Option<Vec<bool>> {
     let patience = Timespec::try_from(patience).ok()?;
-    let mut sockets: Vec<PollFd<'_>> = ways.iter().map(ExchangeSocket::wanted).collect();
+    let mut sockets: Vec<PollFd<'_>> = ways.iter().map(ExchangeSocket::poll_fd).collect();
     poll(&mut sockets, Some(&patience)).ok()?;
     Some(sockets.iter().map(|socket| !socket.revents().is_empty()).collect())
 }
@@ -453,7 +453,7 @@ fn socket(address: SocketAddr, kind: socket2::Type) -> std::io::Result<socket2::
 
 impl ExchangeSocket {
     /// What is waited for.
-    fn wanted(&self) -> PollFd<'_> {
+    fn poll_fd(&self) -> PollFd<'_> {
         match &self.socket {
             Socket::Datagrams(datagrams) => PollFd::from_borrowed_fd(datagrams.as_fd(), PollFlags::IN),
             Socket::Connection { stream, is_there } => {

@@ -223,7 +223,7 @@ impl SessionPool {
         Self { sessions_max, entries: Mutex::new(vec![]) }
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<SessionEntry>> {
+    fn lock_entries(&self) -> MutexGuard<'_, Vec<SessionEntry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -248,7 +248,7 @@ impl SessionPool {
         target: &ServerTarget,
         identity: &Arc<ClientIdentity>,
     ) -> Option<Arc<OpenSession>> {
-        let known = self.known();
+        let known = self.lock_entries();
         known.iter().find(|known| known.is_of(target, identity))?.session().cloned()
     }
 
@@ -259,7 +259,7 @@ impl SessionPool {
         identity: &Arc<ClientIdentity>,
         now: ClockReading,
     ) -> Option<Arc<SetupClaim>> {
-        let mut known = self.known();
+        let mut known = self.lock_entries();
         if known.iter().any(|known| known.is_of(target, identity) && known.is_alive(now)) {
             return None;
         }
@@ -271,7 +271,7 @@ impl SessionPool {
     /// Notes that no session came about.
     pub(crate) fn refuse(&self, target: &ServerTarget, identity: &Arc<ClientIdentity>, now: ClockReading) {
         let until_ms = now.ms.saturating_add(REFUSED_MS);
-        self.put(&mut self.known(), target, identity, EntryState::Refused { until_ms }, now);
+        self.put(&mut self.lock_entries(), target, identity, EntryState::Refused { until_ms }, now);
     }
 
     /// Keeps a session in which a challenge was answered.
@@ -282,19 +282,19 @@ impl SessionPool {
         session: &Arc<OpenSession>,
         now: ClockReading,
     ) {
-        self.put(&mut self.known(), target, identity, EntryState::Kept(Arc::clone(session)), now);
+        self.put(&mut self.lock_entries(), target, identity, EntryState::Kept(Arc::clone(session)), now);
     }
 
     /// Forgets a session that the server does not know any more.
     pub(crate) fn forget(&self, session: &Arc<OpenSession>) {
-        self.known().retain(|known| !known.session().is_some_and(|known| Arc::ptr_eq(known, session)));
+        self.lock_entries().retain(|known| !known.session().is_some_and(|known| Arc::ptr_eq(known, session)));
     }
 
     /// Forgets all sessions, and gives what tells their servers so, once each: they keep them until they expire otherwise.
     /// HTTPS would take several messages to say one, so that nothing is said over it.
     pub(crate) fn end(&self, random: &mut RandomSource, now: ClockReading) -> Vec<Exchange> {
         let kept: Vec<SessionEntry> =
-            self.known().extract_if(.., |known| known.session().is_some()).collect();
+            self.lock_entries().extract_if(.., |known| known.session().is_some()).collect();
         let heard = kept.iter().filter(|known| known.target.protocol != InterfaceProtocol::HTTPS);
         heard.filter_map(|known| ending(&known.target, known.session()?, random, now)).collect()
     }
@@ -302,7 +302,7 @@ impl SessionPool {
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.known().iter().filter(|known| known.session().is_some()).count()
+        self.lock_entries().iter().filter(|known| known.session().is_some()).count()
     }
 }
 

@@ -580,7 +580,7 @@ impl StreamSlot {
     }
 
     /// What to ask about it; nothing where there is no connection.
-    pub(crate) fn wanted(&self) -> PollInterest {
+    pub(crate) fn poll_interest(&self) -> PollInterest {
         let is_there = self.socket.is_some() && self.closing != ClosePhase::Gone;
         PollInterest {
             // While the last answers are sent, nobody needs what comes.

@@ -126,9 +126,9 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
             let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
             let lookup = RecordLookup::hashed(key.as_bytes(), one.hash);
             match one.request {
-                Ok(asked) => match usual(context, asked, &found) {
+                Ok(asked) => match answer_fast(context, asked, &found) {
                     Some(usual) => sink(one.at, &InBatch::Fast(usual)),
-                    None => sink(one.at, &InBatch::Other(unusual(context, asked, &lookup, found))),
+                    None => sink(one.at, &InBatch::Other(answer_other(context, asked, &lookup, found))),
                 },
                 Err(question) => {
                     let question = &questions[question];
@@ -154,7 +154,7 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
 }
 
 #[inline]
-fn usual<'a, B>(
+fn answer_fast<'a, B>(
     context: &AnswerContext<'a, B>,
     asked: FastRequest<'a>,
     found: &Result<Option<EncodedRecord<'a>>, CorruptRecord>,
@@ -167,7 +167,7 @@ fn usual<'a, B>(
 
 /// A usual request with another answer.
 #[inline(never)]
-fn unusual<'a, B: AsRef<[u8]>>(
+fn answer_other<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     asked: FastRequest<'a>,
     lookup: &RecordLookup<'_>,

@@ -1,6 +1,6 @@
 //! What is not for a worker: requests whose answer takes a signature, depends on who asks, or is computed.
 //!
-//! A worker finds such a request by [`answer`](crate::answer()), which gives [`AnswerOutcome::SlowPathRequest`]: it is copied to
+//! A worker finds such a request by [`answer`](crate::answer()), which gives [`AnswerOutcome::Slow`]: it is copied to
 //! another thread, answered by what is here, and signed there. Nothing here waits or draws random numbers:
 //! challenges come in as arguments, and keys are checked by who calls.
 
@@ -161,7 +161,7 @@ impl<'a> SlowPathRequest<'a> {
 
     /// Why it goes the slow way.
     #[must_use]
-    pub const fn why(&self) -> SlowReason {
+    pub const fn reason(&self) -> SlowReason {
         self.reason
     }
 

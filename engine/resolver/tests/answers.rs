@@ -506,7 +506,7 @@ fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
             assert_eq!(refused_alone, is_long.then_some(RefusalReason::QueryTooLong), "without a slow path");
             let outcome = answer_message(&context(&layers, with_slow_path), envelope, bytes);
             let why = match outcome {
-                AnswerOutcome::Slow(slow) => Some(slow.why()),
+                AnswerOutcome::Slow(slow) => Some(slow.reason()),
                 _ => None,
             };
             assert_eq!(why, is_long.then_some(SlowReason::Template));

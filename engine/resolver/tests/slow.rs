@@ -173,7 +173,7 @@ fn only_what_needs_it_goes_the_slow_way() {
         let outcome = answer(&context, &asked);
         match (why, &outcome) {
             (None, AnswerOutcome::Reply(_)) => {}
-            (Some(why), AnswerOutcome::Slow(slow)) => assert_eq!(slow.why(), why, "{handle}"),
+            (Some(why), AnswerOutcome::Slow(slow)) => assert_eq!(slow.reason(), why, "{handle}"),
             _ => panic!("{handle}: {outcome:?}"),
         }
         assert!(
@@ -184,15 +184,15 @@ fn only_what_needs_it_goes_the_slow_way() {
     let unreadable = asks("10.1/unreadable", &[], FLAGS);
     assert_eq!(code(&answer(&context, &unreadable)), ResponseCode::INSUFFICIENT_PERMISSIONS);
     let site = message(Envelope::request(1), certify, &Request::GetSiteInfo(HandleBody { handle: b"/" }));
-    assert_eq!(slow(&context, &site).why(), SlowReason::Certify);
+    assert_eq!(slow(&context, &site).reason(), SlowReason::Certify);
     let answers = answers();
-    assert_eq!(slow(&context, &answers).why(), SlowReason::ChallengeAnswer);
+    assert_eq!(slow(&context, &answers).reason(), SlowReason::ChallengeAnswer);
     assert_eq!(code(&answer(&plain, &answers)), ResponseCode::SESSION_TIMEOUT);
     let session = Envelope { session_id: -5, ..Envelope::request(1) };
     let query = Query { handle: b"10.1/public", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let in_session = message(session, FLAGS, &Request::Resolution(query));
     assert_eq!(
-        slow(&context, &in_session).why(),
+        slow(&context, &in_session).reason(),
         SlowReason::Identity,
         "in a session identity always matters"
     );
@@ -436,7 +436,7 @@ fn another_server_gets_its_verdict() {
     let asked = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
     let (envelope, rest) = Envelope::split(&asked).unwrap();
     let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
-    assert_eq!(slow.why(), SlowReason::Verification);
+    assert_eq!(slow.reason(), SlowReason::Verification);
     for is_valid in [false, true] {
         let bytes = stream(&slow.verdict(&context, is_valid));
         assert_eq!(Message::decode(&bytes[Envelope::LEN..]).unwrap().body, [u8::from(is_valid)]);
@@ -498,7 +498,7 @@ fn only_what_is_not_stored_is_computed() {
     {
         let asked = asks("10.1/a@c", &[], flags);
         let slow = slow(&computing, &asked);
-        assert_eq!((slow.why(), slow.handle()), (why, &b"10.1/a@c"[..]));
+        assert_eq!((slow.reason(), slow.handle()), (why, &b"10.1/a@c"[..]));
         assert!(matches!(slow.evaluate(&computing), FirstEvaluation::Template));
         assert_eq!(slow.not_computed(&computing).response_code(), ResponseCode::HANDLE_NOT_FOUND);
     }
@@ -629,12 +629,12 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
         ),
         (answers(), SlowReason::Session),
     ] {
-        assert_eq!(slow(&context, &asked).why(), why);
+        assert_eq!(slow(&context, &asked).reason(), why);
     }
     let exchange = KeyExchange::ServerKey;
     let setup = SessionSetup { exchange, timeout_s: 0, identity: who(1, "10.1/admin") };
     let setup = message(Envelope::request(1), FLAGS, &Request::SessionSetup(setup));
-    assert_eq!(slow(&context, &setup).why(), SlowReason::SessionSetup);
+    assert_eq!(slow(&context, &setup).reason(), SlowReason::SessionSetup);
     assert_eq!(code(&answer(&without, &setup)), ResponseCode::SESSION_FAILED);
     // What is encrypted has to be decrypted first; nobody does without sessions.
     let mut hidden = asks("10.1/public", certified);

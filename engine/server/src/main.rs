@@ -250,7 +250,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
     let mut watchdog = sd_notify::watchdog_enabled()
         .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
-    heed(signals, server.shared())?;
+    handle_signals(signals, server.shared())?;
     while !server.shared().has_ended() && !server.shared().is_draining() {
         if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
@@ -269,7 +269,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
 }
 
 /// Starts the thread that does what signals say; it ends with the process.
-fn heed(mut signals: Signals, shared: &Arc<ServerState>) -> anyhow::Result<()> {
+fn handle_signals(mut signals: Signals, shared: &Arc<ServerState>) -> anyhow::Result<()> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {

@@ -287,7 +287,7 @@ impl SharedTable for SlowPath {
         let mut challenges = self.challenges();
         match challenges.take(id, self.now_ms()) {
             Some(challenge) => TakenChallenge::Waiting(challenge),
-            None if challenges.had(id) => TakenChallenge::Over,
+            None if challenges.was_retired(id) => TakenChallenge::Over,
             None => TakenChallenge::Unknown,
         }
     }

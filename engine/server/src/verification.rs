@@ -196,7 +196,7 @@ impl VerificationLedger {
     }
 }
 
-/// Verifies layers that are pending, one after the other, until the ledger is [stopped](Ledger::stop).
+/// Verifies layers that are pending, one after the other, until the ledger is [stopped](VerificationLedger::stop).
 pub(crate) fn run(live: &ServedSet) {
     stand_back();
     let ledger = &live.ledger;

@@ -266,15 +266,15 @@ fn a_base_and_what_changed_since_come_together() {
 fn a_hold_stays_until_it_is_ended() {
     let dir = tempfile::tempdir().unwrap();
     let mut publisher = SetPublisher::open(dir.path()).unwrap();
-    assert_eq!(publisher.held().unwrap(), None);
+    assert_eq!(publisher.hold_reason().unwrap(), None);
     publisher.hold("because").unwrap();
     publisher.hold("because of that").unwrap();
     drop(publisher);
     let mut publisher = SetPublisher::open(dir.path()).unwrap();
-    assert_eq!(publisher.held().unwrap().as_deref(), Some("because of that"));
+    assert_eq!(publisher.hold_reason().unwrap().as_deref(), Some("because of that"));
     publisher.resume().unwrap();
     publisher.resume().unwrap();
-    assert_eq!(publisher.held().unwrap(), None);
+    assert_eq!(publisher.hold_reason().unwrap(), None);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn kept_generations_come_back() {
     let (dir, minute) = (dir.path(), Duration::from_secs(60));
     let mut publisher = SetPublisher::open(dir).unwrap();
     publisher.keep().unwrap();
-    assert!(publisher.kept().unwrap().is_empty(), "there is nothing to keep");
+    assert!(publisher.kept_manifests().unwrap().is_empty(), "there is nothing to keep");
     let base = |url| move |file, _: &Path| builder(&[("1/a", Some(url))], true, OPTIONS).finish(file);
     publisher.publish_base(1000, base("one")).unwrap();
     publish_change(&mut publisher, 2, &[("1/a", Some("two")), ("1/b", Some("two"))]);
@@ -293,7 +293,7 @@ fn kept_generations_come_back() {
     publisher.publish_base(4000, base("four")).unwrap();
     // Long after, what is kept is still there, and the third layer, which only generation 3 had, is not.
     assert_eq!(publisher.prune(SystemTime::now() + minute, minute).unwrap().files_count, 1);
-    let kept: Vec<_> = publisher.kept().unwrap().iter().map(|set| set.generation).collect();
+    let kept: Vec<_> = publisher.kept_manifests().unwrap().iter().map(|set| set.generation).collect();
     assert_eq!(kept, [2]);
     assert!(matches!(refusal(publisher.roll_back(3, 5)), SetErrorKind::Refused(_)));
 
@@ -312,8 +312,8 @@ fn kept_generations_come_back() {
     publisher.keep().unwrap();
     fs::write(dir.join("MANIFEST-0000000001"), "torn").unwrap();
     publisher.publish_base(8000, base("eight")).unwrap();
-    assert_eq!(publisher.kept().unwrap().len(), 1);
-    let gone = publisher.kept().unwrap()[0].layers[0].file.clone();
+    assert_eq!(publisher.kept_manifests().unwrap().len(), 1);
+    let gone = publisher.kept_manifests().unwrap()[0].layers[0].file.clone();
     fs::remove_file(dir.join(gone)).unwrap();
     assert!(matches!(refusal(publisher.roll_back(5, 9000)), SetErrorKind::Io { .. }));
     assert_eq!(answers(dir), map(&[("1/A", "eight")]));
@@ -671,7 +671,7 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
             let mut publisher = SetPublisher::open(dir.path()).unwrap();
             let again = [("1/again", Some("again"))];
             publisher.publish_base(9, |file, _| builder(&again, true, OPTIONS).finish(file)).unwrap();
-            for kept in publisher.kept().unwrap() {
+            for kept in publisher.kept_manifests().unwrap() {
                 publisher.forget(kept.generation, 9).unwrap();
             }
             publisher.prune(SystemTime::now() + Duration::from_secs(9), NO_GRACE).unwrap();

@@ -140,7 +140,7 @@ impl Attack {
     }
 
     /// Sends a case when it is due, looks at its answer, and asks the plain question.
-    pub(super) fn strike(&mut self, case: &HostileCase) -> io::Result<CaseOutcome> {
+    pub(super) fn run_case(&mut self, case: &HostileCase) -> io::Result<CaseOutcome> {
         let now = Instant::now();
         thread::sleep(self.due.saturating_duration_since(now));
         // What was late is not made up for: the rate is the most that there may be.

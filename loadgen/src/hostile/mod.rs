@@ -145,12 +145,12 @@ pub fn hostile(
     let is_enough = |cases: u64| options.cases > 0 && cases >= options.cases;
     while !is_enough(course.state.cases) && !course.is_over() {
         let case = HostileCase::make(&options.probe, &mut random);
-        let outcome = attack.strike(&case).map_err(Error::Open)?;
+        let outcome = attack.run_case(&case).map_err(Error::Open)?;
         course.state.cases += 1;
         course.state.answered += u64::from(outcome.is_answered);
         report.count(case.kind, outcome.is_answered);
         if let Some(fault) = outcome.fault {
-            let finding = pursue(&mut attack, options, &mut course, case, fault).map_err(Error::Open)?;
+            let finding = follow_up(&mut attack, options, &mut course, case, fault).map_err(Error::Open)?;
             let is_dead = finding.is_dead;
             report.add(finding);
             course.state.findings = report.findings.len();
@@ -189,7 +189,7 @@ fn check(options: &HostileOptions) -> Result<(), Error> {
 }
 
 /// Waits for the server to come back, and looks for the smallest case that breaks it again, as long as there is time.
-fn pursue(
+fn follow_up(
     attack: &mut Attack,
     options: &HostileOptions,
     course: &mut HostileCourse<'_>,
@@ -204,7 +204,7 @@ fn pursue(
     }
     let breaks = |attack: &mut Attack, course: &mut HostileCourse<'_>, datagrams: &[Vec<u8>]| {
         let again = HostileCase { kind: case.kind, datagrams: datagrams.to_vec() };
-        let same = attack.strike(&again)?.fault == Some(fault);
+        let same = attack.run_case(&again)?.fault == Some(fault);
         let is_back = !same || attack.recovers(options.recovery, || course.is_stopped())?;
         Ok::<_, std::io::Error>((same, is_back))
     };

@@ -40,7 +40,7 @@ pub fn page(report: &Json) -> Result<String, String> {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>handle-loadgen: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <header>\n<p>{}</p>\n<h1>{title}</h1>\n<p>{}</p>\n</header>\n<main>\n",
-        when(report),
+        start_time(report),
         load(setting)
     );
     page.push_str(&verdict(report));
@@ -138,7 +138,7 @@ fn time_figure(report: &Json, pointer: &str) -> String {
     })
 }
 
-fn when(report: &Json) -> String {
+fn start_time(report: &Json) -> String {
     let started = report["started_unix_ms"].as_i64().unwrap_or(0);
     let date = jiff::Timestamp::from_millisecond(started).unwrap_or_default();
     format!("handle-loadgen, {}", date.strftime("%Y-%m-%d %H:%M:%S UTC"))

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>>
         let duration = Duration::from_secs_f64(seconds);
         match at.checked_sub(1).map(|at| &servers[at]) {
             None => {
-                let sign = || Ok(certified::sign(args.server_core, duration)?.got());
+                let sign = || Ok(certified::sign(args.server_core, duration)?.totals());
                 // The servers that it started are counted with it, and wait.
                 ServerTurn::of(std::process::id(), args.server_core, sign)
             }
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>>
                 // What it uses is measured around the whole turn.
                 let used = || Ok(Duration::ZERO);
                 let ask = || certified::ask(child.address, &requests, &certified::SIGNED, duration, used);
-                ServerTurn::of(child.pid(), args.server_core, || Ok(ask()?.got()))
+                ServerTurn::of(child.pid(), args.server_core, || Ok(ask()?.totals()))
                     .with_context(|| format!("{NAME}: {name}"))
             }
         }

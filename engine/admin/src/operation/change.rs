@@ -30,7 +30,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let open = Values::build(touched.iter().filter(is_open), &mut open_room);
         let mut reads_hidden = true;
         if open.len() < values.len() {
-            let deeds = ValueDifference::between(&open, &values, true).deeds;
+            let deeds = ValueDifference::compare(&open, &values, true).deeds;
             reads_hidden = self.hidden_values(&key, &self.requirement(&key, deeds))?;
         }
         let overwrites = self.request.flags.has(OpFlags::OVERWRITE);
@@ -38,7 +38,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if let Some(value) = taken {
             return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
         }
-        let difference = ValueDifference::between(&touched, &values, reads_hidden);
+        let difference = ValueDifference::compare(&touched, &values, reads_hidden);
         self.permit(&self.requirement(&key, difference.deeds))?;
         let effect = WriteEffect { changed: difference.is_any, replaced: !touched.is_empty() };
         if !difference.is_any {
@@ -179,7 +179,7 @@ pub(super) struct ValueDifference {
 impl ValueDifference {
     /// Compares two records. Without `reads_hidden`, a hidden value takes the right to modify it even if it stays the
     /// same, so that nobody finds out by guessing what it is.
-    pub(super) fn between(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
+    pub(super) fn compare(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
         let (old, new) = (by_index(before), by_index(after));
         let (mut deeds, mut is_any) = (Vec::new(), false);
         for value in old.values().filter(|value| !new.contains_key(&value.index)) {
@@ -297,10 +297,10 @@ mod tests {
         assert_eq!(merge(Values::EMPTY, after, 7, |_| true), [Value { timestamp: 7, ..plain }], "new");
         assert_eq!(merge_all(before, after, 7), [Value { timestamp: 7, ..plain }], "replaced");
         assert_eq!(merge(before, after, 7, |_| true), [plain], "the same");
-        assert!(!ValueDifference::between(&before, &after, true).is_any);
+        assert!(!ValueDifference::compare(&before, &after, true).is_any);
         let mut other = vec![];
         let other = list(Value { permissions: Permissions(0xfc), ..plain }, &mut other);
-        assert!(ValueDifference::between(&before, &other, true).is_any);
+        assert!(ValueDifference::compare(&before, &other, true).is_any);
         let private = Value { permissions: Permissions(0x0c), timestamp: 7, ..plain };
         assert_eq!(merge(before, other, 7, |_| true), [private]);
     }

@@ -40,7 +40,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
                 before
             }
         };
-        let changes = stored.is_none() || ValueDifference::between(&before, &values, true).is_any;
+        let changes = stored.is_none() || ValueDifference::compare(&before, &values, true).is_any;
         let effect = WriteEffect { changed: changes, replaced: stored.is_some() };
         let answer = OperationAnswer::Created(handle.to_vec(), effect);
         if !changes {
@@ -83,12 +83,12 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     ) -> Result<(), DecisionEnd> {
         let mut room = Vec::new();
         let open = Values::build(before.iter().filter(is_open), &mut room);
-        let mut deeds = ValueDifference::between(&open, after, true).deeds;
+        let mut deeds = ValueDifference::compare(&open, after, true).deeds;
         if deeds.is_empty() {
             deeds.push(RecordAction::ModifyValue);
         }
         let may_read = self.hidden_values(name.0, &self.overwriting(name, &deeds, create))?;
-        let deeds = ValueDifference::between(before, after, may_read).deeds;
+        let deeds = ValueDifference::compare(before, after, may_read).deeds;
         self.permit(&self.overwriting(name, &deeds, create))
     }
 

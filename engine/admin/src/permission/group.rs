@@ -61,7 +61,7 @@ impl<'a, R: StoreRecords> Entitlement<'a, R> {
                 if !fold::eq(value.kind, HS_VLIST) {
                     return None;
                 }
-                self.among(&Vlist::decode(value.data).ok()?, &mut groups)
+                self.search(&Vlist::decode(value.data).ok()?, &mut groups)
             })?;
             if named.is_some() {
                 return Ok(EntitlementOutcome::Yes);
@@ -71,7 +71,7 @@ impl<'a, R: StoreRecords> Entitlement<'a, R> {
     }
 
     /// Whether a group names the identity itself; what else it names is to be looked up.
-    fn among(&self, group: &Vlist<'_>, groups: &mut GroupValues) -> Option<()> {
+    fn search(&self, group: &Vlist<'_>, groups: &mut GroupValues) -> Option<()> {
         for entry in group.0.iter() {
             if self.is_named_by(&entry) {
                 return Some(());

@@ -270,7 +270,7 @@ pub enum OperatorDuty {
 
 impl Administrators {
     /// Whom the operator names for `office`, beside the administrators of the server.
-    fn office(&self, office: OperatorDuty) -> &[ConfiguredIdentity] {
+    fn duty_identities(&self, office: OperatorDuty) -> &[ConfiguredIdentity] {
         match office {
             OperatorDuty::Homing => &self.home_only,
             OperatorDuty::Replication => &self.replication,
@@ -290,7 +290,7 @@ impl Administrators {
         identity: Reference<'_>,
     ) -> Result<EntitlementOutcome, StoreError> {
         let mut entitlement = Entitlement::new(view, identity, self.lookups_max);
-        let all = self.server.iter().chain(self.office(office));
+        let all = self.server.iter().chain(self.duty_identities(office));
         entitlement.ask(all.map(reference))
     }
 

@@ -239,7 +239,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
                     continue;
                 }
             };
-            let done = self.obey(command);
+            let done = self.handle_command(command);
             // First the status, for whoever asks for it next.
             self.tell();
             // Who does not wait any more need not know.
@@ -321,7 +321,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         }
     }
 
-    fn obey(&mut self, command: Command) -> Result<String, PublishError> {
+    fn handle_command(&mut self, command: Command) -> Result<String, PublishError> {
         self.retry_at = None;
         match command {
             Command::Hold(why) => self.engine.hold(&why).map(|()| "held".to_owned()),

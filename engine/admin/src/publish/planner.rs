@@ -61,7 +61,7 @@ impl<S: Storage> PublisherPlan<S> {
         publisher: SetPublisher<S>,
         config: Arc<PublishConfig>,
     ) -> Result<Self, PublishError> {
-        let (held, kept) = (publisher.held()?, publisher.kept()?);
+        let (held, kept) = (publisher.hold_reason()?, publisher.kept_manifests()?);
         let mut engine = Self {
             store,
             publisher,
@@ -238,7 +238,7 @@ impl<S: Storage> PublisherPlan<S> {
     }
 
     fn forget_oldest(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
-        self.kept_manifests = self.publisher.kept()?;
+        self.kept_manifests = self.publisher.kept_manifests()?;
         let too_many = self.kept_manifests.len().saturating_sub(self.config.keep_count);
         for set in self.kept_manifests.drain(..too_many) {
             self.publisher.forget(set.generation, now_unix_ms)?;
@@ -384,7 +384,7 @@ impl<S: Storage> PublisherPlan<S> {
     /// Publishes nothing more, until [`resume`](Self::resume), also after a restart.
     pub(super) fn hold(&mut self, why: &str) -> Result<(), PublishError> {
         self.publisher.hold(why)?;
-        self.hold_reason = self.publisher.held()?;
+        self.hold_reason = self.publisher.hold_reason()?;
         Ok(())
     }
 
@@ -399,7 +399,7 @@ impl<S: Storage> PublisherPlan<S> {
     /// which. What is published now is kept.
     pub(super) fn roll_back(&mut self, to: Option<u64>, now_unix_ms: u64) -> Result<u64, PublishError> {
         self.publisher.refresh()?;
-        self.kept_manifests = self.publisher.kept()?;
+        self.kept_manifests = self.publisher.kept_manifests()?;
         let from = self.publisher.manifest().ok_or(PublishError::Refused("nothing is published"))?.clone();
         let is_other = |set: &&Manifest| to.map_or(set.layers != from.layers, |to| set.generation == to);
         let earlier = self.kept_manifests.iter().rev().find(is_other).map(|set| set.generation);

@@ -64,7 +64,7 @@ impl AdminService {
         let may_be_there = id > 0 && (is_in_session || !numbers::is_of_admin(id));
         let there = self.sessions.as_ref().filter(|_| may_be_there);
         match there.map_or(TakenChallenge::Unknown, |sessions| sessions.take_challenge(id)) {
-            TakenChallenge::Unknown if self.challenges().had(id) => TakenChallenge::Over,
+            TakenChallenge::Unknown if self.challenges().was_retired(id) => TakenChallenge::Over,
             taken => taken,
         }
     }

@@ -364,8 +364,10 @@ impl AdminService {
         let outside = IncomingMessage::outside(came.message());
         let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
-        let asked =
-            OperationRequest { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
+        let asked = OperationRequest {
+            version: to.version(),
+            ..operation_request(&original, challenge.nonce, now_unix_s)
+        };
         let origin = RequestOrigin::connection(source.ip());
         let said = match self.authenticated(came, challenge, &asked, &answer, origin) {
             Ok(ProofOutcome::Said(said)) => said,
@@ -394,9 +396,9 @@ impl AdminService {
             None => Requester::Nobody,
         };
         let nonce = handle_auth::random();
-        let asked = asked(opened, nonce, now_unix_s);
+        let asked = operation_request(opened, nonce, now_unix_s);
         let decided = self.store.snapshot().and_then(|snapshot| {
-            let mut outlook = self.outlook(RequestOrigin::connection(source.ip()));
+            let mut outlook = self.remote_context(RequestOrigin::connection(source.ip()));
             let decision = outlook.decide(&snapshot, &in_force.rules, &asked, who)?;
             self.carry_out(decision, snapshot, message, &asked, who, outlook)
         });
@@ -449,7 +451,7 @@ impl AdminService {
         let is_anyone = matches!(who, Requester::Anyone);
         self.store.change(move |transaction| {
             let opened = open(&message).map_err(|_| StoreError::Damaged("a request that was read before"))?;
-            let asked = OperationRequest { version, ..self::asked(&opened, random, now_unix_s) };
+            let asked = OperationRequest { version, ..self::operation_request(&opened, random, now_unix_s) };
             let who = match &identity {
                 Some((index, handle)) => Requester::Is(Reference { handle, index: *index }),
                 None if is_anyone => Requester::Anyone,
@@ -542,7 +544,7 @@ impl AdminService {
         };
         let (snapshot, claim, in_force) = (self.store.snapshot()?, answer.identity, self.in_force());
         let ActiveRules { rules, effort } = &*in_force;
-        let mut outlook = self.outlook(origin);
+        let mut outlook = self.remote_context(origin);
         let keys_tried = cost::keys_max(kind, answer.signed_response, &effort.pbkdf2, effort.keys_tried);
         let first = outlook.decide(&snapshot, rules, asked, Requester::Claims(claim))?;
         // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed, and here
@@ -761,7 +763,11 @@ fn wrong_key(identity: Reference<'_>) -> PreparedResponse {
     OperationRefusal { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }.into()
 }
 
-fn asked<'a>(opened: &OpenedRequest<'a>, random: [u8; 16], now_unix_s: u32) -> OperationRequest<'a> {
+fn operation_request<'a>(
+    opened: &OpenedRequest<'a>,
+    random: [u8; 16],
+    now_unix_s: u32,
+) -> OperationRequest<'a> {
     OperationRequest {
         request: opened.request,
         flags: opened.flags(),

@@ -241,8 +241,8 @@ fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Identity
 
 impl AdminService {
     /// What a request knows of other services before it has asked them: nothing.
-    pub(super) fn outlook(&self, origin: RequestOrigin) -> RemoteContext<'_> {
-        let inquiry = self.remote.as_ref().map(|remote| remote.inquiry());
+    pub(super) fn remote_context(&self, origin: RequestOrigin) -> RemoteContext<'_> {
+        let inquiry = self.remote.as_ref().map(|remote| remote.begin_inquiry());
         RemoteContext { facts: RemoteFacts::default(), inquiry, unanswered: None, origin }
     }
 }

@@ -26,7 +26,7 @@ thread_local! {
 /// Those of `work`, and [`StoreError::Broken`].
 pub(super) fn guarded<T>(file: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let broken = |what| StoreError::Broken { file: file.to_owned(), what };
-    quietly(work).unwrap_or_else(|what| Err(broken(what))).map_err(|error| match error {
+    catch_panic(work).unwrap_or_else(|what| Err(broken(what))).map_err(|error| match error {
         StoreError::Database(error) => match *error {
             redb::Error::Corrupted(what) => broken(what),
             // What is in it points to where nothing is.
@@ -59,7 +59,7 @@ where
 }
 
 /// Runs `work`; a panic becomes its words.
-pub(super) fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let show = std::panic::take_hook();

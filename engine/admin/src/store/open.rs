@@ -1,6 +1,6 @@
 //! Opening the file: what is wrong with it is told, whatever it is.
 
-use super::guard::{SHORT, quietly};
+use super::guard::{SHORT, catch_panic};
 use super::overlay::OverlayFile;
 use super::{StoreConfig, StoreError};
 use redb::backends::FileBackend;
@@ -34,7 +34,7 @@ pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
             );
         }
     });
-    told(config, || builder.open(&config.file))
+    map_open_error(config, || builder.open(&config.file))
 }
 
 /// The same, but the file is only read: what is written stays in memory.
@@ -44,7 +44,7 @@ pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
 pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
     let open = |file: &Path| written(file).or_else(|_| File::open(file));
     look_through(config, open)?;
-    told(config, || {
+    map_open_error(config, || {
         let file = FileBackend::new(open(&config.file)?)?;
         super::builder(config).create_with_backend(OverlayFile::new(file)?)
     })
@@ -63,15 +63,18 @@ fn look_through(
         return Err(StoreError::Missing(config.file.clone()));
     }
     match config.verify_at_start {
-        true => told(config, || verify(config, FileBackend::new(open(&config.file)?)?)),
+        true => map_open_error(config, || verify(config, FileBackend::new(open(&config.file)?)?)),
         false => Ok(()),
     }
 }
 
-fn told<T>(config: &StoreConfig, open: impl FnOnce() -> Result<T, DatabaseError>) -> Result<T, StoreError> {
+fn map_open_error<T>(
+    config: &StoreConfig,
+    open: impl FnOnce() -> Result<T, DatabaseError>,
+) -> Result<T, StoreError> {
     let file = &config.file;
     let broken = |what: String| StoreError::Broken { file: file.clone(), what };
-    quietly(open).map_err(broken)?.map_err(|error| match error {
+    catch_panic(open).map_err(broken)?.map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => StoreError::Locked(file.clone()),
         DatabaseError::Storage(StorageError::Corrupted(what)) => broken(what),
         DatabaseError::Storage(StorageError::Io(error)) if error.kind() == ErrorKind::InvalidData => {

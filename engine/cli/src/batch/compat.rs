@@ -41,7 +41,7 @@ impl CompatLog {
     }
 
     /// What came of an operation that is not about homing.
-    pub(super) fn came(
+    pub(super) fn add_result(
         &mut self,
         line: u64,
         operation: &BatchOperation,

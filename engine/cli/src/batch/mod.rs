@@ -257,7 +257,7 @@ fn serve(
                     return Err(error.context(format!("line {line}")));
                 }
             };
-            report.came(line, operation, &came)?;
+            report.add_result(line, operation, &came)?;
             Ok(came.verdict)
         });
         let is_over = done.as_ref().map_or(true, |verdict| stops_on_error && *verdict != Verdict::Done);
@@ -368,7 +368,7 @@ impl HandOut<'_> {
         if came.verdict != Verdict::Done && self.args.stop_on_error {
             self.stop.store(true, Ordering::Relaxed);
         }
-        self.report.came(block.line, &block.operation, came)
+        self.report.add_result(block.line, &block.operation, came)
     }
 
     /// Prefixes go to the server that the batch names; it is asked over TCP, whatever protocol stands there.

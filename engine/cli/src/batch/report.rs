@@ -111,7 +111,7 @@ impl BatchReport {
     }
 
     /// Writes down what came of an operation.
-    pub(super) fn came(
+    pub(super) fn add_result(
         &self,
         line: u64,
         operation: &BatchOperation,
@@ -124,7 +124,7 @@ impl BatchReport {
         }
         let about = operation.handle().unwrap_or_default();
         if let Some(compat) = &mut state.compat {
-            compat.came(line, operation, came)?;
+            compat.add_result(line, operation, came)?;
         }
         match came.verdict {
             Verdict::Done => state.counts.done += 1,

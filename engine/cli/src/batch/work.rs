@@ -112,7 +112,7 @@ pub(super) fn ask(
         Err(error) => return Err(error),
     };
     let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
-    let mut came = came(&answer)?;
+    let mut came = operation_result(&answer)?;
     if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
         let message = Some("is found done after the interruption".to_owned());
         return Ok(OperationResult { message, ..OperationResult::DONE });
@@ -164,12 +164,12 @@ pub(super) fn home(
 ) -> anyhow::Result<OperationResult> {
     let body = HandleBody { handle: prefix.as_bytes() };
     let request = if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) };
-    let mut came = came(&client.ask(&request, OpFlags::PLAIN_REQUEST)?)?;
+    let mut came = operation_result(&client.ask(&request, OpFlags::PLAIN_REQUEST)?)?;
     came.message = came.message.map(|message| format!("{prefix}: {message}"));
     Ok(came)
 }
 
-fn came(answer: &AdministrationAnswer) -> anyhow::Result<OperationResult> {
+fn operation_result(answer: &AdministrationAnswer) -> anyhow::Result<OperationResult> {
     let code = answer.code();
     if code == ResponseCode::SUCCESS {
         return Ok(OperationResult::DONE);

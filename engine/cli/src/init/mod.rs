@@ -151,7 +151,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     key::create(&path("handled.toml"), settings.handled().as_bytes())?;
     key::create(&path("handle-admin.toml"), settings.handle_admin().as_bytes())?;
     make_records(args, prefix, site.as_bytes(), &admin_public)?;
-    told(args, prefix);
+    print_result(args, prefix);
     Ok(ExitOutcome::Good)
 }
 
@@ -226,7 +226,7 @@ fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> 
     Ok(())
 }
 
-fn told(args: &Args, prefix: &str) {
+fn print_result(args: &Args, prefix: &str) {
     let path = |name: &str| args.directory.join(name);
     if args.json {
         let json = serde_json::json!({

@@ -12,7 +12,7 @@ pub(super) fn refuse(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if !path.is_dir() {
         return match path.extension() == Some(OsStr::new("jdb")) {
-            true => bail!("{shown} is storage of a reference server, {}", instead(path)),
+            true => bail!("{shown} is storage of a reference server, {}", suggest_command(path)),
             false => Ok(()),
         };
     }
@@ -23,13 +23,13 @@ pub(super) fn refuse(path: &Path) -> anyhow::Result<()> {
     }
     let mut entries = path.read_dir()?.filter_map(Result::ok);
     if entries.any(|entry| Path::new(&entry.file_name()).extension() == Some(OsStr::new("jdb"))) {
-        bail!("{shown} is storage of a reference server, {}", instead(&path.join("00000000.jdb")));
+        bail!("{shown} is storage of a reference server, {}", suggest_command(&path.join("00000000.jdb")));
     }
     bail!("{shown} is a directory: name the files in it")
 }
 
 /// What to do with the storage that `file` belongs to.
-fn instead(file: &Path) -> String {
+fn suggest_command(file: &Path) -> String {
     let is_old = ["handles.jdb", "nas.jdb"].iter().any(|name| file.file_name() == Some(OsStr::new(name)));
     let directory = match (is_old, file.parent().and_then(Path::parent)) {
         // In `bdbje` below the server's directory; without a path, nobody knows where that is.

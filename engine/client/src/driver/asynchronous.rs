@@ -54,7 +54,7 @@ impl AsyncDriver {
         let deadline = Instant::now() + Duration::from_millis(self.client.limits.patience_ms);
         loop {
             if let Some(answer) = self.client.cache.get(question, now()) {
-                return ResolvedQuestion::known(Ok(answer), question);
+                return ResolvedQuestion::from_flight(Ok(answer), question);
             }
             let flight = match self.client.flights.join(question) {
                 FlightPlace::Lead(lead) => {
@@ -65,7 +65,7 @@ impl AsyncDriver {
                 FlightPlace::Follow(flight) => flight,
             };
             match timeout_at(deadline, poll_fn(|context| flight.poll(context))).await {
-                Ok(Some(outcome)) => return ResolvedQuestion::known(outcome, question),
+                Ok(Some(outcome)) => return ResolvedQuestion::from_flight(outcome, question),
                 // Whoever asked has gone, and somebody has to ask instead.
                 Ok(None) => {}
                 Err(_) => return self.ask(question, options).await,

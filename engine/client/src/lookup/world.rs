@@ -497,7 +497,7 @@ impl World {
         }
         let looked_up = fold::folded(&Handle(query.handle).looked_up());
         let Some(values) = service.records.get(&looked_up) else {
-            return service.elsewhere(&looked_up);
+            return service.remote_answer(&looked_up);
         };
         let asked = Question {
             indexes: query.indexes.iter().collect(),
@@ -522,7 +522,7 @@ impl World {
 
 impl WorldService {
     /// What is said of a handle that is not here.
-    fn elsewhere(&self, handle: &[u8]) -> (ResponseCode, Vec<ValueBuf>) {
+    fn remote_answer(&self, handle: &[u8]) -> (ResponseCode, Vec<ValueBuf>) {
         let delegates = |value: &&ValueBuf| {
             [kind::HS_SITE_PREFIX, kind::HS_NA_DELEGATE, kind::HS_SERV_PREFIX].contains(&value.view().kind)
         };

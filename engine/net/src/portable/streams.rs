@@ -89,7 +89,7 @@ impl PortableStreams {
     fn watch(&mut self, at: u32) -> io::Result<()> {
         let slot = self.connections.at_mut(at);
         let Some(socket) = &slot.socket else { return Ok(()) };
-        let wanted = slot.wanted();
+        let wanted = slot.poll_interest();
         let (mut watched, mut flags) = (REGISTERED, epoll::EventFlags::empty());
         if wanted.input {
             watched |= INPUT;

@@ -175,7 +175,7 @@ impl UringStreams {
     fn watch(&mut self, ring: &mut Ring, at: u32) -> bool {
         let slot = self.connections.at_mut(at);
         let Some(socket) = &slot.socket else { return true };
-        let (fd, wanted, watched) = (Fd(socket.as_raw_fd()), slot.wanted(), slot.watched);
+        let (fd, wanted, watched) = (Fd(socket.as_raw_fd()), slot.poll_interest(), slot.watched);
         let place = STREAM | u64::from(at);
         let input = if wanted.input && watched & (RECEIVING | CANCELLING) == 0 {
             let request = opcode::RecvMulti::new(fd, GROUP).build();

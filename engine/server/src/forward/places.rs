@@ -63,7 +63,7 @@ impl ForwardPlaces {
     /// When there is none.
     pub(crate) fn enter(&self, ip: IpAddr, is_datagram: bool) -> Result<ForwardPlace, NoPlace> {
         let (source, network) = (masked(ip, 32, 64), masked(ip, 24, 48));
-        let mut taken = self.taken();
+        let mut taken = self.lock_taken();
         if taken.all >= self.all_max || is_datagram && taken.datagrams >= self.datagrams_max {
             return Err(NoPlace::Full);
         }
@@ -82,7 +82,7 @@ impl ForwardPlaces {
 
     /// Notes that the request of `place` has become a listing; false when there are as many as may be.
     pub(crate) fn begin_listing(&self, place: &mut ForwardPlace) -> bool {
-        let mut taken = self.taken();
+        let mut taken = self.lock_taken();
         if place.is_listing {
             return true;
         }
@@ -93,7 +93,7 @@ impl ForwardPlaces {
 
     /// Gives a place back.
     pub(crate) fn leave(&self, place: ForwardPlace) {
-        let mut taken = self.taken();
+        let mut taken = self.lock_taken();
         let taken = &mut *taken;
         taken.all -= 1;
         taken.datagrams -= usize::from(place.is_datagram);
@@ -110,11 +110,11 @@ impl ForwardPlaces {
 
     /// How many places are taken, and how many of these by listings.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let taken = self.taken();
+        let taken = self.lock_taken();
         (taken.all, taken.listings)
     }
 
-    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
+    fn lock_taken(&self) -> MutexGuard<'_, TakenPlaces> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -192,7 +192,7 @@ mod tests {
         assert!(places.begin_listing(&mut second));
         places.leave(second);
         assert_eq!(places.counts(), (0, 0));
-        assert!(places.taken().of_source.is_empty() && places.taken().of_network.is_empty());
+        assert!(places.lock_taken().of_source.is_empty() && places.lock_taken().of_network.is_empty());
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl SlowShard {
         self.under_way -= 1;
     }
 
-    /// Keeps a job that [has more](Job::has_more) until what was sent of it has been read.
+    /// Keeps a job that [has more](SlowJob::has_more) until what was sent of it has been read.
     pub(crate) fn keep_listing(&mut self, mut job: Box<SlowJob>) {
         job.is_continued = true;
         self.listings.push(job);

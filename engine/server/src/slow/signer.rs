@@ -78,13 +78,13 @@ impl AnswerSigner {
                 .chain_update(covered)
                 .finalize()
                 .into();
-            let known = self.kept().get(&name);
+            let known = self.lock_credentials().get(&name);
             match known {
                 Some(credential) => (Signature::Kept, credential),
                 None => {
                     // Not under the lock: another thread may sign the same meanwhile, and nothing is wrong.
                     let credential = sign_message(&envelope, 0, covered, &self.key)?;
-                    self.kept().put(name, credential.clone());
+                    self.lock_credentials().put(name, credential.clone());
                     (Signature::Made, credential)
                 }
             }
@@ -95,7 +95,7 @@ impl AnswerSigner {
         Ok(from)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, CredentialCache> {
+    fn lock_credentials(&self) -> std::sync::MutexGuard<'_, CredentialCache> {
         self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -254,7 +254,7 @@ impl JobContext<'_> {
         slow: &SlowPathRequest<'a>,
         held: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
-        match slow.why() {
+        match slow.reason() {
             SlowReason::Certify | SlowReason::Identity | SlowReason::Template => match slow.evaluate(context)
             {
                 FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
@@ -446,7 +446,7 @@ impl JobContext<'_> {
             if self.session.is_some() || id > 0 && is_of_admin(id) {
                 self.forward_answer();
             }
-            let is_known = id <= 0 || self.session.is_some() || self.path.challenges().had(id);
+            let is_known = id <= 0 || self.session.is_some() || self.path.challenges().was_retired(id);
             return slow.refuse(
                 context,
                 if is_known { RefusalReason::NoChallenge } else { RefusalReason::UnknownSession },

@@ -36,7 +36,7 @@ impl<S: Storage> SetPublisher<S> {
     pub fn keep(&mut self) -> Result<(), SetError> {
         self.refresh()?;
         let Some(manifest) = self.manifest().cloned() else { return Ok(()) };
-        if self.kept()?.contains(&manifest) {
+        if self.kept_manifests()?.contains(&manifest) {
             return Ok(());
         }
         self.stager.replace(&name_of(manifest.generation), &manifest.encode())
@@ -46,7 +46,7 @@ impl<S: Storage> SetPublisher<S> {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn kept(&self) -> Result<Vec<Manifest>, SetError> {
+    pub fn kept_manifests(&self) -> Result<Vec<Manifest>, SetError> {
         let storage = &*self.stager.storage;
         let files = storage.list().map_err(|error| SetError::io(storage.dir(), "list it", error))?;
         let mut kept = Vec::new();
@@ -94,7 +94,7 @@ impl<S: Storage> SetPublisher<S> {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn held(&self) -> Result<Option<String>, SetError> {
+    pub fn hold_reason(&self) -> Result<Option<String>, SetError> {
         let storage = &*self.stager.storage;
         match storage.read(HELD, HELD_LEN_MAX) {
             Ok(text) => Ok(Some(String::from_utf8_lossy(&text).trim_end().into())),
@@ -126,7 +126,7 @@ impl<S: Storage> SetPublisher<S> {
     }
 
     fn find_kept(&self, generation: u64) -> Result<Manifest, SetError> {
-        let kept = self.kept()?.into_iter().find(|manifest| manifest.generation == generation);
+        let kept = self.kept_manifests()?.into_iter().find(|manifest| manifest.generation == generation);
         let refused = SetErrorKind::Refused("this generation is not kept");
         kept.ok_or_else(|| SetError::new(self.stager.path(&name_of(generation)), refused))
     }

@@ -345,7 +345,7 @@ impl<S: Storage> SetPublisher<S> {
 
     /// What the published set and those that are kept name.
     fn named(&self) -> Result<FilesInUse, SetError> {
-        let kept = self.kept()?;
+        let kept = self.kept_manifests()?;
         let sets = kept.iter().chain(self.manifest());
         let layers = sets.flat_map(|set| set.layers.iter().map(|layer| layer.file.clone())).collect();
         Ok(FilesInUse { layers, generations: kept.iter().map(|set| set.generation).collect() })

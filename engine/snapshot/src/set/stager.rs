@@ -102,7 +102,7 @@ fn lock(names: &PendingNames) -> MutexGuard<'_, BTreeSet<String>> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes new layers, which a [`Publisher`](super::publisher::Publisher) then takes.
+/// Writes new layers, which a [`SetPublisher`](super::publisher::SetPublisher) then takes.
 pub struct Stager<S: Storage> {
     pub(super) storage: Arc<S>,
     pending: PendingNames,
