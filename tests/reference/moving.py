@@ -1,6 +1,7 @@
 """From a server of the reference to ours and back: adopting its directory, its records, and a switch that clients hardly see."""
 
 import json
+import re
 import threading
 import time
 
@@ -140,15 +141,20 @@ def rehearsing(checks, old, new, export):
     new.query_port, new.admin_port = free_port(), free_port()
     new.start(handled=["--listen", f"127.0.0.1:{new.query_port}"], handle_admin=["--listen", f"127.0.0.1:{new.admin_port}"])
     records = lines_of(export, new.directory / "records.jsonl")
-    for what, where in (("old", old.queries), ("new", new.queries)):
+    # Over TCP, which handle-admin answers where both share a port.
+    ours = new.administration if new.layout == "one-port" else new.queries
+    for what, where in (("old", old.queries), ("new", ours)):
         done = run([binaries() / "handle-loadgen", "run", "--target", where, "--transport", "tcp", "--handles", records,
                     "--records", records, "--pattern", "sequential", "--rate", "100", "--duration", "2s", "--timeout", "5s"], timeout=90)
-        checks.that(f"every record compared at the {what} server", done.code == 0, done.brief())
+        # On a loaded machine requests are late, which makes the run invalid as a measurement only.
+        is_right = done.code == 0 or re.search(r"verified +200 right, 0 wrong, 0 undecided", done.out)
+        checks.that(f"every record compared at the {what} server", is_right, done.brief())
     wrong = new.directory / "wrong.jsonl"
     wrong.write_text(records.read_text().replace("https://example.org/0", "https://example.org/other"))
-    done = run([binaries() / "handle-loadgen", "run", "--target", new.queries, "--handles", wrong, "--records", wrong,
-                "--pattern", "sequential", "--rate", "100", "--duration", "2s", "--timeout", "5s"], timeout=90)
-    checks.that("and a record that differs is found", done.code != 0, done.brief())
+    done = run([binaries() / "handle-loadgen", "run", "--target", ours, "--transport", "tcp", "--handles", wrong,
+                "--records", wrong, "--pattern", "sequential", "--rate", "100", "--duration", "2s", "--timeout", "5s"], timeout=90)
+    is_found = done.code != 0 and re.search(r"verified.* [1-9][0-9]* wrong", done.out)
+    checks.that("and a record that differs is found", is_found, done.brief())
     new.stop()
     new.query_port, new.admin_port = real
 
