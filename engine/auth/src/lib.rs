@@ -1,19 +1,66 @@
-//! Keys, signatures, MACs and challenges of the Handle System as deployed. Nothing is sent,
-//! nothing waits, and what is random or depends on time comes in as an argument; only [`mod@file`] touches files.
+//! Keys, signatures, MACs and challenges of the Handle System as deployed.
+//!
+//! The functions of this crate send nothing and never wait. Randomness and time are arguments where
+//! the result depends on them, and only [`mod@file`] opens files.
 //!
 //! - [`key`]: private keys that sign and public keys that verify, RSA and DSA.
-//! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
-//! - [`challenge`]: answers to challenges, made and verified.
-//! - [`challenges`], [`challenge_proof`]: challenges that wait for an answer, and whether one was made with a key.
-//! - [`source`], [`cost`], [`fair`]: where requests come from, what they cost, and whose turn it is.
+//! - [`message`]: the credential of a message, a signature or a MAC, by protocol version.
+//! - [`challenge`]: making and verifying answers to challenges.
+//! - [`challenges`], [`challenge_proof`]: the table of open challenges, and whether an answer was
+//!   made with a given key.
+//! - [`source`], [`cost`], [`fair`]: the source of a request, what it costs, and which request is
+//!   next.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - [`generate`]: new keys.
-//! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
-//! - [`digest`]: digests and MACs by their codes, compared in constant time; [`value_digest`]: those under signatures of
-//!   values, by name.
+//! - [`keyfile`], [`pem`], [`mod@file`]: keys on disk, encrypted or not, and files that only their
+//!   owner may read.
+//! - [`digest`]: digests and MACs by their codes, compared in constant time. [`value_digest`]:
+//!   digests under signatures of values, by name.
 //!
-//! RSA, HMAC and digests are ring's, or AWS-LC's with the feature `aws-lc`. Private keys are cleared in
-//! memory as far as the libraries below do it; none is ever shown by `Debug`.
+//! RSA, HMAC and digests come from ring, or from AWS-LC with the feature `aws-lc`. Private keys are
+//! cleared from memory as far as these libraries do so, and `Debug` never shows one.
+//!
+//! ```
+//! use handle_auth::challenge::{answer_with_secret, verify_secret};
+//! use handle_auth::{Pbkdf2Limits, random};
+//! use handle_proto::Version;
+//! use handle_proto::wire::auth::SecretAnswer;
+//!
+//! let (version, secret) = (Version::CURRENT, b"open sesame");
+//!
+//! // The server sends a nonce. The proof covers the nonce and the digest of the request.
+//! let (nonce, request_digest) = (random::<16>(), [7; 32]);
+//! let covered = [&nonce[..], &request_digest[..]];
+//!
+//! // The client proves that it has the secret, and the server verifies the proof.
+//! let answer = answer_with_secret(version, version, &covered, secret, &random());
+//! let answer = SecretAnswer::decode(&answer)?;
+//! let limits = Pbkdf2Limits::default();
+//! assert!(verify_secret(version, &covered, &answer, secret, &limits).is_ok());
+//! assert!(verify_secret(version, &covered, &answer, b"guess", &limits).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Design
+//!
+//! - **SHA-1 signatures are computed in `rsa.rs`.** Neither ring nor AWS-LC signs SHA-1 any more,
+//!   and peers below version 2.7 understand nothing else. The computation uses constant-time
+//!   numbers, and a signature is verified before it is returned. Everything else about RSA is the
+//!   library's.
+//! - **ring is the default** because it needs only a C compiler and seconds to build. AWS-LC has
+//!   the same interface and the same tests; the bench `signing` shows which one is faster on a
+//!   machine. With both features enabled, AWS-LC is used.
+//! - **PBKDF2 is RustCrypto's.** With SHA-1, ring takes three times as long, and the sender chooses
+//!   the number of rounds. For the same reason rounds are bounded, and derived keys have at least
+//!   128 bits.
+//! - **RSA keys are made from the primes of crypto-primes**, because ring makes none. A new key
+//!   signs and verifies once before it is returned.
+//! - **DSA keys with more than 160 bits of q sign with SHA-256** in every version. The table of
+//!   versions asks for SHA-1, which deployed software refuses to make; it verifies the digest that
+//!   is named.
+//! - **Turns are counted in work.** One ledger of units (a unit is one round of PBKDF2), by network
+//!   and transport, decays with a half-life of 4 s. Among waiting requests, that of the least
+//!   served source is next ([`fair`], [`cost`]).
 #![forbid(unsafe_code)]
 
 pub mod agreement;

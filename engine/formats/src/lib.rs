@@ -1,12 +1,37 @@
-//! Files that operators of handle servers have: batch files, and what other servers export.
+//! Files of handle server operators: batch files, and exports of other servers.
 //!
 //! - [`batch`]: operations as text, one after the other.
 //! - [`dct`]: settings of deployed servers and clients.
-//! - [`export`]: the JSON that a reference server's tools write, all records in one object.
+//! - [`export`]: the JSON export of a reference server's tools, with all records in one object.
 //! - [`dump`]: the tables of a reference server that keeps its records in MySQL or PostgreSQL.
 //!
-//! Everything is read piece by piece in bounded memory, says on which line it went wrong, and goes on behind that
-//! where it can. No file is opened here, and nothing is sent.
+//! Every reader works piece by piece in bounded memory, reports the line of an error, and continues
+//! after it where that is possible. This crate opens no files and sends nothing.
+//!
+//! ```
+//! use handle_formats::batch::{BatchOperation, BatchReader};
+//!
+//! let file = "\
+//! CREATE 10.1045/new
+//! 1 URL 86400 1110 UTF8 https://example.org/
+//!
+//! DELETE 10.1045/old
+//! ";
+//! let mut blocks = BatchReader::new(file.as_bytes());
+//!
+//! let created = blocks.next().expect("a block")?.expect("a valid block");
+//! let BatchOperation::Create(handle, values) = &created.operation else { panic!("it creates") };
+//! assert_eq!((handle.as_str(), values.len()), ("10.1045/new", 1));
+//!
+//! let deleted = blocks.next().expect("a block")?.expect("a valid block");
+//! assert_eq!((deleted.line, deleted.operation.handle()), (4, Some("10.1045/old")));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! # Design
+//!
+//! - **Dumps whose rows of one handle stand apart are refused.** Putting them together would take a
+//!   second sort. Both database tools write them together, and otherwise the database sorts better.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -1,17 +1,40 @@
-//! What a handle, a value and a message are.
+//! Names, values and messages of the Handle System, as views over bytes.
 //!
-//! Views over bytes for the Handle System protocol as deployed (versions 2.1 to 2.11): RFC 3650-3652
-//! with the differences that deployed servers show. No I/O, no clock, no unsafe code.
+//! This crate implements the protocol as deployed (versions 2.1 to 2.11): RFC 3650 to 3652, with
+//! the differences that deployed servers show. It has no I/O, no clock and no unsafe code, and it
+//! is `no_std`.
 //!
 //! - [`name`]: handles, their parts, folding, and which server of a site is responsible.
-//! - [`value`] and [`data`]: handle values and the predefined types inside them.
+//! - [`value`] and [`data`]: handle values, and the predefined types inside them.
 //! - [`wire`]: messages, from the envelope to every body.
 //! - [`code`]: operation codes, response codes and flags, as open newtypes.
-//! - [`printable`]: text from elsewhere, made safe to show.
+//! - [`printable`]: text from other parties, escaped so that it is safe to print.
 //! - `json`: records and sites as JSON, in both directions (feature `json`).
 //!
-//! Decoding borrows: a view holds slices of the caller's bytes. A view exists only once every length
-//! in it has been checked, so its getters cannot fail. What we do not know we keep.
+//! Decoding borrows: a view holds slices of the caller's bytes. A view exists only once every
+//! length in it has been checked, so its getters cannot fail. Unknown codes and types are kept as
+//! they are; the caller decides what to do with them.
+//!
+//! ```
+//! use handle_proto::wire::list::{Indexes, Strings};
+//! use handle_proto::wire::query::Query;
+//! use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request};
+//! use handle_proto::{Handle, OpCode, OpFlags};
+//!
+//! // Encode a request for all public values of one handle.
+//! let handle = b"10.1045/july95-arms";
+//! let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+//! let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 1_700_000_000);
+//! let request = Request::Resolution(query);
+//! let datagram = MessageBuf::request(&Envelope::request(4711), &header, &request).unsigned()?;
+//!
+//! // Decode it as a server does. Nothing is copied.
+//! let (envelope, rest) = Envelope::split(&datagram)?;
+//! let message = Message::decode(rest)?;
+//! assert_eq!(message.decode_body(envelope.version)?, Body::Request(request));
+//! assert_eq!(Handle(query.handle).naming_authority(), b"10.1045");
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,0 +1,75 @@
+# The parts of `.ci/run`, each a command that can be run alone (https://just.systems).
+# `.ci/run` is the whole check and needs no `just`.
+
+# The sanitizers of the fuzz targets need the triple of this machine.
+triple := `rustc -vV | sed -n 's/^host: //p'`
+
+# Lists the recipes.
+default:
+    @just --list
+
+# The whole check, as CI runs it.
+check:
+    bash .ci/run
+
+# Formats the tree.
+fmt:
+    cargo fmt --all
+
+# Fails if the tree is not formatted.
+fmt-check:
+    cargo fmt --all --check
+
+# Downloads all locked packages. `deny` needs them.
+fetch:
+    cargo fetch --locked
+
+# Lints everything, with warnings denied.
+clippy:
+    cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+
+# Lints the crates that also build without std.
+clippy-no-std:
+    cargo clippy --locked -p handle-proto -p handle-snapshot -p handle-resolver --no-default-features -- -D warnings
+
+# Builds the documentation, with warnings denied.
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --quiet
+
+# Checks sources, licences and bans of dependencies. Needs cargo-deny.
+deny: fetch
+    cargo deny --offline check --hide-inclusion-graph bans licenses sources
+
+# Checks dependencies for advisories. Needs cargo-deny and the network.
+advisories:
+    cargo deny check advisories
+
+# Builds all fuzz targets and runs each for some seconds. Needs cargo-fuzz.
+fuzz seconds="5" seed="1":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    just fuzz-build
+    for target in $(cargo fuzz list); do
+        just fuzz-one "$target" {{ seconds }} {{ seed }}
+    done
+
+# Builds all fuzz targets, with a stable compiler and without LTO.
+fuzz-build:
+    RUSTC_BOOTSTRAP=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo fuzz build --target {{ triple }}
+
+# Runs one fuzz target for some seconds. New inputs go to target/fuzz-found.
+fuzz-one target seconds="60" seed="1":
+    mkdir -p target/fuzz-found/{{ target }}
+    RUSTC_BOOTSTRAP=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo fuzz run --target {{ triple }} {{ target }} target/fuzz-found/{{ target }} fuzz/corpus/{{ target }} -- -seed={{ seed }} -max_total_time={{ seconds }} -dict=fuzz/dictionaries/handle.dict -print_final_stats=0 -verbosity=0
+
+# Runs every bench once, over tiny sets and unoptimised.
+bench-smoke:
+    cargo test --locked -p handle-benches --benches
+
+# Runs the tests of signatures with AWS-LC.
+test-aws-lc:
+    cargo test --locked -p handle-auth -p handle-tests --features handle-auth/aws-lc --lib --test vectors_credentials
+
+# Runs all tests; with an argument, those whose name contains it.
+test *filter:
+    cargo test --workspace --locked {{ filter }}
