@@ -1,15 +1,17 @@
 //! Request bytes in, reply parts out: answers handle requests from a published set of records.
 //!
-//! A pure function. No I/O, no clock, no allocation: time comes in as an argument, the parts of a
-//! reply borrow from the request and from the snapshot, and only what had to be computed is copied.
+//! The resolver is a pure function. It has no I/O, no clock and no allocation: time comes in as an
+//! argument, the parts of a reply borrow from the request and from the snapshot, and only computed
+//! parts are copied.
 //!
-//! - [`answer()`]: one request; the definition.
-//! - [`batch`]: the same for many requests, in stages that hide the latency of memory.
-//! - [`reply`]: what comes out, and how it is written as datagrams.
-//! - [`slow`]: what is left for another thread: signatures, challenges and their answers.
-//! - [`authority`]: who is entitled by an administrator's value, directly or through groups.
+//! - [`answer()`]: answers one request; the definition.
+//! - [`batch`]: answers many requests, in stages that hide the latency of memory.
+//! - [`reply`]: the parts of a reply, and how they are written as datagrams.
+//! - [`slow`]: requests for the slow path: signatures, challenges and their answers.
+//! - [`authority`]: checks administrators, named directly or through groups.
 //!
-//! What a server without recursion answers: RFC 3652 section 3.2 and `docs/conformance.md`.
+//! The answers are those of a server without recursion: RFC 3652 section 3.2 and
+//! `docs/conformance.md`.
 #![no_std]
 #![forbid(unsafe_code)]
 
