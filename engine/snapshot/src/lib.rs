@@ -1,14 +1,15 @@
 //! Immutable files of handle records: build, publish, map, look up.
 //!
-//! - [`format`]: the layout of a layer file, and the only place that knows an offset.
-//! - [`reader`]: one layer over borrowed bytes; [`record`]: what it finds; [`homed`]: the prefixes it
-//!   answers for; [`records`]: several layers as one, newest first.
-//! - `builder`, `set`, `verify`, `map` (feature `std`): records in, a published directory out, and back.
+//! - [`format`]: the layout of a layer file, and the only module that knows offsets.
+//! - [`reader`]: one layer over borrowed bytes; [`record`]: a record of it; [`homed`]: its homed
+//!   prefixes; [`records`]: several layers as one, newest first.
+//! - `builder`, `set`, `verify`, `map` (feature `std`): build a layer, publish a set, check it and
+//!   load it.
 //!
-//! The first group needs neither an allocator nor an operating system, and never panics: on bytes that
-//! were damaged or made up, a lookup is an error or a miss.
+//! The first two groups need neither an allocator nor an operating system, and never panic: on
+//! damaged or forged bytes, a lookup returns an error or finds nothing.
 //!
-//! The layout is documented in `docs/snapshot-format.md`.
+//! `docs/snapshot-format.md` documents the layout.
 #![no_std]
 
 #[cfg(any(feature = "std", test))]
