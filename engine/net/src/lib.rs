@@ -1,17 +1,20 @@
-//! Batches of UDP datagrams in and out, on one thread, through one socket; and TCP connections beside them.
+//! Batches of UDP datagrams in and out, on one thread, through one socket, and TCP connections
+//! beside them.
 //!
-//! - A [`Datapath`] hands over all that is ready as one [`Inbox`], and sends one [`Outbox`] at a time.
-//!   Nothing is allocated for a datagram, and a received one is not copied after the kernel wrote it.
-//! - Where the kernel can, datagrams of one peer come and go in trains, which cost it little more than one
-//!   datagram does: `UDP_GRO` and `UDP_SEGMENT`.
-//! - There are two, with one contract and one test suite: `io_uring` (Linux 6.1 and later) and
-//!   `recvmmsg`/`sendmmsg`. [`open`] probes, picks one and says why.
-//! - A socket on a wildcard address answers from the address that was asked: the [`Peer`] of a received
-//!   datagram remembers it.
-//! - Connections are served on the same thread, from the same wait, where [`SocketOptions::streams`] asks for them.
-//! - What does not fit is refused to the caller; what the kernel refuses or loses is counted.
+//! - A [`Datapath`] returns everything that is ready as one [`Inbox`], and sends one [`Outbox`] at
+//!   a time. Nothing is allocated for a datagram, and a received datagram is not copied after the
+//!   kernel wrote it.
+//! - Where the kernel supports it, datagrams of one peer are received and sent in trains (`UDP_GRO`
+//!   and `UDP_SEGMENT`), which cost the kernel little more than one datagram.
+//! - There are two datapaths with one contract and one test suite: `io_uring` (Linux 6.1 and later)
+//!   and `recvmmsg`/`sendmmsg`. [`open`] probes, chooses one and reports the reason.
+//! - A socket on a wildcard address answers from the address that the request was sent to: the
+//!   [`Peer`] of a received datagram has it.
+//! - Connections are served on the same thread, from the same wait, if [`SocketOptions::streams`]
+//!   enables them.
+//! - The caller gets an error for what does not fit; what the kernel refuses or loses is counted.
 //!
-//! What the bytes mean is the caller's business.
+//! The crate does not interpret the bytes.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
