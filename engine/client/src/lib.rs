@@ -1,21 +1,22 @@
-//! Finds the service that is responsible for a handle, and asks it. RFC 3650 section 4, RFC 3651 section 5.1.
+//! Finds the service that is responsible for a handle, and asks it. RFC 3650 section 4, RFC 3651
+//! section 5.1.
 //!
-//! State machines first, sockets last: [`lookup::Lookup`] holds no socket, no clock and no source of randomness.
-//! Who drives it says what time it is, moves the bytes it wants moved, and tells it what came of them;
-//! [`driver`] does so with blocking sockets, or with those of tokio (feature `tokio`).
+//! The state machines have no I/O: [`lookup::Lookup`] holds no socket, no clock and no source of
+//! randomness. Its driver passes the time, moves the bytes, and reports events; [`driver`] has one
+//! with blocking sockets, and one with those of tokio (feature `tokio`).
 //!
 //! - [`mod@reference`]: the forms in which people write handles.
-//! - [`bootstrap`]: the global service, and services that are known beforehand.
-//! - [`service`], [`plan`], [`times`]: which sites a record names; which server of which site is asked first.
-//! - [`exchange`]: one request to one server: retries, fragments, and whether the answer may be believed.
-//! - [`lookup`]: one question, from the global service down; [`trace`] says what it did; [`namespace`]: what else is known
-//!   of its prefix.
-//! - [`cache`], [`flight`]: answers by their time to live; one request for many askers.
-//! - [`session`]: what proves who asks from the second request on.
-//! - [`administration`]: who asks, what proves it, and operations of administrators on one server.
-//! - [`allowances`]: what is done for servers without sessions and old servers where it is allowed by name.
-//! - [`signature`]: values that are signed, up to the keys one trusts; [`mod@refresh`]: the global service anew, when
-//!   all of it is signed so.
+//! - [`bootstrap`]: the global service, and configured services.
+//! - [`service`], [`plan`], [`times`]: the sites in a record; the order in which servers are asked.
+//! - [`exchange`]: one request to one server: retries, fragments, and checks of the answer.
+//! - [`lookup`]: one question, from the global service down; [`trace`]: its steps; [`namespace`]:
+//!   the namespaces of its prefix.
+//! - [`cache`], [`flight`]: answers by their time to live; one lookup for many callers.
+//! - [`session`]: authentication from the second request on.
+//! - [`administration`]: identities, and operations of administrators on one server.
+//! - [`allowances`]: concessions to old servers and to servers without sessions.
+//! - [`signature`]: signed values, up to trusted keys; [`mod@refresh`]: renewal of the global
+//!   service from signed records.
 #![forbid(unsafe_code)]
 
 pub mod administration;
@@ -55,11 +56,11 @@ pub use question::Question;
 /// The caller's clock, read once for each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClockReading {
-    /// Milliseconds of a clock that never goes back, from any beginning.
+    /// Milliseconds of a monotonic clock with an arbitrary origin.
     pub ms: u64,
     /// Unix time in seconds.
     pub unix_s: u32,
 }
 
-/// Random numbers of the caller: request ids from it must be hard to guess.
+/// A source of random numbers. Request ids are made from it, so it must be unpredictable.
 pub type RandomSource = Box<dyn FnMut() -> u32 + Send>;
