@@ -31,7 +31,7 @@ fn exit_codes_say_what_went_wrong() {
         (&["--handles", names, "--rate", "0"][..], 2, "must be above 0"),
         (&["--handles", names, "--max", "--window", "0"][..], 2, "--window must be 1 to"),
         (&["--handles", "/nonexistent", "--max"][..], 3, "cannot read /nonexistent: No such file"),
-        (&["--snapshot", "/nonexistent", "--max"][..], 3, "no set has been published here"),
+        (&["--snapshot", "/nonexistent", "--max"][..], 3, "no set is published here"),
         (&["--handles", names, "--max", "--cores", "900"][..], 3, "cannot run on core 900"),
         (&["--handles", names, "--max", "--share-of", names][..], 2, "is not a report of"),
         (&["--handles", "/dev/zero", "--max"][..], 3, "cannot read /dev/zero: line 1 is longer than"),

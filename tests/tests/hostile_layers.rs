@@ -288,7 +288,7 @@ fn handled_waits_for_its_first_set_says_so_and_then_serves() {
         command.arg("--check-config");
         command
     });
-    assert!(code == 2 && error.contains("no set has been published here"), "{code}: {error}");
+    assert!(code == 2 && error.contains("no set is published here"), "{code}: {error}");
     let mut process = place.start();
     until("it is alive", || get(place.http, "/healthz").is_some_and(|(status, _)| status == "200"));
     let (ready, why) = get(place.http, "/readyz").unwrap();
@@ -316,7 +316,7 @@ fn waiting_ends_by_a_signal_and_is_off_where_the_configuration_says_so() {
     let text = std::fs::read_to_string(place.path("config")).unwrap();
     std::fs::write(place.path("config"), format!("wait_for_set = false\n{text}")).unwrap();
     let (code, error) = fail(place.command());
-    assert!(code == 1 && error.contains("no set has been published here"), "{code}: {error}");
+    assert!(code == 1 && error.contains("no set is published here"), "{code}: {error}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn each_step_is_shown_and_signed() {
     let shown = succeed(lab.hdl(&["resolve", "hdl:20.500.lab/hello", "--trace", "--certify"]));
     let [registry, derived] = ["registry", "derived"].map(|site| lab.addresses(site)[0].to_string());
     for step in [
-        "0.NA/20.500.LAB  (where is the service of the prefix?)".to_owned(),
+        "0.NA/20.500.LAB  (to find the service of the prefix)".to_owned(),
         "the global service: 1 site".to_owned(),
         format!("{registry} answers 303 prefix referral"),
         "the service of the referral: 1 site".to_owned(),

@@ -116,7 +116,7 @@ fn a_step_is_shown_before_the_next_one_is_done() {
     command.arg(&root).stdout(Stdio::piped());
     let mut process = RunningProcess::start(command);
     let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
-    for step in ["asked for", "where is the service", "the global service: 1 site", "ask 127.0.0.1"] {
+    for step in ["the question", "to find the service", "the global service: 1 site", "ask 127.0.0.1"] {
         let line = lines.next().unwrap().unwrap();
         assert!(line.contains(step), "{line}");
     }

@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn a_set_is_given_up_only_where_it_is_damaged() {
         let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), kind: why });
-        let io = |kind: ErrorKind| set(SetErrorKind::Io { doing: "write it", error: kind.into() });
+        let io = |kind: ErrorKind| set(SetErrorKind::Io { doing: "write", error: kind.into() });
         let full = || std::io::Error::from(ErrorKind::StorageFull);
         for (error, hint) in [
             (

@@ -1,12 +1,15 @@
-//! The client of administrators: asks one server, over TCP, and proves who asks when it is challenged.
-//! RFC 3652 sections 3.5 and 3.6.
+//! The client for administration: sends requests to one server over TCP, and authenticates when it
+//! is challenged. RFC 3652 sections 3.5 and 3.6.
 //!
-//! - Blocking, one request at a time; who wants more at once takes more of them.
-//! - A challenge is answered only if the server repeats the digest of what was asked.
-//! - In a session, which is set up only with a server whose key is known, one challenge serves for all requests. Where
-//!   a session is wanted and none comes about, nothing is sent.
-//! - Secrets and values that are not public are sent in an encrypted session only; [`Allowances`] has the exceptions.
-//! - Requests that change nothing go to the interface for queries where the server refuses them at the one it was asked at.
+//! - The client blocks and handles one request at a time. For concurrent requests, use several
+//!   clients.
+//! - A challenge is answered only if it has the digest of the request.
+//! - In a session, which is set up only with a server whose key is known, one challenge serves for
+//!   all requests. If a session is required and cannot be set up, nothing is sent.
+//! - Secrets and values that are not public are sent in an encrypted session only; [`Allowances`]
+//!   has the exceptions.
+//! - If the server refuses a request that changes nothing, the client repeats it at the server's
+//!   interface for queries.
 
 mod answer;
 mod connection;
@@ -40,22 +43,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// How often a challenge is answered before the server is believed not to want to be convinced.
+/// Most challenges that are answered for one request. After that the server is taken to reject
+/// every proof.
 const CHALLENGES_MAX: usize = 2;
-/// How long servers may take, all together, to hear that sessions are over.
+/// Time for all servers together to receive that sessions have ended.
 const PARTING: Duration = Duration::from_millis(300);
-/// What servers say that do not know the session or cannot read what is said in it, and have done nothing; anything else
-/// about a session may come of a request that came before, like "seen before" does.
+/// Response codes that say that the server does not know the session or cannot decrypt the request,
+/// and has not carried it out. Other codes about sessions, such as "seen before", may follow a
+/// request that was carried out.
 const NOTHING_DONE: [ResponseCode; 3] =
     [ResponseCode::SESSION_TIMEOUT, ResponseCode::SESSION_FAILED, ResponseCode::INVALID_SESSION_KEY];
-/// Request id of replies to what a server could not read.
+/// Request id of replies to messages that the server could not read.
 const NO_REQUEST: i32 = -1;
 
-/// What proves an identity.
+/// The key that authenticates an identity.
 pub enum IdentityKey {
-    /// The data of a value HS_SECKEY.
+    /// The data of an HS_SECKEY value.
     Secret(Zeroizing<Vec<u8>>),
-    /// The private half of a value HS_PUBKEY.
+    /// The private key of an HS_PUBKEY value.
     Private(Box<PrivateKey>),
 }
 
@@ -68,14 +73,14 @@ impl fmt::Debug for IdentityKey {
     }
 }
 
-/// Who asks: the value that holds the key, and the key.
+/// An identity to authenticate with: the reference to the value with the key, and the key.
 #[derive(Debug)]
 pub struct ClientIdentity {
     /// The handle of the value.
     pub handle: Vec<u8>,
-    /// Its index; 0 for any key of the handle.
+    /// The index of the value; 0 for any key of the handle.
     pub index: i32,
-    /// What proves it.
+    /// The key.
     pub key: IdentityKey,
 }
 
@@ -85,24 +90,24 @@ impl fmt::Display for ClientIdentity {
     }
 }
 
-/// Asks one server, as one identity or none.
+/// Sends requests to one server, with one identity or none.
 #[derive(Debug)]
 pub struct Administrator {
-    /// The connection that is in use.
+    /// The connection in use.
     connection: ServerConnection,
-    /// The interface for queries, where the server refuses them at the one that was named. The two change places while
-    /// a query is asked.
+    /// The connection to the interface for queries, if the server refuses queries at the given one.
+    /// During a query the two connections are exchanged.
     query_connection: Option<ServerConnection>,
     identity: Option<Arc<ClientIdentity>>,
     server_key: Option<PublicKey>,
-    /// Idle seconds after which sessions end; `None` when none is wanted.
+    /// Idle seconds after which sessions end; `None` if sessions are not used.
     session_timeout_s: Option<i32>,
     session: Option<OpenSession>,
     allowances: Allowances,
 }
 
 impl Administrator {
-    /// Asks `server`, and waits for at most `patience` for a connection and for each answer.
+    /// A client of `server` that waits at most `patience` for a connection and for each answer.
     #[must_use]
     pub fn new(server: SocketAddr, patience: Duration) -> Self {
         Self {
@@ -116,28 +121,31 @@ impl Administrator {
         }
     }
 
-    /// From now on, `identity` asks.
+    /// Sets the identity for further requests.
     pub fn identify(&mut self, identity: Option<Arc<ClientIdentity>>) {
-        // A session belongs to whoever it was set up for.
+        // A session belongs to the identity that it was set up for.
         Self::end_sessions([&mut *self]);
         self.identity = identity;
     }
 
-    /// Ends the sessions of all of these, and tells the servers, for these would keep them until they expire.
+    /// Ends the sessions of all `clients`, and notifies their servers, which would otherwise keep
+    /// the sessions until they expire.
     ///
-    /// All together may take 300 ms. Nobody is connected to for it, and nothing is sent twice: who does not hear it lets
-    /// the session expire.
+    /// All notifications together may take 300 ms. No connection is opened for them, and nothing is
+    /// sent twice: a server that misses its notification lets the session expire.
     pub fn end_sessions<'a>(clients: impl IntoIterator<Item = &'a mut Self>) {
         let deadline = Instant::now() + PARTING;
         let told: Vec<&mut Self> = clients.into_iter().filter_map(Self::take_leave).collect();
         for client in told {
-            // Who leaves at once may tear the connection down before the server has read anything.
+            // Closing the connection at once could reset it before the server has read the
+            // notification.
             let _ = client.connection.receive_until(deadline);
             client.connection.close();
         }
     }
 
-    /// Says that the session is over, if there is one and somebody to say it to; does not wait.
+    /// Ends the session, and sends the notification if there is a session and an open connection.
+    /// Does not wait.
     fn take_leave(&mut self) -> Option<&mut Self> {
         let session = self.session.take()?;
         let request = Request::SessionTerminate(HandleBody { handle: BLANK });
@@ -146,18 +154,20 @@ impl Administrator {
         self.connection.send_now(&outgoing.message).then_some(self)
     }
 
-    /// From now on, only answers count that are made with the private half of `key`, or in a session that was set up
-    /// so. Challenges need not be.
+    /// Requires the server to prove its answers: from now on only those count that are signed with
+    /// the private key of `key`, or are made in a session that was set up with it. Challenges need
+    /// no proof.
     pub fn require_signatures(&mut self, key: PublicKey) {
         self.server_key = Some(key);
     }
 
-    /// From now on, requests of an identity and requests with secrets go through a session that ends after `timeout_s`
-    /// idle seconds; zero leaves that to the server, and `None` ends the use of sessions. One that was set up otherwise
-    /// is ended.
+    /// Sends requests with an identity or with secrets in a session from now on. The session ends
+    /// after `timeout_s` idle seconds; with zero the server chooses, and with `None` sessions are
+    /// no longer used. An existing session with other settings is ended.
     ///
-    /// A session needs the key of the server, [`require_signatures`](Self::require_signatures), for it could be with
-    /// anybody otherwise. Where none comes about, requests fail with [`AskError::NoSession`].
+    /// A session needs the key of the server ([`require_signatures`](Self::require_signatures));
+    /// without it, the other side of the session would be unknown. If no session can be set up,
+    /// requests fail with [`AskError::NoSession`].
     pub fn use_sessions(&mut self, timeout_s: Option<i32>) {
         if timeout_s != self.session_timeout_s {
             Self::end_sessions([&mut *self]);
@@ -165,35 +175,38 @@ impl Administrator {
         self.session_timeout_s = timeout_s;
     }
 
-    /// From now on, these exceptions are made.
+    /// Sets the exceptions for further requests.
     pub const fn allow(&mut self, allowances: Allowances) {
         self.allowances = allowances;
     }
 
-    /// Connects, unless there is a connection that the server keeps.
+    /// Connects, unless there is a connection that the server keeps open.
     ///
     /// # Errors
-    /// When no connection comes about.
+    /// When the connection fails.
     pub fn connect(&mut self) -> Result<(), AskError> {
         self.connection.open()
     }
 
-    /// Asks, answers up to two challenges, and gives the answer: a success, a referral or a refusal.
+    /// Sends a request, answers up to two challenges, and returns the answer: a success, a referral
+    /// or a refusal.
     ///
-    /// Of a listing it is the first message; see [`list`](Self::list). When the server has forgotten the session, the
-    /// request is repeated once in a new one; see [`AdministrationAnswer::was_repeated`].
+    /// For a listing it returns the first message; see [`list`](Self::list). If the server no
+    /// longer knows the session, the request is repeated once in a new one; see
+    /// [`AdministrationAnswer::was_repeated`].
     ///
     /// # Errors
-    /// When no answer comes, or none that can be believed; [`AskError::NoSession`] when nothing was sent. See
+    /// When no valid answer arrives; [`AskError::NoSession`] when nothing was sent. See
     /// [`AskError::is_in_doubt`].
     pub fn ask(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<AdministrationAnswer, AskError> {
         self.at_an_interface(request, |client| client.ask_covering(request, flags).map(|(answer, _)| answer))
     }
 
-    /// Asks for a listing and hands over every name in it, until no more is wanted; gives the last answer.
+    /// Sends a request for a listing and passes every name in it to `take`, until `take` wants no
+    /// more. Returns the last message.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask); what has been handed over is then not all.
+    /// As [`ask`](Self::ask). The names passed so far are then incomplete.
     pub fn list(
         &mut self,
         request: &Request<'_>,
@@ -202,8 +215,9 @@ impl Administrator {
         self.at_an_interface(request, |client| client.list_here(request, &mut take))
     }
 
-    /// Asks at the interface that is connected to; what changes nothing and is refused there, at the interface for
-    /// queries, and all that follows of its kind.
+    /// Sends the request at the interface that is connected to. If the request changes nothing and
+    /// is refused there, it is repeated at the interface for queries, which is then used for all
+    /// such requests.
     fn at_an_interface(
         &mut self,
         request: &Request<'_>,
@@ -236,7 +250,8 @@ impl Administrator {
         }
     }
 
-    /// Where the server answers queries over TCP by its own site record, where that is another port.
+    /// The address at which the server answers queries over TCP according to its site record, if it
+    /// is another port.
     fn find_query_interface(&mut self) -> Option<SocketAddr> {
         let answer = self.ask_site_info().ok()?;
         let Response::SiteInfo(bytes) = answer.reply().response else { return None };
@@ -246,7 +261,8 @@ impl Administrator {
             let mut interfaces = server.interfaces.iter();
             interfaces.any(|one| one.protocol == InterfaceProtocol::TCP && one.port() == Some(here.port()))
         };
-        // The record may have another address for it than the one it is reached at.
+        // The site record may have another address than the one that the client reaches the server
+        // at.
         let is_same = |server: &Server<'_>| is_here(server) && server.address.ip() == here.ip();
         let server = site.servers.iter().find(is_same).or_else(|| site.servers.iter().find(is_here))?;
         let port = server.interface(InterfaceProtocol::TCP, InterfaceKind::QUERY)?.port()?;
@@ -258,7 +274,8 @@ impl Administrator {
         self.ask_once(&request, OpFlags::PLAIN_REQUEST).map(|(answer, _)| answer)
     }
 
-    /// Asks; gives header and body of the request as well, whose digest all its answers have.
+    /// Sends a request. Also returns header and body of the request, because all its answers have
+    /// their digest.
     fn ask_covering(
         &mut self,
         request: &Request<'_>,
@@ -281,7 +298,8 @@ impl Administrator {
         Ok(asked)
     }
 
-    /// Asks; an error where something is to be changed and may have been, though the answer is about the session.
+    /// Sends a request. Returns an error if the request changes records and the answer concerns the
+    /// session, because the change may have been made.
     fn ask_decided(
         &mut self,
         request: &Request<'_>,
@@ -297,18 +315,19 @@ impl Administrator {
         Ok(asked)
     }
 
-    /// Forgets a session that is over, and the connection.
+    /// Drops an ended session and its connection.
     fn leave_session(&mut self) {
         self.session = None;
-        // Who could not decrypt a request does not know that the connection is to be kept either, and may be closing it.
+        // A server that could not decrypt the request could not read its flag to keep the
+        // connection either, and may be closing it.
         self.connection.close();
     }
 
-    /// Sets up a session for `request`, if one is wanted for it and there is none.
+    /// Sets up a session for `request`, if one is required and there is none.
     ///
     /// # Errors
-    /// [`AskError::NoSession`] when none comes about, whatever the reason: a refusal can be forged or provoked to make
-    /// the client go on without.
+    /// [`AskError::NoSession`] when none can be set up, whatever the reason: a refusal can be
+    /// forged or provoked to make the client continue without a session.
     fn open_session(&mut self, request: &Request<'_>) -> Result<(), AskError> {
         let has_secrets = has_secrets(request);
         let no_session = |why| AskError::NoSession { why, has_secrets };
@@ -358,8 +377,9 @@ impl Administrator {
         Ok((answer, asked.covered))
     }
 
-    /// Sends a request and waits for its answer. One that is lost on a connection that was used before, with nothing
-    /// heard of its answer, goes out once more on a new one, where that changes nothing or changes nothing twice.
+    /// Sends a request and waits for its answer. If it is lost on a reused connection before any
+    /// byte of its answer arrived, it is sent once more on a new connection, if carrying it out
+    /// twice is harmless or impossible.
     fn exchange(
         &mut self,
         outgoing: &OutgoingRequest,
@@ -378,7 +398,7 @@ impl Administrator {
         self.connection.send(&outgoing.message)?;
         let answer = self.receive(op_code, outgoing.request_id, covered)?;
         if outgoing.repetition == Repetition::Refused && is_about_sessions(answer.code()) {
-            // It may refuse the second because it has read the first.
+            // The server may refuse the second one because it has read the first.
             let code = answer.code();
             self.leave_session();
             return Err(AskError::Rejected(code));
@@ -386,8 +406,9 @@ impl Administrator {
         Ok(answer)
     }
 
-    /// Sees to it that a request that must not get lost goes out on a new connection, or on one that the server has been
-    /// seen to keep: a server that says so, but closes it, is found out by a question that changes nothing.
+    /// Ensures that a request that must not be lost goes out on a new connection, or on one that
+    /// the server is known to keep. A server may claim to keep a connection and close it anyway; a
+    /// request that changes nothing finds that out.
     fn prepare_connection(&mut self) {
         if self.connection.is_open() && !self.connection.is_trusted() {
             let tried = self.ask_site_info();
@@ -408,20 +429,20 @@ impl Administrator {
             let (envelope, _, reply) = decode_reply(&answer.bytes)?;
             let Response::Listing(listing) = reply.response else { return Ok(answer) };
             if listing.handles.iter().try_for_each(&mut *take).is_break() {
-                // With what still comes.
+                // Together with the messages that are still to come.
                 self.connection.close();
                 return Ok(answer);
             }
             if !answer.is_continued() {
                 return Ok(answer);
             }
-            // An endless listing is no listing.
-            left = left.checked_sub(1).ok_or(AskError::Another("it does not end"))?;
+            // Bounds listings that do not end.
+            left = left.checked_sub(1).ok_or(AskError::Another("the listing does not end"))?;
             answer = self.receive(request.op_code(), envelope.request_id, &covered)?;
         }
     }
 
-    /// The answer to a challenge.
+    /// Makes the answer to a challenge.
     fn prove(
         &self,
         answer: &AdministrationAnswer,
@@ -434,7 +455,7 @@ impl Administrator {
         let (Response::Challenge(challenge), Some(digest)) = (reply.response, reply.digest) else {
             return Err(AskError::Another("a challenge without the digest of the request"));
         };
-        // Signing the challenge to another request would be doing what somebody else asks.
+        // A signature under the challenge to another request would authorise that request.
         check_request_digest(&digest, &asked.covered).map_err(AskError::Unproven)?;
         let (version, suggested) = (envelope.version, envelope.effective_suggested());
         if identity.gives_old_proof(version, suggested) && !self.allowances.old_proofs {
@@ -451,8 +472,8 @@ impl Administrator {
         OutgoingRequest::answer(&envelope, &Request::AnswerChallenge(answer), flags, is_change)
     }
 
-    /// The answer to `request_id`; where answers are signed, one with the digest of `covered`, or a refusal that is not
-    /// proven.
+    /// Receives the answer to `request_id`. If signatures are required, the answer must have the
+    /// digest of `covered`, or be an unproven refusal.
     fn receive(
         &mut self,
         op_code: OpCode,
@@ -468,10 +489,11 @@ impl Administrator {
             Ok(answer) if !answer.is_continued() => self.connection.note_answer(answer.keeps_connection()),
             Ok(_) => {}
             Err(error) => {
-                // What comes next on this connection would belong to what was asked before.
+                // Further bytes on this connection would belong to the earlier request.
                 self.connection.close();
                 if !matches!(error, AskError::Lost(_) | AskError::Late) {
-                    // Perhaps a server that was started anew has given the number of the session to somebody else.
+                    // The server may have restarted and given the number of the session to another
+                    // client.
                     self.session = None;
                 }
             }
@@ -479,7 +501,7 @@ impl Administrator {
         received
     }
 
-    /// A message out of its encryption, if it has one.
+    /// Decrypts a message, if it is encrypted.
     fn opened(&self, message: Vec<u8>) -> Result<AdministrationAnswer, AskError> {
         let is_encrypted = Envelope::split(&message)?.0.flags.has(EnvelopeFlags::ENCRYPTED);
         match (is_encrypted, &self.session) {
@@ -492,11 +514,12 @@ impl Administrator {
         }
     }
 
-    /// Whether the answer is proven to come from the server, or nobody wants that.
+    /// Checks that the message answers the request. Returns whether it is proven to come from the
+    /// server, or no proof is required.
     ///
     /// # Errors
-    /// When it is no answer to the request; or when it is not proven, but for refusals, which anybody on the way can
-    /// make as well by keeping the request from the server.
+    /// When it does not answer the request, or is not proven. Unproven refusals are accepted,
+    /// because an attacker on the network path can also prevent a request by dropping it.
     fn check(
         &self,
         answer: &AdministrationAnswer,
@@ -507,11 +530,11 @@ impl Administrator {
         let (envelope, message, reply) = decode_reply(&answer.bytes)?;
         let id = envelope.request_id;
         if id != request_id && id != NO_REQUEST {
-            return Err(AskError::Another("it is to another request"));
+            return Err(AskError::Another("it belongs to another request"));
         }
         let is_success = reply.code == ResponseCode::SUCCESS;
         if is_success && (message.header.op_code != op_code || id == NO_REQUEST) {
-            return Err(AskError::Another("it is to another operation"));
+            return Err(AskError::Another("it belongs to another operation"));
         }
         let Some(key) = &self.server_key else { return Ok(true) };
         match self.verify(key, &envelope, &message, &reply, covered) {
@@ -540,7 +563,7 @@ impl Administrator {
         match &self.session {
             Some(session) if is_mac => {
                 if !session.is_new(envelope, message).map_err(AskError::Unproven)? {
-                    return Err(AskError::Another("it has come before"));
+                    return Err(AskError::Another("it is a replay"));
                 }
             }
             _ => drop(verify_message(envelope, message, key).map_err(AskError::Unproven)?),
@@ -556,7 +579,7 @@ impl Drop for Administrator {
     }
 }
 
-/// Whether the code says that something is wrong with the session.
+/// Whether the code reports a problem with the session.
 const fn is_about_sessions(code: ResponseCode) -> bool {
     500 <= code.0 && code.0 < 600
 }

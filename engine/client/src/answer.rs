@@ -1,4 +1,4 @@
-//! What came back: a response code, and values.
+//! The answer to a question: a response code, and values.
 
 use crate::question::Question;
 use handle_proto::wire::list::Values;
@@ -6,26 +6,26 @@ use handle_proto::wire::put;
 use handle_proto::{ResponseCode, Value};
 use std::net::SocketAddr;
 
-/// The last word of a service on a question.
+/// The final answer of a service to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupAnswer {
-    /// The handle, as the question spelt it, or as an alias led to it.
+    /// The handle, as spelt in the question or in the last alias.
     pub handle: Vec<u8>,
-    /// What came of it.
+    /// The response code.
     pub code: ResponseCode,
-    /// What the server says beside an error; empty as a rule.
+    /// The text of an error; usually empty.
     pub text: String,
-    /// How many values there are,
+    /// Number of values.
     values_count: usize,
-    /// and the values one after the other.
+    /// The encoded values, one after the other.
     values: Vec<u8>,
     /// Whether a server of the responsible service signed it.
     pub certified: bool,
-    /// Who answered; nobody where it was put together here.
+    /// The server that answered; `None` if the answer was composed locally.
     pub from: Option<SocketAddr>,
-    /// Whether it was kept from before.
+    /// Whether the answer is from the cache.
     pub cached: bool,
-    /// How many aliases were followed.
+    /// Number of aliases that were followed.
     pub aliases_count: u8,
 }
 
@@ -54,13 +54,13 @@ impl LookupAnswer {
         }
     }
 
-    /// The values, in the order in which they came.
+    /// The values, in the order of the answer.
     #[must_use]
     pub fn values(&self) -> Values<'_> {
         Values::from_encoded(self.values_count, &self.values).expect("values that were encoded here")
     }
 
-    /// The part of this answer that `question` asks for, as its answer.
+    /// The answer to `question`, selected from this one.
     #[must_use]
     pub fn selected(&self, question: &Question) -> Self {
         if question.is_for_all() || self.code != ResponseCode::SUCCESS {
@@ -75,13 +75,13 @@ impl LookupAnswer {
         Self { certified, from, cached, aliases_count, ..answer }
     }
 
-    /// Bytes that it takes in memory, roughly.
+    /// Approximate bytes in memory.
     #[must_use]
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.handle.len() + self.text.len() + self.values.len()
     }
 
-    /// The values as they stand in a message: their number, and one after the other.
+    /// The values as encoded in a message: their number, and one after the other.
     #[must_use]
     pub fn values_encoded(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.values.len() + 4);

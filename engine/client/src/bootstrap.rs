@@ -1,8 +1,9 @@
-//! The global service, as it is known before anything was asked; and services that are known beforehand.
+//! The global service as known before the first question, and configured services.
 //!
-//! Files of deployed clients are read as they are: `bootstrap_handles` (JSON) and `root_info` (binary) for the
-//! global service, `local_info.json` and `local_info` for prefixes with a service of their own, `resolver_site`
-//! for a service that everything public is asked of. RFC 3651 section 4.1.1.
+//! The files of deployed clients are read unchanged: `bootstrap_handles` (JSON) and `root_info`
+//! (binary) for the global service, `local_info.json` and `local_info` for prefixes with a service
+//! of their own, `resolver_site` for a service that answers every public question. RFC 3651 section
+//! 4.1.1.
 
 use crate::lookup::is_global;
 use crate::service::{Kinds, SITES_MAX, ServiceSites, SharedSite, add_once, at_all_addresses};
@@ -21,7 +22,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Most bytes of a file that is read here.
+/// Most bytes of a bootstrap file.
 pub const FILE_LEN_MAX: u64 = 16 << 20;
 
 /// The global service.
@@ -29,11 +30,11 @@ pub const FILE_LEN_MAX: u64 = 16 << 20;
 pub struct Root {
     /// Its sites.
     pub sites: Vec<SharedSite>,
-    /// Records of public keys that signatures of values are trusted by: those of `0.0/0.0` in the file.
+    /// Records of the public keys that are trusted to sign values: those of `0.0/0.0` in the file.
     pub trusted_keys: Vec<Vec<u8>>,
-    /// When the file was written, in milliseconds since 1970; unknown in the old form.
+    /// Time when the file was written, in milliseconds since 1970; unknown in the old format.
     pub updated_unix_ms: Option<u64>,
-    /// The record whose service it is: the root, unless another was preferred.
+    /// The record whose service this is: the root, unless another was preferred.
     pub service: Vec<u8>,
 }
 
@@ -43,41 +44,41 @@ impl Default for Root {
     }
 }
 
-/// The global service as it is known now. Another may take its place while questions are under way.
+/// The current global service. A renewal may replace it while lookups are under way.
 #[derive(Debug, Default)]
 pub struct KnownRoot(RwLock<Arc<Root>>);
 
 impl KnownRoot {
-    /// The global service, as it is known to begin with.
+    /// Starts with `root`.
     #[must_use]
     pub fn new(root: Root) -> Self {
         Self(RwLock::new(Arc::new(root)))
     }
 
-    /// The global service.
+    /// The current global service.
     #[must_use]
     pub fn get(&self) -> Arc<Root> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on, this is the global service.
+    /// Replaces the global service.
     pub fn replace(&self, root: Root) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(root);
     }
 }
 
-/// Why a file is none.
+/// Why a file cannot be read.
 #[derive(Debug)]
 pub enum FileError {
-    /// It is no JSON.
+    /// It is not JSON.
     Syntax(String),
-    /// A part of the JSON does not read.
+    /// A part of the JSON is invalid.
     Json(JsonError),
-    /// A length or a count does not fit.
+    /// A length or a count is invalid.
     Decode(DecodeError),
-    /// It is JSON of another shape.
+    /// The JSON has another structure.
     Shape(&'static str),
-    /// The root record is missing, or names no site that can be used.
+    /// The root record is missing, or names no usable site.
     NoSites,
 }
 
@@ -87,8 +88,8 @@ impl fmt::Display for FileError {
             Self::Syntax(error) => write!(f, "not JSON: {error}"),
             Self::Json(error) => error.fmt(f),
             Self::Decode(error) => error.fmt(f),
-            Self::Shape(what) => write!(f, "{what} should stand here"),
-            Self::NoSites => f.write_str("it names no site of the global service that has a server"),
+            Self::Shape(what) => write!(f, "expected {what}"),
+            Self::NoSites => f.write_str("the file names no site of the global service with a server"),
         }
     }
 }
@@ -111,13 +112,14 @@ fn json(bytes: &[u8]) -> Result<Json, FileError> {
     serde_json::from_slice(bytes).map_err(|error| FileError::Syntax(error.to_string()))
 }
 
-/// Whether a file is JSON: the binary forms begin with a length, and files are shorter than 2 GiB.
+/// Whether a file is JSON. The binary formats begin with a length, and files are shorter than 2
+/// GiB.
 fn is_json(bytes: &[u8]) -> bool {
     bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| matches!(byte, b'{' | b'['))
 }
 
 impl Root {
-    /// A global service of these sites.
+    /// A global service with these sites.
     #[must_use]
     pub fn of_sites(sites: impl IntoIterator<Item = SiteBuf>) -> Self {
         let mut found = ServiceSites::default();
@@ -125,15 +127,16 @@ impl Root {
         Self { sites: found.sites, ..Self::default() }
     }
 
-    /// Reads either form.
+    /// Reads either format.
     ///
     /// # Errors
-    /// When it does not read, or names no sites.
+    /// When the file is invalid, or names no sites.
     pub fn read(bytes: &[u8]) -> Result<Self, FileError> {
         Self::read_preferring(bytes, ROOT)
     }
 
-    /// Reads either form, with the service of the record `preferred`, which the binary form does not have.
+    /// Reads either format, with the service of the record `preferred`, which the binary format
+    /// lacks.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -141,7 +144,8 @@ impl Root {
         if is_json(bytes) { Self::from_json(&json(bytes)?, preferred) } else { Self::from_binary(bytes) }
     }
 
-    /// Reads the JSON form, with the service of the record `preferred`; as a rule that is the root.
+    /// Reads the JSON format, with the service of the record `preferred`, which usually is the
+    /// root.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -164,7 +168,7 @@ impl Root {
         }
     }
 
-    /// Reads the old binary form: the values of the root record.
+    /// Reads the old binary format: the values of the root record.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -180,7 +184,8 @@ impl Root {
     }
 }
 
-/// Sites of a record among `records`, and of those it refers to, each once and so many deep.
+/// The sites of a record among `records`, and of the records that it refers to, each once and to a
+/// bounded depth.
 fn sites_of(records: &HashMap<Vec<u8>, JsonRecord>, handle: &[u8]) -> Vec<SharedSite> {
     let mut sites = Vec::new();
     let mut handles = vec![(fold::folded(handle), 0)];
@@ -201,7 +206,7 @@ fn sites_of(records: &HashMap<Vec<u8>, JsonRecord>, handle: &[u8]) -> Vec<Shared
     sites
 }
 
-/// Services that are known beforehand, by prefix.
+/// Configured services, by prefix.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     by_prefix: HashMap<Vec<u8>, Vec<SharedSite>>,
@@ -213,7 +218,7 @@ impl Overrides {
     /// Reads `local_info.json` or the binary `local_info`: prefixes and their sites.
     ///
     /// # Errors
-    /// When it does not read.
+    /// When the file is invalid.
     pub fn add_local_info(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         if is_json(bytes) { self.add_json(&json(bytes)?) } else { self.add_binary(bytes) }
     }
@@ -245,7 +250,8 @@ impl Overrides {
         Ok(())
     }
 
-    /// Asks `site` for handles under `prefix`, its prefix record `0.NA/x`; `*` is every prefix.
+    /// Configures `site` for handles under `prefix`, given as the prefix record `0.NA/x`; `*` is
+    /// every prefix.
     pub fn add(&mut self, prefix: &[u8], site: SiteBuf) {
         let sites = match prefix {
             b"*" => &mut self.every,
@@ -254,7 +260,7 @@ impl Overrides {
         at_all_addresses(site).into_iter().for_each(|site| add_once(sites, site));
     }
 
-    /// Asks `site` for all that is public, wherever it may be: a resolver that others share.
+    /// Configures `site` as a shared resolver for all public questions.
     pub fn set_resolver(&mut self, site: SiteBuf) {
         self.resolver = at_all_addresses(site);
     }
@@ -262,13 +268,13 @@ impl Overrides {
     /// Reads the site of a resolver: JSON, or the bytes of a site record.
     ///
     /// # Errors
-    /// When it does not read.
+    /// When the file is invalid.
     pub fn read_resolver(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.set_resolver(read_site(bytes)?);
         Ok(())
     }
 
-    /// Reads `local_nas`: prefixes that the resolver has all of, one a line.
+    /// Reads `local_nas`: prefixes, one a line, whose records the resolver has completely.
     pub fn add_local_prefixes(&mut self, text: &str) {
         for prefix in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             for site in self.resolver.clone() {
@@ -277,8 +283,8 @@ impl Overrides {
         }
     }
 
-    /// The sites to ask for `handle`, if they are known beforehand. What is known of the root is so for all that the global
-    /// service is asked for.
+    /// The configured sites for `handle`, if there are any. Those of the root count for all handles
+    /// of the global service.
     #[must_use]
     pub fn sites_for(&self, handle: Handle<'_>, is_public: bool) -> Option<&[SharedSite]> {
         let of_root = || is_global(handle).then(|| self.by_prefix.get(ROOT)).flatten();
@@ -289,16 +295,16 @@ impl Overrides {
     }
 }
 
-/// Writes a file of the global service, whole or not at all.
+/// Writes a file of the global service atomically.
 ///
 /// # Errors
-/// As the file system says.
+/// Those of the file system.
 pub fn write(path: &Path, file: &Json) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // Everybody may read it, as nothing in it is secret.
+    // Every user may read it, because nothing in it is secret.
     let permissions = std::fs::Permissions::from_mode(0o644);
     let mut written = tempfile::Builder::new().permissions(permissions).tempfile_in(directory)?;
     written.write_all(format!("{file:#}\n").as_bytes())?;
@@ -310,7 +316,7 @@ pub fn write(path: &Path, file: &Json) -> io::Result<()> {
 /// Reads a site: JSON, or the bytes of a site record.
 ///
 /// # Errors
-/// When it does not read.
+/// When the bytes are invalid.
 pub fn read_site(bytes: &[u8]) -> Result<SiteBuf, FileError> {
     if is_json(bytes) { Ok(site_from_json(&json(bytes)?)?) } else { Ok(SiteBuf::from_bytes(bytes.to_vec())?) }
 }
@@ -327,7 +333,7 @@ mod tests {
     fn document() -> Json {
         let (one, two) = (site_at(1), site_at(2));
         let root = [Value::new(1, b"HS_SITE", one.as_bytes()), Value::new(2, b"HS_SERV", b"0.GHR/a")];
-        // Circles come to an end.
+        // Circles end.
         let service = [Value::new(1, b"HS_SITE", two.as_bytes()), Value::new(2, b"HS_SERV", b"0.na/0.na")];
         let keys = [Value::new(300, b"HS_PUBKEY", b"key"), Value::new(100, b"HS_ADMIN", b"")];
         json!({

@@ -1,7 +1,8 @@
-//! Answers, kept for the time to live of their values. RFC 3651 section 3.1.
+//! Answers, cached for the time to live of their values. RFC 3651 section 3.1.
 //!
-//! Bounded in bytes; what was not used lately goes first. An answer with all values answers every question about
-//! its handle. Certified answers answer plain questions, too; never the other way round.
+//! The cache is bounded in bytes, and evicts answers that were not used recently. An answer with
+//! all values answers every question about its handle. Certified answers answer plain questions
+//! too; plain answers never answer certified questions.
 
 mod entry;
 mod table;
@@ -22,11 +23,11 @@ use table::{CacheTable, SLOT_BYTES};
 /// Bounds of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Most bytes that answers take, with what it takes to find them.
+    /// Most bytes of answers, including the table to find them.
     pub bytes_max: usize,
-    /// How long it is remembered that there is no such handle, or no such value, in seconds.
+    /// Seconds for which a negative answer (no such handle or value) is kept.
     pub negative_ttl_s: u32,
-    /// How long anything is kept, in seconds, whatever its time to live.
+    /// Most seconds for which any answer is kept, whatever its time to live.
     pub ttl_max_s: u32,
 }
 
@@ -36,24 +37,24 @@ impl Default for CacheLimits {
     }
 }
 
-/// What a cache has done.
+/// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Questions that it answered.
+    /// Questions that were answered.
     pub hits: u64,
-    /// Questions that it did not.
+    /// Questions that were not answered.
     pub misses: u64,
-    /// Of these, those whose answer had been kept for too long.
+    /// Misses whose answer had expired.
     pub expired: u64,
-    /// Answers that made room for others.
+    /// Answers that were evicted.
     pub evicted: u64,
-    /// Handles that it has something of.
+    /// Handles with at least one answer.
     pub handles: u64,
-    /// Bytes that they take.
+    /// Bytes that the answers take.
     pub bytes: u64,
 }
 
-/// Answers by question; shared by threads.
+/// Answers by question. The cache can be shared by threads.
 #[derive(Debug)]
 pub struct Cache {
     limits: CacheLimits,
@@ -62,11 +63,11 @@ pub struct Cache {
     shard_bytes_max: usize,
 }
 
-/// Makes names, with a key that nobody else has.
+/// Hashes handles, with a secret random key.
 struct Namer(SipHasher13);
 
-/// A part of the handles, behind a lock of its own, and far enough from the next one that two threads with one each do not
-/// take lines from each other. Lock, table and hits are in one line.
+/// A shard of the cache with its own lock, aligned so that two threads on different shards share no
+/// cache lines. Lock, table and counters are in one line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CachePart(Mutex<CacheShard>);
@@ -74,19 +75,20 @@ struct CachePart(Mutex<CacheShard>);
 #[derive(Debug, Default)]
 #[repr(C)]
 struct CacheShard {
-    /// By name; those of one handle, one for each choice of values, have the same one.
+    /// Answers by name. The answers of one handle, one for each choice of values, have the same
+    /// name.
     table: CacheTable,
     stats: CacheStats,
-    /// The place that is looked at next when room is needed.
+    /// The place that is examined next when room is needed.
     hand: usize,
     inserted: u64,
 }
 
-/// Choices of values that are kept of one handle; the oldest makes room.
+/// Most choices of values that are kept for one handle; the oldest is evicted.
 const ENTRIES_MAX: usize = 8;
-/// Most parts; two threads want the same one seldom.
+/// Most shards; two threads rarely want the same one.
 const SHARDS_MAX: usize = 256;
-/// Least bytes of a part, so that small caches keep answers of every length that is usual.
+/// Fewest bytes of a shard, so that small caches can keep answers of all typical lengths.
 const SHARD_BYTES_MIN: usize = 1 << 20;
 /// Longest key that is made on the stack; most handles are far shorter.
 const KEY_ROOM: usize = 128;
@@ -104,10 +106,11 @@ impl Cache {
         }
     }
 
-    /// The part that is for a handle with this key, and what the handle is known by there.
+    /// The shard for a handle with this key, and the name of the handle in it.
     fn locked(&self, key: &[u8]) -> (MutexGuard<'_, CacheShard>, CacheKey) {
         let name = self.namer.name(key);
-        // The table of the part takes the other half, and the last byte of this one. Each part is as likely as any other.
+        // The table of the shard uses the other half, and the last byte of this one. All shards are
+        // equally likely.
         let [a, b, ..] = name.0[1].to_be_bytes();
         let at = (usize::from(u16::from_be_bytes([a, b])) * self.shards.len()) >> u16::BITS;
         (self.shard(at), name)
@@ -117,7 +120,7 @@ impl Cache {
         self.shards[at].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to `question`, if it is known.
+    /// The cached answer to `question`.
     #[must_use]
     pub fn get(&self, question: &Question, now: ClockReading) -> Option<SharedAnswer> {
         if !question.is_cacheable() {
@@ -131,7 +134,7 @@ impl Cache {
         Some(if is_exact { answer } else { answer.selected(question).into() })
     }
 
-    /// Keeps the answer to `question` for as long as all its values live, or not at all.
+    /// Keeps the answer to `question` until its first value expires, if it may be kept at all.
     pub fn put(&self, question: &Question, answer: &LookupAnswer, now: ClockReading) {
         let keeps_s = match answer.code {
             ResponseCode::SUCCESS => {
@@ -164,7 +167,7 @@ impl Cache {
         });
     }
 
-    /// Forgets all that is known of a handle: it was changed.
+    /// Drops everything about a handle, because it was changed.
     pub fn forget(&self, handle: &[u8]) {
         for certified in [false, true] {
             let mut question = Question::all(handle);
@@ -176,7 +179,7 @@ impl Cache {
         }
     }
 
-    /// What it has done so far, and has now.
+    /// The counters, and the current size.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let mut sum = CacheStats::default();
@@ -195,7 +198,7 @@ impl Cache {
 
 impl Namer {
     fn new() -> Self {
-        // What comes out of a hash with a secret key is as secret as the key.
+        // The output of a hash with a secret key is as secret as the key.
         let [one, other] = [(); 2].map(|()| RandomState::new().hash_one(0));
         Self(SipHasher13::new_with_keys(one, other))
     }
@@ -206,15 +209,15 @@ impl Namer {
     }
 }
 
-/// Without the key.
+/// Omits the key.
 impl fmt::Debug for Namer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Namer").finish_non_exhaustive()
     }
 }
 
-/// Calls `with` with what the handle of `question` is known by, as [`Question::handle_key`] has it, without asking for
-/// memory where it is short.
+/// Calls `with` with the key of the handle of `question`, as [`Question::handle_key`] makes it.
+/// Short keys are made without allocation.
 fn with_key<T>(question: &Question, with: impl FnOnce(&[u8]) -> T) -> T {
     let name = &question.handle;
     let mut room = [0; KEY_ROOM];
@@ -259,7 +262,7 @@ impl CacheShard {
         let same = self.table.of(name).find(|(_, known)| known.is_to(kept.values_key()));
         if let Some(place) = same.map(|(place, _)| place) {
             self.remove(place);
-            // It is wanted for longer than it lives.
+            // It is used again after it has expired.
             kept.note_used();
         } else if self.table.of(name).count() == ENTRIES_MAX
             && let Some((oldest, _)) = self.table.of(name).min_by_key(|(_, known)| known.number)
@@ -279,8 +282,8 @@ impl CacheShard {
         self.table.pack();
     }
 
-    /// Looks at answers in turn until no more than `bytes_max` are taken. What has not expired is passed by once, and
-    /// once more when it was used.
+    /// Examines answers in turn until at most `bytes_max` are taken. An answer that has not expired
+    /// is passed over once, and once more if it was used.
     fn make_room(&mut self, bytes_max: usize, now: ClockReading) {
         while self.stats.bytes > bytes_max as u64 && self.table.len() > 0 {
             self.hand = if self.hand < self.table.places_count() { self.hand } else { 0 };
@@ -361,7 +364,7 @@ mod tests {
         let none = cache.get(&Question::of_types(b"a/b", &[b"DESC"]), now(1)).unwrap();
         assert_eq!(none.code, ResponseCode::VALUES_NOT_FOUND);
         assert!(cache.get(&Question::all(b"a/B"), now(1)).is_none(), "local names may be told apart");
-        // Some do not answer for all.
+        // Answers to some values do not answer for all.
         cache.put(&Question::of_types(b"a/c", &[b"URL"]), &answer("a/c", &[value(1, b"URL", 60)]), now(0));
         assert!(cache.get(&Question::all(b"a/c"), now(1)).is_none());
         assert!(cache.get(&Question::of_types(b"a/c", &[b"url"]), now(1)).is_some());
@@ -472,7 +475,8 @@ mod tests {
             cache.stats().evicted > 0
         });
         let fit = fit.expect("it is full some time");
-        // The round in which all are as new as each other is over; then some are used, and those stay.
+        // The first round, in which all answers are equally new, is over. Then some are used, and
+        // those stay.
         let used: Vec<u32> = (0..fit).filter(|number| number % 8 == 0 && is_known(*number)).collect();
         (fit + 1..=fit + fit / 4).for_each(put);
         assert!(cache.stats().evicted > u64::from(fit / 4));
@@ -508,7 +512,7 @@ mod tests {
             let handle = format!("a/{number}");
             cache.put(&Question::all(handle.as_bytes()), &answer(&handle, &[value(1, b"URL", 60)]), now(0));
         }
-        // A hundred in each, give or take what ten thousand caches in a row stay below.
+        // A hundred in each, within bounds that ten thousand caches in a row met.
         let handles = (0..cache.shards.len()).map(|at| cache.shard(at).stats.handles);
         let (least, most) = handles.fold((u64::MAX, 0), |(least, most), it| (least.min(it), most.max(it)));
         assert!(least >= 30 && most <= 180, "{least} to {most}");
@@ -545,7 +549,8 @@ mod tests {
             );
             number += 1;
         }
-        // Everybody else is passed by once, and that round has come no further than to the one that had expired.
+        // All others are passed over once, and that round has only come to the answer that had
+        // expired.
         let is_kept = |number: &usize| cache.get(&Question::all(format!("a/{number}")), now(1_000)).is_some();
         assert_eq!((0..number).filter(is_kept).count(), number);
         assert!(cache.get(&new, now(1_000)).is_some());
@@ -590,7 +595,7 @@ mod tests {
         assert!((2..=9).all(|index| cache.get(&question(index), now(1)).is_some()));
         let stats = cache.stats();
         assert_eq!((stats.handles, stats.evicted), (1, 0));
-        // Anew is newest, and no second one.
+        // A replaced answer is the newest, and does not count twice.
         cache.put(&question(2), &answer("a/b", &[value(2, b"URL", 60)]), now(1));
         cache.put(&question(1), &answer("a/b", &[value(1, b"URL", 60)]), now(1));
         let is_known = |index: &i32| cache.get(&question(*index), now(1)).is_some();

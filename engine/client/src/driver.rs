@@ -1,5 +1,6 @@
-//! Sockets for lookups: blocking ones here, one thread and one question at a time; those of tokio in
-//! `asynchronous`. Both move bytes for the same state machines, and share what a [`Client`] knows.
+//! Drivers that move bytes for lookups: with blocking sockets here, one thread and one question at
+//! a time; with sockets of tokio in `asynchronous`. Both drive the same state machines and share
+//! the state of a [`Client`].
 
 #[cfg(feature = "tokio")]
 pub mod asynchronous;
@@ -30,13 +31,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Most bytes of one datagram, or of one read from a connection.
 const ROOM: usize = 1 << 16;
 
-/// How long servers may take, all together, to hear that sessions are over.
+/// Time for all servers together to receive that sessions have ended.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// The shortest wait.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Asks questions with blocking sockets. Each thread has its own; what they know they share.
+/// Resolves questions with blocking sockets. Each thread has a driver of its own; they share a
+/// [`Client`].
 #[derive(Debug)]
 pub struct BlockingDriver {
     client: Arc<Client>,
@@ -44,36 +46,36 @@ pub struct BlockingDriver {
     sockets: Sockets,
 }
 
-/// The socket of an exchange that is under way.
+/// The socket of an exchange under way.
 #[derive(Debug)]
 struct ExchangeSocket {
     number: u64,
     socket: Socket,
-    /// What is to go out over a connection.
+    /// Bytes to send over a connection.
     outgoing: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Socket {
     Datagrams(Datagrams),
-    /// A connection, and whether it has come about.
+    /// A connection, and whether it is established.
     Connection {
         stream: TcpStream,
         is_there: bool,
     },
 }
 
-/// What came of a question, and the steps that led to it.
+/// The outcome of a question, and the steps that led to it.
 #[derive(Clone, Debug)]
 pub struct ResolvedQuestion {
-    /// The answer, or why there is none.
+    /// The answer, or the reason why there is none.
     pub outcome: FlightOutcome,
-    /// The steps, where they were to be written down.
+    /// The steps, if tracing was requested.
     pub events: Vec<LookupEvent>,
 }
 
 impl ResolvedQuestion {
-    /// Of what was known, or what somebody else was told: the spelling is that of whoever asks now.
+    /// An outcome from the cache or of another caller, with the handle spelt as in this question.
     fn from_flight(outcome: FlightOutcome, question: &Question) -> Self {
         Self { outcome: outcome.map(|answer| answer.spelt(&question.handle)), events: vec![] }
     }
@@ -95,8 +97,8 @@ pub fn now() -> ClockReading {
     }
 }
 
-/// A random number of the system's, hard to guess. So many are fetched at a time: each request takes several, and a call
-/// for each of them takes as long as sending the request.
+/// An unpredictable random number from the system. Many are fetched at once: each request takes
+/// several, and a system call for each would take as long as sending the request.
 fn random() -> u32 {
     const FETCHED: usize = 256;
     thread_local! {
@@ -107,7 +109,7 @@ fn random() -> u32 {
             left.extend_from_slice(&handle_auth::random::<FETCHED>());
         }
         let mut number = [0; 4];
-        // None is left behind where it was: it may be in a request still.
+        // Used bytes are overwritten, because they may still be in a request.
         for (byte, left) in number.iter_mut().zip(left.iter_mut().rev()) {
             *byte = std::mem::take(left);
         }
@@ -120,7 +122,7 @@ fn lookup(client: &Arc<Client>, question: &Question, options: &LookupOptions) ->
     Lookup::new(Arc::clone(client), question.clone(), options.clone(), Box::new(random), now())
 }
 
-/// Whether others may be given the answer, and the answer to others be taken.
+/// Whether the answer may be shared with other callers, and be taken from them.
 fn is_shared(question: &Question, options: &LookupOptions) -> bool {
     options.use_cache
         && options.identity.is_none()
@@ -131,7 +133,7 @@ fn is_shared(question: &Question, options: &LookupOptions) -> bool {
         && question.is_cacheable()
 }
 
-/// How long may be waited, rounded up, so that the deadline has passed when it is over.
+/// The longest time to wait, rounded up, so that the deadline has passed afterwards.
 fn patience(lookup: &Lookup) -> Duration {
     let left_ms = lookup.poll_timeout().unwrap_or_default().saturating_sub(now().ms);
     Duration::from_millis(left_ms)
@@ -144,16 +146,17 @@ impl BlockingDriver {
         Self { client, room: vec![0; ROOM], sockets: Sockets::default() }
     }
 
-    /// Asks a question, and waits for what comes of it.
+    /// Resolves a question, and waits for the outcome.
     ///
-    /// What is in the cache is not asked for, and what another thread asks meanwhile is waited for, unless
-    /// `options` say whom to ask, who asks, to follow aliases, or to write steps down. Where the records of the global
-    /// service are due to be asked for anew ([`Renewal`](crate::refresh::Renewal)), another thread does it afterwards.
+    /// An answer in the cache is used, and a question that another thread is asking is waited for,
+    /// unless `options` name servers or an identity, follow aliases, or request a trace. If a
+    /// renewal of the global service is due ([`Renewal`](crate::refresh::Renewal)), another thread
+    /// makes it afterwards.
     pub fn resolve(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let resolved = self.resolve_alone(question, options);
         if let Some(renewing) = RenewalGuard::begin(&self.client, now()) {
             let mut driver = Self::new(Arc::clone(&self.client));
-            // Where no thread can be had, the next question tries again.
+            // If no thread can be started, the next question tries again.
             let _ =
                 std::thread::Builder::new().name("renewal".to_owned()).spawn(move || driver.renew(renewing));
         }
@@ -182,16 +185,16 @@ impl BlockingDriver {
             match flight.wait(left) {
                 Some(outcome) => return ResolvedQuestion::from_flight(outcome, question),
                 None if left.is_zero() => return self.ask(question, options),
-                // Whoever asked has gone, and somebody has to ask instead.
+                // The leader is gone without an outcome, so another caller has to ask.
                 None => {}
             }
         }
     }
 
-    /// Asks for the records of the global service anew, if that is due, and waits for what comes of it.
+    /// Renews the records of the global service if that is due, and waits for the outcome.
     ///
     /// # Errors
-    /// When what is known stays as it is, or could not be written.
+    /// When the records stay as they are, or the new ones could not be written.
     pub fn renew_if_due(&mut self) -> Option<Result<(), crate::refresh::RefreshError>> {
         let renewing = RenewalGuard::begin(&self.client, now())?;
         Some(self.renew(renewing))
@@ -205,8 +208,8 @@ impl BlockingDriver {
         renewing.finish()
     }
 
-    /// Asks a question as [`resolve`](Self::resolve) does, and shows each step to `see` when it is done. Whatever
-    /// others ask meanwhile, it goes the whole way.
+    /// Resolves a question as [`resolve`](Self::resolve) does, and passes each step to `see` as it
+    /// is done. The lookup is made in full, whatever others are asking.
     pub fn watch(
         &mut self,
         question: &Question,
@@ -219,23 +222,26 @@ impl BlockingDriver {
         ResolvedQuestion::of(outcome, &lookup)
     }
 
-    /// Ends the sessions of all drivers of this client, and tells the servers, for these would keep them until they expire.
-    /// What goes out over connections may take 300 ms, and nothing is sent twice: who does not hear it lets the session expire.
+    /// Ends the sessions of all drivers of this client, and notifies the servers, which would
+    /// otherwise keep the sessions until they expire. Notifications over connections may take 300
+    /// ms, and nothing is sent twice: a server that misses its notification lets the session
+    /// expire.
     pub fn end_sessions(&mut self) {
         let deadline = Instant::now() + PARTING;
         let mut ways = vec![];
         let endings = self.client.sessions.end(&mut (Box::new(random) as RandomSource), now());
         for (number, mut exchange) in (0..).zip(endings) {
             if let Some(transmit) = exchange.poll_transmit(now()) {
-                // Who cannot be reached is not told.
+                // Unreachable servers are not notified.
                 let _ = self.send(&mut ways, number, &transmit);
             }
         }
-        // Datagrams are on their way.
+        // Datagrams have been sent.
         ways.retain(|way| matches!(way.socket, Socket::Connection { .. }));
         while !ways.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            // An interrupted wait is not the end of it; and what can go out goes out, however late it has become.
+            // An interrupted wait is repeated; and bytes that can be sent are sent even after the
+            // deadline.
             if let Some(ready) = ready(&ways, left) {
                 let mut ready = ready.into_iter();
                 ways.retain_mut(|way| !ready.next().unwrap_or(true) || way.says_more(&mut self.room));
@@ -252,11 +258,12 @@ impl BlockingDriver {
         ResolvedQuestion::of(outcome, &lookup)
     }
 
-    /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in which they are to be
-    /// asked: one of each site of the service, at each address of its name where it is known by that. With `certified`, records that are not signed say nothing about it.
+    /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in
+    /// which to ask them: one of each site of the service, and at each address if only its name is
+    /// known. With `certified`, records that are not signed are not used.
     ///
     /// # Errors
-    /// When the service is not known, or has no server for this, or none of whose name there is an address.
+    /// When the service is not known, has no server for this purpose, or none with an address.
     pub fn servers(
         &mut self,
         handle: &[u8],
@@ -269,7 +276,7 @@ impl BlockingDriver {
         let client = Arc::clone(&self.client);
         let mut lookup = Lookup::new(client, question, options, Box::new(random), now());
         let outcome = self.drive(&mut lookup);
-        // Whose servers did not answer is known all the same.
+        // The servers are known even if they did not answer.
         if let Err(error) = outcome
             && !error.is_of_the_servers_of(handle)
         {
@@ -290,7 +297,7 @@ impl BlockingDriver {
         }
     }
 
-    /// The server at its address, or at each address of its name where only that is known.
+    /// The server at its address, or at each address of its name if only that is known.
     fn located(&self, target: ServerTarget) -> Vec<ServerTarget> {
         let Some(name) = target.unresolved() else { return vec![target] };
         let client = &self.client;
@@ -305,7 +312,7 @@ impl BlockingDriver {
     /// Moves the bytes of a lookup until it has an outcome.
     ///
     /// # Errors
-    /// As the lookup says.
+    /// Those of the lookup.
     pub fn drive(&mut self, lookup: &mut Lookup) -> Result<crate::LookupAnswer, LookupError> {
         self.drive_seen(lookup, &mut |_| ())
     }
@@ -340,14 +347,14 @@ impl BlockingDriver {
         }
     }
 
-    /// Keeps the socket of an exchange that is over for the next.
+    /// Keeps the socket of a finished exchange for the next one.
     fn give_back(&mut self, way: ExchangeSocket) {
         if let Socket::Datagrams(datagrams) = way.socket {
             self.sockets.give(datagrams);
         }
     }
 
-    /// Sends what is to go out, over the socket of its exchange or another one.
+    /// Sends outgoing bytes, over the socket of their exchange or a new one.
     fn send(
         &mut self,
         ways: &mut Vec<ExchangeSocket>,
@@ -379,13 +386,14 @@ impl BlockingDriver {
         }
     }
 
-    /// Waits until something happens on a socket, no longer than the lookup has time, and tells it.
+    /// Waits for an event on a socket, at most until the deadline of the lookup, and passes it to
+    /// the lookup.
     fn wait(&mut self, lookup: &mut Lookup, ways: &mut [ExchangeSocket]) {
         let patience = patience(lookup);
         if patience.is_zero() {
             return;
         }
-        // As a rule one datagram is waited for, which takes one call.
+        // Usually one datagram is waited for, which takes one system call.
         if let [ExchangeSocket { number, socket: Socket::Datagrams(datagrams), .. }] = ways {
             let received = datagrams.receive(&mut self.room, patience);
             return hear(lookup, *number, received, &self.room);
@@ -397,7 +405,8 @@ impl BlockingDriver {
     }
 }
 
-/// At which of them something happens within `patience`; none of it is known where the wait was interrupted.
+/// Waits at most `patience`. Returns which sockets are ready, or `None` if the wait was
+/// interrupted.
 fn ready(ways: &[ExchangeSocket], patience: Duration) -> Option<Vec<bool>> {
     let patience = Timespec::try_from(patience).ok()?;
     let mut sockets: Vec<PollFd<'_>> = ways.iter().map(ExchangeSocket::poll_fd).collect();
@@ -405,7 +414,7 @@ fn ready(ways: &[ExchangeSocket], patience: Duration) -> Option<Vec<bool>> {
     Some(sockets.iter().map(|socket| !socket.revents().is_empty()).collect())
 }
 
-/// Tells of a datagram, or why there is none.
+/// Passes on a datagram, or the error of receiving it.
 fn hear(lookup: &mut Lookup, number: u64, received: std::io::Result<usize>, room: &[u8]) {
     match received {
         Ok(len) => lookup.handle_datagram(now(), number, &room[..len]),
@@ -414,18 +423,18 @@ fn hear(lookup: &mut Lookup, number: u64, received: std::io::Result<usize>, room
     }
 }
 
-/// Whether there is nothing to be had yet.
+/// Whether the call would block.
 fn is_early(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The addresses of a name, as the system knows them; none if it takes longer than `patience`.
+/// The addresses of a name, from the system's resolver; none if that takes longer than `patience`.
 fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
-    // The system's resolver cannot be interrupted, so that a thread waits for it as long as it takes.
+    // The system's resolver cannot be interrupted, so a thread waits for it as long as it takes.
     let (tell, told) = mpsc::channel();
     let look_up = move || {
         let found = (name.as_str(), 0_u16).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect());
-        // Nobody may be waiting any more.
+        // The receiver may have stopped waiting.
         let _ = tell.send(found.unwrap_or_default());
     };
     match std::thread::Builder::new().name("names".to_owned()).spawn(look_up) {
@@ -434,7 +443,7 @@ fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
     }
 }
 
-/// A connection to `address` that is about to come about, and that nobody waits for.
+/// Starts to connect to `address`, without waiting.
 fn connection(address: SocketAddr) -> std::io::Result<Socket> {
     let stream = socket(address, socket2::Type::STREAM)?;
     let _ = stream.set_tcp_nodelay(true);
@@ -452,7 +461,7 @@ fn socket(address: SocketAddr, kind: socket2::Type) -> std::io::Result<socket2::
 }
 
 impl ExchangeSocket {
-    /// What is waited for.
+    /// The readiness to wait for.
     fn poll_fd(&self) -> PollFd<'_> {
         match &self.socket {
             Socket::Datagrams(datagrams) => PollFd::from_borrowed_fd(datagrams.as_fd(), PollFlags::IN),
@@ -464,7 +473,8 @@ impl ExchangeSocket {
         }
     }
 
-    /// Sends what can be sent now over a connection; whether the server has not answered yet, nor gone.
+    /// Sends as much as possible over a connection. Returns whether the server has neither answered
+    /// nor closed it yet.
     fn says_more(&mut self, room: &mut [u8]) -> bool {
         let Socket::Connection { stream, .. } = &mut self.socket else { return false };
         let written = if self.outgoing.is_empty() { Ok(0) } else { stream.write(&self.outgoing) };
@@ -476,7 +486,7 @@ impl ExchangeSocket {
         stream.read(room).is_err_and(|error| is_early(&error))
     }
 
-    /// Does what can be done now.
+    /// Moves the bytes that can be moved now.
     fn turn(&mut self, lookup: &mut Lookup, room: &mut [u8]) {
         let number = self.number;
         if let Socket::Connection { stream, is_there: is_there @ false } = &mut self.socket {
@@ -487,7 +497,7 @@ impl ExchangeSocket {
             lookup.handle_connected(number);
         }
         match &mut self.socket {
-            // It has come, so that this is not waited for.
+            // The datagram is there, so this does not wait.
             Socket::Datagrams(datagrams) => hear(lookup, number, datagrams.receive(room, MOMENT), room),
             Socket::Connection { stream, .. } => {
                 if !self.outgoing.is_empty() {

@@ -1,8 +1,9 @@
-//! One request to one server: sent, sent again, put together from fragments, and believed or not.
+//! One request to one server: sending, repeating, reassembly of fragments, and checks of the
+//! answer.
 //!
-//! Over UDP the same datagrams go out three times, and 0.5, 1 and 1.5 seconds are waited for the answer, as
-//! deployed clients do; over TCP they go out once. RFC 3652 section 2.1.2. Over HTTP and HTTPS the message is the body of
-//! a request, and of what answers it.
+//! Over UDP the same datagrams are sent three times, with waits of 0.5, 1 and 1.5 seconds for the
+//! answer, as deployed clients do; over TCP they are sent once. RFC 3652 section 2.1.2. Over HTTP
+//! and HTTPS the message is the body of a request, and of the response to it.
 
 mod http;
 mod stream;
@@ -26,12 +27,12 @@ use std::fmt;
 use std::sync::Arc;
 use stream::ExchangeStream;
 
-/// How long is waited for answers.
+/// Timeouts for answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerTimeouts {
-    /// After each time a request goes out in datagrams, in milliseconds.
+    /// After each time that a request is sent in datagrams, in milliseconds.
     pub udp_ms: Vec<u32>,
-    /// For an answer over a connection, connecting included, in milliseconds.
+    /// For an answer over a connection, including connecting, in milliseconds.
     pub tcp_ms: u32,
     /// For the addresses of a name, in milliseconds.
     pub name_ms: u32,
@@ -43,46 +44,46 @@ impl Default for AnswerTimeouts {
     }
 }
 
-/// How long is waited for the addresses of a name: as long as resolvers of the system wait for one server.
+/// Timeout for the addresses of a name: as long as resolvers of the system wait for one server.
 const NAME_TIMEOUT_MS: u32 = 5_000;
 
-/// Why a server's answer is none.
+/// Why an attempt to ask a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttemptError {
-    /// No answer came in time.
+    /// No answer arrived in time.
     Silence,
-    /// A part of the answer came, and not the rest of its datagrams.
+    /// Some datagrams of the answer arrived in time, but not all.
     Partial,
-    /// Nobody listens there, or the network does not lead there.
+    /// The connection was refused, or the network does not reach the server.
     Unreachable,
-    /// The connection ended before the answer did.
+    /// The connection ended before the answer was complete.
     Ended,
     /// The answer does not decode.
     Malformed(DecodeError),
-    /// It is to another request, another operation or another handle.
+    /// The answer is to another request, another operation or another handle.
     NotOurs(&'static str),
-    /// The digest of the request is missing, or is that of another request.
+    /// The digest of the request is missing, or that of another request.
     Digest,
-    /// It is not signed, or not by the server that was asked.
+    /// The answer is not signed, or not by the server that was asked.
     Signature(VerifyError),
-    /// The site record has no key, or none that is usable, so that no signature could be checked.
+    /// The site record has no usable key, so signatures could not be checked.
     NoKey,
-    /// It was made for a time that is over.
+    /// The answer has expired.
     Expired,
-    /// The server failed, or has too much to do, or another server is responsible.
+    /// The server failed or is busy, or another server is responsible.
     Refused(ResponseCode),
     /// The request is longer than any message.
     TooLong,
-    /// The answer is encrypted, and there is no session, or another one, to decrypt it with.
+    /// The answer is encrypted, but not with the key of the exchange's session.
     Encrypted,
-    /// What came is no HTTP, or says this instead of success.
+    /// The answer is not HTTP, or has this status instead of success.
     Http(Option<u16>),
-    /// No TLS came about.
+    /// The TLS handshake failed.
     Tls,
-    /// The certificate is of another key than that in the site record.
+    /// The certificate has another key than the site record.
     Certificate,
-    /// The name of the server has no address that can be reached.
+    /// The name of the server has no reachable address.
     NoAddress,
 }
 
@@ -91,24 +92,22 @@ impl fmt::Display for AttemptError {
         match self {
             Self::Silence => f.write_str("no answer in time"),
             Self::Partial => f.write_str("only a part of the answer came in time"),
-            Self::Unreachable => f.write_str("nobody listens there"),
+            Self::Unreachable => f.write_str("connection refused or network unreachable"),
             Self::Ended => f.write_str("the connection ended before the answer"),
             Self::Malformed(error) => write!(f, "the answer does not decode: {error}"),
             Self::NotOurs(what) => write!(f, "the answer is to {what}"),
             Self::Digest => f.write_str("the answer does not repeat the digest of the request"),
-            Self::Signature(error) => write!(f, "the signature of the answer does not hold: {error}"),
+            Self::Signature(error) => write!(f, "the signature of the answer is invalid: {error}"),
             Self::NoKey => f.write_str("the site record has no key to check signatures with"),
             Self::Expired => f.write_str("the answer has expired (is the clock right?)"),
             Self::Refused(code) => write!(f, "the server answers {} {code}", code.0),
             Self::TooLong => f.write_str("the request is too long to be sent"),
-            Self::Encrypted => {
-                f.write_str("the answer is encrypted, and not in a session that was agreed on")
-            }
-            Self::Http(None) => f.write_str("the answer is no HTTP"),
+            Self::Encrypted => f.write_str("the answer is encrypted, but in no session of this client"),
+            Self::Http(None) => f.write_str("the answer is not HTTP"),
             Self::Http(Some(status)) => write!(f, "the answer over HTTP is {status} instead of 200"),
-            Self::Tls => f.write_str("no TLS connection comes about"),
-            Self::Certificate => f.write_str("the certificate is not of the key in the site record"),
-            Self::NoAddress => f.write_str("its name has no address that can be reached"),
+            Self::Tls => f.write_str("the TLS handshake failed"),
+            Self::Certificate => f.write_str("the certificate has another key than the site record"),
+            Self::NoAddress => f.write_str("the name of the server has no reachable address"),
         }
     }
 }
@@ -116,8 +115,9 @@ impl fmt::Display for AttemptError {
 impl std::error::Error for AttemptError {}
 
 impl AttemptError {
-    /// Whether an answer in a session is refused so where the server means another session by its number. What was
-    /// encrypted with another key does not decode, where its padding happens to fit.
+    /// Whether this error of an answer in a session can mean that the server uses the number for
+    /// another session. A message that was encrypted with another key decodes to garbage if its
+    /// padding happens to fit.
     pub(crate) const fn may_be_of_another_session(self) -> bool {
         matches!(self, Self::Encrypted | Self::Signature(_) | Self::NotOurs(_) | Self::Malformed(_))
     }
@@ -135,23 +135,24 @@ impl From<MessageTooLong> for AttemptError {
     }
 }
 
-/// What goes with a request beside its body.
+/// The parts of a request besides its body.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead {
     /// Its flags.
     pub flags: OpFlags,
-    /// How many indirections led to it.
+    /// Number of indirections that led to it.
     pub recursion_count: u8,
-    /// The session, or the challenge that it answers; 0 for none.
+    /// The number of the session, or of the answered challenge; 0 for neither.
     pub session_id: i32,
-    /// A number that is hard to guess.
+    /// The request id, which must be unpredictable.
     pub request_id: i32,
-    /// The operation that the answer is to: another one where a challenge is answered.
+    /// The operation of the expected answer: that of the challenged request where a challenge is
+    /// answered.
     pub answered_as: OpCode,
 }
 
 impl RequestHead {
-    /// Of a resolution that nothing led to.
+    /// The head of a resolution without indirections.
     #[must_use]
     pub const fn resolution(flags: OpFlags, request_id: i32) -> Self {
         Self { flags, recursion_count: 0, session_id: 0, request_id, answered_as: OpCode::RESOLUTION }
@@ -175,47 +176,47 @@ pub struct Exchange {
     handle: Vec<u8>,
     message: Vec<u8>,
     covered_len: usize,
-    /// Header and body of the request whose challenge this answers.
+    /// Header and body of the challenged request, if this answers a challenge.
     challenged: Option<Vec<u8>>,
-    /// The session that it is in.
+    /// The session of the exchange.
     session: Option<Arc<OpenSession>>,
     patience: AnswerTimeouts,
     began_ms: u64,
-    /// How often it went out.
+    /// Number of times that it was sent.
     sent_count: usize,
     to_send: bool,
     deadline_ms: u64,
     incoming: IncomingAnswer,
 }
 
-/// What the answer is put together from.
+/// The partial answer.
 #[derive(Debug)]
 enum IncomingAnswer {
     Datagrams(Reassembly<()>),
     Connection(ExchangeStream),
 }
 
-/// Bytes that are to go out now.
+/// Bytes to send now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// To whom and how.
+    /// The server and the protocol.
     pub target: ServerTarget,
-    /// The datagrams; over a connection the message as one.
+    /// The datagrams; for a connection the message as one.
     pub datagrams: Vec<Vec<u8>>,
-    /// Which time it is that this goes out, from 1; 0 where it only goes on with what went out before.
+    /// The number of this attempt, from 1; 0 if the bytes continue an earlier one.
     pub try_number: usize,
 }
 
-/// A message that answers the request.
+/// A whole answer that passed all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedAnswer {
     envelope: Envelope,
     message: Vec<u8>,
-    /// How long it took, in milliseconds, since the request went out for the first time.
+    /// Time from the first attempt to the answer, in milliseconds.
     pub took_ms: u32,
-    /// Whether a signature was asked for and holds.
+    /// Whether a signature was requested and is valid.
     pub certified: bool,
-    /// In how many datagrams it came; 0 over a connection.
+    /// Number of datagrams of the answer; 0 over a connection.
     pub datagrams_count: usize,
 }
 
@@ -232,7 +233,7 @@ impl ReceivedAnswer {
         &self.message
     }
 
-    /// Its header, and what it says.
+    /// Its header and the decoded reply.
     #[must_use]
     pub fn reply(&self) -> (Header, Reply<'_>) {
         let (_, body) = Envelope::split(&self.message).expect("decoded when it came");
@@ -245,10 +246,11 @@ impl ReceivedAnswer {
 }
 
 impl Exchange {
-    /// Begins: the request goes out with the next [`poll_transmit`](Self::poll_transmit).
+    /// Starts an exchange. The next [`poll_transmit`](Self::poll_transmit) sends the request.
     ///
     /// # Errors
-    /// When the request is too long to be a message, or the server has no key where one is needed to be sure of it.
+    /// When the request is too long to be a message, or the server has no key and one is needed to
+    /// verify the answer.
     pub fn new(
         target: ServerTarget,
         head: RequestHead,
@@ -297,8 +299,8 @@ impl Exchange {
         })
     }
 
-    /// An exchange that answers a challenge: what comes is about `handle`, and repeats the digest of the request
-    /// that was challenged, whose header and body are `challenged`, or that of its own.
+    /// Makes this an answer to a challenge: the reply is about `handle`, and has the digest of this
+    /// request or of the challenged one, whose header and body are `challenged`.
     #[must_use]
     pub fn answering(mut self, handle: &[u8], challenged: &[u8]) -> Self {
         handle.clone_into(&mut self.handle);
@@ -306,11 +308,11 @@ impl Exchange {
         self
     }
 
-    /// The same in a session, whose id and version it has already: with a MAC, unless it answers a challenge, which proves
-    /// itself.
+    /// Puts the request into a session whose id and version it already has. It gets a MAC, unless
+    /// it answers a challenge, which is a proof itself.
     ///
     /// # Errors
-    /// When the request is too long then.
+    /// When the request is then too long.
     pub(crate) fn in_session(mut self, session: Arc<OpenSession>) -> Result<Self, AttemptError> {
         self.session = Some(session);
         if let IncomingAnswer::Connection(stream) = &mut self.incoming
@@ -322,13 +324,13 @@ impl Exchange {
         Ok(self)
     }
 
-    /// The session that it is in.
+    /// The session of the exchange.
     pub(crate) const fn session(&self) -> Option<&Arc<OpenSession>> {
         self.session.as_ref()
     }
 
-    /// The datagrams of the request. Each time they go out in a session they have another number and MAC, for one that
-    /// was seen before is refused.
+    /// The datagrams of the request. In a session each attempt has a new counter and MAC, because
+    /// servers refuse a counter that they have seen.
     fn datagrams(&self) -> Vec<Vec<u8>> {
         let sealed = match &self.session {
             Some(session) if self.challenged.is_none() => session.sealed(self.message.clone()).ok(),
@@ -339,13 +341,13 @@ impl Exchange {
         cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect()
     }
 
-    /// Whom it asks.
+    /// The server.
     #[must_use]
     pub const fn target(&self) -> &ServerTarget {
         &self.target
     }
 
-    /// Header and body of the request: what digests of it cover.
+    /// Header and body of the request, which digests of it cover.
     #[must_use]
     pub fn covered(&self) -> &[u8] {
         &self.message[Envelope::LEN..][..self.covered_len]
@@ -355,7 +357,7 @@ impl Exchange {
         matches!(self.incoming, IncomingAnswer::Datagrams(_))
     }
 
-    /// What is to go out now.
+    /// The bytes to send now.
     pub fn poll_transmit(&mut self, now: ClockReading) -> Option<Transmit> {
         if !std::mem::take(&mut self.to_send) {
             return None;
@@ -377,16 +379,16 @@ impl Exchange {
         Some(Transmit { target: self.target.clone(), datagrams, try_number })
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// The time at which to call [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub const fn poll_timeout(&self) -> u64 {
         self.deadline_ms
     }
 
-    /// Time has passed: sends again, or gives up.
+    /// Handles a timeout: sends the request again, or gives up.
     ///
     /// # Errors
-    /// [`AttemptError::Silence`] or [`AttemptError::Partial`] when it was sent often enough.
+    /// [`AttemptError::Silence`] or [`AttemptError::Partial`] after the last attempt.
     pub fn handle_timeout(&mut self, now: ClockReading) -> Result<(), AttemptError> {
         if now.ms < self.deadline_ms {
             return Ok(());
@@ -401,24 +403,26 @@ impl Exchange {
         }
     }
 
-    /// How long it has been waited so far, in milliseconds.
+    /// Time waited so far, in milliseconds.
     #[must_use]
     pub fn waited_ms(&self, now: ClockReading) -> u32 {
         u32::try_from(now.ms.saturating_sub(self.began_ms)).unwrap_or(u32::MAX)
     }
 
-    /// A datagram from the server. `None` while the answer is not whole, and for what is no part of it.
+    /// Handles a datagram from the server. Returns `None` while the answer is incomplete, and for
+    /// datagrams that are not part of it.
     ///
     /// # Errors
-    /// When it is whole but cannot be believed.
+    /// When the answer is complete but fails a check.
     pub fn handle_datagram(
         &mut self,
         now: ClockReading,
         datagram: &[u8],
     ) -> Result<Option<ReceivedAnswer>, AttemptError> {
         let Ok((envelope, _)) = Envelope::split(datagram) else { return Ok(None) };
-        // Nothing but the request id says that a datagram is about this request: one without could come from anybody,
-        // or be about an earlier request from the same port. Over a connection it cannot.
+        // Only the request id shows that a datagram belongs to this request. A datagram with
+        // another id could be forged, or answer an earlier request from the same port. On a
+        // connection that cannot happen.
         if envelope.request_id != self.head.request_id {
             return Ok(None);
         }
@@ -426,17 +430,17 @@ impl Exchange {
         let message = match fragments.accept((), datagram, now.ms) {
             Ok(ReassemblyOutcome::Whole(message)) => message.to_vec(),
             Ok(ReassemblyOutcome::Complete(message)) => message,
-            // What cannot be a fragment of the answer is none.
+            // A datagram that cannot be a fragment of the answer is ignored.
             Ok(ReassemblyOutcome::Incomplete) | Err(_) => return Ok(None),
         };
         let datagrams_count = cut(&envelope).len();
         self.check(now, message, datagrams_count).map(Some)
     }
 
-    /// Bytes from the connection. `None` while the answer is not whole.
+    /// Handles bytes from the connection. Returns `None` while the answer is incomplete.
     ///
     /// # Errors
-    /// When it is whole but cannot be believed, or no message begins there.
+    /// When the answer is complete but fails a check, or the bytes do not begin a message.
     pub fn handle_stream(
         &mut self,
         now: ClockReading,
@@ -444,7 +448,7 @@ impl Exchange {
     ) -> Result<Option<ReceivedAnswer>, AttemptError> {
         let IncomingAnswer::Connection(stream) = &mut self.incoming else { return Ok(None) };
         let Some(message) = stream.receive(bytes)? else {
-            // TLS may want to answer.
+            // TLS may have bytes to send.
             self.to_send |= stream.has_outgoing();
             return Ok(None);
         };
@@ -459,7 +463,7 @@ impl Exchange {
         envelope.request_id == self.head.request_id || envelope.request_id == NO_REQUEST
     }
 
-    /// Whether the answer may be believed; in an order in which the first thing that is wrong is the cause.
+    /// Checks the answer. The order of checks makes the first failure the cause.
     fn check(
         &self,
         now: ClockReading,
@@ -474,7 +478,7 @@ impl Exchange {
         };
         let code = reply.code.read_in(envelope.version);
         if envelope.request_id == NO_REQUEST {
-            // The server could not read the request, so that it can say nothing about the handle.
+            // The server could not read the request, so its reply has nothing about the handle.
             return Err(AttemptError::Refused(code));
         }
         let certify = self.head.flags.has(OpFlags::CERTIFY);
@@ -492,7 +496,8 @@ impl Exchange {
                         return Err(AttemptError::Digest);
                     }
                 }
-                // Older ones have none, and whoever wants a signature wants to know what it is for.
+                // Older versions have none. A signature proves nothing without the digest of the
+                // request.
                 None if certify || envelope.version >= Version::LOWEST => return Err(AttemptError::Digest),
                 None => {}
             }
@@ -512,7 +517,7 @@ impl Exchange {
 }
 
 impl Exchange {
-    /// The message decrypted, where it is one of the session.
+    /// Decrypts the message, if it is encrypted in the session.
     fn opened(&self, bytes: Vec<u8>) -> Result<Vec<u8>, AttemptError> {
         if !Envelope::split(&bytes)?.0.flags.has(EnvelopeFlags::ENCRYPTED) {
             return Ok(bytes);
@@ -521,7 +526,8 @@ impl Exchange {
         plain.ok_or(AttemptError::Encrypted)
     }
 
-    /// Whether the server that was asked made the message: with the key of the session, or with its own.
+    /// Checks that the asked server made the message: with the key of the session, or with its own
+    /// key.
     fn verify(&self, envelope: &Envelope, message: &Message<'_>) -> Result<(), AttemptError> {
         let is_mac = message.decode_credential()?.is_some_and(|credential| credential.is_mac());
         if let Some(session) = self.session.as_ref().filter(|_| is_mac) {
@@ -536,7 +542,7 @@ impl Exchange {
     }
 }
 
-/// Request id of replies to what a server could not read.
+/// Request id of replies to messages that the server could not read.
 const NO_REQUEST: i32 = -1;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! One request in flight for many askers: whoever asks the same meanwhile waits for the same answer.
+//! One lookup in flight for many callers: those who ask the same question meanwhile wait for the
+//! same answer.
 
 use crate::{LookupError, Question, SharedAnswer};
 use std::collections::HashMap;
@@ -6,18 +7,18 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// What came of a question.
+/// The outcome of a question.
 pub type FlightOutcome = Result<SharedAnswer, LookupError>;
 
 type FlightKey = (Vec<u8>, Vec<u8>);
 
-/// Questions that are being asked.
+/// Questions in flight.
 #[derive(Debug, Default)]
 pub struct Flights {
     under_way: Mutex<HashMap<FlightKey, Arc<Flight>>>,
 }
 
-/// A question that is being asked.
+/// A question in flight.
 #[derive(Debug, Default)]
 pub struct Flight {
     state: Mutex<FlightState>,
@@ -26,10 +27,10 @@ pub struct Flight {
 
 #[derive(Debug)]
 enum FlightState {
-    /// Tasks that wait for it are to be woken.
+    /// In flight, with the tasks to wake at its end.
     UnderWay(Vec<Waker>),
     Landed(FlightOutcome),
-    /// Whoever asked has gone without an outcome.
+    /// The leader is gone without an outcome.
     Lost,
 }
 
@@ -39,16 +40,17 @@ impl Default for FlightState {
     }
 }
 
-/// What to do with a question.
+/// The role of a caller.
 #[derive(Debug)]
 pub enum FlightPlace<'a> {
-    /// Ask it, and say what came of it.
+    /// Make the lookup, and report its outcome.
     Lead(FlightLead<'a>),
-    /// Somebody asks it already.
+    /// Wait for the lookup of another caller.
     Follow(Arc<Flight>),
 }
 
-/// The duty to ask a question; when it is dropped without an outcome, others ask for themselves.
+/// The duty to make a lookup. If it is dropped without an outcome, other callers make the lookup
+/// themselves.
 #[derive(Debug)]
 pub struct FlightLead<'a> {
     flights: &'a Flights,
@@ -57,7 +59,7 @@ pub struct FlightLead<'a> {
 }
 
 impl Flights {
-    /// Who is to ask `question`.
+    /// The role of the caller for `question`.
     pub fn join(&self, question: &Question) -> FlightPlace<'_> {
         let key = (question.handle_key(), question.values_key());
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +73,7 @@ impl Flights {
 }
 
 impl FlightLead<'_> {
-    /// Says what came of it, to all who wait.
+    /// Reports the outcome to all who wait.
     pub fn land(self, outcome: FlightOutcome) {
         self.flight.set(FlightState::Landed(outcome));
     }
@@ -85,7 +87,7 @@ impl Drop for FlightLead<'_> {
 }
 
 impl Flight {
-    /// Ends it, if it is under way, and wakes all who wait.
+    /// Ends the flight, if it has not ended, and wakes all who wait.
     fn set(&self, end: FlightState) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let FlightState::UnderWay(wakers) = &mut *state {
@@ -97,7 +99,7 @@ impl Flight {
         }
     }
 
-    /// Waits for the outcome without a thread; `None` when there is none.
+    /// Polls for the outcome; `None` if there is none.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<Option<FlightOutcome>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {
@@ -112,7 +114,7 @@ impl Flight {
         }
     }
 
-    /// Waits for the outcome; `None` when it takes longer than `patience`, or there is none.
+    /// Waits for the outcome; `None` if it takes longer than `patience`, or there is none.
     #[must_use]
     pub fn wait(&self, patience: Duration) -> Option<FlightOutcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

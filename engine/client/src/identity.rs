@@ -1,4 +1,4 @@
-//! What an identity answers when a server asks who asks. RFC 3652 section 3.5.
+//! Answers to challenges, made with the key of an identity. RFC 3652 section 3.5.
 
 use crate::administration::{ClientIdentity, IdentityKey};
 use handle_auth::SignError;
@@ -10,12 +10,12 @@ use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY, SecretAnswer};
 use handle_proto::wire::list::Reference;
 
 impl ClientIdentity {
-    /// The value that it is known by.
+    /// The reference to the value with the key.
     pub(crate) fn reference(&self) -> Reference<'_> {
         Reference { handle: &self.handle, index: self.index }
     }
 
-    /// How its proof is called in a message.
+    /// The name of the authentication type in a message.
     pub(crate) const fn auth_type(&self) -> &'static [u8] {
         match self.key {
             IdentityKey::Private(_) => PUBLIC_KEY,
@@ -23,8 +23,9 @@ impl ClientIdentity {
         }
     }
 
-    /// Whether a challenge of `version` that suggests `suggested` is answered with a plain digest of the secret, so that
-    /// whoever made it up can guess the secret at the speed of that digest.
+    /// Whether the answer to a challenge of `version` that suggests `suggested` is a plain digest
+    /// of the secret. An attacker who made the challenge can then guess the secret at the speed of
+    /// that digest.
     pub(crate) fn gives_old_proof(&self, version: Version, suggested: Version) -> bool {
         let algorithm = SecretAnswer::algorithm_for(version, suggested);
         matches!(self.key, IdentityKey::Secret(_)) && algorithm != DigestAlgorithm::PBKDF2_HMAC_SHA1

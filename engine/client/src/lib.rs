@@ -144,11 +144,11 @@ pub use question::Question;
 /// The caller's clock, read once for each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClockReading {
-    /// Milliseconds of a clock that never goes back, from any beginning.
+    /// Milliseconds of a monotonic clock with an arbitrary origin.
     pub ms: u64,
     /// Unix time in seconds.
     pub unix_s: u32,
 }
 
-/// Random numbers of the caller: request ids from it must be hard to guess.
+/// A source of random numbers. Request ids are made from it, so it must be unpredictable.
 pub type RandomSource = Box<dyn FnMut() -> u32 + Send>;

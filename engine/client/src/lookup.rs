@@ -1,10 +1,10 @@
-//! One question, from the global service down: which records to ask for, whom to ask, and what to make of the
-//! answers. RFC 3651 section 5.1, RFC 3652 section 3.4.
+//! One question, from the global service down: the records to ask for, the servers to ask, and the
+//! handling of answers. RFC 3651 section 5.1, RFC 3652 section 3.4.
 //!
-//! A lookup is a stack. At its bottom is the question that was asked; above it what has to be known first: the
-//! services that are being found (`find.rs`), and the records that are asked for on their behalf (`ask.rs`). At most one
-//! request is under way, and a second one where IPv6 and IPv4 race. Every way through it is bounded: requests,
-//! indirections, depth and time.
+//! A lookup is a stack. The question is at the bottom; above it are the parts that must be known
+//! first: services that are searched for (`find.rs`), and records that are queried for them
+//! (`ask.rs`). At most one request is under way, and a second one where IPv6 and IPv4 race. Every
+//! path is bounded in requests, indirections, depth and time.
 
 mod ask;
 mod error;
@@ -40,42 +40,42 @@ use handle_proto::{Handle, ResponseCode, ValueBuf};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What all lookups share: what is known, what is remembered, and what is allowed.
+/// The state that all lookups share: known services, caches and limits.
 #[derive(Debug)]
 pub struct Client {
     /// The global service.
     pub root: KnownRoot,
-    /// When the global service is asked for its records anew.
+    /// When the records of the global service are renewed.
     pub renewal: Renewal,
-    /// Services that are known beforehand.
+    /// Configured services.
     pub overrides: Overrides,
-    /// Who is asked first.
+    /// The preferences among servers.
     pub preferences: Preferences,
-    /// How long is waited.
+    /// The timeouts for answers.
     pub patience: AnswerTimeouts,
-    /// What one lookup may do.
+    /// The limits of one lookup.
     pub limits: LookupLimits,
-    /// Answers from before.
+    /// Cached answers.
     pub cache: Cache,
-    /// How fast servers were.
+    /// Response times of servers.
     pub times: ServerTimes,
     /// Addresses of servers that are known by name.
     pub names: NameCache,
-    /// Questions that are being asked.
+    /// Questions in flight.
     pub flights: Flights,
-    /// Sessions with servers that wanted to know who asks.
+    /// Sessions with servers that required authentication.
     pub sessions: SessionPool,
 }
 
-/// Sessions that are kept.
+/// Most sessions.
 const SESSIONS_MAX: usize = 256;
-/// Servers whose response times are remembered.
+/// Most servers whose response times are kept.
 const TIMES_MAX: usize = 16_384;
-/// Names whose addresses are remembered.
+/// Most names whose addresses are kept.
 const NAMES_MAX: usize = 4_096;
 
 impl Client {
-    /// A client of this global service, with everything else as deployed.
+    /// A client of this global service, with the settings of deployed clients.
     #[must_use]
     pub fn new(root: Root) -> Self {
         Self {
@@ -94,16 +94,16 @@ impl Client {
     }
 }
 
-/// What one lookup may do before it gives up.
+/// The limits of one lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupLimits {
-    /// Requests, to whatever server; those sent again do not count.
+    /// Requests to any servers. Repetitions do not count.
     pub requests_max: usize,
-    /// Records that have to be known on behalf of others, referrals, and aliases.
+    /// Records needed to find services, referrals, and aliases.
     pub indirections_max: usize,
-    /// How deep services may lie behind services.
+    /// Depth of services that are needed to find services.
     pub nesting_max: usize,
-    /// Milliseconds.
+    /// Total time in milliseconds.
     pub patience_ms: u64,
 }
 
@@ -118,29 +118,30 @@ impl Default for LookupLimits {
     }
 }
 
-/// How one question is asked.
+/// Options for one question.
 #[derive(Clone, Debug)]
 pub struct LookupOptions {
-    /// Whether answers from before count.
+    /// Whether cached answers may be used.
     pub use_cache: bool,
-    /// Whom to ask, instead of finding out. Their referrals are not followed.
+    /// The servers to ask, instead of searching. Their referrals are not followed.
     pub target: LookupTarget,
-    /// Who asks, where a server wants to know.
+    /// The identity, for servers that require authentication.
     pub identity: Option<Arc<ClientIdentity>>,
-    /// After how many idle seconds a session with a server ends that wanted to know who asks; with none, every request
-    /// is challenged. Deployed clients set one up with the first challenge, which takes two requests more, and one less
-    /// for each that follows.
+    /// Idle seconds after which a session with a server that required authentication ends. With
+    /// `None`, every request is challenged. Deployed clients set up a session with the first
+    /// challenge, which costs two more requests, and saves one on each later request.
     pub session_timeout_s: Option<i32>,
-    /// Through how many servers the question has come. With any, those that are asked are told not to ask others.
+    /// Number of servers that the question has passed through. If it is not 0, the asked servers
+    /// are told not to ask others.
     pub recursion_count: u8,
-    /// Exceptions that are made for old servers.
+    /// Concessions to old servers.
     pub allowances: Allowances,
-    /// How many aliases are followed. Deployed clients follow none.
+    /// Most aliases that are followed. Deployed clients follow none.
     pub aliases_max: u8,
-    /// Whether steps are written down.
+    /// Whether steps are recorded.
     pub trace: bool,
-    /// Whether it is enough to know whose sites are to be asked: then nobody of these is, unless the handle is the
-    /// record of a prefix, for they may know better.
+    /// Whether it is enough to find the sites of the service. They are then not asked, unless the
+    /// handle is the record of a prefix, about which they may know better.
     pub service_only: bool,
 }
 
@@ -160,27 +161,27 @@ impl Default for LookupOptions {
     }
 }
 
-/// Whom to ask.
+/// The servers to ask.
 #[derive(Clone, Debug)]
 pub enum LookupTarget {
-    /// The service that is responsible.
+    /// The responsible service.
     Responsible,
-    /// The responsible server of these sites.
+    /// The responsible server of each of these sites.
     Sites(Vec<SharedSite>),
     /// These servers, in this order.
     Servers(Vec<ServerTarget>),
-    /// The service that a prefix referral with these values names, as if its server had been asked and had said so.
+    /// The service that a prefix referral with these values names, as if its server had sent it.
     Referral(Vec<ValueBuf>),
 }
 
-/// A part of the work, above what it is done for.
+/// A part of the work, above the part that needs it.
 #[derive(Debug)]
 enum LookupFrame {
     Ask(Box<RecordQuery>),
     Find(Box<ServiceSearch>),
 }
 
-/// What a part hears from the one above it, or came to.
+/// The event or result that a part receives.
 #[derive(Debug)]
 enum PartSignal {
     Begin,
@@ -189,17 +190,17 @@ enum PartSignal {
     Failed(LookupError),
 }
 
-/// How a part goes on.
+/// How a part continues.
 enum PartStep {
-    /// A request is under way.
+    /// It waits for a request.
     Wait(LookupFrame),
-    /// Something else has to be known first.
+    /// It waits for another part.
     After(LookupFrame, LookupFrame),
-    /// Done.
+    /// It is done.
     Done(PartSignal),
 }
 
-/// A name that is looked up.
+/// A lookup of the addresses of a name.
 struct NameLookup {
     number: u64,
     name: String,
@@ -207,7 +208,7 @@ struct NameLookup {
     deadline_ms: u64,
 }
 
-/// A question under way.
+/// A lookup of one question.
 pub struct Lookup {
     client: Arc<Client>,
     options: LookupOptions,
@@ -215,11 +216,11 @@ pub struct Lookup {
     stack: Vec<LookupFrame>,
     /// The requests under way, each with its number: one, or two that race.
     under_way: Vec<(u64, Exchange)>,
-    /// The name that has to be looked up before anything can be asked.
+    /// The name whose addresses are needed before the next request.
     naming: Option<NameLookup>,
-    /// When a server of the other family is asked as well.
+    /// The time to ask a server of the other address family too.
     fallback_at_ms: Option<u64>,
-    /// Of the request or name that was begun last.
+    /// The number of the last request or name.
     number: u64,
     requests_count: usize,
     indirections_count: usize,
@@ -232,7 +233,7 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Begins to look for the answer to `question`.
+    /// Starts the lookup of `question`.
     #[must_use]
     pub fn new(
         client: Arc<Client>,
@@ -273,8 +274,9 @@ impl Lookup {
         lookup
     }
 
-    /// Bytes that are to go out now, and the number of their exchange. Each has a socket of its own; one that is over
-    /// ([`is_under_way`](Self::is_under_way)) may be closed, and what still comes from it is ignored.
+    /// Bytes to send now, and the number of their exchange. Each exchange has its own socket. The
+    /// socket of a finished exchange ([`is_under_way`](Self::is_under_way)) may be closed, and
+    /// later bytes from it are ignored.
     pub fn poll_transmit(&mut self, now: ClockReading) -> Option<(u64, Transmit)> {
         let mut exchanges = self.under_way.iter_mut();
         let (number, transmit) =
@@ -286,21 +288,22 @@ impl Lookup {
         Some((number, transmit))
     }
 
-    /// Whether bytes of the exchange with this number are still wanted.
+    /// Whether the exchange with this number is under way.
     #[must_use]
     pub fn is_under_way(&self, number: u64) -> bool {
         self.under_way.iter().any(|(known, _)| *known == number)
     }
 
-    /// A name whose addresses are wanted, once, and the number to tell them with: nothing is under way meanwhile.
+    /// A name whose addresses are needed, returned once, and the number to report them with.
+    /// Nothing else is under way meanwhile.
     pub fn poll_name(&mut self) -> Option<(u64, String)> {
         let naming = self.naming.as_mut().filter(|naming| naming.to_tell)?;
         naming.to_tell = false;
         Some((naming.number, naming.name.clone()))
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called, in the caller's milliseconds; `None` when
-    /// there is an outcome.
+    /// The time at which to call [`handle_timeout`](Self::handle_timeout), in milliseconds of the
+    /// caller's clock; `None` when there is an outcome.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let exchanges = self.under_way.iter().map(|(_, exchange)| exchange.poll_timeout());
@@ -313,30 +316,30 @@ impl Lookup {
         self.began_ms.saturating_add(self.client.limits.patience_ms)
     }
 
-    /// What came of it, once.
+    /// Takes the outcome, once.
     pub fn take_outcome(&mut self) -> Option<Result<LookupAnswer, LookupError>> {
         self.outcome.take()
     }
 
-    /// The steps so far, if they are written down.
+    /// The steps so far, if they are recorded.
     #[must_use]
     pub fn events(&self) -> &[LookupEvent] {
         &self.events
     }
 
-    /// The sites that are responsible, once they are known.
+    /// The responsible sites, once they are known.
     #[must_use]
     pub fn service(&self) -> &[SharedSite] {
         &self.service
     }
 
-    /// How many requests were made.
+    /// Number of requests so far.
     #[must_use]
     pub const fn requests_count(&self) -> usize {
         self.requests_count
     }
 
-    /// Time has passed.
+    /// Handles a timeout.
     pub fn handle_timeout(&mut self, now: ClockReading) {
         let is_busy = self.naming.is_some() || !self.under_way.is_empty();
         if is_busy && now.ms >= self.deadline_ms() {
@@ -361,7 +364,7 @@ impl Lookup {
         }
     }
 
-    /// Asks a server of the other family beside the one that is being asked.
+    /// Asks a server of the other address family in addition to the current one.
     fn race(&mut self, now: ClockReading) {
         if let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() {
             if let [(_, exchange)] = self.under_way.as_slice() {
@@ -372,12 +375,12 @@ impl Lookup {
         }
     }
 
-    /// A datagram of an exchange.
+    /// Handles a datagram of an exchange.
     pub fn handle_datagram(&mut self, now: ClockReading, number: u64, datagram: &[u8]) {
         self.handle_bytes(now, number, |exchange| exchange.handle_datagram(now, datagram));
     }
 
-    /// Bytes from the connection of an exchange.
+    /// Handles bytes from the connection of an exchange.
     pub fn handle_stream(&mut self, now: ClockReading, number: u64, bytes: &[u8]) {
         self.handle_bytes(now, number, |exchange| exchange.handle_stream(now, bytes));
     }
@@ -396,8 +399,8 @@ impl Lookup {
         }
     }
 
-    /// The connection of an exchange has come about: the one that races with it is given up, so that no request is
-    /// carried out twice.
+    /// Handles that the connection of an exchange is established. The exchange that races with it
+    /// is dropped, so that no request is carried out twice.
     pub fn handle_connected(&mut self, number: u64) {
         let Some(LookupFrame::Ask(ask)) = self.stack.last_mut() else { return };
         if self.under_way.iter().any(|(known, _)| *known == number) {
@@ -408,12 +411,12 @@ impl Lookup {
         }
     }
 
-    /// The bytes of an exchange could not be moved.
+    /// Handles that the bytes of an exchange could not be moved.
     pub fn handle_failure(&mut self, now: ClockReading, number: u64, error: AttemptError) {
         self.end_exchange(now, number, Err(error));
     }
 
-    /// The addresses of a name; none where it has none, or they cannot be found out.
+    /// Handles the addresses of a name; none if it has none, or they could not be found.
     pub fn handle_addresses(&mut self, now: ClockReading, number: u64, addresses: &[IpAddr]) {
         let Some(naming) = self.naming.take_if(|naming| naming.number == number) else { return };
         let name = naming.name;
@@ -429,7 +432,7 @@ impl Lookup {
         }
     }
 
-    /// Gives the outcome of an exchange to the part that wanted it.
+    /// Passes the outcome of an exchange to the part that waits for it.
     fn end_exchange(
         &mut self,
         now: ClockReading,
@@ -444,7 +447,8 @@ impl Lookup {
                 self.client.times.note(exchange.target().address, answered.took_ms, now);
                 self.fallback_at_ms = None;
                 for (_, loser) in self.under_way.drain(..) {
-                    // How long it would have taken is not known, but that it was slower by what it was given ahead.
+                    // Its full response time is unknown, but it was slower by at least its head
+                    // start.
                     let ahead_ms = self.client.preferences.fallback_ms.unwrap_or_default();
                     let took_ms = loser.waited_ms(now).saturating_add(ahead_ms);
                     self.client.times.note(loser.target().address, took_ms, now);
@@ -453,7 +457,7 @@ impl Lookup {
                 ask.hear(self, now, &exchange, &answered)
             }
             Err(error) => {
-                // As long as it might have been waited for a connection.
+                // The time that a connection might have been waited for.
                 self.client.times.note(exchange.target().address, self.client.patience.tcp_ms, now);
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
                 ask.failed_at(target.address, error);
@@ -473,7 +477,7 @@ impl Lookup {
         }
     }
 
-    /// Goes on until a request is under way or there is an outcome.
+    /// Continues until a request is under way or there is an outcome.
     fn run(&mut self, now: ClockReading, mut signal: PartSignal) {
         loop {
             let next = match self.stack.pop() {
@@ -494,7 +498,7 @@ impl Lookup {
         }
     }
 
-    /// Puts the stack in order; what the top of it is to hear, unless it waits.
+    /// Updates the stack. Returns the signal for its top, unless that waits.
     fn follow(&mut self, next: PartStep) -> Option<PartSignal> {
         match next {
             PartStep::Wait(frame) => {
@@ -517,7 +521,7 @@ impl Lookup {
         }
     }
 
-    /// The outcome, unless it is an alias that is followed.
+    /// Reports the outcome, unless it is an alias to follow.
     fn conclude(&mut self, now: ClockReading, signal: PartSignal) -> Option<PartSignal> {
         let answer = match signal {
             PartSignal::Answer(answer) => answer,
@@ -536,7 +540,7 @@ impl Lookup {
             _ => answer.values().iter().find(is_alias).map(|value| value.data.to_vec()),
         };
         let Some(handle) = alias else {
-            // What was asked for beside it, to see whether there is an alias, goes again.
+            // Values that were queried only to detect an alias are removed.
             let mut answer =
                 if self.options.aliases_max > 0 { answer.selected(&self.question) } else { answer };
             answer.aliases_count = self.aliases_count;
@@ -561,19 +565,19 @@ impl Lookup {
         self.stack.last().map(LookupFrame::handle).unwrap_or_default().to_vec()
     }
 
-    /// Whether the service of the same prefix is being looked for already.
+    /// Whether the service of the same prefix is already being searched for.
     fn is_finding(&self, record: &[u8]) -> bool {
         self.stack.iter().any(|frame| matches!(frame, LookupFrame::Find(find) if find.is_for(record)))
     }
 
-    /// A request goes out.
+    /// Starts a request.
     fn begin(&mut self, exchange: Exchange) {
         self.requests_count += 1;
         self.number += 1;
         self.under_way.push((self.number, exchange));
     }
 
-    /// A name has to be looked up before anything goes on.
+    /// Starts the lookup of a name that is needed first.
     fn look_up_name(&mut self, name: String, now: ClockReading) {
         self.number += 1;
         let deadline_ms = now.ms.saturating_add(self.client.patience.name_ms.into());
@@ -600,7 +604,7 @@ impl Lookup {
 }
 
 impl LookupFrame {
-    /// The handle that it is about.
+    /// The handle that the part is about.
     fn handle(&self) -> &[u8] {
         match self {
             Self::Ask(ask) => ask.handle(),
@@ -609,13 +613,13 @@ impl LookupFrame {
     }
 }
 
-/// Whether everybody asks the global service for `handle`: the name begins with `0.` or `0/`, or is that of a
-/// prefix.
+/// Whether the global service is responsible for `handle`: the name begins with `0.` or `0/`, or is
+/// that of a prefix.
 pub(crate) fn is_global(handle: Handle<'_>) -> bool {
     handle.is_global() || handle.0.starts_with(b"0/") || handle.slash_at().is_none()
 }
 
-/// Whether a server that answers so is passed over for the next.
+/// Whether a server with this answer is passed over for the next one.
 const fn is_passed_over(code: ResponseCode) -> bool {
     matches!(
         code,

@@ -1,16 +1,16 @@
-//! Addresses of names, remembered for a while. Who drives a lookup looks them up; a lookup only says which it wants.
+//! Cached addresses of names. The driver of a lookup resolves them; the lookup only names them.
 
 use crate::ClockReading;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// How long addresses are used. Resolvers of the system do not tell how long they may be.
+/// How long addresses are used. The system's resolver does not report their time to live.
 const KEPT_MS: u64 = 60_000;
-/// How long it is remembered that a name has none.
+/// How long the absence of addresses is kept.
 const NONE_KEPT_MS: u64 = 10_000;
 
-/// Addresses by name; of a bounded number of names.
+/// Addresses by name, for a bounded number of names.
 #[derive(Debug)]
 pub struct NameCache {
     names_max: usize,
@@ -18,13 +18,13 @@ pub struct NameCache {
 }
 
 impl NameCache {
-    /// Addresses of at most `names_max` names.
+    /// Keeps the addresses of at most `names_max` names.
     #[must_use]
     pub fn new(names_max: usize) -> Self {
         Self { names_max, known: Mutex::default() }
     }
 
-    /// The addresses of `name`, if they are known: none where it has none.
+    /// The addresses of `name`, if they are cached; an empty list if it has none.
     #[must_use]
     pub fn get(&self, name: &str, now: ClockReading) -> Option<Vec<IpAddr>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,7 +32,7 @@ impl NameCache {
         (now.ms < *until_ms).then(|| addresses.clone())
     }
 
-    /// Notes the addresses of `name`.
+    /// Stores the addresses of `name`.
     pub fn note(&self, name: &str, addresses: &[IpAddr], now: ClockReading) {
         let kept_ms = if addresses.is_empty() { NONE_KEPT_MS } else { KEPT_MS };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

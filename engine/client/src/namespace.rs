@@ -1,7 +1,8 @@
-//! The namespaces that a handle lies in: HS_NAMESPACE values of the root record and of the record of its prefix.
+//! The namespaces of a handle: HS_NAMESPACE values of the root record and of the record of its
+//! prefix.
 //!
-//! A document says who is to be asked about a prefix, whether it is active, and how values are computed that are not
-//! stored. What it does not say is inherited from the one above it. Reading it is left to whoever wants it.
+//! A document names the contacts for a prefix, its status, and how values that are not stored are
+//! computed. It inherits what it lacks from the outer namespace. Callers parse it.
 
 use crate::question::AnswerWants;
 use crate::service::Kinds;
@@ -10,8 +11,8 @@ use handle_proto::data::kind;
 use handle_proto::name::ROOT;
 use handle_proto::{Handle, fold};
 
-/// What is to be asked for the namespaces of `handle`, the outermost first: the root record, and that of the prefix, which a
-/// lookup of the handle has asked for in the same words, so that it is known from before.
+/// The questions for the namespaces of `handle`, the outermost first: the root record, and that of
+/// the prefix. A lookup of the handle asks for the latter in the same way, so it is cached.
 #[must_use]
 pub fn questions(handle: Handle<'_>, wants: AnswerWants) -> Vec<Question> {
     let wants = AnswerWants { authoritative: false, public_only: true, ..wants };
@@ -26,7 +27,7 @@ pub fn questions(handle: Handle<'_>, wants: AnswerWants) -> Vec<Question> {
     [ROOT.to_vec()].into_iter().chain(own).map(question).collect()
 }
 
-/// The documents of a record, in the order in which they count: the first that reads is the namespace.
+/// The documents of a record, in order of precedence: the first valid one is the namespace.
 #[must_use]
 pub fn documents(answer: &LookupAnswer) -> Vec<&[u8]> {
     let values = answer.values().iter();
@@ -66,7 +67,7 @@ mod tests {
         };
         assert_eq!(asked(b"10.a/x"), ["0.NA/0.NA", "0.NA/10.A"]);
         assert_eq!(asked(b"0.NA/10.a"), ["0.NA/0.NA"]);
-        // A derived prefix is independent of the one that it is derived from.
+        // A derived prefix does not inherit from its parent prefix.
         assert_eq!(asked(b"10.a.b/x"), ["0.NA/0.NA", "0.NA/10.A.B"]);
         assert_eq!(asked(b"0.na/10.a.b"), ["0.NA/0.NA"]);
         assert_eq!(asked(b"10.a"), ["0.NA/0.NA"]);

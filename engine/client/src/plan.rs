@@ -1,5 +1,5 @@
-//! In which order servers are asked: by protocol, then by site; one server of each site, chosen by the hash of
-//! the handle. RFC 3652 section 3.1.3.
+//! The order in which servers are asked: by protocol, then by site; one server of each site, chosen
+//! by the hash of the handle. RFC 3652 section 3.1.3.
 
 use crate::ClockReading;
 use crate::service::SharedSite;
@@ -11,31 +11,33 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-/// One server, and the way to it.
+/// A server, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTarget {
-    /// Where it is; without an address where its name has to be looked up first.
+    /// Its address; unspecified if its name has to be looked up first.
     pub address: SocketAddr,
-    /// Its name, where the site record has one.
+    /// Its name, if the site record has one.
     pub domain: Option<String>,
-    /// What stands in front of handles in its URLs.
+    /// The part of the path of its URLs before the handle.
     pub path: String,
-    /// How it is asked.
+    /// The protocol.
     pub protocol: InterfaceProtocol,
-    /// The record of the key that its signatures are checked with; empty when the site record has none.
+    /// The record of the key that its signatures are checked with; empty if the site record has
+    /// none.
     pub public_key: Vec<u8>,
-    /// Serial number of the site record that names it.
+    /// Serial number of its site record.
     pub site_serial: i16,
-    /// The version it is spoken to in.
+    /// The version of requests to it.
     pub version: Version,
-    /// Its position in the site, and how many servers that has.
+    /// Its position in the site, and the number of servers there.
     pub position: (usize, usize),
-    /// Whether the site is a primary one.
+    /// Whether its site is a primary one.
     pub is_primary: bool,
 }
 
 impl ServerTarget {
-    /// A server that is known by its address alone: without its site record nobody knows its version.
+    /// A server that is known by its address alone. Without its site record, its version is
+    /// unknown.
     #[must_use]
     pub const fn at(address: SocketAddr, protocol: InterfaceProtocol) -> Self {
         Self {
@@ -51,7 +53,8 @@ impl ServerTarget {
         }
     }
 
-    /// The server of `site` at a position; `None` where it has no address, or no interface for this.
+    /// The server of `site` at a position; `None` if it has no address, or no interface for this
+    /// purpose.
     #[must_use]
     pub fn of(
         site: &Site<'_>,
@@ -83,13 +86,13 @@ impl ServerTarget {
         })
     }
 
-    /// The name that has to be looked up before it can be asked.
+    /// The name that has to be looked up before the server can be asked.
     #[must_use]
     pub fn unresolved(&self) -> Option<&str> {
         self.address.ip().is_unspecified().then_some(self.domain.as_deref()).flatten()
     }
 
-    /// The same server at each of the addresses of its name that can be reached, those with IPv6 first.
+    /// The same server at each reachable address of its name, IPv6 first.
     #[must_use]
     pub fn at_each(&self, addresses: &[IpAddr], preferences: &Preferences) -> Vec<Self> {
         let at = |&ip: &IpAddr| {
@@ -108,7 +111,7 @@ impl ServerTarget {
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 8;
 
-/// Which addresses can be reached from here.
+/// The address families that can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Families {
     /// IPv4.
@@ -117,20 +120,22 @@ pub struct Families {
     pub ipv6: bool,
 }
 
-/// What decides who is asked.
+/// Preferences among servers.
 #[derive(Clone, Debug)]
 pub struct Preferences {
-    /// Protocols, in the order of their use.
+    /// Protocols, in order of preference.
     pub protocols: Vec<InterfaceProtocol>,
-    /// Which addresses can be reached.
+    /// The address families that can be reached.
     pub families: Families,
-    /// Sites whose keywords (`site_filter_keywords`) contain one of these are asked alone, where there are any.
+    /// If there are sites whose keywords (`site_filter_keywords`) contain one of these, only they
+    /// are asked.
     pub keywords: Vec<String>,
-    /// Servers that are reached at another address than their site records say: from behind the same translation of
-    /// addresses, say.
+    /// Addresses that replace those in site records, for example to reach servers behind the same
+    /// NAT.
     pub addresses: HashMap<IpAddr, IpAddr>,
-    /// After so many milliseconds without an answer from a server with IPv6 one with IPv4 is asked as well, or the
-    /// other way round, where there is one; by so much IPv6 is preferred. `None` to ask one after the other.
+    /// Milliseconds without an answer from a server with IPv6 after which one with IPv4 is asked as
+    /// well, and the other way round. IPv6 is preferred by the same time. `None` to ask one after
+    /// the other.
     pub fallback_ms: Option<u32>,
 }
 
@@ -151,27 +156,29 @@ impl Default for Preferences {
 }
 
 impl Preferences {
-    /// Where a server is reached that is said to be at `ip`.
+    /// The address at which a server with the address `ip` in its site record is reached.
     #[must_use]
     pub fn reached(&self, ip: IpAddr) -> IpAddr {
         self.addresses.get(&ip).copied().unwrap_or(ip)
     }
 }
 
-/// Which operation it is for.
+/// The purpose of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfacePurpose {
     /// Resolution or administration.
     pub kind: InterfaceKind,
-    /// Whether only primary sites will do.
+    /// Whether only primary sites are suitable.
     pub primary_only: bool,
 }
 
-/// The servers to ask for `handle`, in order: all sites over the first protocol before any over the second.
+/// The servers to ask for `handle`, in order: all sites over the first protocol before any over the
+/// second.
 ///
-/// Sites are ordered by the response time of their server with a jitter from `random`; one with IPv6 comes before one with
-/// IPv4 unless it was slower by more than the other is waited for. Where only primary ones will do, the one that answered
-/// last comes first for an hour. Servers whose address cannot be used are left out.
+/// Sites are ordered by the response time of their server with a jitter from `random`. A site with
+/// IPv6 precedes one with IPv4 unless it was slower by more than the fallback delay. If only
+/// primary sites are suitable, the one that answered last comes first for an hour. Servers without
+/// a usable address are left out.
 pub fn plan(
     sites: &[SharedSite],
     handle: Handle<'_>,
@@ -327,7 +334,7 @@ mod tests {
         preferences.addresses.insert([192, 0, 2, 1].into(), inner);
         let times = ServerTimes::new(8);
         assert_eq!(order(&sites, ANY, &preferences, &times), ["10.0.0.1/UDP", "192.0.2.2/UDP"]);
-        // Whether it can be reached is a question of where it is.
+        // The family of the actual address decides whether it can be reached.
         preferences.addresses.insert([192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into());
         preferences.families.ipv6 = false;
         assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.2/UDP"]);

@@ -1,4 +1,4 @@
-//! What is asked: a handle, and which of its values.
+//! A question: a handle, and which of its values.
 
 use handle_proto::fold;
 use handle_proto::value::type_matches;
@@ -7,27 +7,27 @@ use handle_proto::wire::put;
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpFlags, Value};
 
-/// A handle, and which of its values. Neither indexes nor types: all that may be read.
+/// A handle, and which of its values. Without indexes and types: all values that may be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// The handle, as it is spelt.
+    /// The handle, as the user spelt it.
     pub handle: Vec<u8>,
-    /// Values with these indexes,
+    /// Indexes of the wanted values.
     pub indexes: Vec<i32>,
-    /// and values of these types.
+    /// Types of further wanted values.
     pub types: Vec<Vec<u8>>,
-    /// What beside it is wanted.
+    /// Requirements for the answer.
     pub wants: AnswerWants,
 }
 
-/// What is wanted of an answer.
+/// Requirements for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AnswerWants {
-    /// Signed by the server, and the signature checked.
+    /// Signed by the server, with a verified signature.
     pub certified: bool,
-    /// From a primary site, past all caches.
+    /// From a primary site, bypassing all caches.
     pub authoritative: bool,
-    /// Only values that everybody may read.
+    /// Only public values.
     pub public_only: bool,
 }
 
@@ -38,13 +38,13 @@ impl Default for AnswerWants {
 }
 
 impl Question {
-    /// Everything that is public of `handle`.
+    /// All public values of `handle`.
     #[must_use]
     pub fn all(handle: impl Into<Vec<u8>>) -> Self {
         Self { handle: handle.into(), ..Self::default() }
     }
 
-    /// The public values of `handle` that are of `types`.
+    /// The public values of `handle` that have one of `types`.
     #[must_use]
     pub fn of_types(handle: impl Into<Vec<u8>>, types: &[&[u8]]) -> Self {
         Self { types: types.iter().map(|kind| kind.to_vec()).collect(), ..Self::all(handle) }
@@ -62,7 +62,7 @@ impl Question {
         self.indexes.is_empty() && self.types.is_empty()
     }
 
-    /// Whether `value` is asked for: the union of indexes and types. RFC 3652 section 3.2.1.
+    /// Whether `value` is wanted: by its index or by its type. RFC 3652 section 3.2.1.
     #[must_use]
     pub fn selects(&self, value: &Value<'_>) -> bool {
         self.is_for_all()
@@ -86,7 +86,7 @@ impl Question {
         }
     }
 
-    /// Whether other questions' answers may answer it, and its answer others.
+    /// Whether the answer may be cached, and a cached answer used.
     #[must_use]
     pub const fn is_cacheable(&self) -> bool {
         self.wants.public_only && !self.wants.authoritative
@@ -101,7 +101,7 @@ impl Question {
         with(Query { handle: &self.handle, indexes: Indexes::new(&indexes), types })
     }
 
-    /// What a cache knows the handle by: its name, and whether answers are certified.
+    /// The part of the cache key for the handle: its name, and whether answers are certified.
     #[must_use]
     pub fn handle_key(&self) -> Vec<u8> {
         let mut key = self.handle().prefix_folded();
@@ -109,8 +109,8 @@ impl Question {
         key
     }
 
-    /// What a cache knows the choice of values by; empty when all are asked for. What makes no difference to
-    /// the answer is left out.
+    /// The part of the cache key for the choice of values; empty when all are wanted. It omits what
+    /// does not change the answer.
     #[must_use]
     pub fn values_key(&self) -> Vec<u8> {
         let mut key = Vec::new();

@@ -1,10 +1,12 @@
-//! References that people write: `hdl:`, `info:hdl/`, `urn:hdl:`, `doi:`, addresses of proxies; to handles and back.
+//! References as people write them, such as `hdl:`, `info:hdl/`, `urn:hdl:`, `doi:` and URLs of
+//! proxies: parsing to handles, and printing.
 //!
-//! A bare handle is taken as it stands. In every other form bytes may be percent-encoded, `?` begins options and
-//! `#` a fragment, so that these three are encoded where they belong to a name. [`ReferenceRules`] say which forms count.
+//! A bare handle is taken unchanged. In every other form bytes may be percent-encoded, `?` begins
+//! options and `#` a fragment, so these three characters are encoded where they belong to a name.
+//! [`ReferenceRules`] select the accepted forms.
 //!
-//! [`canonical`] and [`url`] print the one text form and the one form that is safe in addresses; both read back
-//! as the same handle. RFC 3651 section 2 for names and their characters.
+//! [`canonical`] and [`url`] print the one text form and the one form that is safe in URLs; both
+//! parse to the same handle. RFC 3651 section 2 for names and their characters.
 
 mod charset;
 mod print;
@@ -16,24 +18,24 @@ pub use print::{PROXY, canonical, url};
 
 use std::fmt;
 
-/// Which forms count, and what is known when they are read.
+/// The accepted forms, and the context of parsing.
 #[derive(Clone, Debug)]
 pub struct ReferenceRules {
-    /// Hosts of proxies, whose addresses name the handle in their path; in lower case.
+    /// Hosts of proxies, whose URLs have the handle in their path; in lower case.
     pub hosts: Vec<String>,
     /// Whether `300:20.500.1/ADMIN` names the value with index 300.
     pub index: bool,
     /// Whether `hdl://server/20.500.1/x` names the server to ask, and `hdl:/20.500.1/x` a handle.
     pub direct: bool,
-    /// Whether an encoding may stand before the name, as in `hdl:iso-2022-jp@cnri.test/...`.
+    /// Whether an encoding may precede the name, as in `hdl:iso-2022-jp@cnri.test/...`.
     pub modifier: bool,
     /// Whether a bare handle is percent-encoded, as in the path of a proxy.
     pub bare_is_encoded: bool,
-    /// Whether angle brackets and the punctuation of running text are taken off.
+    /// Whether angle brackets and the punctuation of running text are removed.
     pub lenient: bool,
-    /// How bytes that are not UTF-8 are read where no encoding is named; refused when there is none.
+    /// The encoding of bytes that are not UTF-8 if the reference names none; `None` to refuse them.
     pub charset: Option<&'static Encoding>,
-    /// Prefixes that are known, so that an `@` in one of them is no modifier.
+    /// Known prefixes, in which an `@` does not end a modifier.
     pub prefixes: Vec<String>,
 }
 
@@ -42,7 +44,7 @@ pub const HOSTS: [&str; 5] =
     ["hdl.handle.net", "doi.org", "dx.doi.org", "www.doi.org", "handle.stage.datacite.org"];
 
 impl ReferenceRules {
-    /// For what people type: everything but leniency.
+    /// Rules for typed references: everything but leniency.
     #[must_use]
     pub fn typed() -> Self {
         Self {
@@ -57,14 +59,15 @@ impl ReferenceRules {
         }
     }
 
-    /// For the path of a proxy, as it came: a leading number is no index, and nobody names servers.
+    /// Rules for the path of a proxy, unchanged: a leading number is no index, and servers cannot
+    /// be named.
     #[must_use]
     pub fn proxy() -> Self {
         Self { index: false, direct: false, modifier: false, bare_is_encoded: true, ..Self::typed() }
     }
 }
 
-/// In which form a reference was written.
+/// The form of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReferenceForm {
     /// The handle alone.
@@ -79,61 +82,61 @@ pub enum ReferenceForm {
     Urn,
     /// `info:hdl/` or `info:doi/`.
     Info,
-    /// The address of a proxy, with or without its scheme.
+    /// The URL of a proxy, with or without its scheme.
     Proxy,
 }
 
-/// A reference, taken apart.
+/// A parsed reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandleReference {
-    /// The handle, spelt as it was.
+    /// The handle, as it was spelt.
     pub handle: String,
-    /// Indexes of the values that are meant.
+    /// Indexes of the referenced values.
     pub indexes: Vec<u32>,
-    /// Types of the values that are meant.
+    /// Types of the referenced values.
     pub types: Vec<String>,
     /// The other options, by name and value.
     pub options: Vec<(String, String)>,
-    /// What follows `#`, which is never part of the handle.
+    /// The part after `#`, which never belongs to the handle.
     pub fragment: Option<String>,
     /// The server to ask: host, or host and port.
     pub server: Option<String>,
-    /// How it was written.
+    /// The form in which it was written.
     pub form: ReferenceForm,
 }
 
-/// Why something is no reference.
+/// Why a text is not a valid reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// There is no handle in it.
+    /// It has no handle.
     Empty,
-    /// One scheme behind another, as `hdl:doi:`.
+    /// Two schemes follow each other, as in `hdl:doi:`.
     TwoSchemes,
-    /// A scheme or form that names no handles.
+    /// A scheme or form that does not refer to handles.
     NotAHandle(String),
-    /// The address of a host that is not known as a proxy.
+    /// The URL of a host that is not a known proxy.
     UnknownHost(String),
-    /// `%` without two hexadecimal digits behind it.
+    /// A `%` without two hexadecimal digits after it.
     Percent {
-        /// Where it stands, in bytes from the beginning of the part that is encoded.
+        /// Its byte offset in the encoded part.
         at: usize,
     },
-    /// Bytes that are not UTF-8, and no encoding was named.
+    /// The bytes are not UTF-8, and no encoding is named.
     NotUtf8,
-    /// No encoding has this name.
+    /// The named encoding is unknown.
     UnknownCharset(String),
-    /// Bytes that have no meaning in the encoding that was named.
+    /// The bytes are invalid in the named encoding.
     NotInCharset(&'static str),
-    /// An index that is no number, or too large.
+    /// The index is not a number, or too large.
     Index(String),
 }
 
 impl fmt::Display for ReferenceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("there is no handle in it"),
-            Self::TwoSchemes => f.write_str("two schemes, one behind the other: take one of them off"),
+            Self::Empty => f.write_str("the reference has no handle"),
+            Self::TwoSchemes => f.write_str("two schemes follow each other: remove one"),
             Self::NotAHandle(what) => write!(f, "{what} does not name handles"),
             Self::UnknownHost(host) => {
                 write!(f, "{host} is not known as a proxy for handles: use the handle itself")
@@ -147,9 +150,9 @@ impl fmt::Display for ReferenceError {
             Self::NotUtf8 => {
                 f.write_str("the bytes are not UTF-8: name their encoding, as in hdl:shift_jis@...")
             }
-            Self::UnknownCharset(name) => write!(f, "no encoding is called {name}"),
+            Self::UnknownCharset(name) => write!(f, "unknown encoding {name}"),
             Self::NotInCharset(name) => write!(f, "the bytes are not {name}"),
-            Self::Index(text) => write!(f, "{text} is no index of a value: use a number up to {}", u32::MAX),
+            Self::Index(text) => write!(f, "{text} is not an index: use a number up to {}", u32::MAX),
         }
     }
 }
@@ -160,23 +163,23 @@ impl std::error::Error for ReferenceError {}
 struct Raw<'a> {
     form: ReferenceForm,
     server: Option<&'a str>,
-    /// Whether `text` is percent-encoded, and has options and a fragment.
+    /// Whether `text` is percent-encoded, and may have options and a fragment.
     encoded: bool,
     text: &'a str,
-    /// Whether a colon may stand for the first slash.
+    /// Whether a colon may take the place of the first slash.
     colon: bool,
 }
 
 impl HandleReference {
-    /// Takes a reference apart.
+    /// Parses a reference.
     ///
     /// # Errors
-    /// When it names no handle under these rules, or its bytes cannot be read.
+    /// When it has no handle under these rules, or its bytes cannot be decoded.
     pub fn parse(text: &str, rules: &ReferenceRules) -> Result<Self, ReferenceError> {
         Self::parse_outer(text, rules, true)
     }
 
-    /// `nests` where the whole may be a percent-encoded address, as a proxy is given it.
+    /// `nests`: whether the whole text may be a percent-encoded URL, as proxies receive it.
     fn parse_outer(text: &str, rules: &ReferenceRules, nests: bool) -> Result<Self, ReferenceError> {
         let text = trim(text, rules.lenient);
         let (index, rest) = if rules.index { split_index(text)? } else { (None, text) };
@@ -229,7 +232,7 @@ impl HandleReference {
     fn read_options(&mut self, options: &str) -> Result<(), ReferenceError> {
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            // As forms in browsers write it.
+            // As HTML forms write them.
             let [name, value] = [name, value].map(|part| decoded(&part.replace('+', " "), None));
             let (name, value) = (name?, value?);
             match name.as_str() {
@@ -242,9 +245,9 @@ impl HandleReference {
     }
 }
 
-/// What running text has in front of a reference: no naming authority begins so.
+/// Characters of running text before a reference: no naming authority begins with them.
 const OPENING: [char; 9] = ['(', '[', '{', '"', '\'', '\u{201c}', '\u{2018}', '\u{201e}', '\u{ab}'];
-/// What running text has behind one.
+/// Punctuation of running text after a reference.
 const PUNCTUATION: [char; 12] =
     ['.', ',', ';', ':', '!', '?', '"', '\'', '\u{201c}', '\u{201d}', '\u{2019}', '\u{bb}'];
 
@@ -253,12 +256,12 @@ fn trim(text: &str, lenient: bool) -> &str {
     if lenient { out_of_text(text) } else { text }
 }
 
-/// Brackets that a name may have.
+/// Brackets that may occur in a name.
 const BRACKETS: [(char, char); 3] = [('(', ')'), ('[', ']'), ('{', '}')];
 
-/// Takes off what running text has around a reference, as often as there is any.
+/// Removes the characters of running text around a reference, repeatedly.
 fn out_of_text(mut text: &str) -> &str {
-    // Counted once: a text of nothing but brackets may be long.
+    // Counted once, because a text of brackets alone may be long.
     let mut opens = BRACKETS.map(|(open, _)| text.matches(open).count());
     let mut closes = BRACKETS.map(|(_, close)| text.matches(close).count());
     loop {
@@ -272,7 +275,7 @@ fn out_of_text(mut text: &str) -> &str {
         if let Some(inner) = text.strip_prefix('<') {
             text = inner.strip_suffix('>').unwrap_or(inner);
         }
-        // A closing bracket belongs to the name only where one opens in it.
+        // A closing bracket belongs to the name only if the name has the opening one.
         for (at, (_, close)) in BRACKETS.into_iter().enumerate() {
             while opens[at] < closes[at] && text.ends_with(close) {
                 text = &text[..text.len() - 1];
@@ -285,7 +288,7 @@ fn out_of_text(mut text: &str) -> &str {
     }
 }
 
-/// `300:handle`: digits and a colon before the first slash.
+/// Splits `300:handle`: digits and a colon before the first slash.
 fn split_index(text: &str) -> Result<(Option<u32>, &str), ReferenceError> {
     match text.split_once(':') {
         Some((digits, rest)) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -299,13 +302,13 @@ fn number(digits: &str) -> Result<u32, ReferenceError> {
     digits.parse().map_err(|_| ReferenceError::Index(digits.to_owned()))
 }
 
-/// What follows `prefix`, in whatever case it is.
+/// The text after `prefix`, whose case does not matter.
 fn strip<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
 }
 
-/// Schemes that name handles; a name that begins like one of them is printed so that it does not.
+/// Schemes of handles. A name that begins like one of them is printed with an encoded character.
 const SCHEMES: [&str; 10] =
     ["hdl:", "doi:", "hdl%3a", "doi%3a", "urn:", "info:", "http:", "https:", "http%3a", "https%3a"];
 
@@ -317,10 +320,10 @@ fn has_scheme(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| strip(text, scheme).is_some())
 }
 
-/// Finds the form, and what of the text is the name.
+/// Determines the form, and the part of the text that is the name.
 fn raw<'a>(text: &'a str, rules: &ReferenceRules, has_index: bool) -> Result<Raw<'a>, ReferenceError> {
     let outer = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
-    // Also of an address that leaves its scheme to the page it stands on.
+    // Also for a URL without a scheme, relative to its page.
     let text = text.trim_start_matches('/');
     if let Some(path) = path_of(text, rules)? {
         return inside(path, rules);
@@ -343,7 +346,7 @@ fn raw<'a>(text: &'a str, rules: &ReferenceRules, has_index: bool) -> Result<Raw
     Ok(scheme(text, rules)?.unwrap_or(bare))
 }
 
-/// The path of the address of a proxy, if this is an address.
+/// The path of the URL of a proxy, if this is a URL.
 fn path_of<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<&'a str>, ReferenceError> {
     let Some(rest) = ["https://", "http://"].iter().find_map(|scheme| strip(text, scheme)) else {
         return Ok(None);
@@ -364,8 +367,7 @@ fn is_proxy(authority: &str, rules: &ReferenceRules) -> bool {
     rules.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
 }
 
-/// The path of a proxy's address: what the proxy itself would be given, so that a scheme or one more address may
-/// stand in it.
+/// The path of a proxy's URL, as the proxy would parse it: it may contain a scheme or another URL.
 fn inside<'a>(path: &'a str, rules: &ReferenceRules) -> Result<Raw<'a>, ReferenceError> {
     let text = path.trim_start_matches('/');
     let text = path_of(text, rules)?.map_or(text, |path| path.trim_start_matches('/'));
@@ -376,7 +378,7 @@ fn inside<'a>(path: &'a str, rules: &ReferenceRules) -> Result<Raw<'a>, Referenc
     Ok(Raw { form: ReferenceForm::Proxy, ..found })
 }
 
-/// Takes off one scheme.
+/// Removes one scheme.
 fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, ReferenceError> {
     let raw = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
     let found = if let Some(rest) = strip(text, "hdl://") {
@@ -396,7 +398,7 @@ fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, 
     } else if let Some(rest) = strip(text, "hdl:").or_else(|| strip(text, "hdl%3a")) {
         raw(ReferenceForm::Hdl, rest)
     } else if strip(text, "doi:/").is_some() {
-        // Not the handle with an empty prefix that it would be by the letter.
+        // Literally it would be a handle with an empty prefix.
         return Err(ReferenceError::NotAHandle("doi:/".to_owned()));
     } else if let Some(rest) = strip(text, "doi:").or_else(|| strip(text, "doi%3a")) {
         raw(ReferenceForm::Doi, rest)
@@ -418,7 +420,7 @@ fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, 
     Ok(Some(Raw { text, ..found }))
 }
 
-/// Name, options and fragment.
+/// Splits name, options and fragment.
 fn split_options(text: &str) -> (&str, &str, Option<&str>) {
     let (text, fragment) = match text.split_once('#') {
         Some((text, fragment)) => (text, Some(fragment)),
@@ -428,7 +430,7 @@ fn split_options(text: &str) -> (&str, &str, Option<&str>) {
     (name, options, fragment)
 }
 
-/// With the slash that a colon stands for in URNs: the first of both, percent-encoded or not.
+/// Restores the slash that a colon replaces in URNs: the first of both, percent-encoded or not.
 fn name_of(name: &str, colon: bool) -> String {
     match name.split_once(':') {
         Some((prefix, local))
@@ -440,7 +442,7 @@ fn name_of(name: &str, colon: bool) -> String {
     }
 }
 
-/// Percent-decodes, and takes the bytes as UTF-8; failing that in `encoding`.
+/// Percent-decodes the text, and decodes the bytes as UTF-8 or else in `encoding`.
 fn decoded(text: &str, encoding: Option<&'static Encoding>) -> Result<String, ReferenceError> {
     match String::from_utf8(percent_decoded(text)?) {
         Ok(text) => Ok(text),

@@ -1,7 +1,7 @@
-//! The records of the global service, asked for anew. RFC 3651 section 4.1.1.
+//! Renewal of the records of the global service. RFC 3651 section 4.1.1.
 //!
-//! Nothing takes the place of what is known but records whose values are all signed, up to the keys that are
-//! trusted already; and of these records only the values that are.
+//! The known records are only replaced by records whose values are all signed, up to keys that are
+//! already trusted; and of the new records only such values are used.
 
 mod renewal;
 
@@ -20,19 +20,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, io};
 
-/// Why what is known stays as it is.
+/// Why the known records stay.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RefreshError {
-    /// There is no key to trust: the file of the global service has none for `0.0/0.0`.
+    /// No key is trusted, because the file of the global service has none for `0.0/0.0`.
     NoKeys,
-    /// A record did not come.
+    /// A record could not be fetched.
     NoRecord(Vec<u8>),
-    /// A value of a record is not signed as it should be, or a trusted key that is signed is not there.
+    /// A value of a record has no valid signature, or a signed trusted key is missing.
     Unverified(Vec<u8>, Box<SignatureReport>),
     /// The records name no sites.
     File(FileError),
-    /// More questions would have to be asked than a renewal may ask.
+    /// The renewal would need more questions than its limit.
     TooMany,
     /// The records are used, but could not be written to this file.
     Unwritten(PathBuf, io::Error),
@@ -44,17 +44,19 @@ impl fmt::Display for RefreshError {
             Self::NoKeys => {
                 f.write_str("no key is trusted: the file of the global service has none for 0.0/0.0")
             }
-            Self::NoRecord(handle) => write!(f, "the record {} did not come", Handle(handle)),
+            Self::NoRecord(handle) => write!(f, "cannot fetch the record {}", Handle(handle)),
             Self::Unverified(handle, report) => {
-                write!(f, "not every value of {} is signed by somebody who is trusted", Handle(handle))?;
+                write!(f, "not every value of {} is signed with a trusted key", Handle(handle))?;
                 match (report.refused.first(), report.missing.first()) {
                     (Some((index, error)), _) => write!(f, "; the signature in value {index}: {error}"),
-                    (None, Some(index)) => write!(f, "; value {index} is signed, but did not come"),
+                    (None, Some(index)) => write!(f, "; value {index} is signed, but missing"),
                     (None, None) => Ok(()),
                 }
             }
             Self::File(error) => error.fmt(f),
-            Self::TooMany => f.write_str("the signatures need more certificates than are asked for"),
+            Self::TooMany => {
+                f.write_str("the signatures need more certificates than the limit of one renewal")
+            }
             Self::Unwritten(path, error) => {
                 write!(f, "the new records are used, but cannot be written to {}: {error}", path.display())
             }
@@ -64,20 +66,21 @@ impl fmt::Display for RefreshError {
 
 impl std::error::Error for RefreshError {}
 
-/// The question for a record of the global service: certified, and of a primary site.
+/// The question for a record of the global service: certified, and from a primary site.
 fn question(handle: &[u8]) -> Question {
     let mut question = Question::all(handle);
     (question.wants.certified, question.wants.authoritative) = (true, true);
     question
 }
 
-/// Gets the root record, that of the trusted keys, and those of all services that the root names, and verifies
-/// them with the keys of `root`: the new bootstrap file, written at `now_unix_ms`.
+/// Fetches the root record, that of the trusted keys, and those of all services that the root
+/// names, and verifies them with the keys of `root`. Returns the new bootstrap file, written at
+/// `now_unix_ms`.
 ///
-/// `fetch` gets the answers; what it is asked for here is to be certified.
+/// `fetch` gets the answers. Its questions require certification.
 ///
 /// # Errors
-/// When a record is missing or not wholly signed; `root` is to be kept then.
+/// When a record is missing or not completely signed; keep `root` then.
 pub fn refresh(
     root: &Root,
     now_unix_ms: u64,
@@ -96,8 +99,8 @@ pub fn refresh(
         let answer = fetch(&question(&handle)).filter(|answer| answer.code == ResponseCode::SUCCESS);
         let answer = answer.ok_or_else(|| RefreshError::NoRecord(handle.clone()))?;
         let report = verifier.verify(&answer, fetch);
-        // A signature may outlive a value that it lists. Of the trusted keys none goes so, however: who withheld one
-        // would take it away for good.
+        // A signature may outlive a value that it lists, but not a trusted key: an attacker who
+        // withholds one would remove it for good.
         let is_enough = report.is_good()
             && (report.missing.is_empty() || handle != TRUST_ROOT || has_all(&root.trusted_keys, &answer));
         if !is_enough {
@@ -131,7 +134,8 @@ fn has_all(keys: &[Vec<u8>], answer: &LookupAnswer) -> bool {
     })
 }
 
-/// The same, for who cannot wait inside a function: says which question is to be asked next, as often as there is one.
+/// The same as a state machine for callers that cannot block: it names the next question, as long
+/// as there is one.
 #[derive(Debug)]
 pub struct Refresh {
     root: Arc<Root>,
@@ -140,11 +144,11 @@ pub struct Refresh {
     outcome: Option<Result<Json, RefreshError>>,
 }
 
-/// Most questions of one refresh: records of the global service, and certificates of who signed them.
+/// Most questions of one renewal: records of the global service, and certificates of their signers.
 const QUESTIONS_MAX: usize = 256;
 
 impl Refresh {
-    /// Begins to get the records of `root` anew.
+    /// Starts to fetch the records of `root`.
     #[must_use]
     pub const fn new(root: Arc<Root>, now_unix_ms: u64) -> Self {
         Self { root, now_unix_ms, told: vec![], outcome: None }
@@ -155,7 +159,8 @@ impl Refresh {
         if self.outcome.is_some() {
             return None;
         }
-        // From the beginning each time, with what has been told so far: questions are few, and their order is the same.
+        // It starts over each time with all answers so far. There are few questions, and their
+        // order is the same.
         let mut next = None;
         let outcome = refresh(&self.root, self.now_unix_ms, &mut |question| match self
             .told
@@ -176,12 +181,12 @@ impl Refresh {
         None
     }
 
-    /// What came of a question; nothing where it could not be answered.
+    /// Handles the answer to a question; `None` if there is none.
     pub fn handle_answer(&mut self, question: Question, answer: Option<LookupAnswer>) {
         self.told.push((question, answer));
     }
 
-    /// What came of it, once: the new file.
+    /// Takes the outcome, once: the new file.
     pub const fn take_outcome(&mut self) -> Option<Result<Json, RefreshError>> {
         self.outcome.take()
     }
@@ -289,7 +294,8 @@ mod tests {
                 let mut removed = records();
                 removed.get_mut(&handle).unwrap().retain(|other| other.view().index != value.index);
                 let outcome = refreshed(&root, &removed);
-                // Without a certificate, a signature or a key nothing is proved; without its sites a record says nothing.
+                // Without a certificate, a signature or a key there is no proof; without its sites
+                // a record is useless.
                 let is_needed = [kind::HS_CERT, kind::HS_SIGNATURE, kind::HS_PUBKEY].contains(&value.kind);
                 let what = format!("{} without {}", Handle(&handle), value.index);
                 match (is_needed, outcome) {
@@ -317,7 +323,10 @@ mod tests {
             let mut missing = records();
             missing.remove(handle);
             let said = error(&root, &missing);
-            assert!(said.contains("did not come") || said.contains("certificate"), "{said}");
+            assert!(
+                said.contains("cannot fetch") || said.contains("missing") || said.contains("certificate"),
+                "{said}"
+            );
             let site = site_at(66);
             let forged = Value::new(7, kind::HS_SITE, site.as_bytes());
             let hidden = Value { permissions: Permissions::ADMIN_READ, ..forged };

@@ -1,4 +1,5 @@
-//! Which sites a record names, and which other records name more. RFC 3651 section 3.2.2 and the two behind it.
+//! The sites that a record names, and the further records with sites. RFC 3651 sections 3.2.2,
+//! 3.2.3 and 3.2.4.
 
 use handle_proto::data::kind;
 use handle_proto::data::site::{Address, Server, Site, SiteBuf};
@@ -8,10 +9,10 @@ use handle_proto::{Handle, Value};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A site record, shared by all that use it.
+/// A shared site record.
 pub type SharedSite = Arc<SiteBuf>;
 
-/// Which values name the service that is looked for.
+/// The kinds of values that name a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinds {
     /// The service of the handles under a prefix.
@@ -39,7 +40,7 @@ impl Kinds {
         }
     }
 
-    /// The types to ask for; of a prefix record with its namespace.
+    /// The types to ask for; for a prefix record with its namespace.
     #[must_use]
     pub fn asked(self, with_namespace: bool) -> Vec<Vec<u8>> {
         let mut types: Vec<_> =
@@ -51,7 +52,7 @@ impl Kinds {
     }
 }
 
-/// What a record says about where a service is.
+/// The sites and further records that a record names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceSites {
     /// Sites, in the order of their values.
@@ -60,12 +61,13 @@ pub struct ServiceSites {
     pub services: Vec<Vec<u8>>,
 }
 
-/// Most sites that one service is taken to have; what a record names beyond them is left out.
+/// Most sites of one service. Further ones are left out.
 pub const SITES_MAX: usize = 64;
 
 impl ServiceSites {
-    /// Gathers from the values of a record. Types count in their spelling, as deployed; what does not decode,
-    /// has no server, or has several and an unknown hash option, is left out.
+    /// Gathers the sites from the values of a record. Types are case-sensitive, as in deployed
+    /// software. A site is left out if it does not decode, has no server, or has several servers
+    /// and an unknown hash option.
     pub fn gather<'a>(values: impl IntoIterator<Item = Value<'a>>, kinds: Kinds) -> Self {
         let mut found = Self::default();
         for value in values {
@@ -84,32 +86,33 @@ impl ServiceSites {
         found
     }
 
-    /// Adds a site that can be used, and the same at its other addresses.
+    /// Adds a usable site, and the same site at its other addresses.
     pub fn add(&mut self, site: SiteBuf) {
         if is_usable(&site.view()) {
             at_all_addresses(site).into_iter().for_each(|site| add_once(&mut self.sites, site));
         }
     }
 
-    /// Whether it says nothing.
+    /// Whether there are no sites and no further records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty() && self.services.is_empty()
     }
 }
 
-/// Adds a site unless it is there already, or there are enough.
+/// Adds a site unless it is in the list, or the list is full.
 pub(crate) fn add_once(sites: &mut Vec<SharedSite>, site: SharedSite) {
     if sites.len() < SITES_MAX && !sites.iter().any(|known| known.as_bytes() == site.as_bytes()) {
         sites.push(site);
     }
 }
 
-/// Other addresses of a server that are tried.
+/// Most alternative addresses of a server.
 const ALTERNATES_MAX: usize = 4;
 
-/// The site, and behind it the same at the addresses that `alt_addr` names, each a site of its own: servers that have fewer
-/// of them are there where they are. A name takes the place of `domain`, to be looked up when it is needed.
+/// The site, followed by the same site at the addresses that `alt_addr` names, each as a separate
+/// site. Servers with fewer addresses keep their own there. A name replaces `domain`, and is looked
+/// up when it is needed.
 pub(crate) fn at_all_addresses(site: SiteBuf) -> Vec<SharedSite> {
     let view = site.view();
     let others = |server: &Server<'_>| -> Vec<String> {
@@ -123,7 +126,7 @@ pub(crate) fn at_all_addresses(site: SiteBuf) -> Vec<SharedSite> {
     [site].into_iter().chain(alternates).map(Arc::new).collect()
 }
 
-/// The site with each server at the other address of this number.
+/// The site with each server at its alternative address of this number.
 fn at_others(site: &SiteBuf, others: &[Vec<String>], number: usize) -> SiteBuf {
     let mut site = site.edit();
     for (position, addresses) in others.iter().enumerate() {
@@ -145,9 +148,11 @@ fn is_usable(site: &Site<'_>) -> bool {
     site.server_at(Handle(b"0.NA/0.NA")).is_some()
 }
 
-/// How long a value received now may be kept, in seconds. RFC 3651 section 3.1, with the deployed cap of two days.
+/// Seconds for which a value received now may be kept. RFC 3651 section 3.1, with the deployed cap
+/// of two days.
 ///
-/// The reference keeps values with an absolute time not at all; we keep them until then.
+/// The reference implementation does not keep values with an absolute time; this one keeps them
+/// until then.
 #[must_use]
 pub fn keeps_s(ttl: Ttl, now_unix_s: u32) -> u32 {
     let seconds = match ttl.kind {
@@ -244,7 +249,7 @@ mod tests {
         ] {
             assert_eq!(keeps_s(ttl, now), kept, "{ttl:?}");
         }
-        // A clock far ahead of what four bytes with a sign can say.
+        // A clock beyond the range of four signed bytes.
         assert_eq!(keeps_s(Ttl::absolute(-1), u32::MAX), 0);
     }
 }

@@ -1,7 +1,8 @@
-//! A session with a server: set up once, it proves every request by a MAC instead of a challenge.
-//! RFC 3652 section 3.8.
+//! A session with a server: once it is set up, every request is authenticated by a MAC instead of a
+//! challenge. RFC 3652 section 3.8.
 //!
-//! Administrators have one each. Lookups share those in which a challenge was answered: [`SessionPool`].
+//! Each administrator has its own. Lookups share those in which a challenge was answered:
+//! [`SessionPool`].
 
 use crate::administration::{ClientIdentity, SessionFailure};
 use crate::allowances::Allowances;
@@ -25,14 +26,14 @@ use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, Version};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// First version in which the MAC of a message covers its version and its number in the session.
+/// First version in which the MAC of a message covers its version and its counter in the session.
 const PROTECTED_SINCE: Version = Version::new(2, 7);
 
-/// The key of a session, and the numbers of the messages in it.
+/// The key of a session, and its message counters.
 #[derive(Debug)]
 pub(crate) struct OpenSession {
     pub(crate) id: i32,
-    /// The version that messages in it are written in: that of the answer that set it up.
+    /// The version of messages in it: that of the answer that set it up.
     pub(crate) version: Version,
     key: MacKey,
     counters: Mutex<MessageCounters>,
@@ -40,13 +41,13 @@ pub(crate) struct OpenSession {
 
 #[derive(Debug, Default)]
 struct MessageCounters {
-    /// The last one that went out,
+    /// The counter of the last sent message.
     sent: i32,
-    /// and those that came.
+    /// The counters of received messages.
     seen: SeenCounters,
 }
 
-/// A session that is being set up.
+/// A session being set up.
 #[derive(Debug)]
 pub(crate) struct Proposal {
     pair: KeyPair,
@@ -54,13 +55,13 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
-    /// In a group of 2048 bits, with a private value made of `random`.
+    /// In a group of 2048 bits, with a private value made from `random`.
     pub(crate) fn new(random: &[u8; PRIVATE_LEN]) -> Self {
         let pair = KeyPair::new(Group::modp_14(), random);
         Self { record: pair.public_record(), pair }
     }
 
-    /// The request that sets it up, for `identity` or nobody.
+    /// The request that sets up the session, with `identity` or without one.
     pub(crate) fn request<'a>(&'a self, identity: Option<&'a ClientIdentity>, timeout_s: i32) -> Request<'a> {
         let nobody = Reference { handle: b"", index: ANONYMOUS_INDEX };
         let identity = identity.map_or(nobody, ClientIdentity::reference);
@@ -68,11 +69,12 @@ impl Proposal {
         Request::SessionSetup(SessionSetup { exchange, timeout_s, identity })
     }
 
-    /// The session that a server agreed to, in an answer that it signed.
+    /// Makes the session from the server's signed answer.
     ///
     /// # Errors
-    /// When it did not; or it is of a version below 2.7, and those are not allowed: the version that a request suggests
-    /// is not protected, so that anybody on the way can have chosen it.
+    /// When the server refuses; or when the version is below 2.7 and such sessions are not allowed:
+    /// the version that a request suggests is not protected, so an attacker on the network path can
+    /// choose it.
     pub(crate) fn agree(
         &self,
         envelope: &Envelope,
@@ -101,10 +103,10 @@ impl OpenSession {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The message with a MAC, and with a number of its own: who sends one again seals it again.
+    /// The message with a MAC and a new counter. Seal a message again to send it again.
     ///
     /// # Errors
-    /// When it is too long then.
+    /// When it is then too long.
     pub(crate) fn sealed(&self, mut message: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
         let counter = {
             let mut counters = self.counters();
@@ -116,16 +118,16 @@ impl OpenSession {
         if len > MESSAGE_LEN_MAX as usize { Err(MessageTooLong { len }) } else { Ok(message) }
     }
 
-    /// The message with all behind its envelope encrypted.
+    /// The message with everything after its envelope encrypted.
     ///
     /// # Errors
-    /// When it is too long then.
+    /// When it is then too long.
     pub(crate) fn encrypted(&self, message: &[u8]) -> Result<Vec<u8>, MessageTooLong> {
         let (envelope, plain) = Envelope::split(message).expect("a message of ours");
         encrypted(&envelope, &[&self.key.key().encrypt(envelope.version, &random(), plain)])
     }
 
-    /// The message decrypted, if it is one of this session.
+    /// The message decrypted, if it belongs to this session.
     pub(crate) fn decrypted(&self, message: &[u8]) -> Option<Vec<u8>> {
         let (envelope, text) = Envelope::split(message).ok()?;
         if envelope.session_id != self.id {
@@ -137,15 +139,16 @@ impl OpenSession {
         Some([&Envelope { flags, message_len, ..envelope }.to_bytes()[..], &plain].concat())
     }
 
-    /// Whether the MAC of a message covers its number, so that a server refuses a copy of it.
+    /// Whether the MAC of a message covers its counter, so that a server refuses a copy.
     pub(crate) fn counters_are_protected(&self) -> bool {
         self.version >= PROTECTED_SINCE
     }
 
-    /// Whether a message with a MAC that is right is new, and has not come before.
+    /// Whether a message with a valid MAC is new and no replay.
     ///
     /// # Errors
-    /// When its MAC is wrong, or of a form that does not cover its number in a session whose version does.
+    /// When its MAC is wrong, or of a form that does not cover the counter in a session whose
+    /// version does.
     pub(crate) fn is_new(&self, envelope: &Envelope, message: &Message<'_>) -> Result<bool, VerifyError> {
         if self.counters_are_protected() && envelope.version < PROTECTED_SINCE {
             return Err(VerifyError::Digest);
@@ -155,10 +158,10 @@ impl OpenSession {
     }
 }
 
-/// Sessions in which a challenge was answered, by server and by who answered; of a bounded number.
+/// Sessions in which a challenge was answered, by server and identity; a bounded number.
 ///
-/// Identities are told apart by where they are in memory, not by what they claim: who says the same name without having
-/// the key is somebody else.
+/// Identities are distinguished by their address in memory, not by their name: a client with the
+/// same name and another key is somebody else.
 #[derive(Debug)]
 pub struct SessionPool {
     sessions_max: usize,
@@ -175,18 +178,18 @@ struct SessionEntry {
 
 #[derive(Debug)]
 enum EntryState {
-    /// It is there.
+    /// The session exists.
     Kept(Arc<OpenSession>),
-    /// Somebody is about to set it up, until the claim is dropped.
+    /// A caller is setting it up, until the claim is dropped.
     Claimed(Weak<SetupClaim>),
-    /// None came about; until then nobody tries again.
+    /// It could not be set up, and is not tried again until then.
     Refused { until_ms: u64 },
 }
 
-/// How long a server that has no session for somebody is not asked again.
+/// How long a server that refused a session for an identity is not asked again.
 const REFUSED_MS: u64 = 600_000;
 
-/// Says that whoever has it sets a session up, so that nobody else does meanwhile.
+/// Held while a session is set up, so that no other caller does the same.
 #[derive(Debug)]
 pub(crate) struct SetupClaim;
 
@@ -211,13 +214,13 @@ impl SessionEntry {
             EntryState::Claimed(claim) => claim.strong_count() > 0,
             EntryState::Refused { until_ms } => now.ms < *until_ms,
         };
-        // Of whoever is gone nobody asks any more.
+        // The sessions of dropped identities are no longer needed.
         is_wanted && self.identity.strong_count() > 0
     }
 }
 
 impl SessionPool {
-    /// At most `sessions_max`; the oldest makes room.
+    /// Keeps at most `sessions_max`; the oldest is dropped.
     #[must_use]
     pub const fn new(sessions_max: usize) -> Self {
         Self { sessions_max, entries: Mutex::new(vec![]) }
@@ -252,7 +255,8 @@ impl SessionPool {
         known.iter().find(|known| known.is_of(target, identity))?.session().cloned()
     }
 
-    /// Leave to set a session up; none while there is one, somebody else sets one up, or it was tried in vain not long ago.
+    /// Claims the right to set up a session. `None` if there is one, another caller is setting it
+    /// up, or it failed recently.
     pub(crate) fn claim(
         &self,
         target: &ServerTarget,
@@ -268,7 +272,7 @@ impl SessionPool {
         Some(claim)
     }
 
-    /// Notes that no session came about.
+    /// Records that no session could be set up.
     pub(crate) fn refuse(&self, target: &ServerTarget, identity: &Arc<ClientIdentity>, now: ClockReading) {
         let until_ms = now.ms.saturating_add(REFUSED_MS);
         self.put(&mut self.lock_entries(), target, identity, EntryState::Refused { until_ms }, now);
@@ -285,13 +289,14 @@ impl SessionPool {
         self.put(&mut self.lock_entries(), target, identity, EntryState::Kept(Arc::clone(session)), now);
     }
 
-    /// Forgets a session that the server does not know any more.
+    /// Drops a session that the server no longer knows.
     pub(crate) fn forget(&self, session: &Arc<OpenSession>) {
         self.lock_entries().retain(|known| !known.session().is_some_and(|known| Arc::ptr_eq(known, session)));
     }
 
-    /// Forgets all sessions, and gives what tells their servers so, once each: they keep them until they expire otherwise.
-    /// HTTPS would take several messages to say one, so that nothing is said over it.
+    /// Drops all sessions, and returns the exchanges that notify their servers, once each, because
+    /// servers otherwise keep them until they expire. Over HTTPS this would take several messages,
+    /// so it is not done there.
     pub(crate) fn end(&self, random: &mut RandomSource, now: ClockReading) -> Vec<Exchange> {
         let kept: Vec<SessionEntry> =
             self.lock_entries().extract_if(.., |known| known.session().is_some()).collect();
@@ -299,14 +304,14 @@ impl SessionPool {
         heard.filter_map(|known| ending(&known.target, known.session()?, random, now)).collect()
     }
 
-    /// How many there are.
+    /// Number of sessions.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lock_entries().iter().filter(|known| known.session().is_some()).count()
     }
 }
 
-/// The request that ends a session; none that is too long.
+/// The request that ends a session; `None` if it is too long.
 fn ending(
     target: &ServerTarget,
     session: &Arc<OpenSession>,
@@ -360,7 +365,7 @@ mod tests {
         assert!(sessions.get(&at, &other).is_none(), "the same name, and nobody knows with which key");
         assert!(sessions.get(&target(1, b"other"), &one).is_none());
         assert!(sessions.get(&target(2, b"key"), &one).is_none());
-        // A newer one takes its place.
+        // A newer one replaces it.
         sessions.keep(&at, &one, &session(2), NOW);
         assert_eq!((sessions.count(), sessions.get(&at, &one).unwrap().id), (1, 2));
         sessions.forget(&kept);
@@ -387,7 +392,7 @@ mod tests {
         assert!(sessions.claim(&at, &one, NOW).is_none(), "there is one");
         sessions.forget(&sessions.get(&at, &one).unwrap());
         drop(sessions.claim(&at, &one, NOW).unwrap());
-        // One that was refused is not asked for again for a while.
+        // A refused session is not requested again for a while.
         sessions.refuse(&at, &one, NOW);
         let late = |ms| ClockReading { ms, ..NOW };
         assert!(sessions.claim(&at, &one, late(REFUSED_MS - 1)).is_none());

@@ -1,4 +1,4 @@
-//! Datagram sockets of a driver, kept for the next request to the same server.
+//! UDP sockets of a driver, kept for the next request to the same server.
 
 use handle_proto::limit::FRAGMENTS_MAX;
 use socket2::SockRef;
@@ -8,40 +8,42 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Requests that go out from one port. Whoever would answer falsely has to guess the port as well as the request id, so
-/// that a port is not kept for long; opening and closing one takes four system calls, where asking takes two.
+/// Requests that are sent from one port. A forger has to guess the port as well as the request id,
+/// so a port is not kept for long; opening and closing one takes four system calls, where a request
+/// takes two.
 const REQUESTS_MAX: u32 = 32;
-/// How long a port is kept, for the same reason: where questions are rare, so many requests take days.
+/// How long a port is kept, for the same reason: with rare questions, that many requests take days.
 const KEPT_FOR: Duration = Duration::from_secs(5);
-/// Servers for which a socket is kept. Each thread of a driver has so many, and a process as a rule 1024 descriptors.
+/// Most servers for which a socket is kept. Each thread of a driver has this many, and a process
+/// usually may have 1024 descriptors.
 const KEPT_MAX: usize = 16;
 
-/// What the kernel charges a socket for one datagram of 512 bytes: not its bytes, but the memory that holds it.
-/// Measured over loopback 1,280; a network driver that gives each packet 2 KiB comes to 2,304 with the
-/// kernel's own record of it.
+/// Bytes that the kernel charges a socket for one datagram of 512 bytes, which include the memory
+/// that holds it: 1,280 over loopback, and 2,304 for a network driver that gives each packet 2 KiB,
+/// with the kernel's own record of it.
 const DATAGRAM_COST: usize = 2304;
-/// Receive buffer of a socket for answers over UDP, in bytes: an answer of the greatest length, sent in one
-/// burst, waits in it. `net.core.rmem_max` has to allow it.
+/// Receive buffer of a socket for answers over UDP, in bytes. It holds an answer of the greatest
+/// length that arrives in one burst, if `net.core.rmem_max` allows it.
 pub const RECEIVE_BUFFER_LEN: usize = FRAGMENTS_MAX * DATAGRAM_COST / 2;
 
-/// Gives a socket a receive buffer of [`RECEIVE_BUFFER_LEN`], or as much of it as the kernel allows.
+/// Sets the receive buffer of a socket to [`RECEIVE_BUFFER_LEN`], or as much as the kernel allows.
 ///
 /// # Errors
-/// Those of the operating system; that it allows less is none.
+/// Those of the operating system. A smaller buffer is not an error.
 pub fn size_receive_buffer(socket: &impl AsFd) -> io::Result<()> {
-    // The kernel doubles what is set, to allow for what it charges.
+    // The kernel doubles the given size, to allow for its overhead.
     SockRef::from(socket).set_recv_buffer_size(RECEIVE_BUFFER_LEN)
 }
 
-/// A socket that is connected to one server, so that nobody else is heard, and a port where nobody listens is told of
-/// at once.
+/// A socket that is connected to one server, so that other senders are ignored, and a closed port
+/// is reported at once.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     socket: UdpSocket,
     server: SocketAddr,
     requests_count: u32,
     since: Instant,
-    /// Whether something came since the last request went out.
+    /// Whether a datagram was received since the last request.
     was_heard: bool,
     patience: Option<Duration>,
 }
@@ -80,7 +82,7 @@ impl Datagrams {
         self.socket.as_fd()
     }
 
-    /// Waits for a datagram, no longer than `patience`.
+    /// Waits for a datagram, at most for `patience`.
     pub(crate) fn receive(&mut self, room: &mut [u8], patience: Duration) -> io::Result<usize> {
         if self.patience != Some(patience) {
             self.socket.set_read_timeout(Some(patience))?;
@@ -92,7 +94,7 @@ impl Datagrams {
     }
 }
 
-/// Sockets that no request is under way on.
+/// Idle sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     idle: HashMap<SocketAddr, Datagrams>,
@@ -109,8 +111,8 @@ impl Sockets {
         Ok(datagrams)
     }
 
-    /// Takes a socket back after the request. It is kept where the server was heard: of one that was not nobody knows
-    /// what will come still.
+    /// Takes a socket back after the request. It is kept only if the server answered, because late
+    /// datagrams could arrive otherwise.
     pub(crate) fn give(&mut self, datagrams: Datagrams) {
         let is_good = datagrams.was_heard && datagrams.requests_count < REQUESTS_MAX && datagrams.is_young();
         if self.idle.len() >= KEPT_MAX {
@@ -134,7 +136,7 @@ mod tests {
         (server, address)
     }
 
-    /// Asks once and gives the port that was asked from.
+    /// Makes one request and returns the port that it was sent from.
     fn ask(sockets: &mut Sockets, server: &UdpSocket, answers: bool) -> u16 {
         let mut datagrams = sockets.take(server.local_addr().unwrap()).unwrap();
         datagrams.send(&[b"asked".to_vec()]).unwrap();
@@ -187,7 +189,7 @@ mod tests {
     fn a_port_is_kept_for_so_long() {
         let (mut sockets, (server, _)) = (Sockets::default(), server());
         let port = ask(&mut sockets, &server, true);
-        // Nobody can have bound the old port as long as this is the socket that has it.
+        // The old port cannot be bound by another socket as long as this one has it.
         let old = sockets.idle.values_mut().next().unwrap();
         let Some(since) = Instant::now().checked_sub(KEPT_FOR) else { return };
         old.since = since;
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn the_old_make_room_for_the_young() {
         let mut sockets = Sockets::default();
-        // None of them goes before the end, or the next may have its port.
+        // All of them stay until the end, because otherwise the next one could get the port.
         let servers: Vec<_> = (0..KEPT_MAX).map(|_| server().0).collect();
         for server in &servers {
             ask(&mut sockets, server, true);

@@ -32,12 +32,12 @@ pub(crate) fn site_of(numbers: &[u8]) -> SiteBuf {
     site.build()
 }
 
-/// A private key of the golden vectors, which are used nowhere else.
+/// A private key of the golden vectors, which is used nowhere else.
 pub(crate) fn private_key(id: &str) -> PrivateKey {
     PrivateKey::from_record(&key_record(id, "handle_private_hex")).expect("a key that signs")
 }
 
-/// The same as PEM.
+/// The same key as PEM.
 #[cfg(feature = "tls")]
 pub(crate) fn private_pem(id: &str) -> String {
     keys()[id]["pkcs8_pem"].as_str().expect("a key").to_owned()
@@ -59,17 +59,17 @@ fn keys() -> Json {
     json["keys"].take()
 }
 
-/// Who signs the records of the global service.
+/// The issuer of the records of the global service.
 pub(crate) const ISSUER: &str = "300:0.0/0.0";
 
-/// Of a signature about `subject`, which the certificate 400 vouches for.
+/// The claims of a signature about `subject`, with the certificate 400 as its chain.
 pub(crate) fn claims(subject: &[u8]) -> Claims {
     let (issuer, subject) = (ISSUER.to_owned(), String::from_utf8(subject.to_vec()).expect("UTF-8"));
     Claims { issuer, subject, chain: vec!["400:0.0/0.0".to_owned()], ..Claims::default() }
 }
 
-/// The root record, with this site and a service whose site is 192.0.2.2, and that of the trusted keys; all signed with the
-/// key `server`.
+/// The root record, with this site and a service whose site is 192.0.2.2, and that of the trusted
+/// keys; all signed with the key `server`.
 pub(crate) fn signed_root(site: &SiteBuf) -> Vec<(&'static str, Vec<ValueBuf>)> {
     let value = |index, kind: &[u8], data: &[u8]| ValueBuf::from(&Value::new(index, kind, data));
     let (key, record) = (private_key("server"), public_record("server"));

@@ -1,11 +1,11 @@
-//! How long servers took to answer, so that the fastest are asked first.
+//! Response times of servers, so that the fastest are asked first.
 
 use crate::ClockReading;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Response times by address, in milliseconds; of a bounded number of servers.
+/// Response times by address, in milliseconds, for a bounded number of servers.
 #[derive(Debug)]
 pub struct ServerTimes {
     servers_max: usize,
@@ -16,15 +16,15 @@ pub struct ServerTimes {
 struct TimesEntry {
     took_ms: u32,
     noted_ms: u64,
-    /// When it answered as a primary one.
+    /// When it last answered as a primary server.
     primary_ms: Option<u64>,
 }
 
-/// After so long half of a time is forgiven, so that slow servers are tried again after a while.
+/// Half-life of a response time, so that slow servers are tried again after a while.
 const HALF_LIFE_MS: u64 = 60_000;
-/// How long the primary one that answered last is preferred, as deployed.
+/// How long the primary server that answered last is preferred, as in deployed clients.
 const PRIMARY_MS: u64 = 3_600_000;
-/// Width of the jitter, in milliseconds, as deployed.
+/// Width of the jitter, in milliseconds, as in deployed clients.
 const JITTER_MS: u32 = 256;
 
 impl TimesEntry {
@@ -35,14 +35,14 @@ impl TimesEntry {
 }
 
 impl ServerTimes {
-    /// Times of at most `servers_max` servers.
+    /// Keeps the times of at most `servers_max` servers.
     #[must_use]
     pub fn new(servers_max: usize) -> Self {
         Self { servers_max, entries: Mutex::default() }
     }
 
-    /// Notes how long an answer took, half and half with what was known; a failure counts as the time that was
-    /// waited for it in vain.
+    /// Records the time of an answer, as the mean with the previous value. A failure counts as the
+    /// time that was waited.
     pub fn note(&self, server: SocketAddr, took_ms: u32, now: ClockReading) {
         let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = known.len() >= self.servers_max;
@@ -50,7 +50,8 @@ impl ServerTimes {
             Some(known) => {
                 *known = TimesEntry { took_ms: known.at(now).midpoint(took_ms), noted_ms: now.ms, ..*known };
             }
-            // Servers beyond the limit stay unknown, which is no harm: they are asked as new ones.
+            // Servers beyond the limit stay unknown, which does no harm: they are asked like new
+            // ones.
             None if is_full => {}
             None => {
                 known.insert(server, TimesEntry { took_ms, noted_ms: now.ms, primary_ms: None });
@@ -58,8 +59,8 @@ impl ServerTimes {
         }
     }
 
-    /// Notes that a server answered as a primary one. Of several primaries that have not heard of each other's changes
-    /// yet the same is to be asked again.
+    /// Records that a server answered as a primary one. Of several primaries that do not have each
+    /// other's changes yet, the same one is to be asked again.
     pub fn note_primary(&self, server: SocketAddr, now: ClockReading) {
         let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get_mut(&server) {
@@ -67,7 +68,7 @@ impl ServerTimes {
         }
     }
 
-    /// When a server answered as a primary one, if that was not long ago.
+    /// When a server last answered as a primary one, if that was recent.
     #[must_use]
     pub fn primary_ms(&self, server: SocketAddr, now: ClockReading) -> Option<u64> {
         let known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,12 +76,12 @@ impl ServerTimes {
         (now.ms.saturating_sub(primary_ms) < PRIMARY_MS).then_some(primary_ms)
     }
 
-    /// A place in the order for `server`: its time and a random jitter. Unknown ones count as fast.
+    /// The rank of `server`: its response time and a random jitter. Unknown servers count as fast.
     pub fn rank(&self, server: SocketAddr, random: u32, now: ClockReading) -> u32 {
         self.known_ms(server, now).unwrap_or(0).saturating_add(random % JITTER_MS)
     }
 
-    /// What is known of `server`.
+    /// The response time of `server`, if it is known.
     #[must_use]
     pub fn known_ms(&self, server: SocketAddr, now: ClockReading) -> Option<u32> {
         let known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);

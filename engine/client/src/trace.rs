@@ -1,4 +1,4 @@
-//! What a lookup does, step by step: for people who want to see the way.
+//! The steps of a lookup, for users who want to see how it went.
 
 use crate::exchange::AttemptError;
 use crate::plan::ServerTarget;
@@ -10,90 +10,90 @@ use std::net::IpAddr;
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupEvent {
-    /// When, in milliseconds since the lookup began.
+    /// Milliseconds since the lookup began.
     pub at_ms: u64,
-    /// How many questions stand behind this one: 0 for the one that was asked.
+    /// Number of questions that depend on this one: 0 for the user's question.
     pub depth: usize,
-    /// What.
+    /// The step.
     pub step: LookupStep,
 }
 
-/// What is done.
+/// A kind of step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookupStep {
     /// A handle is to be resolved.
     Question {
-        /// Which.
+        /// The handle.
         handle: Vec<u8>,
-        /// What for.
+        /// The reason.
         reason: QuestionReason,
     },
-    /// It was known from before.
+    /// The answer was in the cache.
     Cached {
-        /// What the answer was.
+        /// Its response code.
         code: ResponseCode,
     },
-    /// Where to ask is known.
+    /// The sites to ask are known.
     Sites {
-        /// From what.
+        /// Where they come from.
         from: AnswerOrigin,
         /// The sites.
         sites: Vec<SharedSite>,
     },
-    /// A server is asked.
+    /// A request was sent to a server.
     Asked {
-        /// Which.
+        /// The server.
         target: ServerTarget,
-        /// For which time.
+        /// The number of the attempt, from 1.
         try_number: usize,
     },
-    /// It answered.
+    /// A server answered.
     Answered {
-        /// Which.
+        /// The server.
         target: ServerTarget,
-        /// What came of it.
+        /// The response code.
         code: ResponseCode,
-        /// The types of the values that came.
+        /// The types of the values in the answer.
         kinds: Vec<Vec<u8>>,
-        /// How long it took, in milliseconds.
+        /// Response time in milliseconds.
         took_ms: u32,
-        /// Whether its signature was checked.
+        /// Whether its signature was verified.
         certified: bool,
     },
-    /// It did not, or not so that it could be believed.
+    /// A server did not answer, or its answer failed a check.
     Failed {
-        /// Which.
+        /// The server.
         target: ServerTarget,
-        /// Why.
+        /// The failure.
         error: AttemptError,
-        /// After how long, in milliseconds.
+        /// Time until the failure, in milliseconds.
         took_ms: u32,
     },
-    /// The addresses of its name were looked up.
+    /// The name of a server was looked up.
     Named {
         /// The name.
         name: String,
-        /// Its addresses; none where it has none.
+        /// Its addresses; empty if it has none.
         addresses: Vec<IpAddr>,
     },
-    /// It asked who asks, and was told.
+    /// A challenge was answered.
     Proved,
-    /// A session was asked for, so that it need not be proved again.
+    /// A session was requested, so that later requests need no challenge.
     Session {
-        /// Whether the server agreed; without, each request is proved.
+        /// Whether the server agreed. If not, each request is challenged.
         is_agreed: bool,
     },
-    /// The handle is another name of this one.
+    /// The handle is an alias.
     Alias {
-        /// Which.
+        /// The handle that it stands for.
         handle: Vec<u8>,
     },
 }
 
-/// What a handle is resolved for.
+/// Why a handle is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuestionReason {
-    /// It was asked for.
+    /// It is the user's question.
     Asked,
     /// To find the service of its prefix.
     Prefix,
@@ -103,12 +103,12 @@ pub enum QuestionReason {
     Referral,
 }
 
-/// From where sites are known.
+/// Where sites come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerOrigin {
     /// The bootstrap file.
     Root,
-    /// They were known beforehand.
+    /// They are configured.
     Override,
     /// The caller.
     Caller,
@@ -121,9 +121,9 @@ pub enum AnswerOrigin {
 impl fmt::Display for QuestionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Asked => "asked for",
-            Self::Prefix => "where is the service of the prefix?",
-            Self::Service => "the service that is named there",
+            Self::Asked => "the question",
+            Self::Prefix => "to find the service of the prefix",
+            Self::Service => "the service that the record names",
             Self::Referral => "the referral names it",
         })
     }
@@ -146,12 +146,12 @@ impl fmt::Display for LookupEvent {
         write!(f, "{:indent$}", "", indent = self.depth * 2)?;
         match &self.step {
             LookupStep::Question { handle, reason: why } => write!(f, "{}  ({why})", Handle(handle)),
-            LookupStep::Cached { code } => write!(f, "known from before: {} {code}", code.0),
+            LookupStep::Cached { code } => write!(f, "cached: {} {code}", code.0),
             LookupStep::Sites { from, sites } => {
                 write!(f, "{from}: {} site{}", sites.len(), if sites.len() == 1 { "" } else { "s" })
             }
             LookupStep::Asked { target, try_number: 1 } => write!(f, "ask {target}"),
-            LookupStep::Asked { target, try_number } => write!(f, "ask {target} again, time {try_number}"),
+            LookupStep::Asked { target, try_number } => write!(f, "ask {target} again, attempt {try_number}"),
             LookupStep::Answered { target, code, kinds, took_ms, certified } => {
                 write!(f, "{} answers {} {code}", target.address, code.0)?;
                 write_kinds(f, kinds)?;
@@ -166,14 +166,14 @@ impl fmt::Display for LookupEvent {
                 write!(f, "{name} is at {shown}")
             }
             LookupStep::Session { is_agreed: true } => f.write_str("a session is set up"),
-            LookupStep::Session { is_agreed: false } => f.write_str("no session comes about: on without"),
-            LookupStep::Proved => f.write_str("asked who asks, and told"),
-            LookupStep::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
+            LookupStep::Session { is_agreed: false } => f.write_str("no session: continuing without one"),
+            LookupStep::Proved => f.write_str("authenticated by challenge"),
+            LookupStep::Alias { handle } => write!(f, "alias of {}", Handle(handle)),
         }
     }
 }
 
-/// How many values of which type, in the order in which they came; the rest as a number.
+/// The number of values of each type, in the order of the answer; the rest as a number.
 fn write_kinds(f: &mut fmt::Formatter<'_>, kinds: &[Vec<u8>]) -> fmt::Result {
     const SHOWN_MAX: usize = 5;
     let mut counted: Vec<(&[u8], usize)> = vec![];

@@ -1,4 +1,4 @@
-//! An echo server and a flood of requests for it, to see what a datapath carries.
+//! An echo server and a flood of requests for it, to measure how much a datapath carries.
 //!
 //! ```text
 //! taskset -c 0 target/release/examples/echo serve --kind uring --addr 127.0.0.1:2641
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use handle_net::{DatapathChoice, OpenedDatapath, Peer, SocketOptions, open};
 
-/// A question, and an answer of a usual size.
+/// Bytes of a request, and of an answer of typical size.
 const REQUEST_LEN: usize = 64;
 const ANSWER_LEN: usize = 180;
 
-/// Requests under way at a time: enough for full batches, few enough for the receive queue.
+/// Most requests under way at a time: enough for full batches, few enough for the receive queue.
 const WINDOW: usize = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let command = args.next().ok_or("serve or flood?")?;
+    let command = args.next().ok_or("missing command: expected `serve` or `flood`")?;
     let (mut choice, mut address) = (DatapathChoice::Auto, SocketAddr::from(([127, 0, 0, 1], 0)));
     let (mut seconds, mut batch_len) = (5, SocketOptions::default().batch_len);
     while let (Some(name), Some(value)) = (args.next(), args.next()) {
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             ("--addr", value) => address = value.parse()?,
             ("--seconds", value) => seconds = value.parse()?,
             ("--batch", value) => batch_len = value.parse()?,
-            (name, value) => return Err(format!("what is {name} {value}?").into()),
+            (name, value) => return Err(format!("unknown option {name} {value}").into()),
         }
     }
     let (options, end) =
@@ -39,11 +39,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     match &*command {
         "serve" => serve(open(choice, &SocketOptions { address, ..options })?, end),
         "flood" => flood(open(choice, &options)?, address, end),
-        _ => Err("serve or flood?".into()),
+        _ => Err("unknown command: expected `serve` or `flood`".into()),
     }
 }
 
-/// Answers for `end` after the first request.
+/// Answers requests until `end` after the first one.
 fn serve(OpenedDatapath { mut path, reason }: OpenedDatapath, end: Duration) -> Result<(), Box<dyn Error>> {
     println!("{} ({reason})", path.local_addr()?);
     let (mut answers, mut batches, mut failed, mut start) = (0u64, 0u64, 0u64, None);
@@ -76,7 +76,8 @@ fn serve(OpenedDatapath { mut path, reason }: OpenedDatapath, end: Duration) -> 
     }
 }
 
-/// Keeps `WINDOW` requests under way until `end`; what is lost for 10 ms is asked again.
+/// Keeps `WINDOW` requests under way until `end`. A request without an answer is repeated after 10
+/// ms.
 fn flood(opened: OpenedDatapath, to: SocketAddr, end: Duration) -> Result<(), Box<dyn Error>> {
     let OpenedDatapath { mut path, .. } = opened;
     let (peer, start) = (Peer::to(to), Instant::now());

@@ -1,27 +1,30 @@
-//! What was received: peers, datagrams, and the batch they came in.
+//! Received datagrams: peers, datagrams, and batches of them.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::outbox::Outbox;
 
-/// Who a datagram is from or goes to, and which of our addresses it used.
+/// The other side of a datagram, and the local address that it used.
 ///
-/// Answering to the peer of a received datagram leaves from the address that was asked.
-// IPv4 addresses are kept in their mapped form, so that this is 44 bytes and comparing is comparing bytes.
+/// An answer to the peer of a received datagram leaves from the address that the datagram was sent
+/// to.
+// IPv4 addresses are kept in their mapped form, so that a peer has 44 bytes and is compared
+// bytewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     pub(crate) remote: Ipv6Addr,
-    /// `::` leaves the choice to the kernel.
+    /// With `::` the kernel chooses.
     pub(crate) local: Ipv6Addr,
     pub(crate) scope_id: u32,
-    /// Where it arrived, 0 if unknown. Used only with link-local addresses, which need it.
+    /// The interface it arrived on, 0 if unknown. Used only for link-local addresses, which need
+    /// it.
     pub(crate) interface: u32,
     pub(crate) port: u16,
 }
 const _: () = assert!(size_of::<Peer>() == 44, "a batch of peers stays in the first-level cache");
 
 impl Peer {
-    /// The peer at `remote`; the kernel chooses the address that we send from.
+    /// The peer at `remote`. The kernel chooses the local address to send from.
     pub fn to(remote: SocketAddr) -> Self {
         let (ip, scope_id) = match remote {
             SocketAddr::V4(remote) => (remote.ip().to_ipv6_mapped(), 0),
@@ -30,7 +33,8 @@ impl Peer {
         Self { remote: ip, local: Ipv6Addr::UNSPECIFIED, scope_id, interface: 0, port: remote.port() }
     }
 
-    /// The same peer, to be sent to from `local`, which the socket must be bound to or have among its own.
+    /// The same peer, with `local` as the address to send from. The socket must be bound to it or
+    /// to a wildcard address that includes it.
     #[must_use]
     pub fn leaving_from(self, local: IpAddr) -> Self {
         let local = match local {
@@ -48,29 +52,30 @@ impl Peer {
         }
     }
 
-    /// The address of the other side as a number; IPv4 in its mapped form.
+    /// The address of the other side as a number, for IPv4 in its mapped form.
     #[inline]
     pub const fn remote_bits(&self) -> u128 {
         self.remote.to_bits()
     }
 
-    /// Our address, if the socket is bound to several and this one was asked.
+    /// The local address that the datagram was sent to, if the socket is bound to several.
     pub fn local(&self) -> Option<IpAddr> {
         (!self.local.is_unspecified()).then(|| self.local.to_canonical())
     }
 }
 
-/// One received datagram, or a train of them from one peer.
+/// A received datagram, or a train of them from one peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// The payload: every [`segment_len`](Self::segment_len) bytes are one datagram, the last may be shorter.
+    /// The payload. Every [`segment_len`](Self::segment_len) bytes are one datagram; the last may
+    /// be shorter.
     pub bytes: &'a [u8],
-    /// The sender, and the address it asked.
+    /// The sender, and the local address that it sent to.
     pub peer: Peer,
-    /// Bytes of one datagram; the length of `bytes` where it is a single one.
+    /// Bytes of one datagram. For a single datagram, the length of `bytes`.
     pub segment_len: usize,
-    /// It was larger than a receive buffer, and the rest is gone: the last segment is not whole, and those
-    /// behind it are not there.
+    /// Whether it was larger than a receive buffer. The rest is lost: the last segment is
+    /// incomplete, and later ones are missing.
     pub truncated: bool,
 }
 
@@ -81,10 +86,10 @@ impl<'a> Datagram<'a> {
         Segments { rest: Some(self.bytes), len: self.segment_len.max(1) }
     }
 
-    /// How many datagrams the train has, at least one.
+    /// Number of datagrams in the train, at least one.
     #[inline]
     pub fn segments_count(&self) -> usize {
-        // Of a single datagram, without a division.
+        // For a single datagram this avoids a division.
         if self.segment_len >= self.bytes.len() {
             return 1;
         }
@@ -116,22 +121,22 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// What one wait received.
+/// The datagrams that one wait received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inbox<'a>(&'a [Datagram<'a>]);
 
 impl<'a> Inbox<'a> {
-    /// A view over `datagrams`, also for a test that has no socket.
+    /// A view over `datagrams`, also for tests without a socket.
     pub fn new(datagrams: &'a [Datagram<'a>]) -> Self {
         Self(datagrams)
     }
 
-    /// How many there are; a train counts once.
+    /// Number of received buffers; a train counts once.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// How many datagrams there are, with those in trains.
+    /// Number of datagrams, including those in trains.
     pub fn datagrams_count(&self) -> usize {
         self.0.iter().map(Datagram::segments_count).sum()
     }
@@ -156,12 +161,12 @@ impl<'a> Inbox<'a> {
     }
 }
 
-/// What was received, and where the answers go.
+/// Received datagrams, and the outbox for their answers.
 #[derive(Debug)]
 pub struct Batch<'a> {
-    /// Valid until the path is used again.
+    /// The received datagrams, valid until the path is used again.
     pub inbox: Inbox<'a>,
-    /// Sent by [`flush`](crate::Datapath::flush).
+    /// The answers, which [`flush`](crate::Datapath::flush) sends.
     pub outbox: &'a mut Outbox,
 }
 
@@ -183,7 +188,7 @@ mod tests {
         assert_eq!(train(b"aabb", 2), [b"aa", b"bb"]);
         assert_eq!(train(b"aabb", 4), [b"aabb"]);
         assert_eq!(train(b"", 0), [b""], "an empty datagram is a datagram");
-        assert_eq!(train(b"ab", 0).len(), 2, "nobody divides by zero");
+        assert_eq!(train(b"ab", 0).len(), 2, "no division by zero");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Socket addresses and control messages, as the bytes that the kernel reads and writes.
 //!
-//! Their layout is the kernel's and does not depend on the C library, so this needs no pointers.
+//! The kernel defines their layout, independent of the C library, so this module needs no pointers.
 
 #![expect(clippy::host_endian_bytes, reason = "the kernel's structures are in host order")]
 
@@ -20,7 +20,7 @@ pub(crate) const SEGMENT_LEN: usize = HEADER_LEN + 8;
 /// Room for both.
 pub(crate) const CONTROL_LEN: usize = ADDRESS_LEN + SEGMENT_LEN;
 
-/// Length, level and type in front of each control message.
+/// Bytes of length, level and type before each control message.
 const HEADER_LEN: usize = size_of::<usize>() + 8;
 
 #[expect(clippy::cast_possible_truncation, reason = "address families are small numbers")]
@@ -32,7 +32,7 @@ const _: () = assert!(size_of::<libc::sockaddr_in6>() <= NAME_LEN);
 const _: () = assert!(size_of::<libc::cmsghdr>() == HEADER_LEN);
 const _: () = assert!(size_of::<libc::in6_pktinfo>() == 20 && size_of::<libc::in_pktinfo>() == 12);
 
-/// Which kind of addresses a socket takes.
+/// The family of addresses that a socket takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressFamily {
     V4,
@@ -45,8 +45,8 @@ impl AddressFamily {
     }
 }
 
-/// The peer that `name` and `control` of a received message tell of, and the length of the segments if it
-/// is a train. `None` if `name` is no IP address.
+/// Decodes `name` and `control` of a received message: the peer, and the length of the segments if
+/// it is a train. `None` if `name` is not an IP address.
 pub(crate) fn decode(name: &[u8], control: &[u8]) -> Option<(Peer, Option<usize>)> {
     let (remote, scope_id) = match u16::from_ne_bytes(field(name, 0)?) {
         AF_INET => (Ipv4Addr::from(field::<4>(name, 4)?).to_ipv6_mapped(), 0),
@@ -56,7 +56,7 @@ pub(crate) fn decode(name: &[u8], control: &[u8]) -> Option<(Peer, Option<usize>
     let port = u16::from_be_bytes(field(name, 2)?);
     let mut peer = Peer { remote, local: Ipv6Addr::UNSPECIFIED, scope_id, interface: 0, port };
     let mut segment_len = None;
-    // One bound to a single address has no control messages, unless a train came.
+    // A socket that is bound to a single address gets no control messages, except with trains.
     let mut rest = control;
     while let Some(next) = decode_next(rest, &mut peer, &mut segment_len) {
         rest = next;
@@ -64,14 +64,14 @@ pub(crate) fn decode(name: &[u8], control: &[u8]) -> Option<(Peer, Option<usize>
     Some((peer, segment_len))
 }
 
-/// Reads one control message, and returns those behind it.
+/// Decodes one control message, and returns the bytes behind it.
 fn decode_next<'a>(control: &'a [u8], peer: &mut Peer, segment_len: &mut Option<usize>) -> Option<&'a [u8]> {
     let len = usize::from_ne_bytes(field(control, 0)?);
     let level = i32::from_ne_bytes(field(control, size_of::<usize>())?);
     let kind = i32::from_ne_bytes(field(control, size_of::<usize>() + 4)?);
     let data = control.get(HEADER_LEN..len)?;
     let (local, interface) = match (level, kind) {
-        // `ipi_spec_dst`, not `ipi_addr`: for a broadcast it is the address to answer from.
+        // `ipi_spec_dst`, not `ipi_addr`, because for a broadcast it is the address to answer from.
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
             (Ipv4Addr::from(field::<4>(data, 4)?).to_ipv6_mapped(), field(data, 0)?)
         }
@@ -82,7 +82,8 @@ fn decode_next<'a>(control: &'a [u8], peer: &mut Peer, segment_len: &mut Option<
         }
         _ => return control.get(len.next_multiple_of(size_of::<usize>())..),
     };
-    // Not an address to answer from: a group, or the kernel did not know it when it queued this.
+    // Not an address to answer from: it is a multicast group, or the kernel did not know it when it
+    // queued the datagram.
     let usable = match local.to_ipv4_mapped() {
         Some(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
         None => !local.is_multicast(),
@@ -95,7 +96,7 @@ fn decode_next<'a>(control: &'a [u8], peer: &mut Peer, segment_len: &mut Option<
 
 /// Writes the address of `peer` for a socket of `family`, and returns its length.
 ///
-/// An IPv6 peer of an IPv4 socket is written as it is, and the kernel refuses it.
+/// An IPv6 peer of an IPv4 socket is written unchanged, and the kernel refuses it.
 pub(crate) fn encode_name(peer: &Peer, family: AddressFamily, name: &mut [u8; NAME_LEN]) -> u32 {
     *name = [0; NAME_LEN];
     name[2..4].copy_from_slice(&peer.port.to_be_bytes());
@@ -112,10 +113,10 @@ pub(crate) fn encode_name(peer: &Peer, family: AddressFamily, name: &mut [u8; NA
     28
 }
 
-/// Writes the control messages that make a datagram leave from the address `peer` asked and, given the
-/// length of its segments, as a train.
+/// Writes the control messages that make a datagram leave from the local address of `peer` and, if
+/// the length of its segments is given, as a train.
 ///
-/// Returns their length, 0 when there is nothing to say.
+/// Returns their length, 0 if none are needed.
 #[inline]
 pub(crate) fn encode(
     peer: &Peer,
@@ -145,7 +146,8 @@ fn encode_local(peer: &Peer, family: AddressFamily, control: &mut [u8; CONTROL_L
         }
         _ => {
             data[..16].copy_from_slice(&peer.local.octets());
-            // Only where it is needed: elsewhere it would override the routing table.
+            // Only for link-local addresses, which need it. For others it would override the
+            // routing table.
             if peer.local.is_unicast_link_local() {
                 data[16..20].copy_from_slice(&peer.interface.to_ne_bytes());
             }
@@ -159,7 +161,8 @@ fn encode_segment_len(segment_len: u16, control: &mut [u8; SEGMENT_LEN]) {
     put(libc::SOL_UDP, libc::UDP_SEGMENT, &segment_len.to_ne_bytes(), control);
 }
 
-/// Writes a control message to the start of `control`; returns its length, with what aligns the next.
+/// Writes a control message to the start of `control`. Returns its length with the padding that
+/// aligns the next one.
 fn put(level: i32, kind: i32, data: &[u8], control: &mut [u8]) -> usize {
     let len = HEADER_LEN + data.len();
     let (len_field, rest) = control.split_at_mut(size_of::<usize>());

@@ -1,4 +1,4 @@
-//! The contract of a datapath, and the probe that picks one and says why.
+//! The contract of a datapath, and the probe that chooses one and reports the reason.
 
 use std::error::Error;
 use std::fmt;
@@ -18,59 +18,62 @@ use crate::streams::StreamBatch;
 use crate::uring::UringPath;
 use crate::waker::Waker;
 
-/// Batches of datagrams in and out, through one socket. It stays on the thread that opened it.
+/// Receives and sends batches of datagrams through one socket. A datapath stays on the thread that
+/// opened it.
 pub trait Datapath {
-    /// Which one it is.
+    /// The kind of this datapath.
     fn kind(&self) -> DatapathKind;
 
-    /// The address that the socket is bound to, with its port.
+    /// The address and port that the socket is bound to.
     ///
     /// # Errors
     ///
     /// Those of the kernel.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Waits at most `patience` for a datagram or something about a connection, then returns all that is ready,
-    /// up to the size of a batch; for connections see [`streams`](Self::streams). Datagrams that came as a train
-    /// are returned as one, see [`Datagram`](crate::Datagram).
+    /// Waits at most `patience` for a datagram or an event of a connection, then returns everything
+    /// that is ready, up to the size of a batch; for connections see [`streams`](Self::streams).
+    /// Datagrams that came as a train are returned as one, see [`Datagram`](crate::Datagram).
     ///
-    /// The inbox is empty after events of connections only, a timeout, a signal or a [`wake`](Waker::wake). `Duration::ZERO` does not
-    /// wait.
+    /// The inbox is empty after events of connections only, a timeout, a signal or a
+    /// [`wake`](Waker::wake). `Duration::ZERO` does not wait.
     ///
     /// # Errors
     ///
-    /// Only when the path is of no more use; what the network reports about single datagrams is none.
+    /// Only when the path is unusable. What the network reports about single datagrams is not an
+    /// error.
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>>;
 
-    /// What the next [`flush`](Self::flush) sends.
+    /// The datagrams for the next [`flush`](Self::flush).
     fn outbox(&mut self) -> &mut Outbox;
 
-    /// Sends all of the outbox and empties it, what goes to one peer in trains if that is enabled. The order
-    /// of what goes to one peer is kept only without trains.
+    /// Sends everything in the outbox and empties it. If trains are enabled, datagrams to one peer
+    /// leave in trains, and then their order is not kept.
     ///
-    /// A train that the kernel refuses is sent again one by one, and counted.
-    /// A datagram that the kernel refuses is counted, and does not keep others from being sent. When
-    /// the send queue is full it waits a few milliseconds; then the rest is dropped and counted.
+    /// If the kernel refuses a train, its datagrams are sent one by one and the refusal is counted.
+    /// If the kernel refuses a datagram, it is counted and the others are still sent. If the send
+    /// queue is full, the flush waits a few milliseconds; then the rest is dropped and counted.
     ///
     /// # Errors
     ///
-    /// Only when the path is of no more use.
+    /// Only when the path is unusable.
     fn flush(&mut self) -> io::Result<FlushReport>;
 
-    /// Takes nothing more from the socket, from now on: another process may go on with it.
+    /// Stops receiving from the socket for good, so that another process can continue with it.
     ///
-    /// What was received before is still handed out by [`wait`](Self::wait): an empty inbox then says that
-    /// it was all. Sending goes on as before, and so do wakers.
+    /// [`wait`](Self::wait) still returns the datagrams that were received before; an empty inbox
+    /// then means that there are no more. Sending and wakers work as before.
     ///
     /// # Errors
     ///
-    /// Only when the path is of no more use.
+    /// Only when the path is unusable.
     fn stop_receiving(&mut self) -> io::Result<()>;
 
-    /// Datagrams that the kernel dropped since the path was opened, because the queue of our socket
-    /// was full.
+    /// Number of datagrams that the kernel dropped since the path was opened, because the queue of
+    /// the socket was full.
     ///
-    /// Exact when it is called, at the cost of one short system call; 0 where the kernel cannot say.
+    /// The number is exact at the time of the call and costs one short system call; it is 0 if the
+    /// kernel does not provide it.
     fn kernel_drops(&self) -> u64;
 
     /// Accepts connections from `listener` from now on.
@@ -80,50 +83,53 @@ pub trait Datapath {
     /// `Unsupported` unless the path was opened with [`SocketOptions::streams`].
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
-    /// Accepts no connections any more. Another process may go on with the listeners, and
-    /// [`close_listener`](crate::close_listener) ends them for all.
+    /// Stops accepting connections. Another process can continue with the listeners;
+    /// [`close_listener`](crate::close_listener) closes them for all processes.
     fn stop_listening(&mut self);
 
-    /// What the last [`wait`](Self::wait) brought from connections, and the connections. It may also be asked
-    /// for when that was nothing, and after [`flush`](Self::flush).
+    /// The connections, and their events from the last [`wait`](Self::wait). It may be called when
+    /// there were none, and after [`flush`](Self::flush).
     fn streams(&mut self) -> Option<StreamBatch<'_>>;
 
-    /// What ends a [`wait`](Self::wait) from another thread. All of a path are the same.
+    /// A waker, which ends a [`wait`](Self::wait) from another thread. All wakers of a path are the
+    /// same.
     fn waker(&self) -> Waker;
 
-    /// Whether datagrams come and go in trains.
+    /// Whether datagrams are received and sent in trains.
     fn trains(&self) -> TrainSupport;
 }
 
-/// Which way datagrams may be in trains: as asked for, if the kernel knows trains at all.
+/// The directions in which trains are used: as configured, if the kernel supports trains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrainSupport {
-    /// They are received in trains (`UDP_GRO`, Linux 5.0).
+    /// Datagrams are received in trains (`UDP_GRO`, Linux 5.0).
     pub received: bool,
-    /// They are sent in trains (`UDP_SEGMENT`, Linux 4.18).
+    /// Datagrams are sent in trains (`UDP_SEGMENT`, Linux 4.18).
     pub sent: bool,
 }
 
-/// What became of the outbox. The sum of `sent`, `failed` and `would_block` is what was in it.
+/// The result of a flush. The sum of `sent`, `failed` and `would_block` is the number of datagrams
+/// in the outbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushReport {
-    /// Datagrams that the kernel took.
+    /// Datagrams that the kernel accepted.
     pub sent: u32,
     /// Datagrams that the kernel refused.
     pub failed: u32,
     /// Datagrams that were dropped because the send queue stayed full.
     pub would_block: u32,
-    /// How many of the sends were trains: of two datagrams or more.
+    /// Sends that were trains of two datagrams or more.
     pub trains: u32,
-    /// Trains that the kernel refused; their datagrams were sent again one by one, and count as such.
+    /// Trains that the kernel refused. Their datagrams were sent again one by one, and are counted
+    /// as such.
     pub trains_refused: u32,
-    /// Why the last of `failed` was refused, as an error number.
+    /// The error number of the last datagram in `failed`.
     pub os_error: Option<i32>,
 }
 
 impl FlushReport {
-    /// Longest that one flush waits for room in the send queue. A queue that a link drains has room
-    /// within a millisecond; one that nobody drains must not hold up answers to others.
+    /// Longest time that one flush waits for room in the send queue. A queue that a link drains has
+    /// room within a millisecond; a queue that is not drained must not delay answers to others.
     pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(10);
 
     pub(crate) fn refuse(&mut self, count: u32, error: i32) {
@@ -132,7 +138,7 @@ impl FlushReport {
     }
 }
 
-/// Which datapath.
+/// The kind of a datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DatapathKind {
     /// `io_uring`: multishot receive into provided buffers.
@@ -153,10 +159,10 @@ impl fmt::Display for DatapathKind {
 /// Which datapath to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DatapathChoice {
-    /// `io_uring` where it works, else the portable one.
+    /// `io_uring` if it works, otherwise the portable datapath.
     #[default]
     Auto,
-    /// `io_uring`, or an error that says what is missing.
+    /// `io_uring`, or an error that names what is missing.
     Uring,
     /// `recvmmsg` and `sendmmsg`.
     Portable,
@@ -184,19 +190,19 @@ impl FromStr for DatapathChoice {
     }
 }
 
-/// A name that is no [`DatapathChoice`].
+/// The text is not the name of a [`DatapathChoice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownChoice;
 
 impl fmt::Display for UnknownChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write auto, uring or portable")
+        f.write_str("expected auto, uring or portable")
     }
 }
 
 impl Error for UnknownChoice {}
 
-/// An open path, and why it is this one.
+/// An open datapath, and the reason why it was chosen.
 pub struct OpenedDatapath {
     /// The path.
     pub path: Box<dyn Datapath>,
@@ -210,7 +216,7 @@ impl fmt::Debug for OpenedDatapath {
     }
 }
 
-/// Binds a socket and opens a path on it, for the thread that calls.
+/// Binds a socket and opens a datapath on it, for the calling thread.
 ///
 /// # Errors
 ///
@@ -220,21 +226,21 @@ pub fn open(choice: DatapathChoice, options: &SocketOptions) -> io::Result<Opene
     open_on(socket::bind(options)?, choice, options)
 }
 
-/// Opens a path on a bound socket, for the thread that calls.
+/// Opens a datapath on a bound socket, for the calling thread.
 ///
-/// Of `options`, what is about the address and the socket is not used.
+/// The parts of `options` about the address and the socket are not used.
 ///
 /// # Errors
 ///
-/// `InvalidInput` for sizes that make no sense; those of the kernel. With [`DatapathChoice::Uring`] also when
-/// `io_uring` does not work here.
+/// `InvalidInput` for invalid sizes; those of the kernel. With [`DatapathChoice::Uring`] also when
+/// `io_uring` does not work on this system.
 pub fn open_on(
     socket: UdpSocket,
     choice: DatapathChoice,
     options: &SocketOptions,
 ) -> io::Result<OpenedDatapath> {
     options.check()?;
-    // Waiting is ours to bound: `io_uring` does not wait at all on a socket that says not to.
+    // The path bounds waits itself, and `io_uring` does not wait at all on a non-blocking socket.
     socket.set_nonblocking(false)?;
     let socket = Rc::new(socket);
     let waker = Waker::new()?;
@@ -252,7 +258,7 @@ pub fn open_on(
         }
     };
     let reason = match error {
-        None => "portable: asked for".to_owned(),
+        None => "portable: requested".to_owned(),
         Some(error) => format!("portable: {error}"),
     };
     Ok(OpenedDatapath { path: Box::new(PortablePath::open(socket, waker, options)?), reason })
@@ -262,10 +268,11 @@ pub fn open_on(
 ///
 /// # Errors
 ///
-/// `InvalidInput` if there is no such core, or this process may not run on it.
+/// `InvalidInput` if the core does not exist, or this process may not run on it.
 pub fn pin_to_core(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
-        let message = format!("core {core} is beyond {}", CpuSet::MAX_CPU - 1);
+        let message =
+            format!("cannot pin to core {core}: the highest core number is {}", CpuSet::MAX_CPU - 1);
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let mut cores = CpuSet::new();
@@ -275,7 +282,7 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
 
 /// The cores that the calling thread may run on, counted from 0, in ascending order.
 ///
-/// In a container they need not begin with 0.
+/// In a container they need not start at 0.
 ///
 /// # Errors
 ///
@@ -303,7 +310,7 @@ mod tests {
     fn usable_cores_can_be_pinned_to_and_are_all_there_are() {
         let cores = usable_cores().unwrap();
         assert!(!cores.is_empty());
-        // Threads of their own, which take the pinning with them.
+        // Each core is tried in a thread of its own, so that the pinning ends with it.
         for core in cores {
             let left = std::thread::spawn(move || pin_to_core(core).and_then(|()| usable_cores()));
             assert_eq!(left.join().unwrap().unwrap(), [core]);

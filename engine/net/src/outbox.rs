@@ -1,11 +1,12 @@
-//! What is to be sent.
+//! Datagrams to send.
 
 use core::fmt;
 use core::ops::Range;
 
 use crate::batch::Peer;
 
-/// Datagrams to send, one after the other in a single buffer. Both sizes are fixed when it is made.
+/// Datagrams to send, one after the other in a single buffer. The number of slots and the bytes are
+/// fixed when it is made.
 pub struct Outbox {
     bytes: Box<[u8]>,
     bytes_used: usize,
@@ -14,7 +15,7 @@ pub struct Outbox {
     destinations: Destinations,
 }
 
-/// Where a datagram is, and who gets it.
+/// The range and the destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutboxSlot {
     pub(crate) start: u32,
@@ -23,7 +24,7 @@ pub(crate) struct OutboxSlot {
     pub(crate) to: u32,
 }
 
-/// No slot or no room is left: flush first, or drop the datagram and count it.
+/// No slot or no room is left. Flush first, or drop the datagram and count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxFull;
 
@@ -54,15 +55,15 @@ impl Outbox {
 
     /// Adds a datagram: `write` gets room for `len_max` bytes and returns how many it wrote.
     ///
-    /// What the room holds before is unspecified; what `write` leaves unused is not lost.
+    /// The room has unspecified content at first. Room that `write` does not use stays available.
     ///
     /// # Errors
     ///
-    /// `OutboxFull`, without a call of `write`, when no slot or less than `len_max` bytes are left.
+    /// `OutboxFull`, without a call of `write`, if no slot or fewer than `len_max` bytes are left.
     ///
     /// # Panics
     ///
-    /// If `write` claims to have written more than `len_max`.
+    /// If `write` returns more than `len_max`.
     #[inline]
     pub fn push(
         &mut self,
@@ -85,12 +86,12 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// `OutboxFull`, without a call of `write`, when less than `len_max` bytes or fewer slots than so many
-    /// bytes would need are left. Part of a train is never sent alone for want of room.
+    /// `OutboxFull`, without a call of `write`, if fewer than `len_max` bytes are left, or fewer
+    /// slots than that many bytes would need. A train is never added in part.
     ///
     /// # Panics
     ///
-    /// If `segment_len` is 0, or `write` claims to have written more than `len_max`.
+    /// If `segment_len` is 0, or `write` returns more than `len_max`.
     pub fn push_train(
         &mut self,
         peer: Peer,
@@ -120,17 +121,17 @@ impl Outbox {
         datagrams <= self.slots_max - self.slots.len() && len <= self.bytes.len() - self.bytes_used
     }
 
-    /// How many datagrams will be sent; each segment of a train is one.
+    /// Number of datagrams to send; each segment of a train is one.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is nothing to send.
+    /// Whether there are no datagrams to send.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The datagram at `i`, in the order they were added.
+    /// The datagram at `i`, in the order of adding.
     ///
     /// # Panics
     ///
@@ -150,7 +151,7 @@ impl Outbox {
         &self.bytes[slot.start as usize..][..slot.len as usize]
     }
 
-    /// The destination of this number.
+    /// The destination with this number.
     #[inline]
     pub(crate) fn peer(&self, to: u32) -> &Peer {
         &self.destinations.peers[to as usize]
@@ -161,7 +162,7 @@ impl Outbox {
         self.destinations.peers.len() == self.slots.len()
     }
 
-    /// Forgets all, unsent.
+    /// Drops all datagrams unsent.
     pub fn clear(&mut self) {
         self.slots.clear();
         self.bytes_used = 0;
@@ -183,15 +184,16 @@ impl Outbox {
     }
 }
 
-/// The peers of an outbox, each once. Finding the number of one takes a hash and usually one comparison;
-/// where answers to one peer follow each other, not even the hash.
+/// The peers of an outbox, each once. Finding the number of a peer takes a hash and usually one
+/// comparison; where answers to one peer are adjacent, not even the hash.
 struct Destinations {
     peers: Vec<Peer>,
     /// The number that was found last.
     last: u32,
-    /// Open addressing: number of a peer, or `NONE`. At most half of it is used.
+    /// Hash table with open addressing: the number of a peer, or `NONE`. At most half of it is
+    /// used.
     table: Box<[u32]>,
-    /// Where in `table` each of `peers` is, to empty it without going over all of it.
+    /// The position in `table` of each of `peers`, so that emptying it need not go over all of it.
     places: Vec<u32>,
 }
 
@@ -220,7 +222,7 @@ impl Destinations {
         #[expect(clippy::cast_possible_truncation, reason = "no more than slots")]
         let count = self.peers.len() as u32;
         let mask = self.table.len() - 1;
-        // The upper bits of the hash are the good ones.
+        // The upper bits of the hash are well mixed.
         let mut at = (hash(&peer) >> 32) as usize & mask;
         loop {
             match self.table[at] {
@@ -244,14 +246,15 @@ impl Destinations {
     }
 }
 
-/// Spreads peers over a table. Who chooses addresses that collide makes a batch some microseconds longer.
+/// Spreads peers over a table. A sender that chooses colliding addresses makes a batch some
+/// microseconds longer.
 fn hash(peer: &Peer) -> u64 {
     let remote = u128::from(peer.remote);
     let local = u128::from(peer.local);
     #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
     let [low, high] =
         [remote as u64 ^ local as u64, (remote >> 64) as u64 ^ (local >> 64) as u64 ^ u64::from(peer.port)];
-    // Two products that do not wait for each other.
+    // Two products that do not depend on each other.
     low.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high.rotate_left(32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 

@@ -1,7 +1,8 @@
-//! The path over `recvmmsg` and `sendmmsg`, and the message headers that both paths hand to the kernel.
+//! The datapath over `recvmmsg` and `sendmmsg`, and the message headers that both datapaths pass to
+//! the kernel.
 //!
-//! Headers, addresses and buffers are allocated once and the pointers between them set once. Only
-//! what the kernel overwrites is set again, and only where it did.
+//! Headers, addresses and buffers are allocated once, and the pointers between them are set once.
+//! Only the fields that the kernel overwrites are set again, and only in headers that it used.
 
 #![expect(unsafe_code, reason = "message headers are made of pointers, and libc's calls take them")]
 
@@ -27,34 +28,35 @@ use crate::waker::Waker;
 
 use self::streams::PortableStreams;
 
-/// Most sends of one system call. More would not make it cheaper for each, only hold more memory.
+/// Most sends of one system call. More would not be cheaper for each, and would take more memory.
 pub(crate) const SENDS_MAX: usize = 256;
 
-/// Most pieces of memory in the sends of one system call: a train of answers made one after the other is
-/// one piece, one of answers from all over the outbox is as many as it has segments.
+/// Most pieces of memory in the sends of one system call. A train of adjacent answers is one piece;
+/// a train of answers from all over the outbox has as many pieces as segments.
 const PARTS_MAX: usize = 2048;
 const _: () = assert!(PARTS_MAX >= SEGMENTS_MAX as usize);
 
-/// Most single datagrams that are received together. The more a batch has, the more its answers to one peer can leave
-/// in trains; where all come one by one there is nothing to gain, and buffers that are used anew stay in the cache.
+/// Most single datagrams that are received together. In a larger batch more answers to one peer can
+/// leave in trains; if all datagrams come one by one, that gains nothing, and reused buffers stay
+/// in the cache.
 const SINGLES_MAX: usize = 64;
 
-/// While there are always datagrams, so many pass between two looks at the connections: microseconds each.
-/// Trains count once.
+/// Under constant load, the number of datagrams between two polls of the connections: microseconds
+/// each. Trains count once.
 const DATAGRAMS_UNTIL_STREAMS: usize = 64;
 
 const NAME_ROOM: libc::socklen_t = 32;
 const _: () = assert!(NAME_ROOM as usize == NAME_LEN);
 
-/// A [`Datapath`] that works on every Linux.
+/// A [`Datapath`] that works on every Linux kernel.
 pub(crate) struct PortablePath {
-    // Views into `buffers`, valid from one wait to the next. Their lifetime is not really `'static`:
-    // they leave only as `Batch<'_>`, which borrows the path.
+    // Views into `buffers`, valid from one wait to the next. Their lifetime is not really
+    // `'static`: they leave only as `Batch<'_>`, which borrows the path.
     received: Vec<Datagram<'static>>,
     outbox: Outbox,
     plan: TrainPlan,
     incoming: Messages,
-    /// Of what was received last, from where on it has not been handed over.
+    /// Position in `received` of the first datagram that was not returned yet.
     next: usize,
     outgoing: Messages,
     buffers: Slab<u8>,
@@ -65,10 +67,10 @@ pub(crate) struct PortablePath {
     family: AddressFamily,
     drops: KernelDrops,
     waker: Waker,
-    /// Nothing more is received.
+    /// Whether receiving was stopped.
     stopped: bool,
     streams: Option<PortableStreams>,
-    /// Datagrams until connections are looked at, while there are always datagrams.
+    /// Datagrams until the connections are polled, while there are always datagrams.
     datagrams_until_streams: usize,
 }
 
@@ -105,7 +107,7 @@ impl PortablePath {
         })
     }
 
-    /// Receives what is ready, without waiting.
+    /// Receives the datagrams that are ready, without waiting.
     fn receive(&mut self) -> io::Result<()> {
         self.received.clear();
         if self.stopped {
@@ -119,7 +121,7 @@ impl PortablePath {
         }
     }
 
-    /// Hands over what was received, up to the size of a batch.
+    /// Fills the inbox with received datagrams, up to the size of a batch.
     fn hand_over(&mut self) {
         self.received.clear();
         let mut segments = 0;
@@ -133,8 +135,9 @@ impl PortablePath {
             let len = (message.msg_len as usize).min(self.receive_len);
             let start = self.buffers.range(i * stride(self.receive_len), len);
             // SAFETY: The range is in `buffers`, initialised since it was made, and stays allocated
-            // and unmoved as long as `self`. Nobody writes to it before the next call of `receive`,
-            // which needs `&mut self`; until then the view leaves only in a borrow of `self`.
+            // and unmoved as long as `self`. Nothing writes to it before the next call of
+            // `receive`, which needs `&mut self`; until then the view leaves only in a borrow of
+            // `self`.
             let bytes = unsafe { slice::from_raw_parts(start, len) };
             let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
             let datagram = Datagram { bytes, peer, segment_len: segment_len.unwrap_or(len), truncated };
@@ -149,8 +152,8 @@ impl PortablePath {
 }
 
 impl PortablePath {
-    /// Begins a batch of connections: with what is ready, where it is likely that something is, or where
-    /// datagrams have kept them waiting. Whether there is something.
+    /// Begins a batch of events of connections. The kernel is polled if an event is likely, or if
+    /// datagrams have kept connections waiting. Returns whether there are events.
     fn take_streams(&mut self) -> io::Result<bool> {
         let Some(streams) = self.streams.as_mut() else { return Ok(false) };
         let had_events = streams.has_events();
@@ -164,8 +167,8 @@ impl PortablePath {
     }
 }
 
-/// From one receive buffer to the next: not a power of two, so that their starts, which are used most,
-/// do not compete for the same lines of the cache.
+/// Distance between two receive buffers: not a power of two, so that their starts, which are used
+/// most, do not compete for the same cache lines.
 fn stride(receive_len: usize) -> usize {
     receive_len.next_multiple_of(64) + 3 * 64
 }
@@ -182,14 +185,15 @@ impl Datapath for PortablePath {
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
         self.hand_over();
         if self.received.is_empty() {
-            // Under load something is always ready, and this is the only call.
+            // Under load a datagram is always ready, and this is the only call.
             self.receive()?;
             self.hand_over();
         }
         let had_streams = self.take_streams()?;
         if self.received.is_empty() && !had_streams && !patience.is_zero() {
             let streams = self.streams.as_ref().map(AsFd::as_fd);
-            // The waker is asked about twice where the socket is another's.
+            // When receiving was stopped, the waker takes the place of the socket, and is polled
+            // twice.
             let socket = if self.stopped { self.waker.as_fd() } else { self.socket.as_fd() };
             let patience = self.streams.as_ref().map_or(patience, |streams| streams.patience(patience));
             let ready = wait_for_input(socket, &self.waker, streams, patience)?;
@@ -234,7 +238,8 @@ impl Datapath for PortablePath {
                                 done += 1;
                             }
                         }
-                        // The kernel stops at what it refuses: the others are none the worse.
+                        // The kernel stops at the first message that it refuses; those behind it
+                        // are sent next.
                         Err(error) => {
                             let error = error.raw_os_error().unwrap_or_default();
                             self.plan.refused(first + done, error, &mut flushed);
@@ -287,30 +292,32 @@ impl Datapath for PortablePath {
 
 /// Message headers, each with an address, room for control messages, and pieces of memory.
 ///
-/// The kernel uses them, and what they point to, only in calls that the owner makes with `&mut self`.
+/// The kernel uses them, and the memory that they point to, only in calls that the owner makes with
+/// `&mut self`.
 pub(crate) struct Messages {
     names: Slab<[u8; NAME_LEN]>,
     controls: Slab<[u8; CONTROL_LEN]>,
     parts: Slab<libc::iovec>,
     headers: Slab<libc::mmsghdr>,
-    /// What the headers from the start to here hold is the kernel's, from the last receive.
+    /// Number of headers, from the start, that the kernel wrote in the last receive.
     used: usize,
     control_len: usize,
 }
 
-/// How many messages and parts of memory at most one system call sends.
+/// The most messages and pieces of memory that one system call sends.
 fn sizes(datagrams_max: usize) -> (usize, usize) {
     (datagrams_max.min(SENDS_MAX), datagrams_max.clamp(SEGMENTS_MAX as usize, PARTS_MAX))
 }
 
 impl Messages {
-    /// Messages to send an outbox of so many datagrams with.
+    /// Messages to send an outbox of `datagrams_max` datagrams with.
     pub(crate) fn for_sending(datagrams_max: usize) -> Self {
         let (count, parts_count) = sizes(datagrams_max);
         Self::new(count, parts_count)
     }
 
-    /// `count` messages that share `parts_count` parts; at first each has the one of its number.
+    /// `count` messages that share `parts_count` pieces of memory; at first each message has the
+    /// piece of its number.
     fn new(count: usize, parts_count: usize) -> Self {
         assert!(count <= parts_count);
         // SAFETY: All fields are integers and pointers, for which zero is a value.
@@ -341,14 +348,14 @@ impl Messages {
 
     /// The header at `i`, for a system call.
     pub(crate) fn header(&self, i: usize) -> *const libc::msghdr {
-        // `mmsghdr` begins with it.
+        // `mmsghdr` begins with the `msghdr`.
         const { assert!(mem::offset_of!(libc::mmsghdr, msg_hdr) == 0) };
         self.headers.at(i).cast_const().cast()
     }
 
-    /// Makes the messages say what the trains of `plan` from `first` on do, as many as there is room for,
-    /// and returns how many. They hold no borrow of `outbox`: before it changes, they are either sent or
-    /// loaded again.
+    /// Fills the messages with the trains of `plan` from `first` on, as many as there is room for,
+    /// and returns their number. The messages hold no borrow of `outbox`: before it changes, they
+    /// must be sent or filled again.
     pub(crate) fn load(
         &mut self,
         family: AddressFamily,
@@ -369,7 +376,7 @@ impl Messages {
         count
     }
 
-    /// Makes the message at `i` say what `train` does, with parts from `parts_at` on; returns how many.
+    /// Fills the message at `i` with `train`, with pieces from `parts_at` on; returns their number.
     #[inline]
     fn load_train(
         &mut self,
@@ -381,7 +388,7 @@ impl Messages {
         train: &Train,
     ) -> usize {
         let mut parts_count = 0;
-        // Where the last part ends, as it is one with what begins there.
+        // The end of the last piece, which is extended if the next datagram begins there.
         let mut end = u32::MAX;
         for at in plan.slots(train) {
             let slot = outbox.slots()[at];
@@ -414,19 +421,20 @@ impl Messages {
         self.used = self.used.max(i + 1);
     }
 
-    /// Sends the messages from `done` to `count`; returns how many were sent before one was refused.
+    /// Sends the messages from `done` to `count`; returns how many were sent before the kernel
+    /// refused one.
     fn send(&mut self, socket: BorrowedFd<'_>, done: usize, count: usize) -> io::Result<u32> {
         let left = u32::try_from(count - done).unwrap_or(u32::MAX);
         let first = self.headers.range(done, count - done);
-        // SAFETY: `left` headers at `first` are valid, and so is what they point to: names, parts and
-        // controls belong to `self`, which nobody else uses during the call, and the bytes to the
-        // outbox, which is unchanged since `load`. The kernel writes only `msg_len`.
+        // SAFETY: `left` headers at `first` are valid, and so is what they point to: names, parts
+        // and controls belong to `self`, which nothing else uses during the call, and the bytes to
+        // the outbox, which is unchanged since `load`. The kernel writes only `msg_len`.
         let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), first, left, libc::MSG_DONTWAIT) };
         u32::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives what is ready, and returns how many messages of it there are: as many as there are headers where
-    /// they come in trains, else at most `SINGLES_MAX`.
+    /// Receives the messages that are ready, and returns their number: at most as many as there are
+    /// headers if they come in trains, otherwise at most `SINGLES_MAX`.
     fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         for i in 0..mem::take(&mut self.used) {
             let header = &mut self.headers.get_mut(i).msg_hdr;
@@ -444,20 +452,22 @@ impl Messages {
                     }
                 }
                 Err(error) if self.used == 0 => return Err(error),
-                // What was received comes first; nothing more being ready is no news.
+                // Messages were received, so the error of a later call (nothing more is ready) does
+                // not matter.
                 Err(_) => break,
             }
         }
         Ok(self.used)
     }
 
-    /// Receives at most `step` messages behind those that are used, in one call.
+    /// Receives at most `step` messages behind those in use, in one call.
     fn receive_step(&mut self, socket: BorrowedFd<'_>, step: usize) -> io::Result<usize> {
         let count = u32::try_from(step).unwrap_or(u32::MAX);
         let first = self.headers.range(self.used, step);
-        // SAFETY: `count` headers at `first` are valid, and so is what they point to, for the lengths
-        // they say: names, parts and controls belong to `self` and the bytes to the receive buffers,
-        // all allocated once and referred to by nobody during the call. There is no timeout to read.
+        // SAFETY: `count` headers at `first` are valid, and so is what they point to, for the
+        // lengths in them: names, parts and controls belong to `self` and the bytes to the receive
+        // buffers, all allocated once and not referred to during the call. There is no timeout to
+        // read.
         let received = unsafe {
             libc::recvmmsg(socket.as_raw_fd(), first, count, libc::MSG_DONTWAIT as _, ptr::null_mut())
         };
@@ -470,7 +480,7 @@ impl Messages {
         control::decode(name, control).is_some_and(|(_, segment_len)| segment_len.is_some())
     }
 
-    /// How many messages the last receive brought.
+    /// Number of messages of the last receive.
     fn received_count(&self) -> usize {
         self.used
     }
@@ -488,8 +498,8 @@ impl Messages {
 
 /// An array that never moves, for the kernel to point into.
 ///
-/// It is reached through raw pointers only, so that moving its owner, or a reference to one item, says
-/// nothing about the others.
+/// It is accessed through raw pointers only, so that moving its owner, or a reference to one item,
+/// does not affect pointers to the others.
 pub(crate) struct Slab<T> {
     start: NonNull<T>,
     len: usize,
@@ -514,13 +524,14 @@ impl<T> Slab<T> {
         unsafe { self.start.as_ptr().add(at) }
     }
 
-    /// The item at `i`. It is for the owner to know that the kernel is not writing to it.
+    /// The item at `i`. The owner must know that the kernel is not writing to it.
     fn get(&self, i: usize) -> &T {
-        // SAFETY: In bounds by `at`, initialised by `from`, and `&self` keeps others from changing it.
+        // SAFETY: In bounds by `at`, initialised by `from`, and `&self` keeps others from changing
+        // it.
         unsafe { &*self.at(i) }
     }
 
-    /// The item at `i`. It is for the owner to know that the kernel is not using it.
+    /// The item at `i`. The owner must know that the kernel is not using it.
     fn get_mut(&mut self, i: usize) -> &mut T {
         // SAFETY: In bounds by `at`, initialised by `from`, and `&mut self` keeps others away.
         unsafe { &mut *self.at(i) }
@@ -530,19 +541,19 @@ impl<T> Slab<T> {
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
         let items = ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
-        // SAFETY: It was leaked from a box of this length by `From`, and is given back once.
+        // SAFETY: `From` leaked it from a box of this length, and it is freed once.
         drop(unsafe { Box::from_raw(items) });
     }
 }
 
-/// The control messages of a socket.
+/// The room for control messages of a socket.
 pub(crate) struct ControlBuffer {
-    /// Room that those of a received message need.
+    /// Bytes that those of a received message need.
     pub(crate) len: usize,
     pub(crate) receives_trains: bool,
 }
 
-/// Asks for the control messages that `options` and the `address` of the socket need.
+/// Enables the control messages that `options` and the `address` of the socket need.
 pub(crate) fn prepare_control(
     socket: &impl AsFd,
     address: SocketAddr,
@@ -550,41 +561,41 @@ pub(crate) fn prepare_control(
 ) -> io::Result<ControlBuffer> {
     let receives_trains = options.receive_trains && receive_trains(socket);
     if !options.receive_trains {
-        // Whoever made the socket may have asked for them.
+        // The process that made the socket may have enabled them.
         let _ = set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 0);
     }
     let segment_len = if receives_trains { SEGMENT_LEN } else { 0 };
     Ok(ControlBuffer { len: receive_local_address(socket, address)? + segment_len, receives_trains })
 }
 
-/// Asks for the address that each datagram was sent to, if the socket has several.
+/// Enables reporting the address that each datagram was sent to, if the socket has several.
 ///
-/// Returns the room that its control messages need. A socket bound to one address needs none, and its
-/// datagrams none of the work.
+/// Returns the room that the control messages need. A socket that is bound to one address needs
+/// none, and saves their cost.
 pub(crate) fn receive_local_address(socket: &impl AsFd, address: SocketAddr) -> io::Result<usize> {
     if !address.ip().is_unspecified() {
         return Ok(0);
     }
     match AddressFamily::of(address) {
         AddressFamily::V4 => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
-        // IPv4 datagrams of a dual-stack socket come with it as well, in mapped form.
+        // With it, IPv4 datagrams of a dual-stack socket report their address too, in mapped form.
         AddressFamily::V6 => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?,
     }
     Ok(ADDRESS_LEN)
 }
 
-/// Asks for trains, and returns whether the kernel knows what that is.
+/// Enables trains, and returns whether the kernel supports them.
 pub(crate) fn receive_trains(socket: &impl AsFd) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
-/// Whether the kernel knows how to send trains. One that does not would send them as one datagram each.
+/// Whether the kernel can send trains. A kernel that cannot would send each train as one datagram.
 pub(crate) fn knows_trains(socket: &impl AsFd) -> bool {
-    // Without a length of segments for what does not say one; that is how it is anyway.
+    // A segment length of 0, which is the default, is for sends that give none.
     set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }
 
-/// Sets an option of the socket that is a number.
+/// Sets a numeric option of the socket.
 fn set_option(
     socket: &impl AsFd,
     level: libc::c_int,
@@ -599,16 +610,16 @@ fn set_option(
     }
 }
 
-/// The kernel's count of datagrams that found the queue of a socket full.
+/// The kernel's count of datagrams that it dropped because the queue of a socket was full.
 ///
-/// `SO_RXQ_OVFL` reports the same counter, but only with the next datagram that does fit, and at the
-/// price of a control message for each.
+/// `SO_RXQ_OVFL` reports the same counter, but only with the next datagram that fits, and at the
+/// cost of a control message for each.
 pub(crate) struct KernelDrops {
     at_open: u32,
 }
 
 impl KernelDrops {
-    /// `asm-generic/socket.h`. libc does not have it.
+    /// From `asm-generic/socket.h`; libc lacks it.
     const SO_MEMINFO: libc::c_int = 55;
 
     pub(crate) fn new(socket: &UdpSocket) -> Self {
@@ -624,8 +635,8 @@ impl KernelDrops {
         const { assert!(libc::SK_MEMINFO_DROPS == 8) };
         let mut len: libc::socklen_t = 9 * 4;
         let (fd, value) = (socket.as_raw_fd(), counts.as_mut_ptr().cast());
-        // SAFETY: The kernel writes at most `len` bytes to `value`, which are those of `counts`, and
-        // to `len` how many it wrote.
+        // SAFETY: The kernel writes at most `len` bytes to `value`, which are those of `counts`,
+        // and the number of written bytes to `len`.
         let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, Self::SO_MEMINFO, value, &raw mut len) };
         (result == 0 && len == 9 * 4).then_some(counts[8])
     }
@@ -636,8 +647,8 @@ mod tests {
     use super::*;
     use crate::{DatapathChoice, OpenedDatapath, Peer, bind, open_on};
 
-    /// A path on whose socket the kernel takes datagrams and refuses trains: it is told to send without
-    /// checksums, which is for each segment to have.
+    /// A datapath on whose socket the kernel accepts datagrams and refuses trains: the socket sends
+    /// without checksums, which segments need.
     fn refusing(choice: DatapathChoice) -> io::Result<OpenedDatapath> {
         let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
         let socket = bind(&options)?;
@@ -667,7 +678,7 @@ mod tests {
             lens.sort_unstable();
             assert_eq!(lens, [10, 20, 30, 30, 30]);
         };
-        // Nothing is wrong with trains where the peer is wrong.
+        // Trains are not at fault if the peer is invalid.
         let flushed = send(&[nobody]);
         assert_eq!((flushed.sent, flushed.failed, flushed.trains), (0, 5, 0));
         let refused = flushed.trains_refused;
@@ -677,7 +688,7 @@ mod tests {
         assert_eq!((flushed.sent, flushed.failed, flushed.trains), (5, 5, 0));
         assert!(flushed.trains_refused > refused);
         receive();
-        // From now on they rest.
+        // From now on trains are suspended.
         let mut flushes = 0;
         while send(&[peer]).trains_refused == 0 {
             receive();

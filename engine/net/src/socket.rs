@@ -1,4 +1,4 @@
-//! The socket under a path, and what can be configured about both.
+//! The socket under a datapath, and the options of both.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,59 +15,63 @@ use crate::portable;
 use crate::streams::StreamOptions;
 use crate::waker::Waker;
 
-/// How to open a path. All sizes are fixed from then on.
+/// Options to open a datapath with. All sizes are fixed from then on.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// What to bind to; with port 0 the kernel chooses one.
+    /// The address to bind to. With port 0 the kernel chooses one.
     pub address: SocketAddr,
-    /// Lets several sockets share the address; the kernel spreads peers over them.
+    /// Whether several sockets may share the address; the kernel spreads peers over them.
     pub reuse_port: bool,
-    /// Keeps IPv4 away from an IPv6 wildcard address.
+    /// Whether an IPv6 wildcard address excludes IPv4.
     pub only_v6: bool,
-    /// Never lets IPv4 datagrams be cut into fragments on their way: what is too long for the device is refused when
-    /// it is sent, and what is too long for a way is lost. The datagrams of the protocol have 512 bytes, with headers 540, and
-    /// ways that take less are not in use, as every host has to take 576 (RFC 791 section 3.1). The kernel then numbers no
-    /// datagram, a twentieth of what one costs, and nobody can make it cut them by a forged message about the way.
+    /// Whether IPv4 datagrams are never fragmented: a datagram that is too long for the device is
+    /// refused when it is sent, and one that is too long for its path is lost. The datagrams of the
+    /// protocol have 512 bytes, with headers 540, and paths with a smaller limit are not in use, as
+    /// every host has to accept 576 (RFC 791 section 3.1). The kernel then need not number
+    /// datagrams, a twentieth of their cost, and forged messages about the path MTU cannot make it
+    /// fragment them.
     pub dont_fragment: bool,
-    /// Most datagrams of one batch; a train counts once.
+    /// Most received buffers of one batch; a train counts once.
     pub batch_len: usize,
-    /// Most datagrams of one batch, with those in trains; a single train may have more.
+    /// Most datagrams of one batch, including those in trains; a single train may have more.
     pub batch_segments: usize,
-    /// Bytes of one receive buffer; a larger datagram or train is truncated.
+    /// Bytes of one receive buffer. A larger datagram or train is truncated.
     ///
-    /// Memory is taken only for what is used of it.
+    /// Only the pages that are used take memory.
     pub receive_len: usize,
-    /// Receives datagrams that come together in trains, if the kernel can.
+    /// Whether to receive datagrams in trains, if the kernel supports it.
     pub receive_trains: bool,
-    /// Sends datagrams of one length to one peer in trains, where the kernel can.
+    /// Whether to send datagrams of one length to one peer in trains, if the kernel supports it.
     pub send_trains: bool,
     /// Most datagrams in the outbox.
     pub outbox_datagrams: usize,
     /// Most bytes in the outbox.
     pub outbox_len: usize,
-    /// Bytes of the kernel's receive queue, 0 for the system's default.
+    /// Bytes of the kernel's receive queue, 0 for the default of the system.
     ///
-    /// The kernel grants at most `net.core.rmem_max`, silently.
+    /// The kernel silently grants at most `net.core.rmem_max`.
     pub socket_receive_buffer_len: usize,
-    /// Bytes of the kernel's send queue, 0 for the system's default; at most `net.core.wmem_max`.
+    /// Bytes of the kernel's send queue, 0 for the default of the system; at most
+    /// `net.core.wmem_max`.
     pub socket_send_buffer_len: usize,
-    /// Sizes for connections, where there are to be any.
+    /// Sizes for connections; `None` for a path without connections.
     pub streams: Option<StreamOptions>,
 }
 
 impl SocketOptions {
-    /// The defaults, for `address`.
+    /// The default options for `address`.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, ..Self::default() }
     }
 
-    /// Without trains in or out: each datagram by itself, and those to one peer in their order.
+    /// Disables trains in both directions: each datagram is handled by itself, and the order of
+    /// those to one peer is kept.
     #[must_use]
     pub fn one_at_a_time(self) -> Self {
         Self { receive_trains: false, send_trains: false, ..self }
     }
 
-    /// Refuses sizes of nothing, and those that the paths or the kernel do not count that far.
+    /// Refuses sizes of zero, and those beyond the range of the paths or the kernel.
     pub(crate) fn check(&self) -> io::Result<()> {
         check_bounds(&[
             ("batch_len", self.batch_len, 1024),
@@ -80,7 +84,7 @@ impl SocketOptions {
     }
 }
 
-/// Refuses a value below 1 or above its bound, by its name.
+/// Refuses a value below 1 or above its bound; the error names it.
 pub(crate) fn check_bounds(bounds: &[(&str, usize, usize)]) -> io::Result<()> {
     match bounds.iter().find(|&(_, value, max)| !(1..=*max).contains(value)) {
         None => Ok(()),
@@ -92,7 +96,8 @@ pub(crate) fn check_bounds(bounds: &[(&str, usize, usize)]) -> io::Result<()> {
 }
 
 impl Default for SocketOptions {
-    /// Any IPv4 address and a port of the kernel's choice; batches of 64, in trains where possible.
+    /// Any IPv4 address and a port that the kernel chooses; batches of 64, in trains where
+    /// possible.
     fn default() -> Self {
         Self {
             address: ([0, 0, 0, 0], 0).into(),
@@ -127,9 +132,9 @@ pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
     if domain == Domain::IPV6 {
         socket.set_only_v6(options.only_v6)?;
     }
-    // A socket of IPv6 sends IPv4 as well, where it may.
+    // An IPv6 socket may send IPv4 too.
     if options.dont_fragment && (domain == Domain::IPV4 || !options.only_v6) {
-        // Where a system does not have it, datagrams are sent all the same.
+        // If the system does not support it, datagrams are sent anyway.
         let _ = set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE);
     }
     if options.socket_receive_buffer_len > 0 {
@@ -138,11 +143,11 @@ pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
     if options.socket_send_buffer_len > 0 {
         socket.set_send_buffer_size(options.socket_send_buffer_len)?;
     }
-    // Before datagrams can arrive: the kernel notes the address when it queues one.
+    // Before datagrams can arrive, because the kernel records the address when it queues one.
     if options.address.ip().is_unspecified() {
         portable::receive_local_address(&socket, options.address)?;
     }
-    // Likewise: what is queued before cannot become a train any more.
+    // Also before datagrams arrive: those that are already queued cannot become a train.
     if options.receive_trains {
         portable::receive_trains(&socket);
     }
@@ -150,14 +155,16 @@ pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Takes `socket` out of those that share its port: the kernel gives new datagrams to the others, and what is
-/// in its queue can still be received and answered. Where it is the only one, new datagrams are refused.
+/// Takes `socket` out of the sockets that share its port: the kernel gives new datagrams to the
+/// others, and queued datagrams can still be received and answered. If it is the only socket of the
+/// port, new datagrams are refused.
 ///
-/// It is done by connecting it to itself: the kernel passes connected sockets over when it spreads peers.
+/// The socket is connected to itself, because the kernel skips connected sockets when it spreads
+/// peers.
 ///
 /// # Errors
 ///
-/// Those of the kernel; then nothing has changed.
+/// Those of the kernel. Nothing has changed then.
 pub fn leave_port(socket: impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(&socket);
     let Some(mut own) = socket.local_addr()?.as_socket() else {
@@ -169,7 +176,7 @@ pub fn leave_port(socket: impl AsFd) -> io::Result<()> {
     socket.connect(&own.into())
 }
 
-/// Whether `error` is about some datagram or moment, and not about the socket.
+/// Whether `error` concerns a single datagram or moment, and not the socket.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable};
     match error.kind() {
@@ -179,9 +186,10 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
     }
 }
 
-/// Waits until `socket` is ready for `what`, and returns whether it is. A signal ends it early.
+/// Waits until `socket` is ready for `what`, and returns whether it is. A signal ends the wait
+/// early.
 pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Duration) -> io::Result<bool> {
-    // Longer than the kernel can count is as good as for ever.
+    // A time that is too long for the kernel is treated as unlimited.
     let patience = Timespec::try_from(patience).ok();
     match poll(&mut [PollFd::from_borrowed_fd(socket, what)], patience.as_ref()) {
         Ok(ready) => Ok(ready > 0),
@@ -190,7 +198,7 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Durati
     }
 }
 
-/// Where there is input.
+/// The sources that have input.
 pub(crate) struct ReadySources {
     pub(crate) socket: bool,
     pub(crate) streams: bool,
@@ -198,8 +206,8 @@ pub(crate) struct ReadySources {
 
 /// Waits until `socket` or `streams` has input or `waker` is used.
 ///
-/// The socket is asked with each wait and not watched between them (as by `epoll`): that would cost
-/// something for each datagram that comes in, also when nobody waits.
+/// The socket is polled in each wait and not watched between waits (as by `epoll`): watching would
+/// cost something for each received datagram, also when no thread waits.
 pub(crate) fn wait_for_input(
     socket: BorrowedFd<'_>,
     waker: &Waker,
@@ -207,7 +215,7 @@ pub(crate) fn wait_for_input(
     patience: Duration,
 ) -> io::Result<ReadySources> {
     let patience = Timespec::try_from(patience).ok();
-    // Without streams the waker stands twice, and the second is not asked.
+    // Without streams the waker is in the list twice, and the second entry is not used.
     let (count, streams) = streams.map_or((2, waker.as_fd()), |streams| (3, streams));
     let mut polled = [socket, waker.as_fd(), streams].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match poll(&mut polled[..count], patience.as_ref()) {
@@ -221,12 +229,12 @@ pub(crate) fn wait_for_input(
     Ok(ReadySources { socket, streams })
 }
 
-/// What is left of the time that one flush may wait for room in the send queue.
+/// The remaining time that one flush may wait for room in the send queue.
 #[derive(Default)]
 pub(crate) struct SendPatience(Option<Instant>);
 
 impl SendPatience {
-    /// Waits for room, and returns whether to try again. The clock runs from the first time on.
+    /// Waits for room, and returns whether to try again. The clock starts with the first wait.
     pub(crate) fn wait(&mut self, socket: BorrowedFd<'_>) -> bool {
         let now = Instant::now();
         let left = self.0.get_or_insert(now + FlushReport::PATIENCE_MAX).saturating_duration_since(now);

@@ -1,13 +1,16 @@
 //! TCP connections beside the datagrams of a path, on the same thread.
 //!
-//! - A wait brings events: connections that were opened, bytes that came, room that there is again. They are
-//!   handed over as one [`StreamBatch`], and received bytes are not copied after the kernel wrote them.
-//! - Sending never waits. What the kernel does not take at once is kept, and the caller sees how much
-//!   that is: who lets it grow has no bound but memory.
-//! - Closing sends what is kept, then says the end, then listens for the end of the other side, so that no
-//!   answer is lost to a reset. How long that may take is the caller's to say, with [`StreamConnections::abort`].
+//! - A wait returns events: connections that were opened, bytes that were received, room to send.
+//!   They are passed on as one [`StreamBatch`], and received bytes are not copied after the kernel
+//!   wrote them.
+//! - Sending never waits. Bytes that the kernel does not accept at once are kept, and the caller
+//!   sees their number. Only the caller bounds it.
+//! - Closing sends the kept bytes, then ends the sending direction, then waits for the end of the
+//!   other side, so that no answer is lost to a reset. The caller bounds the time with
+//!   [`StreamConnections::abort`].
 //!
-//! What both paths share is here; how they ask the kernel is in `portable/streams.rs` and `uring/streams.rs`.
+//! This module has what both paths share; how they poll the kernel is in `portable/streams.rs` and
+//! `uring/streams.rs`.
 
 use std::fmt;
 use std::io;
@@ -19,24 +22,24 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Most events of one batch, so that datagrams do not wait long for the connections' turn.
+/// Most events of one batch, so that connections do not delay datagrams for long.
 pub(crate) const EVENTS_MAX: usize = 64;
-/// After the system has run out of files or memory, how long until the next connection is accepted.
+/// After the system has run out of files or memory, the time until the next connection is accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Sizes for the connections of a path.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
-    /// Most connections at one time; a further one is closed as soon as it is accepted.
+    /// Most connections at a time. Further connections are closed as soon as they are accepted.
     pub connections_max: usize,
     /// Bytes of one receive buffer.
     pub receive_len: usize,
-    /// How many there are; the next power of two is used.
+    /// Number of receive buffers, rounded up to a power of two.
     pub receive_buffers: usize,
 }
 
 impl Default for StreamOptions {
-    /// 10,240 connections, 1 MiB to receive into.
+    /// 10,240 connections, and 1 MiB of receive buffers.
     fn default() -> Self {
         Self { connections_max: 10_240, receive_len: 16 << 10, receive_buffers: 64 }
     }
@@ -54,8 +57,8 @@ impl StreamOptions {
 
 /// Binds a listening socket for [`Datapath::listen`](crate::Datapath::listen).
 ///
-/// Accepted connections send without delay: the caller writes whole answers. With `reuse_port` the kernel
-/// spreads connections over all sockets of the address.
+/// Accepted connections send without delay (TCP_NODELAY), because the caller writes whole answers.
+/// With `reuse_port` the kernel spreads connections over all sockets of the address.
 ///
 /// # Errors
 ///
@@ -68,7 +71,7 @@ pub fn bind_listener(
 ) -> io::Result<TcpListener> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    // Connections of an earlier process that are not quite over do not keep the port.
+    // Connections of an earlier process that are still closing do not block the port.
     socket.set_reuse_address(true)?;
     if reuse_port {
         socket.set_reuse_port(true)?;
@@ -83,20 +86,21 @@ pub fn bind_listener(
     Ok(socket.into())
 }
 
-/// Ends the listening of a socket, for all who have it: who waits to be accepted, and who comes, is refused.
+/// Closes a listener for all processes that have it: waiting and new connections are refused.
 ///
 /// # Errors
 ///
 /// Those of the kernel.
 pub fn close_listener(listener: &TcpListener) -> io::Result<()> {
     match shutdown(listener, Shutdown::Both) {
-        // It does not listen any more.
+        // The socket was not listening any more.
         Ok(()) | Err(Errno::NOTCONN) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A connection of a path. One that is gone is never mistaken for another in its place.
+/// The id of a connection of a path. The id of a closed connection never names a later one in its
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
     at: u32,
@@ -104,7 +108,7 @@ pub struct StreamId {
 }
 
 impl StreamId {
-    /// The id at a place, for a test that has no sockets.
+    /// The id at a place, for tests without sockets.
     #[must_use]
     pub fn new(at: u32, generation: u32) -> Self {
         Self { at, generation }
@@ -123,44 +127,44 @@ impl From<StreamId> for usize {
     }
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum StreamEvent<'a> {
-    /// Somebody connected.
+    /// A connection was accepted.
     Opened {
         /// The new connection.
         id: StreamId,
-        /// Who it is.
+        /// The address of the other side.
         peer: SocketAddr,
     },
-    /// Somebody connected while [`connections_max`](StreamOptions::connections_max) were there, and was
-    /// turned away.
+    /// A connection was closed at once, because there were
+    /// [`connections_max`](StreamOptions::connections_max) others.
     Refused,
-    /// Bytes came.
+    /// Bytes were received.
     Received {
         /// The connection.
         id: StreamId,
-        /// At least one byte.
+        /// The bytes, at least one.
         bytes: &'a [u8],
     },
-    /// The other side has ended its sending. It may still receive.
+    /// The other side ended its sending. It may still receive.
     Ended {
         /// The connection.
         id: StreamId,
     },
-    /// All that was kept for sending has been sent.
+    /// All kept bytes have been sent.
     Sent {
         /// The connection.
         id: StreamId,
     },
-    /// It is gone: broken, or closed by both sides. Its id means nothing any more.
+    /// The connection is gone: broken, or closed by both sides. Its id is no longer valid.
     Closed {
-        /// What it was.
+        /// The id that it had.
         id: StreamId,
     },
 }
 
-/// An event as paths keep it.
+/// An event as the paths store it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RawEvent {
     Opened { id: StreamId, peer: SocketAddr },
@@ -171,7 +175,7 @@ pub(crate) enum RawEvent {
     Closed { id: StreamId },
 }
 
-/// Where received bytes are.
+/// Access to received bytes.
 pub(crate) trait StreamMemory {
     /// The bytes of a `Received` event of this batch.
     fn bytes(&self, at: usize, len: usize) -> &[u8];
@@ -183,7 +187,7 @@ impl StreamMemory for Vec<u8> {
     }
 }
 
-/// What one wait brought, in order for each connection.
+/// The events of one wait, in order for each connection.
 #[derive(Clone, Copy)]
 pub struct StreamInbox<'a> {
     pub(crate) events: &'a [RawEvent],
@@ -191,13 +195,13 @@ pub struct StreamInbox<'a> {
 }
 
 impl<'a> StreamInbox<'a> {
-    /// Whether nothing happened.
+    /// Whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// How many events there are.
+    /// Number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
@@ -223,21 +227,24 @@ impl fmt::Debug for StreamInbox<'_> {
     }
 }
 
-/// What happened, and the connections to act on.
+/// The events of a wait, and the connections to act on.
 #[derive(Debug)]
 pub struct StreamBatch<'a> {
-    /// Valid until the path waits again.
+    /// The events, valid until the path waits again.
     pub inbox: StreamInbox<'a>,
-    /// Also those to which nothing happened.
+    /// All connections, including those without events.
     pub connections: &'a mut StreamConnections,
 }
 
-/// The answer of a path that was opened without streams.
+/// The error of a path that was opened without streams.
 pub(crate) fn no_streams() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "the path was opened without room for connections")
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "the datapath was opened without connections; set `streams` in its options",
+    )
 }
 
-/// The connection is gone, or about to be closed.
+/// The connection is closed or being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionGone;
 
@@ -253,45 +260,45 @@ impl std::error::Error for ConnectionGone {}
 pub struct StreamConnections {
     slots: Vec<StreamSlot>,
     free: Vec<u32>,
-    /// About these the kernel has to be asked something else than before.
+    /// Connections for which the request to the kernel must change.
     changed: Vec<u32>,
     connections_max: usize,
     open_count: usize,
     kept_len: usize,
-    /// Whether a place is taken until nothing is [`watched`](StreamSlot::watched) there any more.
+    /// Whether a place stays taken as long as something is [`watched`](StreamSlot::watched) there.
     outlives: bool,
 }
 
-/// The place of one connection, or of one after the other.
+/// A place for connections, one at a time.
 pub(crate) struct StreamSlot {
     generation: u32,
     pub(crate) socket: Option<OwnedFd>,
-    /// What the kernel did not take, from `sent` on.
+    /// Bytes that the kernel did not accept; those from `sent` on are still to be sent.
     outgoing: Vec<u8>,
     sent: usize,
     closing: ClosePhase,
-    /// The caller takes bytes.
+    /// Whether the caller wants to receive bytes.
     reading: bool,
-    /// The other side has ended its sending.
+    /// Whether the other side ended its sending.
     ended: bool,
     is_changed: bool,
-    /// What the path has asked the kernel about the socket; the bits are the path's.
+    /// The requests of the path to the kernel about the socket; the path defines the bits.
     pub(crate) watched: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosePhase {
-    /// Not at all.
+    /// Not being closed.
     No,
-    /// When all has been sent.
+    /// To be closed when everything has been sent.
     WhenSent,
-    /// When the other side ends as well.
+    /// To be closed when the other side ends its sending.
     WhenEnded,
-    /// It is gone, and waits only for what is watched.
+    /// Closed, but the place is still watched.
     Gone,
 }
 
-/// What a path should ask the kernel about a connection.
+/// What a path should watch of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PollInterest {
     pub(crate) input: bool,
@@ -311,24 +318,25 @@ impl StreamConnections {
         }
     }
 
-    /// Lets there be `connections_max` from now on. Where there are more, they stay, and nobody else comes.
+    /// Sets the most connections at a time. If there are more, they stay, but no new ones are
+    /// accepted.
     pub fn set_max(&mut self, connections_max: usize) {
         self.connections_max = connections_max;
     }
 
-    /// How many connections there are, with those that are being closed.
+    /// Number of connections, including those that are being closed.
     #[must_use]
     pub fn len(&self) -> usize {
         self.open_count
     }
 
-    /// Whether there is none.
+    /// Whether there are no connections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open_count == 0
     }
 
-    /// Bytes that are kept for sending, of all connections.
+    /// Bytes that are kept for sending, over all connections.
     #[must_use]
     pub fn kept_len_all(&self) -> usize {
         self.kept_len
@@ -340,12 +348,12 @@ impl StreamConnections {
         self.slot(id).map_or(0, |slot| slot.outgoing.len() - slot.sent)
     }
 
-    /// Sends `bytes`, and keeps what the kernel does not take now; how much is kept then.
+    /// Sends `bytes`, keeps what the kernel does not accept, and returns how many bytes are kept.
     ///
     /// # Errors
     ///
-    /// When the connection is gone or being closed. One that turns out to be broken is gone with this, without
-    /// an event.
+    /// When the connection is gone or being closed. A connection that turns out to be broken is
+    /// gone with this call, without an event.
     pub fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         let slot = self.slot_mut(id).filter(|slot| slot.closing == ClosePhase::No).ok_or(ConnectionGone)?;
         let mut rest = bytes;
@@ -368,7 +376,8 @@ impl StreamConnections {
         Ok(kept)
     }
 
-    /// Takes bytes from the connection, or takes none for now. What was received before still comes.
+    /// Starts or stops receiving from the connection. Bytes that were received before still come as
+    /// events.
     pub fn set_reading(&mut self, id: StreamId, reading: bool) {
         if let Some(slot) = self.slot_mut(id)
             && slot.reading != reading
@@ -378,10 +387,11 @@ impl StreamConnections {
         }
     }
 
-    /// Closes the connection: sends what is kept, says the end, and waits for that of the other side. What
-    /// comes until then is thrown away.
+    /// Closes the connection: sends the kept bytes, ends the sending direction, and waits for the
+    /// end of the other side. Bytes that are received until then are discarded.
     ///
-    /// True when it is gone at once; else [`StreamEvent::Closed`] says when it is.
+    /// Returns true if the connection is gone at once; otherwise [`StreamEvent::Closed`] reports
+    /// its end.
     pub fn close(&mut self, id: StreamId) -> bool {
         let Some(slot) = self.slot_mut(id) else { return true };
         if slot.closing != ClosePhase::No {
@@ -393,7 +403,7 @@ impl StreamConnections {
         self.slots[id.at()].outgoing.is_empty() && self.end_sending(id.at)
     }
 
-    /// Ends the connection now; what is kept or under way is lost.
+    /// Ends the connection at once. Bytes that are kept or under way are lost.
     pub fn abort(&mut self, id: StreamId) {
         if self.slot(id).is_some() {
             self.kill(id.at);
@@ -408,7 +418,7 @@ impl StreamConnections {
         self.slots.get_mut(id.at()).filter(|slot| slot.generation == id.generation && slot.socket.is_some())
     }
 
-    /// Notes that the kernel has to be asked something else.
+    /// Notes that the request to the kernel about the connection must change.
     pub(crate) fn change(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
         if !slot.is_changed {
@@ -417,7 +427,7 @@ impl StreamConnections {
         }
     }
 
-    /// One that has changed.
+    /// The next connection for which it must change.
     pub(crate) fn next_changed(&mut self) -> Option<u32> {
         let at = self.changed.pop()?;
         self.slots[at as usize].is_changed = false;
@@ -428,7 +438,7 @@ impl StreamConnections {
         &mut self.slots[at as usize]
     }
 
-    /// The place `at` may be used again, once nothing is watched there.
+    /// Frees the place `at` once nothing is watched there.
     pub(crate) fn release(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
         if slot.closing == ClosePhase::Gone && slot.watched == 0 && slot.socket.take().is_some() {
@@ -441,12 +451,12 @@ impl StreamConnections {
     fn kill(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
         self.kept_len -= slot.outgoing.len() - slot.sent;
-        // Also gives back the memory, which only those need who are slow.
+        // Also frees the memory, which only slow connections need.
         (slot.outgoing, slot.sent) = (Vec::new(), 0);
         slot.generation = slot.generation.wrapping_add(1);
         slot.closing = ClosePhase::Gone;
         if self.outlives {
-            // Ends what is watched.
+            // Ends pending requests about the socket.
             if let Some(socket) = &slot.socket {
                 let _ = shutdown(socket, Shutdown::Both);
             }
@@ -456,7 +466,8 @@ impl StreamConnections {
         self.release(at);
     }
 
-    /// All has been sent, and the connection is to be closed. True when it is gone.
+    /// Ends the sending direction of a connection that is being closed and has sent everything.
+    /// Returns true if the connection is gone.
     fn end_sending(&mut self, at: u32) -> bool {
         let slot = &mut self.slots[at as usize];
         let Some(socket) = &slot.socket else { return true };
@@ -469,9 +480,9 @@ impl StreamConnections {
         false
     }
 
-    /// Takes an accepted connection.
+    /// Adds an accepted connection.
     pub(crate) fn opened(&mut self, socket: OwnedFd, peer: Option<SocketAddr>) -> Option<RawEvent> {
-        // Without an address it has been reset already.
+        // A connection without a peer address was reset already.
         let peer = peer?;
         if self.open_count >= self.connections_max {
             return Some(RawEvent::Refused);
@@ -489,21 +500,21 @@ impl StreamConnections {
         Some(RawEvent::Opened { id: StreamId { at, generation }, peer })
     }
 
-    /// The id at a place, while there is a connection.
+    /// The id at a place, if there is a connection.
     fn id(&self, at: u32) -> Option<StreamId> {
         let slot = &self.slots[at as usize];
         (slot.closing != ClosePhase::Gone && slot.socket.is_some())
             .then_some(StreamId { at, generation: slot.generation })
     }
 
-    /// The other side of `at` sent `len` bytes, which lie at `start`.
+    /// Handles `len` received bytes of the connection at `at`; they begin at `start`.
     pub(crate) fn received(&self, at: u32, start: usize, len: usize) -> Option<RawEvent> {
         let id = self.id(at)?;
         let is_taken = self.slots[at as usize].closing == ClosePhase::No;
         is_taken.then_some(RawEvent::Received { id, at: start, len })
     }
 
-    /// The other side of `at` ended its sending.
+    /// Handles that the other side of `at` ended its sending.
     pub(crate) fn ended(&mut self, at: u32) -> Option<RawEvent> {
         let id = self.id(at)?;
         let slot = &mut self.slots[at as usize];
@@ -524,14 +535,14 @@ impl StreamConnections {
         }
     }
 
-    /// The connection at `at` broke.
+    /// Handles that the connection at `at` broke.
     pub(crate) fn broke(&mut self, at: u32) -> Option<RawEvent> {
         let id = self.id(at)?;
         self.kill(at);
         Some(RawEvent::Closed { id })
     }
 
-    /// There is room to send on `at`.
+    /// Handles that there is room to send on the connection at `at`.
     pub(crate) fn has_room(&mut self, at: u32) -> Option<RawEvent> {
         let id = self.id(at)?;
         let slot = &mut self.slots[at as usize];
@@ -579,17 +590,17 @@ impl StreamSlot {
         }
     }
 
-    /// What to ask about it; nothing where there is no connection.
+    /// What to watch of it; nothing if there is no connection.
     pub(crate) fn poll_interest(&self) -> PollInterest {
         let is_there = self.socket.is_some() && self.closing != ClosePhase::Gone;
         PollInterest {
-            // While the last answers are sent, nobody needs what comes.
+            // While the last answers are sent, received bytes are not needed.
             input: is_there && self.reading && !self.ended && self.closing != ClosePhase::WhenSent,
             room: is_there && !self.outgoing.is_empty(),
         }
     }
 
-    /// How much the kernel takes now.
+    /// Sends as many bytes as the kernel accepts now, and returns their number.
     fn send_now(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let Some(socket) = &self.socket else { return Err(Errno::NOTCONN) };
         loop {
@@ -603,11 +614,11 @@ impl StreamSlot {
     }
 }
 
-/// A listening socket, and whether it is looked at.
+/// A listening socket, and whether it is watched.
 pub(crate) struct Listener {
-    /// None once it is closed and nothing is in flight about it.
+    /// `None` once it is closed and no request about it is in flight.
     pub(crate) socket: Option<TcpListener>,
-    /// The path has asked the kernel about it.
+    /// Whether the path watches it.
     pub(crate) watched: bool,
     pub(crate) is_closed: bool,
     paused_since: Option<Instant>,
@@ -618,7 +629,8 @@ impl Listener {
         Self { socket: Some(socket), watched: false, is_closed: false, paused_since: None }
     }
 
-    /// Whether `error` would come again at once. One that is about a single connection would not.
+    /// Whether the next accept would fail with `error` too. An error about a single connection
+    /// would not repeat.
     pub(crate) const fn is_lasting(error: Errno) -> bool {
         !matches!(
             error,
@@ -626,7 +638,7 @@ impl Listener {
         )
     }
 
-    /// Lets it be for a while. It is not watched.
+    /// Pauses the listener for a while. It is not watched.
     pub(crate) fn pause(&mut self) {
         self.watched = false;
         self.paused_since = Some(Instant::now());
@@ -640,18 +652,18 @@ impl Listener {
         !self.watched && !self.is_closed && self.paused_since.is_none()
     }
 
-    /// Whether it is to be watched again after a while.
+    /// Whether it is paused.
     pub(crate) const fn is_paused(&self) -> bool {
         self.paused_since.is_some() && !self.is_closed
     }
 
-    /// Accepts nobody any more.
+    /// Stops accepting.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         self.release();
     }
 
-    /// Closes the socket, once it is to be closed and not watched.
+    /// Closes the socket if it is to be closed and is not watched.
     pub(crate) fn release(&mut self) {
         if self.is_closed && !self.watched {
             self.socket = None;
@@ -659,7 +671,7 @@ impl Listener {
     }
 }
 
-/// An address from the kernel; IPv4 on a dual-stack socket as IPv4.
+/// An address from the kernel. An IPv4 peer of a dual-stack socket is given as IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) if ip != Ipv4Addr::UNSPECIFIED || address.is_ipv4() => {

@@ -1,30 +1,33 @@
-//! Which datagrams of an outbox leave together, as one train for the kernel to take apart.
+//! Decides which datagrams of an outbox leave together, as a train that the kernel cuts.
 //!
-//! A train goes to one peer; its segments have one length, only the last may be shorter. So datagrams are
-//! put together by (peer, length) over the whole outbox, whatever order they came in. What is then still
-//! alone of its length becomes the shorter end of a longer train to the same peer, so that answers whose
-//! lengths all differ leave at least in pairs.
+//! A train goes to one peer. Its segments have the same length; only the last may be shorter. So
+//! datagrams are grouped by (peer, length) over the whole outbox, in whatever order they were
+//! added. A datagram that is then still alone of its length becomes the shorter end of a longer
+//! train to the same peer, so that answers whose lengths all differ leave at least in pairs.
 //!
-//! Where the kernel refuses a train but takes its datagrams one by one, trains rest for a while, longer
-//! each time: then they are tried again, for it may be only one of several devices that cannot.
+//! If the kernel refuses a train but accepts its datagrams one by one, trains are suspended for a
+//! while, longer each time, and then tried again, because only one of several devices may lack
+//! support.
 
 use crate::datapath::FlushReport;
 use crate::outbox::{Outbox, OutboxSlot};
 
-/// Most datagrams of one train: `UDP_MAX_SEGMENTS` of Linux until 6.8. More would save little for each.
+/// Most datagrams of one train: `UDP_MAX_SEGMENTS` of Linux up to 6.8. More would save little for
+/// each.
 pub(crate) const SEGMENTS_MAX: u32 = 64;
 
-/// Most bytes of one train. The kernel takes 65,507, but devices only 65,536 with all headers (their
-/// `gso_max_size`), and what is longer is taken apart before it gets to them; IPv6 with two VLAN tags fits.
+/// Most bytes of one train. The kernel accepts 65,507, but devices accept only 65,536 with all
+/// headers (their `gso_max_size`), and a longer train is cut before it reaches them. With this
+/// length, IPv6 with two VLAN tags fits.
 pub(crate) const TRAIN_LEN_MAX: u32 = 65_440;
 
-/// After a refused train, flushes without trains: at first, and at most.
+/// Number of flushes without trains after a refused train: at first, and at most.
 const REST_MIN: u32 = 16;
 const REST_MAX: u32 = 1 << 16;
 
 const NONE: u32 = u32::MAX;
 
-/// Datagrams that leave together; often only one.
+/// One or more datagrams that leave together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Train {
     /// Number of the destination.
@@ -33,10 +36,10 @@ pub(crate) struct Train {
     pub(crate) segment_len: u32,
     pub(crate) count: u32,
     len: u32,
-    /// The first and last datagram. Those between are linked by `TrainPlan::next`.
+    /// The first and last datagram. Those in between are linked by `TrainPlan::next`.
     first: u32,
     last: u32,
-    /// Where it is in `TrainPlan::table`.
+    /// Its position in `TrainPlan::table`.
     place: u32,
 }
 
@@ -45,35 +48,36 @@ impl Train {
         self.count < SEGMENTS_MAX && self.len + len <= TRAIN_LEN_MAX
     }
 
-    /// What its control message says, if it needs one.
+    /// The segment length in its control message, if it needs one.
     pub(crate) fn segment_len(&self) -> Option<u16> {
         (self.count > 1).then(|| u16::try_from(self.segment_len).unwrap_or(u16::MAX))
     }
 }
 
-/// How the outbox is sent.
+/// The plan for sending an outbox.
 pub(crate) struct TrainPlan {
     trains: Vec<Train>,
     /// For each datagram of the outbox, the next one of its train.
     next: Vec<u32>,
-    /// Open addressing, by (destination, length): the train that takes more, or `NONE`.
+    /// Hash table with open addressing, by (destination, length): the train that takes further
+    /// datagrams, or `NONE`.
     table: Box<[u32]>,
-    /// Trains in the order in which they may become the end of another.
+    /// Trains in the order in which they may become the end of another train.
     order: Vec<u64>,
-    /// Trains that take an end, of the peer that is looked at.
+    /// Trains of the current peer that can take an end.
     ends: Vec<u32>,
-    /// Trains that were refused, to be sent again one by one.
+    /// Trains that were refused; their datagrams are to be sent one by one.
     refused: Vec<Train>,
     enabled: bool,
-    /// This is the second attempt, with what was refused.
+    /// Whether this is the second attempt, for refused trains.
     retrying: bool,
-    /// Flushes left without trains, and how many the next refusal costs.
+    /// Number of flushes left without trains, and the number after the next refusal.
     rest: u32,
     rest_next: u32,
 }
 
 impl TrainPlan {
-    /// A plan for an outbox of so many datagrams.
+    /// A plan for an outbox of at most `datagrams_max` datagrams.
     pub(crate) fn new(datagrams_max: usize, enabled: bool) -> Self {
         let table_len = if enabled { (2 * datagrams_max).next_power_of_two() } else { 1 };
         Self {
@@ -95,7 +99,7 @@ impl TrainPlan {
         self.enabled
     }
 
-    /// Decides what leaves together.
+    /// Makes the plan for `outbox`.
     pub(crate) fn make(&mut self, outbox: &Outbox) {
         self.trains.clear();
         self.refused.clear();
@@ -126,7 +130,7 @@ impl TrainPlan {
         &self.trains
     }
 
-    /// The datagrams of `train`, as numbers of slots of the outbox.
+    /// The datagrams of `train`, as numbers of slots in the outbox.
     pub(crate) fn slots(&self, train: &Train) -> impl Iterator<Item = usize> + use<'_> {
         let first = (train.count > 0).then_some(train.first);
         let next = |&i: &u32| Some(self.next[i as usize]).filter(|&next| next != NONE);
@@ -142,17 +146,18 @@ impl TrainPlan {
             flushed.trains += 1;
             self.rest_next = REST_MIN;
         } else if self.retrying {
-            // Alone it was taken, so it was the train that was refused and not what is in it.
+            // The datagram alone was accepted, so the train was refused and not its content.
             self.rest = self.rest_next;
         }
     }
 
-    /// Counts train number `i` as given up because the queue stayed full.
+    /// Counts train number `i` as dropped because the queue stayed full.
     pub(crate) fn blocked(&self, i: usize, flushed: &mut FlushReport) {
         flushed.would_block += self.trains[i].count;
     }
 
-    /// Notes that the kernel refused train number `i` with `error`: counts a datagram, keeps a train.
+    /// Records that the kernel refused train number `i` with `error`: counts a single datagram,
+    /// keeps a train for the second attempt.
     #[cold]
     pub(crate) fn refused(&mut self, i: usize, error: i32, flushed: &mut FlushReport) {
         let train = self.trains[i];
@@ -164,8 +169,8 @@ impl TrainPlan {
         }
     }
 
-    /// Makes the plan that of a second attempt: the datagrams of refused trains, one by one. False when
-    /// there is nothing to send again.
+    /// Makes the plan of a second attempt: the datagrams of refused trains, one by one. Returns
+    /// false if there is nothing to send again.
     pub(crate) fn retry(&mut self, outbox: &Outbox) -> bool {
         if self.retrying && self.rest > 0 {
             self.rest_next = (self.rest_next * 2).min(REST_MAX);
@@ -186,7 +191,7 @@ impl TrainPlan {
         true
     }
 
-    /// A train of its own for datagram number `i`.
+    /// Adds a train for datagram number `i`.
     #[inline]
     fn push(&mut self, i: usize, slot: &OutboxSlot) {
         #[expect(clippy::cast_possible_truncation, reason = "an outbox has at most 65536 slots")]
@@ -200,13 +205,14 @@ impl TrainPlan {
     fn add(&mut self, i: usize, slot: &OutboxSlot) {
         let mask = self.table.len() - 1;
         let key = (u64::from(slot.to) << 32) | u64::from(slot.len);
-        // The upper bits are the good ones.
+        // The upper bits are well mixed.
         let mut place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
         loop {
             let number = self.table[place];
             let Some(train) = self.trains.get_mut(number as usize) else { break };
             if (train.to, train.segment_len) == (slot.to, slot.len) {
-                // An empty datagram has no place in a train: the kernel counts segments by bytes.
+                // An empty datagram cannot be part of a train, because the kernel counts segments
+                // by bytes.
                 if !train.takes(slot.len) || slot.len == 0 {
                     break;
                 }
@@ -225,7 +231,7 @@ impl TrainPlan {
             reason = "at most 131072 places, no more trains than slots"
         )]
         {
-            // A full train gives its place to the one that goes on.
+            // A new train takes the place of the full one.
             self.table[place] = self.trains.len() as u32;
             self.push(i, slot);
             self.trains[self.table[place] as usize].place = place as u32;
@@ -236,7 +242,8 @@ impl TrainPlan {
     fn join_ends(&mut self) {
         self.order.clear();
         for (i, train) in self.trains.iter().enumerate() {
-            // By peer, then the longest segments first. Destinations and trains have at most 16 bits.
+            // By peer, then longest segments first. The numbers of destinations and trains have at
+            // most 16 bits.
             let shortness = u64::from(u32::MAX - train.segment_len) << 16;
             self.order.push((u64::from(train.to) << 48) | shortness | i as u64);
         }
@@ -271,9 +278,11 @@ impl TrainPlan {
     }
 }
 
-/// Whether a send may have failed for being a train: the kernel or a device cannot, or thinks it too long.
+/// Whether a send may have failed because it was a train: the kernel or a device lacks support, or
+/// finds it too long.
 ///
-/// Each also says other things about a datagram; then it fails again when it is sent alone.
+/// Each of these errors can also concern the datagram itself; then it occurs again when the
+/// datagram is sent alone.
 fn may_be_about_trains(error: i32) -> bool {
     matches!(error, libc::EINVAL | libc::EIO | libc::EOPNOTSUPP | libc::EMSGSIZE | libc::ENOPROTOOPT)
 }
@@ -295,7 +304,7 @@ mod tests {
         outbox
     }
 
-    /// The trains of `plan`, as (port, lengths), and whether each datagram is in exactly one.
+    /// The trains of `plan`, as (port, lengths). Asserts that each datagram is in exactly one.
     fn trains(plan: &TrainPlan, outbox: &Outbox) -> Vec<(u16, Vec<usize>)> {
         let mut seen = vec![false; outbox.len()];
         let trains = plan.trains().iter().map(|train| {
@@ -326,7 +335,7 @@ mod tests {
         let outbox = outbox(datagrams);
         let mut plan = TrainPlan::new(datagrams.len(), true);
         let mut first = None;
-        // What a plan leaves behind must not be in the next.
+        // State that a plan leaves behind must not affect the next one.
         for _ in 0..3 {
             plan.make(&outbox);
             let trains = trains(&plan, &outbox);
@@ -399,7 +408,8 @@ mod tests {
             let mut plan = TrainPlan::new(count, true);
             plan.make(&outbox);
             let made = trains(&plan, &outbox);
-            // The plain way: one train for each peer, length and 64 datagrams. Ends only make them fewer.
+            // The plain rule: one train for each peer, length and 64 datagrams. Ends only make them
+            // fewer.
             let mut plain = std::collections::BTreeMap::new();
             datagrams.iter().for_each(|&key| *plain.entry(key).or_insert(0usize) += 1);
             let alone = |len: usize| 65_440usize.checked_div(len).map_or(1, |most| most.clamp(1, 64));

@@ -1,4 +1,4 @@
-//! What ends a wait from another thread.
+//! Ends a wait from another thread.
 
 use std::fmt;
 use std::io;
@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Ends the wait of a path early, from any thread, also after the path is gone.
+/// Ends the wait of a path early, from any thread. It may be used after the path is gone.
 #[derive(Clone)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// One that no path has: whoever polls its descriptor is woken, from then on.
+    /// A waker without a path. A thread that polls its descriptor sees every call of
+    /// [`wake`](Self::wake) from then on.
     ///
     /// # Errors
     /// When the kernel has no more descriptors.
@@ -20,20 +21,21 @@ impl Waker {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// Lets the path return from the wait that it is in, or at once from its next one.
+    /// Makes the path return from its current wait, or at once from its next one.
     ///
-    /// Several calls before that are as one. After a wait that ended for datagrams as well, the next one may
-    /// end early once more. Costs a short system call, so who has much to say says it first and wakes once.
+    /// Several calls before that count as one. If a wait ended for datagrams at the same time, the
+    /// next one may end early too. It costs a short system call, so senders of several messages
+    /// should wake once, after the last.
     pub fn wake(&self) {
         #[expect(clippy::host_endian_bytes, reason = "the kernel's numbers are in host order")]
         let one = 1u64.to_ne_bytes();
-        // It is refused only when 2^64 - 2 calls were not waited for, and then the path is awake.
+        // The write fails only after 2^64 - 2 calls without a wait, and then the path is awake.
         let _ = rustix::io::write(&self.0, &one);
     }
 
-    /// Forgets the calls so far.
+    /// Drops the calls so far.
     pub(crate) fn reset(&self) {
-        // It is refused when there were none.
+        // The read fails if there were none.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -1,4 +1,5 @@
-//! What both datapaths promise. Every test runs on both, where the kernel has both.
+//! Tests of the contract of datapaths. Every test runs on both datapaths, if the kernel supports
+//! both.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -48,7 +49,7 @@ fn client(to: SocketAddr) -> UdpSocket {
     client
 }
 
-/// Answers `count` datagrams with what they say.
+/// Echoes `count` datagrams.
 fn echo(path: &mut dyn Datapath, count: usize) {
     let end = Instant::now() + SOON;
     let mut answered = 0;
@@ -107,7 +108,8 @@ fn echoes_over_ipv6(choice: DatapathChoice) {
     echoes(choice, LOOPBACK_V6);
 }
 
-/// Asks `path` at two of its addresses. A connected socket receives from the address it asked, only.
+/// Sends requests to two addresses of `path`. A connected socket receives only from the address
+/// that it sent to.
 fn answers_from(path: &mut dyn Datapath, asked: &[SocketAddr]) {
     for &address in asked {
         let client = client(address);
@@ -149,7 +151,8 @@ fn takes_more_than_a_batch(choice: DatapathChoice) {
     assert_eq!(received, (0..100).collect::<Vec<_>>(), "in order, none twice");
 }
 
-/// Only of the portable path: of trains it takes as many as a batch may have, of single datagrams fewer.
+/// Only for the portable path: it receives as many trains as a batch may have, but fewer single
+/// datagrams.
 #[test]
 fn a_portable_batch_has_more_trains_than_single_datagrams() {
     const SINGLES: usize = 64;
@@ -268,7 +271,7 @@ fn refused_datagrams_are_counted_and_harm_no_other(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let good = Peer::to(client.local_addr().unwrap());
-    // Port 0, the wrong family, and more than fits in a datagram.
+    // Port 0, the wrong family, and more bytes than fit into a datagram.
     let bad = [(Peer::to(LOOPBACK), 1), (Peer::to("[::1]:9".parse().unwrap()), 1), (good, 65_508)];
     let outbox = path.outbox();
     for (peer, len) in bad.into_iter().chain([(good, 5)]).chain(bad).chain([(good, 6)]) {
@@ -278,7 +281,7 @@ fn refused_datagrams_are_counted_and_harm_no_other(choice: DatapathChoice) {
     assert_eq!((flushed.sent, flushed.failed, flushed.would_block), (2, 6, 0));
     assert!(flushed.os_error.is_some());
     let mut bytes = [0; 99];
-    // They were a train, which begins with the longer one.
+    // They were a train, which begins with the longer datagram.
     assert_eq!((client.recv(&mut bytes).unwrap(), client.recv(&mut bytes).unwrap()), (6, 5));
 }
 
@@ -307,7 +310,7 @@ fn patience_has_bounds(choice: DatapathChoice) {
         assert!(start.elapsed() >= patience, "{patience_ms} ms: {:?}", start.elapsed());
         assert!(start.elapsed() < patience + Duration::from_millis(500), "{:?}", start.elapsed());
     }
-    // And none of the waits keeps the path from hearing of what comes later.
+    // None of the waits keeps the path from receiving later datagrams.
     let client = client(path.local_addr().unwrap());
     client.send(b"?").unwrap();
     let batch = path.wait(Duration::MAX).unwrap();
@@ -331,7 +334,7 @@ fn a_waker_ends_a_wait(choice: DatapathChoice) {
         assert!(start.elapsed() >= Duration::from_millis(20), "round {round}: {:?}", start.elapsed());
         assert!(start.elapsed() < SOON / 2, "round {round}: {:?}", start.elapsed());
         thread.join().unwrap();
-        // What is said before the wait is not lost, not even when there is a flush between.
+        // A wake before the wait is not lost, not even if there is a flush in between.
         path.waker().wake();
         path.waker().wake();
         path.outbox().push(Peer::to(client.local_addr().unwrap()), 1, |room| room.len()).unwrap();
@@ -339,12 +342,12 @@ fn a_waker_ends_a_wait(choice: DatapathChoice) {
         let start = Instant::now();
         assert!(path.wait(SOON).unwrap().inbox.is_empty());
         assert!(start.elapsed() < SOON / 2, "round {round}: {:?}", start.elapsed());
-        // And it is said once.
+        // The wake ends one wait only.
         path.wait(Duration::ZERO).unwrap();
         let start = Instant::now();
         assert!(path.wait(patience).unwrap().inbox.is_empty());
         assert!(start.elapsed() >= patience, "round {round}: {:?}", start.elapsed());
-        // It keeps no datagram back.
+        // A wake keeps no datagram back.
         path.waker().wake();
         client.send(b"?").unwrap();
         receive(&mut *path, 1, |_| {});
@@ -365,7 +368,7 @@ fn received_bytes_stay_until_the_next_wait(choice: DatapathChoice) {
     let mut next = 0;
     while next < 4 {
         let batch = path.wait(SOON).unwrap();
-        // What comes now must go elsewhere.
+        // Datagrams must go to the other socket from now on.
         for _ in 0..50 {
             client.send(&[99; 1000]).unwrap();
         }
@@ -395,7 +398,7 @@ fn reuse_port_shares(choice: DatapathChoice) {
     assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
 }
 
-/// Else what others who share the port should get would go to nobody.
+/// Otherwise datagrams for the other sockets of the port would be lost.
 fn a_dropped_path_leaves_its_port_at_once(choice: DatapathChoice) {
     for _ in 0..50 {
         let mut path = path(choice, &SocketOptions::new(LOOPBACK));
@@ -481,7 +484,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
         assert_eq!(answered, [0, 32], "{bound} {asked}: what comes after goes to those who stay");
         for client in clients {
             let mut room = [0; 10];
-            // In any order, as two sockets answered.
+            // In any order, because two sockets answered.
             let lens = [client.recv(&mut room).unwrap(), client.recv(&mut room).unwrap()];
             assert_eq!(
                 lens.iter().sum::<usize>(),
@@ -533,7 +536,7 @@ fn drops_in_the_middle_of_traffic(choice: DatapathChoice) {
                     assert_eq!(datagram.bytes, [7; 500]);
                     batch.outbox.push(datagram.peer, 1, |room| room.len()).unwrap();
                 }
-                // In every other round, drop it with its outbox full.
+                // In every other round, drops the path with its outbox full.
                 if round % 2 == 0 {
                     path.flush().unwrap();
                 }

@@ -1,4 +1,5 @@
-//! What happens where `io_uring` does not work. It lowers a limit of the whole process, so it is alone.
+//! Opening a datapath where `io_uring` does not work. The test lowers a limit of the whole process,
+//! so it is alone in this file.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -9,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 #[test]
 fn without_uring_auto_falls_back_and_says_why() {
     let sockets = [(); 2].map(|()| bind(&SocketOptions::new(([127, 0, 0, 1], 0).into())).unwrap());
-    // One file may be opened, the waker that every path has; so no ring.
+    // One file may be opened, the waker that every path has, so that no ring can be opened.
     let next = u64::try_from(File::open("/dev/null").unwrap().as_raw_fd()).unwrap();
     let allow = |files: u64| {
         let limit = Rlimit { current: Some(next + files), ..getrlimit(Resource::Nofile) };

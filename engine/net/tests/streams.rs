@@ -1,4 +1,5 @@
-//! What both datapaths promise about connections. Every test runs on both, where the kernel has both.
+//! Tests of the contract for connections. Every test runs on both datapaths, if the kernel supports
+//! both.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -14,7 +15,7 @@ use handle_net::{
 const SOON: Duration = Duration::from_secs(10);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Runs each promise for each path that opens here.
+/// Runs each test for each datapath that opens on this system.
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
@@ -49,7 +50,7 @@ on_both_paths!(
     an_id_means_one_connection_only,
 );
 
-/// A path with a listener, and what has happened there.
+/// A path with a listener, and the events of its connections.
 struct TestEndpoint {
     path: Box<dyn Datapath>,
     address: SocketAddr,
@@ -130,7 +131,7 @@ fn side(choice: DatapathChoice) -> TestEndpoint {
     TestEndpoint::open(choice, StreamOptions::default())
 }
 
-/// Bytes of which each piece shows where it is from.
+/// Bytes of which each piece shows its position.
 fn pattern(len: usize) -> Vec<u8> {
     // A length that no buffer is a multiple of.
     let piece: Vec<u8> = (0..997u32).map(|i| (i % 251) as u8).collect();
@@ -145,7 +146,7 @@ fn echoes_while_datagrams_come(choice: DatapathChoice) {
     udp.connect(side.path.local_addr().unwrap()).unwrap();
     let (mut stream, id) = side.connect();
     for question in [&b"one"[..], b"two", b"three"] {
-        // Two batches of datagrams and more, so that connections have to be looked at between them.
+        // More than two batches of datagrams, so that connections must be polled in between.
         for _ in 0..200 {
             udp.send(b"?").unwrap();
         }
@@ -180,7 +181,7 @@ fn what_a_slow_reader_leaves_is_kept_and_comes_whole(choice: DatapathChoice) {
     let (mut stream, got) = reader.join().unwrap();
     assert!(got == all, "in order, nothing twice");
     assert_eq!(side.path.streams().unwrap().connections.kept_len_all(), 0);
-    // And it goes on as before.
+    // The connection works as before.
     assert_eq!(side.send(id, b"more"), Ok(0));
     stream.read_exact(&mut [0; 4]).unwrap();
     stream.write_all(b"x").unwrap();
@@ -240,7 +241,7 @@ fn a_reset_is_told_once(choice: DatapathChoice) {
             side.turn(Duration::from_millis(20));
             assert_eq!(side.log.iter().filter(|event| **event == Event::Closed(id)).count(), 1);
         }
-        // Who is not read is found out at the latest when something is sent.
+        // A connection that is not read is found to be broken at the latest when something is sent.
         let end = Instant::now() + SOON;
         while side.send(id, b"x") != Err(ConnectionGone) {
             assert!(Instant::now() < end);
@@ -280,7 +281,7 @@ fn who_comes_when_all_places_are_taken_is_turned_away(choice: DatapathChoice) {
     assert!(side.close(first_id));
     side.turn(Duration::from_millis(20));
     let (_first, _) = side.connect();
-    // There may be more from now on.
+    // Raises the limit.
     side.path.streams().unwrap().connections.set_max(3);
     let (_third, _) = side.connect();
     let refused = |log: &[Event]| log.iter().filter(|event| **event == Event::Refused).count();
@@ -305,7 +306,7 @@ fn who_is_not_read_waits(choice: DatapathChoice) {
         }
         assert_eq!(side.log, [], "round {round}");
         set_reading(&mut side, true);
-        // A change of mind on the way.
+        // Starts reading again on the way.
         if round % 2 == 1 {
             set_reading(&mut side, false);
             set_reading(&mut side, true);
@@ -313,7 +314,8 @@ fn who_is_not_read_waits(choice: DatapathChoice) {
         side.until("received", |log| !log.is_empty());
         assert_eq!(side.received(id), [round; 100]);
     }
-    // The kernel's room is bounded, so who is not read cannot go on for ever.
+    // The room of the kernel is bounded, so the other side of an unread connection cannot send for
+    // ever.
     set_reading(&mut side, false);
     side.turn(Duration::from_millis(1));
     stream.set_nonblocking(true).unwrap();
@@ -357,7 +359,7 @@ fn many_come_and_go(choice: DatapathChoice) {
             for (i, mut stream) in streams.into_iter().enumerate() {
                 stream.set_read_timeout(Some(SOON)).unwrap();
                 stream.write_all(&[round]).unwrap();
-                // Some do not stay for the answer.
+                // Some clients do not wait for the answer.
                 if i % 5 != 0 {
                     let mut got = Vec::new();
                     stream.read_to_end(&mut got).unwrap();

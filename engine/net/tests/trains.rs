@@ -1,4 +1,5 @@
-//! What both datapaths promise about trains of datagrams. Every test runs on both, where the kernel has both.
+//! Tests of the contract for trains of datagrams. Every test runs on both datapaths, if the kernel
+//! supports both.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -24,7 +25,8 @@ on_both_paths!(
 
 type TwoPaths = (Box<dyn Datapath>, Box<dyn Datapath>, Peer);
 
-/// Two paths that know trains, and the peer that the second is for the first. `None` on a kernel without.
+/// Two paths that support trains, and the second as a peer of the first. `None` if the kernel lacks
+/// support.
 fn two_paths(choice: DatapathChoice, options: &SocketOptions) -> Option<TwoPaths> {
     let (from, to) = (path(choice, options), path(choice, options));
     let peer = Peer::to(to.local_addr().unwrap());
@@ -35,7 +37,8 @@ fn two_paths(choice: DatapathChoice, options: &SocketOptions) -> Option<TwoPaths
     knows.then_some((from, to, peer))
 }
 
-/// Receives `count` datagrams; returns how long the segments of each train or single one are.
+/// Receives `count` datagrams; returns the lengths of the segments of each train or single
+/// datagram.
 fn receive_lens(path: &mut dyn Datapath, count: usize) -> Vec<Vec<usize>> {
     let mut lens = Vec::new();
     receive(path, count, |datagram| {
@@ -58,11 +61,11 @@ fn trains_are_received_whole(choice: DatapathChoice) {
         assert_eq!(datagram.peer.remote(), sender);
         received.push(datagram.segments().map(<[u8]>::to_vec).collect());
     });
-    // The single one of its length could not end a train that is shorter.
+    // The single datagram of its length could not end a train of shorter ones.
     assert_eq!(received, [vec![&b"aaaa"[..], b"bbbb", b"cc"], vec![&b"dddddd"[..]]]);
 }
 
-/// Clients that ask in trains, and an echo that answers so.
+/// Clients that send trains, and an echo that answers in trains.
 fn trains_go_both_ways(choice: DatapathChoice, address: SocketAddr) {
     let options = SocketOptions::new(address);
     let mut server = path(choice, &options);
@@ -163,7 +166,7 @@ fn answers_leave_in_as_few_trains_as_their_lengths_allow(choice: DatapathChoice)
 fn trains_end_at_the_limits_of_the_kernel(choice: DatapathChoice) {
     for address in [LOOPBACK, LOOPBACK_V6] {
         let Some((mut from, mut to, peer)) = two_paths(choice, &SocketOptions::new(address)) else { return };
-        // 10 times 6544 are 65,440: on the way, no device takes such a train apart.
+        // 10 times 6544 are 65,440: no device takes such a train apart.
         for (len, count, expected) in
             [(100, 64, vec![64]), (100, 65, vec![64, 1]), (6544, 10, vec![10]), (6544, 11, vec![10, 1])]
         {

@@ -1,4 +1,5 @@
-//! Decode, find, select, assemble: one request. The definition that the batch form is tested against.
+//! Answers one request: decode, find the record, select values, assemble the reply. This form is
+//! the definition; tests compare the batch form with it.
 
 use crate::referral;
 use crate::refusal::RefusalReason;
@@ -15,36 +16,39 @@ use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, fold};
 use handle_snapshot::{CorruptRecord, EncodedRecord, HomedTable, hash_key};
 
-/// What becomes of a datagram.
+/// The result of answering a datagram.
 #[derive(Clone, Copy, Debug)]
 pub enum AnswerOutcome<'a> {
-    /// This answer goes back.
+    /// Send this reply.
     Reply(ReplyParts<'a>),
-    /// Nothing goes back.
+    /// Send nothing.
     Drop(DropReason),
-    /// The datagram is one fragment of a message. Once the message is whole,
-    /// [`answer_message`] answers it.
+    /// The datagram is one fragment of a message. Once the message is complete, [`answer_message`]
+    /// answers it.
     Fragment(Envelope),
-    /// This answer to a request for public values in a session. It goes back if there is such a session, and if the
-    /// MAC of the request, if it has one, is right; with a MAC where that was asked for.
+    /// The reply to a request for public values in a session. The caller sends it if the session
+    /// exists and the MAC of the request, where there is one, is correct; it adds a MAC to the
+    /// reply if the request asked for one.
     InSession(ReplyParts<'a>),
-    /// It is encrypted in a session. Once it is decrypted, [`answer_message`] answers it.
+    /// The message is encrypted in a session. Once it is decrypted, [`answer_message`] answers it.
     Encrypted,
-    /// It asks for names to be listed, which another process does; [`refuse_listing`] where that cannot be asked.
+    /// The request asks for a list of names, which another process answers. Where that process
+    /// cannot be asked, [`refuse_listing`] makes the reply.
     Listing,
-    /// It takes too long for a worker: a signature, who asks, or computed values.
-    /// [`slow`](mod@crate::slow) goes on with it.
+    /// The answer takes too long for a worker: it needs a signature, an identity or computed
+    /// values. [`slow`](mod@crate::slow) continues with the request.
     Slow(SlowPathRequest<'a>),
 }
 
 /// Answers one datagram.
 ///
-/// What cannot be read still gets an answer: the sender is told why, where that is safe.
+/// An unreadable datagram is answered too, with the reason as text, except where an answer could
+/// loop or amplify.
 pub fn answer<'a, B: AsRef<[u8]>>(context: &AnswerContext<'a, B>, datagram: &'a [u8]) -> AnswerOutcome<'a> {
     answer_request(context, ParsedRequest::from_datagram(datagram))
 }
 
-/// Answers one whole message: `bytes` are what followed `envelope`, or the fragments put together.
+/// Answers one whole message: `bytes` are the bytes after `envelope`, or the reassembled fragments.
 pub fn answer_message<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     envelope: Envelope,
@@ -53,8 +57,8 @@ pub fn answer_message<'a, B: AsRef<[u8]>>(
     answer_request(context, ParsedRequest::from_message(envelope, bytes))
 }
 
-/// What a stream is told that cannot be read on, whether or not a request had begun: `text`, or what goes with
-/// `refused` where that is empty.
+/// The reply to a stream that cannot be read any further, whether or not a request had begun. It
+/// carries `text`, or the text of `refused` if `text` is empty.
 pub fn refuse_stream<'a, B>(
     context: &AnswerContext<'_, B>,
     refused: RefusalReason,
@@ -64,7 +68,8 @@ pub fn refuse_stream<'a, B>(
     if text.is_empty() { reply } else { reply.with_text(text) }
 }
 
-/// The reply to a request to list names, `bytes` behind `envelope`, that is not carried out because of `refused`.
+/// The reply that refuses, because of `refused`, the request in `bytes` behind `envelope` to list
+/// names.
 #[cold]
 pub fn refuse_listing<'a, B>(
     context: &AnswerContext<'_, B>,
@@ -97,9 +102,9 @@ pub(crate) fn answer_request<'a, B: AsRef<[u8]>>(
 
 /// A request after the first stage.
 pub(crate) enum PreparedRequest<'a> {
-    /// No record is needed.
+    /// The outcome needs no record.
     Done(AnswerOutcome<'a>),
-    /// The record with the key that was written must be found first.
+    /// The record must be looked up, with the key that was written.
     Find(RecordQuestion<'a>),
 }
 
@@ -110,7 +115,7 @@ pub(crate) struct RecordQuestion<'a> {
     pub(crate) query: Query<'a>,
 }
 
-/// What a record is found by.
+/// The key of a record and its hash, for the lookup.
 pub(crate) struct RecordLookup<'k> {
     key: &'k [u8],
     pub(crate) hash: u64,
@@ -132,7 +137,7 @@ impl<'k> RecordLookup<'k> {
 
 /// Room for the key of one record.
 ///
-/// A handle of more bytes than may be stored is not found, whatever its key.
+/// A handle that is longer than any stored handle is not found, whatever its key.
 pub(crate) struct KeyBuf<const N: usize = { HANDLE_LEN_MAX + PREFIX_RECORDS.len() }> {
     bytes: [u8; N],
     len: usize,
@@ -147,7 +152,7 @@ impl<const N: usize> KeyBuf<N> {
         &self.bytes[..self.len]
     }
 
-    /// Writes the key of `handle`. False when there is no room for it.
+    /// Writes the key of `handle`. Returns false if there is no room for it.
     #[inline]
     pub(crate) fn write(&mut self, handle: Handle<'_>, folds: bool) -> bool {
         if handle.slash_at().is_none() {
@@ -162,7 +167,7 @@ impl<const N: usize> KeyBuf<N> {
         true
     }
 
-    /// A name without a slash stands for `0.NA/` and its folded form.
+    /// Writes the key of a name without a slash: `0.NA/` and the folded name.
     #[cold]
     fn write_prefix_record(&mut self, name: Handle<'_>) -> bool {
         let len = PREFIX_RECORDS.len() + name.0.len();
@@ -176,7 +181,7 @@ impl<const N: usize> KeyBuf<N> {
     }
 }
 
-/// The first stage: everything that can be said without a record.
+/// The first stage: everything that can be decided without a record.
 #[inline]
 pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
@@ -216,7 +221,7 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     }
 }
 
-/// As [`decode`], for a record whose prefix is homed here.
+/// As [`decode`], and checks that the prefix of the record is homed here.
 #[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
 pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
@@ -230,8 +235,9 @@ pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
     }
 }
 
-/// Decodes a resolution and writes the key of the record that it is about, if the record is this server's to look
-/// for. Whether its prefix is homed is asked when it has been looked for: mostly the record tells.
+/// Decodes a resolution request and writes the key of its record, if this server is responsible for
+/// the handle. Whether the prefix is homed is checked after the record was looked up, because the
+/// record usually answers that.
 #[inline(always)]
 #[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
 fn decode<'a, B: AsRef<[u8]>, const N: usize>(
@@ -255,7 +261,8 @@ fn decode<'a, B: AsRef<[u8]>, const N: usize>(
     question(context, request, query, key)
 }
 
-/// The question of `query` with the key of its record, if the record is this server's to look for.
+/// The question that `query` asks, with the key of its record, if this server is responsible for
+/// the handle.
 #[inline(always)]
 #[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
 fn question<'a, B: AsRef<[u8]>, const N: usize>(
@@ -269,7 +276,7 @@ fn question<'a, B: AsRef<[u8]>, const N: usize>(
         return Err(refuse(context, request, RefusalReason::OtherServer));
     }
     if !key.write(handle, context.records.folds()) {
-        // Too long to be stored: not found, or not ours to look for.
+        // The handle is too long to be stored: it is not found, or not homed here.
         return Err(match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
             true => none(context, request, ResponseCode::HANDLE_NOT_FOUND),
             false => refuse(context, request, RefusalReason::NotHomed),
@@ -278,10 +285,11 @@ fn question<'a, B: AsRef<[u8]>, const N: usize>(
     Ok(RecordQuestion { request: *request, query })
 }
 
-/// Whether `handle`, which a request is about that asks for none of its values, is this server's, stored or not.
+/// Checks that this server is responsible for `handle`, stored or not. For requests that ask for
+/// none of its values.
 ///
 /// # Errors
-/// The reply: another server has it, or another service.
+/// The reply, if another server of the site or another service is responsible.
 #[expect(clippy::result_large_err, reason = "replies are never allocated")]
 pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
@@ -305,19 +313,19 @@ pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
     }
 }
 
-/// A record that was looked for on behalf of administrators.
+/// The result of looking up a record for an administrative decision.
 pub(crate) struct LocalRecord<'a> {
     /// The record, if there is one.
     pub(crate) record: Option<EncodedRecord<'a>>,
-    /// Whether it is a copy of a record that another service has, which need not be complete.
+    /// Whether the record is a copy of one that another service holds. A copy may be incomplete.
     pub(crate) is_copy: bool,
 }
 
-/// The record of `handle`, if this server has it, or a copy of it where it is that of a prefix homed here: for keys and
-/// groups of administrators.
+/// Looks up the record of `handle`, for the keys and groups of administrators. For the record of a
+/// prefix that is homed here, a copy counts.
 ///
 /// # Errors
-/// When another server has the record and there is no copy, or it is damaged.
+/// Another server has the record and there is no copy, or the record is damaged.
 pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     handle: Handle<'_>,
@@ -338,39 +346,41 @@ pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
     }
 }
 
-/// Whether this is the key of the record of a prefix that is homed here. The record itself is at the registry, but its
-/// operator may have put a copy into the set, whose keys and groups count.
+/// Whether `key` is the key of the record of a prefix that is homed here. The registry has that
+/// record, but the operator of this server may have put a copy into the set; the keys and groups of
+/// the copy count.
 fn is_record_of_homed_prefix<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
     let prefix = Handle(key).is_prefix_record().then(|| &key[PREFIX_RECORDS.len()..]);
     prefix.zip(context.homed).is_some_and(|(prefix, homed)| homed.has(prefix))
 }
 
-/// Why a record cannot be read here.
+/// Why a record cannot be read on this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLocal {
-    /// Another server, or another service, has it.
+    /// Another server of the site, or another service, has it.
     Remote,
-    /// What is stored is damaged.
+    /// The stored record is damaged.
     Damaged,
 }
 
-/// Whether this server has homed the prefix of the handle with this key, or, for the record of a derived
-/// prefix, the records under one of its ancestors.
+/// Whether the prefix of the handle with `key` is homed here. For the record of a derived prefix,
+/// it is enough that the records under one of its ancestors are homed.
 fn is_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
     let Some(homed) = context.homed else { return false };
     let prefix = Handle(key).naming_authority();
-    // Keys are folded where the service folds, and prefixes always are in the table.
+    // The table holds folded prefixes. The keys are folded only where the service folds.
     let is_here = if context.records.folds() { homed.has_folded(prefix) } else { homed.has(prefix) };
     is_here || (Handle(key).is_derived_prefix_record() && is_homed_by_ancestor(&homed, key))
 }
 
-/// `0.NA/a.b` is ours too when `0.NA/0.NA/a` is homed: "derived prefixes only".
+/// `0.NA/a.b` is also homed when `0.NA/0.NA/a` is: "derived prefixes only".
 #[cold]
 fn is_homed_by_ancestor(homed: &HomedTable<'_>, key: &[u8]) -> bool {
     let mut name = Handle(key);
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = name.parent_prefix_record() else { return false };
-        // What is homed then is all that is derived from the parent, and is called as its record.
+        // What is homed are the prefixes derived from the parent; the table names them by the
+        // parent's record.
         if homed.has(parent.0) {
             return true;
         }
@@ -379,12 +389,13 @@ fn is_homed_by_ancestor(homed: &HomedTable<'_>, key: &[u8]) -> bool {
     false
 }
 
-/// Most ancestors of a prefix that are looked at for one request; a name of dots would have thousands.
+/// Most ancestors of a prefix that are tried for one request. A name full of dots would have
+/// thousands.
 pub(crate) const ANCESTORS_MAX: usize = 16;
 
 impl<'a> RecordQuestion<'a> {
-    /// Whether the handle, which is not stored, is one for which the asker would be referred to another service, and
-    /// does not understand that.
+    /// Whether the answer for `handle`, which is not stored, would be a referral that this client
+    /// does not understand. The server then resolves the handle for the client.
     #[inline]
     fn is_resolved_for_asker<B: AsRef<[u8]>>(
         &self,
@@ -402,7 +413,7 @@ impl<'a> RecordQuestion<'a> {
             && matches!(referral::find(context, lookup), Ok(Some(_)))
     }
 
-    /// The last stage: what becomes of the request, once the record was looked for.
+    /// The last stage: the outcome of the request, once its record was looked up.
     #[inline]
     pub(crate) fn outcome<B: AsRef<[u8]>>(
         &self,
@@ -418,8 +429,8 @@ impl<'a> RecordQuestion<'a> {
         }
     }
 
-    /// The reply, once the record was looked for, when there are no computed values. Lists that are too long for a worker
-    /// are refused.
+    /// The reply, once the record was looked up and there are no computed values. Lists that are
+    /// too long for a worker are refused.
     #[inline]
     pub(crate) fn answer<B: AsRef<[u8]>>(
         &self,
@@ -436,11 +447,12 @@ impl<'a> RecordQuestion<'a> {
         }
     }
 
-    /// As [`answer`](Self::answer), into what [`success`](Self::success) gave. A reply is large, and to copy
-    /// what was just written field by field makes the processor wait.
+    /// As [`answer`](Self::answer), but writes into the reply that [`success`](Self::success) made.
+    /// A reply is large, and copying it right after its fields were written stalls the processor.
     ///
-    /// True when it goes the slow way, and nothing was written: there is no such record, but its values may be computed
-    /// or asked for elsewhere, or the lists of the query are too long.
+    /// Returns true if the request goes to the slow path and nothing was written: there is no such
+    /// record but its values may be computed or another service may have it, or the lists of the
+    /// query are too long.
     #[inline]
     #[must_use]
     pub(crate) fn answer_into<B: AsRef<[u8]>>(
@@ -511,8 +523,8 @@ impl<'a> RecordQuestion<'a> {
         self.finish(context, reply);
     }
 
-    /// Why values must not be shown where public-only is off: the first selected one that is not
-    /// public decides. In a session identity always matters.
+    /// The reason why `selected` must not be shown while public-only is off. The first selected
+    /// value that is not public decides. In a session the identity always matters.
     pub(crate) fn private<B>(
         &self,
         context: &AnswerContext<'a, B>,
@@ -535,7 +547,7 @@ impl<'a> RecordQuestion<'a> {
         (self.request.session_id != 0 && public.count > 0).then_some(RefusalReason::NotPublic)
     }
 
-    /// Fills in the lengths, unless they are too much.
+    /// Fills in the lengths. An answer that is too long becomes a refusal.
     #[inline]
     fn finish<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>, reply: &mut ReplyParts<'a>) {
         reply.fill_in_lengths();
@@ -544,7 +556,8 @@ impl<'a> RecordQuestion<'a> {
         }
     }
 
-    /// There is no such record: the service of a derived prefix may have it.
+    /// The reply when there is no such record: a referral, if another service has the derived
+    /// prefix.
     #[cold]
     fn refer<B: AsRef<[u8]>>(
         &self,
@@ -569,7 +582,7 @@ impl<'a> RecordQuestion<'a> {
         }
     }
 
-    /// A reply that is going to show values.
+    /// A reply with the frame of a success, before its values are added.
     #[inline]
     pub(crate) fn success<B>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
         self.reply(context, ResponseCode::SUCCESS)
@@ -585,7 +598,7 @@ impl<'a> RecordQuestion<'a> {
     }
 }
 
-/// Operations other than resolution.
+/// Answers operations other than resolution.
 pub(crate) fn other_operation<'a, B>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,
@@ -609,7 +622,7 @@ pub(crate) fn other_operation<'a, B>(
     refuse(context, request, refused)
 }
 
-/// A reply that says why there is no answer.
+/// The reply that refuses the request.
 #[cold]
 pub(crate) fn refuse<'a, B>(
     context: &AnswerContext<'a, B>,
@@ -619,7 +632,7 @@ pub(crate) fn refuse<'a, B>(
     ReplyParts::to(request, refused.code(), &context.service, context.now_unix_s).refuse(refused)
 }
 
-/// The answer that there is no such handle or value.
+/// The negative answer: no such handle, or no such value.
 fn none<'a, B>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,

@@ -1,5 +1,5 @@
-//! Who is entitled: administrators named directly, and those in groups. RFC 3651 section 4, with the deployed
-//! rules for index 0 and for groups.
+//! Checks whether an identity is an administrator, named directly or through a group. RFC 3651
+//! section 4, with the rules that deployed servers have for index 0 and for groups.
 
 use crate::answer::{LocalRecord, NotLocal, find_local};
 use crate::service::AnswerContext;
@@ -10,42 +10,45 @@ use handle_proto::limit::VLIST_EXPANSION_MAX;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
 
-/// Type of the values that hold groups.
+/// Type of values that hold groups.
 const HS_VLIST: &[u8] = b"HS_VLIST";
 
-/// Whom the configuration entitles, beside the administrators of each handle.
+/// The administrators in the configuration, who come in addition to those of each handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerAdministrators<'a> {
-    /// Administrators of the server; groups too.
+    /// Administrators of the server, as identities or groups.
     pub server: &'a [Reference<'a>],
-    /// Whether they may read every handle.
+    /// Whether they may read the values of every handle.
     pub server_reads_all: bool,
-    /// Who may read the state of the server, beside them.
+    /// Further administrators, who may read only the state of the server.
     pub status: &'a [Reference<'a>],
-    /// Most values of groups that are looked up for one decision; never more than
-    /// [`VLIST_EXPANSION_MAX`].
+    /// Most group values that are looked up for one decision, at most [`VLIST_EXPANSION_MAX`].
     pub lookups_max: usize,
 }
 
-/// Whether somebody is entitled.
+/// Whether an identity is authorised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorityOutcome {
-    /// Yes.
+    /// It is authorised.
     Yes,
-    /// No.
+    /// It is not authorised.
     No,
-    /// Not as far as was looked: there are more groups than are looked up for one decision.
+    /// It was not found to be authorised, but there are more groups than may be looked up for one
+    /// decision.
     GaveUp,
-    /// Not by what is known here: something that may be a group is at another service.
+    /// It is not authorised by what this server has, but a reference that may be a group is at
+    /// another service.
     Remote,
 }
 
-/// Whether one of `references` entitles `identity`.
+/// Whether one of `references` authorises `identity`.
 ///
-/// A reference names it directly when handle and index are the same, or the reference has index 0; the local
-/// name counts in its case whatever the service does. Otherwise references are looked up, breadth first and
-/// each once, and those that are groups (HS_VLIST) entitle whom they name. References with index 0 name no
-/// group. What cannot be looked up here entitles nobody, and the answer says so.
+/// A reference names the identity directly if handle and index are the same, or if the index of the
+/// reference is 0. The local name is compared case-sensitively whatever the service does. If no
+/// reference matches directly, references are looked up breadth first, each once, and those that
+/// are groups (HS_VLIST) authorise their members. A reference with index 0 names no group. A
+/// reference that cannot be looked up here authorises nobody; the result then is
+/// [`AuthorityOutcome::Remote`].
 pub fn entitles<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     references: impl Iterator<Item = Reference<'a>>,
@@ -79,11 +82,11 @@ pub fn entitles<'a, B: AsRef<[u8]>>(
     }
 }
 
-/// References that are, or were, to be looked up; each once, so that circles end.
+/// References to look up, including those already looked up. Each occurs once, so that circles end.
 struct AdministratorGroups<'a> {
     queue: ArrayVec<Reference<'a>, VLIST_EXPANSION_MAX>,
     lookups_max: usize,
-    /// Whether some were left out.
+    /// Whether references were left out.
     has_more: bool,
 }
 
@@ -101,10 +104,10 @@ impl<'a> AdministratorGroups<'a> {
     }
 }
 
-/// The group that `reference` names, if it is one. Who may read it does not matter.
+/// The group that `reference` names, if it names one. Read permissions of the value do not matter.
 ///
 /// # Errors
-/// When the value is not here.
+/// The value is not on this server.
 fn group<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     reference: Reference<'_>,

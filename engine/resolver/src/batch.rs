@@ -1,10 +1,11 @@
-//! Many requests at once, in stages, so that the misses of one cover the work on another.
+//! Answers many requests at once, in stages, so that the cache misses of one request overlap with
+//! the work on others.
 //!
-//! A lookup among millions of records waits twice for memory: for the line of the index, then for the
-//! record. With one request at a time the worker waits with it. Here every request of a batch is
-//! decoded and its index line asked for; then every line is read and its record asked for; then
-//! every record is read. To ask for records only some requests ahead of the one that is answered was
-//! tried, and is slower: memory is further away than a few replies.
+//! A lookup among millions of records waits twice for memory: for the line of the index, then for
+//! the record. A worker that answers one request at a time waits each time. Here all requests of a
+//! batch are decoded and their index lines are prefetched; then all lines are read and the records
+//! are prefetched; then all records are read. Prefetching only a few requests ahead is slower,
+//! because the memory latency is longer than a few replies take.
 
 use crate::answer::{
     AnswerOutcome, KeyBuf, PreparedRequest, RecordLookup, RecordQuestion, answer_request, prepare,
@@ -17,13 +18,15 @@ use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_snapshot::{CorruptRecord, EncodedRecord, StagedLookup};
 
-/// Requests that are in flight together. More would only push each other out of the cache.
+/// Requests that are in flight together. With more, their cache lines evict each other.
 pub const STAGED_COUNT: usize = 32;
 
-/// Any handle in a datagram fits, with what may be put in front of it.
+/// Room for the key of any handle that fits into a datagram, with the prefix that may be put before
+/// it.
 type StagedKey = KeyBuf<UDP_MESSAGE_LEN_MAX>;
 
-/// Room for the keys of a batch; kept between batches, for the room costs more to clear than to use.
+/// Room for the keys of a batch. It is kept between batches because clearing it costs more than
+/// using it.
 pub struct Scratch {
     keys: [StagedKey; STAGED_COUNT],
 }
@@ -42,17 +45,17 @@ impl Default for Scratch {
     }
 }
 
-/// What becomes of a request in a batch.
+/// The outcome of a request in a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum InBatch<'a> {
-    /// What nearly every answer is goes back.
+    /// The answer that nearly every request gets: send it.
     Fast(FastAnswer<'a>),
-    /// Anything, the like of it included.
+    /// Any other outcome.
     Other(AnswerOutcome<'a>),
 }
 
-/// Answers whole messages, each with its envelope, as [`answer_message`](crate::answer_message) does: those of
-/// one receive from a stream. Positions are as with [`answer_batch`].
+/// Answers whole messages, each with its envelope, as [`answer_message`](crate::answer_message)
+/// does: the messages of one receive from a stream. Positions are as in [`answer_batch`].
 pub fn answer_messages<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     scratch: &mut Scratch,
@@ -62,8 +65,9 @@ pub fn answer_messages<'a, B: AsRef<[u8]>>(
     answer_staged(context, scratch, messages, ParsedRequest::from_stream, sink);
 }
 
-/// Answers datagrams as [`answer`](crate::answer()) does, and hands each outcome to `sink` with the position
-/// of its datagram. What needs no record comes first, so positions are not in order.
+/// Answers datagrams as [`answer`](crate::answer()) does, and passes each outcome to `sink` with
+/// the position of its datagram. Requests that need no record come first, so positions are not in
+/// order.
 pub fn answer_batch<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     scratch: &mut Scratch,
@@ -91,7 +95,8 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
             && let Some((at, bytes)) = requests.next()
         {
             if bytes.len() > UDP_MESSAGE_LEN_MAX {
-                // Its handle may be longer than a staged key. In a datagram it is refused anyway.
+                // In a message of a stream the handle may be longer than a staged key. In a
+                // datagram such a handle is refused anyway.
                 sink(at, &InBatch::Other(answer_request(context, read(bytes))));
                 continue;
             }
@@ -113,7 +118,8 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
                 }
             }
         }
-        // All at once, because each waits for the page tables, and what is behind it for long.
+        // All records are prefetched at once, because each prefetch waits for the page tables and
+        // delays the work behind it.
         for one in &staged {
             context.records.prefetch_index(one.hash);
         }
@@ -165,7 +171,7 @@ fn answer_fast<'a, B>(
     }
 }
 
-/// A usual request with another answer.
+/// Answers a request of the fast path that has another answer than a [`FastAnswer`].
 #[inline(never)]
 fn answer_other<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
@@ -175,7 +181,7 @@ fn answer_other<'a, B: AsRef<[u8]>>(
 ) -> AnswerOutcome<'a> {
     match ParsedRequest::from_stream(asked.bytes()) {
         Ok(request) => RecordQuestion { request, query: asked.query() }.outcome(context, lookup, found),
-        // Never: what is usual can be read.
+        // Unreachable: a fast request can always be parsed.
         refused => answer_request(context, refused),
     }
 }
@@ -184,6 +190,6 @@ fn answer_other<'a, B: AsRef<[u8]>>(
 struct StagedRequest<'a> {
     at: usize,
     hash: u64,
-    /// A usual request, or the position of the question among those of the batch.
+    /// A fast request, or the position of its question among the questions of the batch.
     request: Result<FastRequest<'a>, usize>,
 }

@@ -4,7 +4,7 @@ use handle_proto::Version;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// A digest with its algorithm byte in front, as it stands at the start of a response body.
+/// A digest with its algorithm byte before it, as at the start of a response body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestDigest {
     bytes: [u8; Self::LEN_MAX],
@@ -12,14 +12,16 @@ pub(crate) struct RequestDigest {
 }
 
 impl RequestDigest {
-    /// Most bytes: the algorithm and a SHA-256.
+    /// Most bytes: the algorithm byte and a SHA-256.
     const LEN_MAX: usize = 33;
     const SHA1: u8 = 2;
     const SHA256: u8 = 3;
 
-    /// The digest of `covered`, header and body of the request, as a response in `version` carries it.
+    /// The digest of `covered`, header and body of the request, in the form of a response in
+    /// `version`.
     ///
-    /// From 2.7 on SHA-256, below SHA-1. The still older form below 2.1 is not spoken: `None`.
+    /// SHA-256 from version 2.7 on, SHA-1 below. `None` below 2.1, whose still older form is not
+    /// supported.
     pub(crate) fn of(covered: &[u8], version: Version) -> Option<Self> {
         let mut bytes = [0; Self::LEN_MAX];
         let (algorithm, digest) = bytes.split_first_mut()?;

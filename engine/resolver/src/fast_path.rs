@@ -1,9 +1,11 @@
-//! What nearly every request is, and its answer, in a third fewer steps.
+//! The fast path: recognises the form of nearly every request, and answers it with a third fewer
+//! instructions.
 //!
-//! A whole message outside sessions asks for all public values of a handle, without digest or signature; the
-//! answer fits into one datagram. [`FastRequest`] recognises exactly that, and [`FastAnswer`] writes what
-//! [`answer`](crate::answer()) would; all else is left to it. A test and the fuzz targets hold both to the same
-//! bytes.
+//! A fast request is a whole message outside sessions that asks for all public values of a handle,
+//! without digest or signature, and whose answer fits into one datagram. [`FastRequest`] recognises
+//! exactly that, and [`FastAnswer`] writes the bytes that [`answer`](crate::answer()) would write;
+//! every other request goes to that function. A test and the fuzz targets compare the bytes of
+//! both.
 
 use crate::reply::{ReplyParts, flags_of_reply};
 use crate::service::ServiceFacts;
@@ -16,28 +18,28 @@ use handle_proto::wire::{Envelope, Header};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version, fold};
 use handle_snapshot::EncodedRecord;
 
-/// Where the length of the handle is.
+/// Offset of the body, which begins with the length of the handle.
 const BODY_AT: usize = Envelope::LEN + Header::LEN;
-/// Where the handle is.
+/// Offset of the handle.
 const HANDLE_AT: usize = BODY_AT + 4;
-/// What follows it: two empty lists and an empty credential.
+/// The bytes after the handle: two empty lists and an empty credential.
 const TAIL: [u8; 12] = [0; 12];
-/// Bytes of an answer that are neither handle nor values: frame, the length of the handle, how many values there
-/// are, an empty credential.
+/// Length of an answer without handle and values: frame, length of the handle, number of values,
+/// empty credential.
 const FIXED_LEN: usize = HANDLE_AT + 4 + 4;
 
-/// A usual request.
+/// A request for the fast path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastRequest<'a>(&'a [u8]);
 
 impl<'a> FastRequest<'a> {
-    /// `bytes` as a usual request, envelope first, if they are one.
+    /// Returns `bytes`, envelope first, as a fast request, if they are one.
     #[inline]
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<HANDLE_AT>()?;
         let (_, tail) = rest.split_last_chunk::<{ TAIL.len() }>()?;
         let handle_len = rest.len() - TAIL.len();
-        // Lengths that are wrong or need not be so, and flags that change what is answered.
+        // The fields whose value must be exact, and the flags that change the answer.
         const DECIDE: u32 =
             OpFlags::PUBLIC_ONLY.0 | OpFlags::CERTIFY.0 | OpFlags::ENCRYPT.0 | OpFlags::REQUEST_DIGEST.0;
         let frame = u32::from(head[2] & EnvelopeFlags::ALL.0)
@@ -58,18 +60,18 @@ impl<'a> FastRequest<'a> {
         self.0
     }
 
-    /// The handle, as it was spelt.
+    /// The handle, as the client spelt it.
     #[inline]
     pub(crate) fn handle(self) -> Handle<'a> {
         Handle(self.0.get(HANDLE_AT..self.0.len() - TAIL.len()).unwrap_or_default())
     }
 
-    /// What is asked: all values.
+    /// The query: all values.
     pub(crate) fn query(self) -> Query<'a> {
         Query { handle: self.handle().0, indexes: Indexes::EMPTY, types: Strings::EMPTY }
     }
 
-    /// The answer that shows all public values of `record`, if that is a usual one.
+    /// The answer with all public values of `record`, if the fast path can write it.
     #[inline]
     pub(crate) fn answer(
         self,
@@ -92,7 +94,7 @@ impl<'a> FastRequest<'a> {
     }
 }
 
-/// Handles that mean something else.
+/// Whether `handle` asks for the state of the server and names no record.
 #[inline]
 fn is_status(handle: Handle<'_>) -> bool {
     handle.0.len() == SITE_STATUS.len() && fold::eq(handle.0, SITE_STATUS)
@@ -109,7 +111,7 @@ const fn len_u32(len: usize) -> u32 {
     len as u32
 }
 
-/// The answer to a usual request: one datagram with values, ready to be written.
+/// The answer to a fast request: one datagram with values, ready to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct FastAnswer<'a> {
     request: &'a [u8],
@@ -128,13 +130,13 @@ impl FastAnswer<'_> {
         self.len as usize
     }
 
-    /// Never: there is an envelope.
+    /// Always false: there is an envelope.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What came of the request.
+    /// The response code.
     #[must_use]
     pub const fn response_code(&self) -> ResponseCode {
         ResponseCode::SUCCESS
@@ -146,18 +148,18 @@ impl FastAnswer<'_> {
         self.values.as_ptr().addr() as u64
     }
 
-    /// What goes out in its place when the receiver has had its answers. See [`ReplyParts::limited`].
+    /// The reply that the rate limit sends in place of this answer. See [`ReplyParts::limited`].
     #[must_use]
     pub fn limited(&self) -> ReplyParts<'static> {
         let (envelope, header) = self.frame();
         ReplyParts::limited_to(envelope, header)
     }
 
-    /// Writes the answer into the first [`len`](Self::len) bytes of `out`: a datagram, or a message of a
-    /// stream.
+    /// Writes the answer into the first [`len`](Self::len) bytes of `out`: a datagram, or a message
+    /// of a stream.
     ///
     /// # Panics
-    /// When `out` is shorter.
+    /// If `out` is shorter.
     #[inline]
     pub fn write(&self, out: &mut [u8]) {
         let (envelope, header) = self.frame();

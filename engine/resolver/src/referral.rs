@@ -1,5 +1,6 @@
-//! Not ours: say whose. Derived prefixes that an ancestor delegates. RFC 3652 section 3.4, with the
-//! deployed body; shown by `conversations.jsonl`, category `prefix_referral`.
+//! Referrals for derived prefixes that an ancestor delegates to another service. RFC 3652 section
+//! 3.4, with the body that deployed servers send; shown by `conversations.jsonl`, category
+//! `prefix_referral`.
 
 use crate::answer::{ANCESTORS_MAX, RecordLookup};
 use crate::select::{SelectedValues, ValueFilter};
@@ -7,11 +8,11 @@ use crate::service::AnswerContext;
 use handle_proto::{Handle, Version, fold};
 use handle_snapshot::{CorruptRecord, hash_key};
 
-/// First version whose peers understand a prefix referral whatever they asked for. RFC 3652 knows none; deployed servers
-/// resolve for older ones.
+/// First version whose clients understand a prefix referral whatever they asked for. RFC 3652 has
+/// no such version; deployed servers resolve on behalf of older clients.
 pub(crate) const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 
-/// Types whose values say which service has the records of derived prefixes.
+/// Types whose values name the service that has the records of derived prefixes.
 const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
 
 pub(crate) fn delegates(kind: &[u8]) -> bool {

@@ -1,4 +1,5 @@
-//! The parts of a reply: computed head, borrowed tail, and how they are written as datagrams.
+//! The parts of a reply, a computed head and a borrowed tail, and how they are written as
+//! datagrams.
 
 use crate::digest::RequestDigest;
 use crate::refusal::RefusalReason;
@@ -18,22 +19,22 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 pub struct ReplyParts<'a> {
     envelope: Envelope,
     header: Header,
-    /// The digest of the request, where it was asked for.
+    /// The digest of the request, if the request asks for one.
     digest: Option<RequestDigest>,
-    /// The length of `text`, where it is counted.
+    /// The length of `text`, if the body carries one.
     text_len: Option<[u8; 4]>,
-    /// The handle as asked, the text of an error, or the site record.
+    /// The handle as the client spelt it, the text of an error, or the site record.
     text: &'a [u8],
     /// The number of values, when values follow.
     values_count: Option<[u8; 4]>,
     values: SelectedValues<'a>,
     refused: Option<RefusalReason>,
-    /// Whether some of the values are not for everybody.
+    /// Whether some of the values are not public.
     private: bool,
 }
 
-/// Why an answer of `message_len` bytes behind the envelope, its credential included, is not sent: no message is that
-/// long, or it takes more than `datagrams_max` datagrams.
+/// The reason why an answer of `message_len` bytes after the envelope, with its credential, is not
+/// sent: it is longer than a message may be, or takes more than `datagrams_max` datagrams.
 #[must_use]
 pub const fn too_long(message_len: usize, datagrams_max: usize) -> Option<RefusalReason> {
     if message_len > MESSAGE_LEN_MAX as usize {
@@ -68,10 +69,10 @@ pub(crate) const fn flags_of_reply(asked: OpFlags, primary: bool) -> OpFlags {
 }
 
 impl<'a> ReplyParts<'a> {
-    /// Request id of replies to what cannot be read. Shown by `conversations.jsonl`, `malformed`.
+    /// Request id of replies to unreadable messages. Shown by `conversations.jsonl`, `malformed`.
     pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
-    /// A reply to a message that cannot be read: in version 2.3, to no request in particular.
+    /// A reply to an unreadable message: in version 2.3, with no request id of its own.
     pub(crate) fn unreadable(refused: RefusalReason, op_code: OpCode, now_unix_s: u32) -> Self {
         let envelope = Envelope {
             version: Version::COMPATIBLE,
@@ -95,14 +96,14 @@ impl<'a> ReplyParts<'a> {
         Self::empty(envelope, header).refuse(refused)
     }
 
-    /// With `refused` as what is said.
+    /// Makes the reply an error with `refused` as its reason.
     pub(crate) fn refuse(mut self, refused: RefusalReason) -> Self {
         self.refused = Some(refused);
         self.push_text(refused.text());
         self.finish()
     }
 
-    /// With another text of what is wrong.
+    /// Replaces the text of an error.
     #[must_use]
     pub fn with_text<'t>(self, text: &'t [u8]) -> ReplyParts<'t>
     where
@@ -113,7 +114,7 @@ impl<'a> ReplyParts<'a> {
         reply.finish()
     }
 
-    /// The frame of a reply to `request`: everything but the body after the digest.
+    /// The frame of a reply to `request`: everything but the part of the body after the digest.
     #[inline]
     pub(crate) fn to(
         request: &ParsedRequest<'_>,
@@ -168,26 +169,27 @@ impl<'a> ReplyParts<'a> {
         }
     }
 
-    /// With `text`, counted, as the next part of the body: a handle, or what went wrong.
+    /// Sets `text`, with its length, as the next part of the body: a handle or the text of an
+    /// error.
     #[inline]
     pub(crate) const fn push_text(&mut self, text: &'a [u8]) {
         self.text_len = Some(len_u32(text.len()).to_be_bytes());
         self.text = text;
     }
 
-    /// With `bytes` as the rest of the body, not counted: the site record.
+    /// Sets `bytes`, without a length, as the rest of the body: the site record.
     pub(crate) const fn push_rest(&mut self, bytes: &'a [u8]) {
         self.text = bytes;
     }
 
-    /// With values as the last part of the body.
+    /// Sets `values` as the last part of the body.
     #[inline]
     pub(crate) const fn push_values(&mut self, values: SelectedValues<'a>) {
         self.values_count = Some(values.count.to_be_bytes());
         self.values = values;
     }
 
-    /// With its lengths filled in.
+    /// Returns the reply with its lengths filled in.
     #[inline]
     pub(crate) fn finish(mut self) -> Self {
         self.fill_in_lengths();
@@ -207,14 +209,14 @@ impl<'a> ReplyParts<'a> {
         }
     }
 
-    /// What goes out in its place when the receiver has had its answers: the same frame with an error, and
-    /// nothing in it.
+    /// The reply that the rate limit sends in place of this one: the same frame with an error and
+    /// an empty body.
     #[must_use]
     pub fn limited(&self) -> Self {
         Self::limited_to(self.envelope, self.header)
     }
 
-    /// The reply that says so, in the frame of another.
+    /// As [`limited`](Self::limited), for the frame of another reply.
     pub(crate) fn limited_to(envelope: Envelope, header: Header) -> Self {
         let code = RefusalReason::RateLimited.code().for_version(envelope.version);
         let flags = header.flags.without(OpFlags::REQUEST_DIGEST);
@@ -223,7 +225,7 @@ impl<'a> ReplyParts<'a> {
         Self::empty(envelope, header).refuse(RefusalReason::RateLimited)
     }
 
-    /// The same frame with an error.
+    /// The same frame with the error `refused`.
     #[must_use]
     pub fn refusing<'t>(&self, refused: RefusalReason) -> ReplyParts<'t> {
         let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
@@ -232,14 +234,14 @@ impl<'a> ReplyParts<'a> {
         ReplyParts { digest: self.digest, ..ReplyParts::empty(envelope, header) }.refuse(refused)
     }
 
-    /// Whether it is to be signed, or to have the MAC of its session.
+    /// Whether the reply must be signed, or have the MAC of its session.
     #[must_use]
     pub const fn certifies(&self) -> bool {
         self.header.flags.has(OpFlags::CERTIFY)
     }
 
-    /// Whether nobody else may read it: in a session this was asked for or, by the version, goes without saying
-    /// for values that are not public.
+    /// Whether the reply must be encrypted in its session: the request asks for that, or the
+    /// version implies it for values that are not public.
     #[must_use]
     pub fn is_confidential(&self) -> bool {
         const PRIVATE_SINCE: Version = Version::new(2, 8);
@@ -247,32 +249,32 @@ impl<'a> ReplyParts<'a> {
         self.envelope.session_id > 0 && (asked || self.private && self.envelope.version >= PRIVATE_SINCE)
     }
 
-    /// With values among which some are not for everybody.
+    /// Marks the reply as one that has values that are not public.
     #[must_use]
     pub(crate) const fn private(mut self) -> Self {
         self.private = true;
         self
     }
 
-    /// Why it is an error, if it is one.
+    /// The reason, if the reply is an error.
     #[must_use]
     pub const fn refused(&self) -> Option<RefusalReason> {
         self.refused
     }
 
-    /// What came of the request.
+    /// The response code.
     #[must_use]
     pub const fn response_code(&self) -> ResponseCode {
         self.header.response_code
     }
 
-    /// The session that it is said in, or the number of a challenge; 0 for none.
+    /// The number of the session or of the challenge; 0 for neither.
     #[must_use]
     pub const fn session_id(&self) -> i32 {
         self.envelope.session_id
     }
 
-    /// What was asked.
+    /// The operation of the request.
     #[must_use]
     pub const fn op_code(&self) -> OpCode {
         self.header.op_code
@@ -284,9 +286,9 @@ impl<'a> ReplyParts<'a> {
         self.envelope.message_len as usize
     }
 
-    /// A number that equal answers from one set of records share, whoever asks and however the handle is spelt: where the
-    /// values are of which some are shown, and the operation and its outcome where there are none. Different answers
-    /// have different numbers.
+    /// A number that equal answers from one set of records share, whoever asks and however the
+    /// handle is spelt: the address of the record's values, or a number made of operation and
+    /// response code if there are no values. Different answers have different numbers.
     #[must_use]
     pub fn identity(&self) -> u64 {
         match self.values_count {
@@ -300,7 +302,7 @@ impl<'a> ReplyParts<'a> {
         }
     }
 
-    /// Datagrams that the reply takes.
+    /// Number of datagrams that the reply takes.
     #[must_use]
     pub const fn datagrams_count(&self) -> usize {
         self.message_len().div_ceil(UDP_DATA_LEN_MAX)
@@ -315,11 +317,12 @@ impl<'a> ReplyParts<'a> {
     /// Writes the reply as datagrams, one after the other, into the first
     /// [`datagrams_len`](Self::datagrams_len) bytes of `out`.
     ///
-    /// Each but the last has [`UDP_MESSAGE_LEN_MAX`] bytes: a train that a kernel can cut by itself.
-    /// Fragments carry the whole length and the truncated bit, the last one too, as deployed.
+    /// Each datagram but the last has [`UDP_MESSAGE_LEN_MAX`] bytes, so that the kernel can send
+    /// them as a train. All fragments, the last one too, carry the length of the whole message and
+    /// the truncated bit, as those of deployed servers do.
     ///
     /// # Panics
-    /// When `out` is shorter.
+    /// If `out` is shorter.
     #[inline]
     pub fn write_datagrams(&self, out: &mut [u8]) {
         if self.datagrams_count() == 1 {
@@ -334,7 +337,7 @@ impl<'a> ReplyParts<'a> {
     /// Writes the reply as one message, envelope first, as streams carry it.
     ///
     /// # Panics
-    /// When `out` is shorter than the message and its envelope.
+    /// If `out` is shorter than the message and its envelope.
     pub fn write_stream(&self, out: &mut [u8]) {
         self.write_whole(Envelope { flags: EnvelopeFlags::default(), ..self.envelope }, out);
     }
@@ -353,7 +356,7 @@ impl<'a> ReplyParts<'a> {
         );
     }
 
-    /// Hands over the parts of the message, in order.
+    /// Passes the parts of the message to `take`, in order.
     #[inline(always)]
     fn each_part(&self, mut take: impl FnMut(&[u8])) {
         take(&self.header.to_bytes());
@@ -372,7 +375,7 @@ impl<'a> ReplyParts<'a> {
     }
 }
 
-/// Writes parts behind each other and starts a new datagram wherever one is full.
+/// Writes parts one after the other, and starts a new datagram when one is full.
 struct Cutter<'o> {
     out: &'o mut [u8],
     at: usize,
@@ -381,7 +384,7 @@ struct Cutter<'o> {
 impl Cutter<'_> {
     #[inline]
     fn write(&mut self, mut part: &[u8], envelope: &mut Envelope) {
-        // Envelopes stand at multiples of the datagram length, so the room left follows from `at`.
+        // Envelopes are at multiples of the datagram length, so `at` tells how much room is left.
         loop {
             let used = (self.at - 1) % UDP_MESSAGE_LEN_MAX + 1;
             let room = UDP_MESSAGE_LEN_MAX - used;

@@ -1,4 +1,4 @@
-//! What a request is before it is answered: taken apart, or refused.
+//! Parses requests before they are answered, or refuses them.
 
 use crate::referral::UNDERSTOOD_SINCE;
 use crate::refusal::RefusalReason;
@@ -13,18 +13,20 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// It is somebody's answer to something unreadable. To answer that could go on for ever.
+    /// The message is an error reply to something unreadable. Answering it could loop for ever.
     ErrorReply,
-    /// The datagram is shorter than an envelope. No client sends such a request, and any answer would be longer.
+    /// The datagram is shorter than an envelope. No client sends such a request, and any answer
+    /// would be longer.
     TooShort,
 }
 
-/// A message that can be acted on: what a reply repeats, and the bytes of it.
+/// A parsed message that can be answered: the fields that a reply repeats, and the bytes of the
+/// message.
 ///
-/// No more than that, because a batch keeps one for each datagram.
+/// It has only these, because a batch keeps one for each datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ParsedRequest<'a> {
-    /// The version to answer in.
+    /// The version of the reply.
     pub(crate) version: Version,
     pub(crate) session_id: i32,
     pub(crate) request_id: i32,
@@ -35,19 +37,19 @@ pub(crate) struct ParsedRequest<'a> {
     pub(crate) covered: &'a [u8],
 }
 
-/// A message that cannot.
+/// A message that is not answered as a request.
 pub(crate) enum UndecidableMessage {
-    /// Answered with a text.
+    /// It is answered with an error.
     Reply(UnreadableRequest),
-    /// Not answered.
+    /// It is not answered.
     Drop(DropReason),
-    /// One fragment of a message; whoever keeps fragments has to say.
+    /// It is one fragment of a message; the caller reassembles the message.
     Fragment(Envelope),
-    /// Encrypted in a session; whoever keeps sessions has to say.
+    /// It is encrypted in a session; the owner of the session decrypts it.
     Encrypted,
 }
 
-/// An error that has no message of its own to refer to: it goes out in the oldest form there is.
+/// An error for a message whose own header is unreadable. The reply has the oldest version.
 #[derive(Clone, Copy)]
 pub(crate) struct UnreadableRequest {
     refused: RefusalReason,
@@ -55,7 +57,8 @@ pub(crate) struct UnreadableRequest {
 }
 
 impl UnreadableRequest {
-    /// Whether it is a request to list names, which belongs on an interface for administration.
+    /// Whether the request asks for a list of names, which belongs on an interface for
+    /// administration.
     pub(crate) const fn is_listing(&self) -> bool {
         matches!(self.refused, RefusalReason::Administration)
             && matches!(self.op_code, OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS)
@@ -73,7 +76,7 @@ impl From<RefusalReason> for UnreadableRequest {
 }
 
 impl<'a> ParsedRequest<'a> {
-    /// Takes apart a datagram.
+    /// Parses a datagram.
     #[inline]
     pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, UndecidableMessage> {
         let Some((fixed, rest)) = datagram.split_first_chunk() else {
@@ -86,25 +89,25 @@ impl<'a> ParsedRequest<'a> {
         if envelope.flags.has(EnvelopeFlags::TRUNCATED) {
             return Err(UndecidableMessage::Fragment(envelope));
         }
-        // Bytes after the message do not matter, as everywhere.
+        // Bytes after the message are ignored, as everywhere.
         if datagram.len() > UDP_MESSAGE_LEN_MAX && envelope.message_len as usize > UDP_DATA_LEN_MAX {
             return Err(UndecidableMessage::Reply(RefusalReason::Oversized.into()));
         }
         Self::from_message(envelope, rest)
     }
 
-    /// Takes apart a whole message of a stream, envelope first.
+    /// Parses a whole message of a stream, envelope first.
     #[inline]
     pub(crate) fn from_stream(message: &'a [u8]) -> Result<Self, UndecidableMessage> {
         match message.split_first_chunk() {
             Some((envelope, rest)) => Self::from_message(Envelope::from_bytes(envelope), rest),
-            // Never: whoever reads streams splits them at envelopes.
+            // Unreachable: readers of streams split them at envelopes.
             None => Err(UndecidableMessage::Drop(DropReason::TooShort)),
         }
     }
 
-    /// Takes apart what follows `envelope`. Bytes after the message are ignored; that some are missing
-    /// matters only where they are needed.
+    /// Parses the bytes that follow `envelope`. Bytes after the message are ignored; missing bytes
+    /// matter only where they are needed.
     #[inline]
     pub(crate) fn from_message(envelope: Envelope, bytes: &'a [u8]) -> Result<Self, UndecidableMessage> {
         let refuse = |refused: RefusalReason| Err(UndecidableMessage::Reply(refused.into()));
@@ -123,7 +126,7 @@ impl<'a> ParsedRequest<'a> {
         };
         let Header { op_code, response_code, .. } = message.header;
         if response_code != ResponseCode::RESERVED {
-            // Two servers would otherwise tell each other for ever that they do not understand.
+            // Two servers would otherwise answer each other's errors for ever.
             return if envelope.request_id == ReplyParts::UNREADABLE_REQUEST_ID {
                 Err(UndecidableMessage::Drop(DropReason::ErrorReply))
             } else {
@@ -139,7 +142,7 @@ impl<'a> ParsedRequest<'a> {
         Ok(Self::new(&envelope, &message))
     }
 
-    /// A message that was checked, or is only to be refused.
+    /// Makes the parsed form of a message that was checked, or that will only be refused.
     #[inline]
     fn new(envelope: &Envelope, message: &Message<'a>) -> Self {
         Self {
@@ -153,20 +156,22 @@ impl<'a> ParsedRequest<'a> {
         }
     }
 
-    /// What a reply repeats of `bytes` behind `envelope`, whatever the operation; `None` where they are no message.
+    /// The parsed form of `bytes` behind `envelope`, whatever the operation; `None` if they are no
+    /// message.
     pub(crate) fn from_operation(envelope: &Envelope, bytes: &'a [u8]) -> Option<Self> {
         let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
         Some(Self::new(envelope, &Message::decode(bytes).ok()?))
     }
 
-    /// Whether it asks for public values, and for no signature: what nearly every request is.
+    /// Whether it asks for public values without a signature, as nearly every request does.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::CERTIFY.0;
         self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
     }
 
-    /// Whether its sender does not understand a referral to another service, and is to be resolved for.
+    /// Whether its sender does not understand a referral to another service, so that the server has
+    /// to resolve on its behalf.
     #[inline]
     pub(crate) fn wants_no_referral(&self) -> bool {
         self.version < UNDERSTOOD_SINCE
@@ -174,26 +179,27 @@ impl<'a> ParsedRequest<'a> {
             && !self.flags.has(OpFlags::DO_NOT_REFER)
     }
 
-    /// Whether it is in a session of a server that has any.
+    /// Whether the request is in a session, on a server that has sessions.
     #[inline]
     pub(crate) const fn is_in_session(&self, service: &ServiceFacts<'_>) -> bool {
         self.session_id > 0 && service.sessions
     }
 
-    /// Whether it asks for public values, and for no encryption: in a session all else is for the slow path.
+    /// Whether it asks for public values without encryption. In a session every other request goes
+    /// to the slow path.
     pub(crate) const fn is_public_in_the_clear(&self) -> bool {
         const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::ENCRYPT.0;
         self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
     }
 
-    /// The body, as long as the header says.
+    /// The body, of the length that the header gives.
     #[inline]
     pub(crate) fn body(&self) -> &'a [u8] {
         self.covered.get(Header::LEN..).unwrap_or_default()
     }
 
-    /// Whether an operation other than resolution is one, with a body that can be read, and not for administration;
-    /// in that order, as deployed.
+    /// Checks a request that is no resolution: there is an operation, its body is readable, and it
+    /// is not administration; in this order, as in deployed servers.
     #[cold]
     fn check_other(envelope: &Envelope, message: &Message<'_>) -> Result<(), UndecidableMessage> {
         let op_code = message.header.op_code;
@@ -212,8 +218,8 @@ impl<'a> ParsedRequest<'a> {
         }
     }
 
-    /// A datagram that ends within the header it announces: missing bytes count as zero, as deployed, so that
-    /// there may be no operation in it. With one, nothing is made of the rest.
+    /// The reason to refuse a datagram that ends within its header. Missing bytes count as zero, as
+    /// in deployed servers, so the operation may be 0; if it is not, the rest is not examined.
     #[cold]
     fn refuse_cut(envelope: &Envelope, bytes: &[u8]) -> RefusalReason {
         let announced = envelope.message_len as usize >= Header::LEN;

@@ -1,4 +1,5 @@
-//! Which values of a record answer a query. Index and type lists select their union.
+//! Selects the values of a record that answer a query. A value is selected if the index list or the
+//! type list has it.
 
 use crate::refusal::RefusalReason;
 use crate::service::AnswerContext;
@@ -7,24 +8,25 @@ use handle_proto::Value;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::wire::query::{Query, SortedQuery};
 
-/// What is asked of a record.
+/// Which values of a record are asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ValueFilter<'a> {
     /// Every value.
     All,
     /// Values whose index or type is listed.
     Listed(Query<'a>),
-    /// The same of lists that are too long to be compared one by one.
+    /// The same, with lists that are too long to be compared one by one.
     Sorted(&'a SortedQuery),
     /// Values that delegate derived prefixes.
     Delegation,
 }
 
 impl<'a> ValueFilter<'a> {
-    /// What `query` asks of a record with so many values. Long lists are sorted where `context` has room for that.
+    /// The filter of `query` for a record with `count` values. Long lists are sorted if `context`
+    /// has room for that.
     ///
     /// # Errors
-    /// [`RefusalReason::QueryTooLong`] where it has none, and comparing would take too long.
+    /// [`RefusalReason::QueryTooLong`] if there is no room and comparing would take too long.
     pub(crate) fn among<B>(
         context: &AnswerContext<'a, B>,
         query: Query<'a>,
@@ -50,9 +52,9 @@ impl<'a> ValueFilter<'a> {
     }
 }
 
-/// Room for the lists of one query, sorted: on a thread that may take its time, where a worker has none.
+/// Room for the sorted lists of one query. Slow-path threads have it; workers do not.
 ///
-/// Of any other query than the first, long lists are refused; a request has one.
+/// It serves one query only: long lists of any other query are refused. A request has one query.
 #[derive(Debug, Default)]
 pub struct SortingRoom(OnceCell<(usize, SortedQuery)>);
 
@@ -64,7 +66,7 @@ impl SortingRoom {
     }
 
     fn sort(&self, query: Query<'_>) -> Result<&SortedQuery, RefusalReason> {
-        // The handle of a query is where its message is.
+        // The address of the handle identifies the message of the query.
         let message = query.handle.as_ptr().addr();
         let (sorted_for, sorted) = self.0.get_or_init(|| (message, SortedQuery::new(&query)));
         if *sorted_for == message { Ok(sorted) } else { Err(RefusalReason::QueryTooLong) }
@@ -76,16 +78,16 @@ impl SortingRoom {
 pub(crate) struct SelectedValues<'a> {
     values: &'a [u8],
     filter: ValueFilter<'a>,
-    /// How many there are.
+    /// Number of selected values.
     pub(crate) count: u32,
-    /// Bytes of them all.
+    /// Bytes of all selected values.
     pub(crate) len: usize,
 }
 
 impl<'a> SelectedValues<'a> {
     pub(crate) const NONE: Self = Self { values: &[], filter: ValueFilter::All, count: 0, len: 0 };
 
-    /// Selects from `values`, which are `count` encoded values. `None` when they do not decode.
+    /// Selects from `values`, which hold `count` encoded values. `None` if they do not decode.
     #[inline]
     pub(crate) fn from(values: &'a [u8], count: usize, filter: ValueFilter<'a>) -> Option<Self> {
         let count = u32::try_from(count).ok()?;
@@ -109,18 +111,18 @@ impl<'a> SelectedValues<'a> {
         Some(selected)
     }
 
-    /// Where the values are that it selects from.
+    /// The address of the values that the selection is from.
     pub(crate) fn identity(&self) -> u64 {
         self.values.as_ptr().addr() as u64
     }
 
-    /// The bytes, in pieces.
+    /// The selected bytes, in runs.
     pub(crate) fn runs(&self) -> ValueRuns<'a> {
         ValueRuns { rest: self.values, filter: self.filter }
     }
 }
 
-/// Pieces of a selection; neighbours come as one.
+/// The runs of a selection. Adjacent values come as one run.
 pub(crate) struct ValueRuns<'a> {
     rest: &'a [u8],
     filter: ValueFilter<'a>,
@@ -142,7 +144,7 @@ impl<'a> Iterator for ValueRuns<'a> {
 impl<'a> ValueRuns<'a> {
     fn next_filtered(&mut self) -> Option<&'a [u8]> {
         let (mut start, mut len) = (self.rest, 0);
-        // `from` has decoded these bytes before, so an error here ends the run and nothing else.
+        // `from` decoded these bytes before, so an error cannot occur; it would only end the run.
         while let Ok((value, after)) = Value::split(self.rest) {
             if self.filter.selects(&value) {
                 len += self.rest.len() - after.len();

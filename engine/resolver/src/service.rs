@@ -6,7 +6,8 @@ use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
 use handle_snapshot::{HomedTable, RecordSet};
 
-/// The server's place in its site: what decides which handles it answers for, and how replies look.
+/// The server's place in its site: decides which handles it is responsible for, and how replies
+/// look.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceFacts<'a> {
     /// The site record in wire form: the answer to a request for site information.
@@ -15,23 +16,27 @@ pub struct ServiceFacts<'a> {
     pub site_serial: i16,
     /// Whether this is a primary site; its replies are authoritative.
     pub primary: bool,
-    /// Which part of a handle chooses the server.
+    /// The part of a handle that is hashed to choose the server.
     pub hash_option: HashOption,
-    /// Servers in the site.
+    /// Number of servers in the site.
     pub servers_count: u32,
     /// Position of this server in the site's list, from 0.
     pub server_at: u32,
-    /// Most datagrams of one answer. A sender that did not prove its address must not draw more onto it.
+    /// Most datagrams of one answer. Bounds how much a sender with a forged address can direct at
+    /// others.
     pub answer_datagrams_max: usize,
-    /// Whether there is a key to sign with, so that requests that ask for a signature go the slow way.
+    /// Whether there is a key to sign with, so that requests for a signature go to the slow path.
     pub signs: bool,
-    /// Whether challenges are made, so that whoever wants more than public values goes the slow way.
+    /// Whether challenges are made, so that requests for more than public values go to the slow
+    /// path.
     pub authenticates: bool,
-    /// Whether there are sessions. Who keeps them then looks whether those of requests are known.
+    /// Whether there are sessions. The owner of the sessions then checks that those of requests
+    /// exist.
     pub sessions: bool,
     /// Whether requests to list names are forwarded to another process instead of refused.
     pub forwards_listing: bool,
-    /// Whether derived prefixes that an ancestor delegates are resolved for clients that do not understand a referral.
+    /// Whether the server resolves derived prefixes that an ancestor delegates, for clients that do
+    /// not understand a referral.
     pub resolves_for_old: bool,
 }
 
@@ -60,13 +65,14 @@ impl ServiceFacts<'_> {
     }
 }
 
-/// What knows whether a handle that is not stored may have computed values.
+/// Tells whether a handle that is not stored may have computed values.
 pub trait MayCompute: core::fmt::Debug {
-    /// The handle of whose values it may, where it may. Asked only once nothing was found.
+    /// The handle whose record the values of `handle` would be computed from, if they can be.
+    /// Called only if `handle` was not found.
     fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]>;
 }
 
-/// Everything an answer depends on beside the request: read once for each batch.
+/// Everything an answer depends on besides the request. Made once for each batch.
 #[derive(Debug)]
 pub struct AnswerContext<'a, B> {
     pub(crate) records: RecordSet<'a, B>,
@@ -78,21 +84,22 @@ pub struct AnswerContext<'a, B> {
 }
 
 impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
-    /// Answers come from `records`, for the server that `service` describes, at `now_unix_s`.
+    /// Answers from `records`, for the server that `service` describes, at the time `now_unix_s`.
     #[must_use]
     pub fn new(records: RecordSet<'a, B>, service: ServiceFacts<'a>, now_unix_s: u32) -> Self {
         Self { records, homed: records.homed_table(), service, now_unix_s, computed: None, sorting: None }
     }
 
-    /// With handles that are not stored but `computed`: requests for them go the slow way.
+    /// Adds computed values: requests for handles that are not stored but computed go to the slow
+    /// path.
     #[must_use]
     pub const fn computing(mut self, computed: Option<&'a dyn MayCompute>) -> Self {
         self.computed = computed;
         self
     }
 
-    /// With room to sort the lists of one query, which takes memory and time: requests that need it go the slow way
-    /// where there is none.
+    /// Adds room to sort the lists of one query, which takes memory and time. Without it, requests
+    /// that need it go to the slow path.
     #[must_use]
     pub const fn sorting_in(mut self, room: &'a SortingRoom) -> Self {
         self.sorting = Some(room);
@@ -117,7 +124,7 @@ impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
         self.base_of(handle).is_some()
     }
 
-    /// The handle whose values those of `handle`, which is not stored, may be computed of.
+    /// The handle whose record the values of `handle`, which is not stored, may be computed from.
     pub(crate) fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
         self.computed?.base_of(handle)
     }

@@ -1,8 +1,10 @@
-//! What is not for a worker: requests whose answer takes a signature, depends on who asks, or is computed.
+//! Requests for the slow path: their answer takes a signature, depends on the identity of the
+//! client, or is computed.
 //!
-//! A worker finds such a request by [`answer`](crate::answer()), which gives [`AnswerOutcome::Slow`]: it is copied to
-//! another thread, answered by what is here, and signed there. Nothing here waits or draws random numbers:
-//! challenges come in as arguments, and keys are checked by who calls.
+//! A worker recognises such a request by [`answer`](crate::answer()), which returns
+//! [`AnswerOutcome::Slow`]. The request is copied to another thread, which answers it with the
+//! functions of this module and signs the answer. Nothing here waits or draws random numbers:
+//! challenges come in as arguments, and the caller checks keys.
 
 use crate::answer::{
     AnswerOutcome, KeyBuf, LocalRecord, NotLocal, RecordLookup, RecordQuestion, find_local, locate,
@@ -23,31 +25,31 @@ use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
 use handle_snapshot::EncodedRecord;
 
-/// Type of the values that say who may do what with a handle.
+/// Type of values that grant administrators permissions on a handle.
 const HS_ADMIN: &[u8] = b"HS_ADMIN";
 
-/// Why a request goes the slow way.
+/// Why a request goes to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowReason {
-    /// The answer is to be signed.
+    /// The answer must be signed.
     Certify,
-    /// The answer depends on who asks.
+    /// The answer depends on the identity of the client.
     Identity,
-    /// The handle is not stored, but may have computed values, or another service that has it; or indexes and types are
-    /// asked for that are too many to be compared with its values one by one.
+    /// The handle is not stored, but its values may be computed or another service may have it; or
+    /// the query has more indexes and types than a worker compares one by one.
     Template,
-    /// It answers a challenge.
+    /// The request answers a challenge.
     ChallengeAnswer,
     /// Another server asks whether the answer to its challenge is right.
     Verification,
-    /// A session is to be set up.
+    /// The request sets up a session.
     SessionSetup,
-    /// It is in a session, and more than a request for public values.
+    /// The request is in a session, and asks for more than public values.
     Session,
 }
 
 impl SlowReason {
-    /// What can be told without looking anything up.
+    /// The reason that is known before a record is looked up.
     fn of(service: &ServiceFacts<'_>, request: &ParsedRequest<'_>) -> Option<Self> {
         match request.op_code {
             _ if request.is_in_session(service) => Some(Self::Session),
@@ -62,26 +64,27 @@ impl SlowReason {
     }
 }
 
-/// A request that goes the slow way.
+/// A request on the slow path.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowPathRequest<'a> {
     request: ParsedRequest<'a>,
     reason: SlowReason,
 }
 
-/// What comes of a request before anybody has said who they are.
+/// The result of a request before its sender is authenticated.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly every one is a reply, and nothing is allocated")]
 pub enum FirstEvaluation<'a> {
-    /// This answer, to be signed where that was asked for.
+    /// Send this reply, signed if the request asks for that.
     Reply(ReplyParts<'a>),
-    /// It depends on who asks: a [`challenge`](SlowPathRequest::challenge) is due.
+    /// The answer depends on the identity of the client: send a
+    /// [`challenge`](SlowPathRequest::challenge).
     Identity,
     /// The handle is not stored, but may have [`computed`](SlowPathRequest::computed) values.
     Template,
 }
 
-/// What is not plain, in one go: nothing is staged for it.
+/// Answers a request that is not plain, without stages.
 #[cold]
 #[inline(never)]
 pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
@@ -106,12 +109,12 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
     }
 }
 
-/// Whether there are threads that can sort the lists of a query, and this is none of them.
+/// Whether other threads can sort the lists of a query and this one cannot.
 const fn can_sort<B>(context: &AnswerContext<'_, B>) -> bool {
     context.service.authenticates && context.sorting.is_none()
 }
 
-/// The answer to whoever asks.
+/// The answer that does not depend on the identity of the client.
 fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,
@@ -159,31 +162,31 @@ impl<'a> SlowPathRequest<'a> {
         Self { request: *request, reason: SlowReason::Template }
     }
 
-    /// Why it goes the slow way.
+    /// Why it goes to the slow path.
     #[must_use]
     pub const fn reason(&self) -> SlowReason {
         self.reason
     }
 
-    /// Whether the answer is to be signed.
+    /// Whether the answer must be signed.
     #[must_use]
     pub const fn certifies(&self) -> bool {
         self.request.flags.has(OpFlags::CERTIFY)
     }
 
-    /// The version in which to answer.
+    /// The version of the reply.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.request.version
     }
 
-    /// What is to be done.
+    /// The operation.
     #[must_use]
     pub const fn op_code(&self) -> OpCode {
         self.request.op_code
     }
 
-    /// The session, or the challenge that is answered.
+    /// The number of the session, or of the challenge that is answered.
     #[must_use]
     pub const fn session_id(&self) -> i32 {
         self.request.session_id
@@ -195,26 +198,27 @@ impl<'a> SlowPathRequest<'a> {
         self.request.body()
     }
 
-    /// Whether its sender does not understand a referral to another service, and is to be resolved for.
+    /// Whether its sender does not understand a referral to another service, so that the server has
+    /// to resolve on its behalf.
     #[must_use]
     pub fn wants_no_referral<B>(&self, context: &AnswerContext<'a, B>) -> bool {
         context.service.resolves_for_old && self.request.wants_no_referral()
     }
 
-    /// The answer to whoever asks, or that it depends on who that is.
+    /// The answer that does not depend on the identity of the client, or the fact that it does.
     #[must_use]
     pub fn evaluate<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> FirstEvaluation<'a> {
         let mut key: KeyBuf = KeyBuf::new();
         evaluate(context, &self.request, &mut key)
     }
 
-    /// The handle that is asked for; nothing where the request is about none.
+    /// The handle of the request; empty if the operation has none.
     #[must_use]
     pub fn handle(&self) -> &'a [u8] {
         Query::decode(self.request.body()).map_or(&[], |query| query.handle)
     }
 
-    /// The reply once it is known that there are no computed values either.
+    /// The reply when there are no computed values either.
     #[must_use]
     pub fn not_computed<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
         let mut key: KeyBuf = KeyBuf::new();
@@ -224,8 +228,9 @@ impl<'a> SlowPathRequest<'a> {
         }
     }
 
-    /// Why computed values, `count` of them in wire form in `values`, are not for whoever asks; as for
-    /// [stored ones](Self::evaluate), the first decides that is asked for and not public.
+    /// The reason why the `count` computed values in `values` (wire form) must not be shown without
+    /// authentication. As for [stored values](Self::evaluate), the first selected value that is not
+    /// public decides.
     #[must_use]
     pub fn hides<B>(
         &self,
@@ -252,8 +257,8 @@ impl<'a> SlowPathRequest<'a> {
         }
     }
 
-    /// The reply with computed values: `count` of them in wire form in `values`, of which those stay that are
-    /// asked for and public.
+    /// The reply with those of the `count` computed values in `values` (wire form) that are
+    /// selected and public.
     #[must_use]
     pub fn computed<B: AsRef<[u8]>>(
         &self,
@@ -289,14 +294,14 @@ impl<'a> SlowPathRequest<'a> {
         }
     }
 
-    /// The reply that says why there is no other.
+    /// The reply that refuses the request.
     #[must_use]
     pub fn refuse<B>(&self, context: &AnswerContext<'a, B>, refused: RefusalReason) -> ReplyParts<'a> {
         refuse(context, &self.request, refused)
     }
 
-    /// The digest of the request that an answer to its challenge covers together with the nonce, without the
-    /// code of its algorithm. RFC 3652 section 3.5.1.
+    /// The digest of the request, without the code of its algorithm. The answer to a challenge
+    /// covers it together with the nonce. RFC 3652 section 3.5.1.
     #[must_use]
     pub fn digest(&self) -> SlowDigest {
         RequestDigest::of(self.request.covered, self.request.version).map_or_else(
@@ -305,13 +310,13 @@ impl<'a> SlowPathRequest<'a> {
         )
     }
 
-    /// The challenge with the number `id`. `body` is the nonce; below version 2.1 it is the whole body, nonce
-    /// and digest, both counted.
+    /// The challenge with the number `id`. `body` is the nonce; below version 2.1 it is the whole
+    /// body, nonce and digest, each with its length.
     #[must_use]
     pub fn challenge<B>(&self, context: &AnswerContext<'a, B>, id: i32, body: &'a [u8]) -> ReplyParts<'a> {
         let request = ParsedRequest {
             session_id: id,
-            // A challenge carries the digest, asked for or not.
+            // A challenge carries the digest whether or not the request asks for it.
             flags: self.request.flags.with(OpFlags::REQUEST_DIGEST),
             ..self.request
         };
@@ -324,16 +329,17 @@ impl<'a> SlowPathRequest<'a> {
         reply.finish()
     }
 
-    /// Whether challenges have the form they had below version 2.1.
+    /// Whether challenges have the form of versions below 2.1.
     #[must_use]
     pub fn has_old_form(&self) -> bool {
         self.request.version < Version::LOWEST
     }
 
-    /// Whether the answers to challenges that use the keys of `handle` are verified here.
+    /// Checks that this server verifies answers to challenges that use the keys of `handle`.
     ///
     /// # Errors
-    /// The reply: another server has the handle, or another service, which is named where it is known.
+    /// The reply, if another server of the site or another service has the handle; a referral where
+    /// the service is known.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub fn verifies<B: AsRef<[u8]>>(
         &self,
@@ -343,7 +349,8 @@ impl<'a> SlowPathRequest<'a> {
         locate_handle(context, &self.request, handle)
     }
 
-    /// What another server is told about the answer to its challenge. RFC 3652 section 3.5.3.
+    /// The reply that tells another server whether the answer to its challenge is correct. RFC 3652
+    /// section 3.5.3.
     #[must_use]
     pub fn verdict<B>(&self, context: &AnswerContext<'a, B>, is_valid: bool) -> ReplyParts<'a> {
         let mut reply =
@@ -352,14 +359,14 @@ impl<'a> SlowPathRequest<'a> {
         reply.finish()
     }
 
-    /// The answer that something is done, of which there is no more to say.
+    /// The reply that the operation succeeded, without a body.
     #[must_use]
     pub fn done<B>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
         ReplyParts::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s).finish()
     }
 
-    /// The answer that there is a new session with the number `id`; `body` is what follows the digest. RFC 3652
-    /// section 3.8.1.
+    /// The reply that a session with the number `id` was set up; `body` follows the digest. RFC
+    /// 3652 section 3.8.1.
     #[must_use]
     pub fn session<B>(&self, context: &AnswerContext<'a, B>, id: i32, body: &'a [u8]) -> ReplyParts<'a> {
         let request = ParsedRequest { session_id: id, ..self.request };
@@ -368,10 +375,10 @@ impl<'a> SlowPathRequest<'a> {
         reply.finish()
     }
 
-    /// The request itself as one whose sender is known, by the session.
+    /// Evaluates the request again, with its sender authenticated by the session.
     ///
     /// # Errors
-    /// The reply, where nobody's identity can change it.
+    /// The reply, if it does not depend on the identity.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub fn by_somebody_known<B: AsRef<[u8]>>(
         &self,
@@ -380,12 +387,12 @@ impl<'a> SlowPathRequest<'a> {
         challenged(context, &self.request)
     }
 
-    /// Takes up the request that was challenged, `message` behind `envelope`, now that `self` has answered: it
-    /// is decided anew, and the reply goes to the sender of the answer; with the number of the session if it was
-    /// challenged in one, and else with none.
+    /// Resumes the challenged request, `message` behind `envelope`, which `self` answers the
+    /// challenge of. The request is evaluated again, and the reply goes to the sender of `self`.
+    /// The reply has the number of the session if the challenge was made in one, and 0 otherwise.
     ///
     /// # Errors
-    /// The reply, where nobody's identity can change it: the handle is gone, say.
+    /// The reply, if it does not depend on the identity: for example, the handle was deleted.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub fn take_up<B: AsRef<[u8]>>(
         &self,
@@ -403,7 +410,7 @@ impl<'a> SlowPathRequest<'a> {
     }
 }
 
-/// Computed values, with their wire form.
+/// Computed values, each with its wire form.
 fn computed<'v>(mut values: &'v [u8]) -> impl Iterator<Item = (Value<'v>, &'v [u8])> {
     core::iter::from_fn(move || {
         let (value, rest) = Value::split(values).ok()?;
@@ -413,7 +420,7 @@ fn computed<'v>(mut values: &'v [u8]) -> impl Iterator<Item = (Value<'v>, &'v [u
     })
 }
 
-/// What a request is about whose sender says who they are.
+/// What a request with an authenticated sender is about.
 #[expect(clippy::result_large_err, reason = "replies are never allocated")]
 fn challenged<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
@@ -448,10 +455,10 @@ pub struct SlowDigest {
 }
 
 impl SlowDigest {
-    /// A digest of these bytes.
+    /// Makes a digest of these bytes.
     ///
     /// # Panics
-    /// When they are more than 32.
+    /// If there are more than 32.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "no digest has more than 32 bytes")]
     pub fn new(digest: &[u8]) -> Self {
@@ -460,7 +467,7 @@ impl SlowDigest {
         Self { bytes, len: digest.len() as u8 }
     }
 
-    /// The MD5, as below version 2.1.
+    /// The MD5 digest of versions below 2.1.
     fn old(covered: &[u8]) -> Self {
         use md5::Digest as _;
         Self::new(&md5::Md5::digest(covered))
@@ -473,10 +480,11 @@ impl SlowDigest {
     }
 }
 
-/// A request whose sender has answered the challenge; whether rightly, the caller finds out.
+/// A request whose sender answered the challenge. The caller checks whether the answer is correct.
 ///
-/// The order is that of deployed servers: [`permits`](Self::permits) first, then the key, then
-/// [`answer`](Self::answer). Who is not permitted does not learn whether the key was right.
+/// The order of checks is that of deployed servers: [`permits`](Self::permits) first, then the key,
+/// then [`answer`](Self::answer). A client that is not permitted does not learn whether its key was
+/// correct.
 #[derive(Clone, Copy, Debug)]
 pub struct AnsweredChallenge<'a> {
     request: ParsedRequest<'a>,
@@ -489,24 +497,24 @@ enum RequestSubject<'a> {
     Record(RecordQuestion<'a>, EncodedRecord<'a>),
     /// A handle that is not stored, with its computed values in wire form.
     Computed(RecordQuestion<'a>, &'a [u8]),
-    /// The state of the server; with the name as it was asked for.
+    /// The state of the server, with its name as the client spelt it.
     Status(&'a [u8]),
 }
 
 impl<'a> AnsweredChallenge<'a> {
-    /// Whether the state of the server is asked for, which only the server can tell.
+    /// Whether it asks for the state of the server, which only the server can tell.
     #[must_use]
     pub const fn is_status(&self) -> bool {
         matches!(self.subject, RequestSubject::Status(_))
     }
 
-    /// Whether it is a stored record that is asked for.
+    /// Whether it asks for a stored record.
     #[must_use]
     pub const fn is_stored(&self) -> bool {
         matches!(self.subject, RequestSubject::Record(..))
     }
 
-    /// The handle, where it is one whose values have to be [computed](Self::with_computed).
+    /// The handle, if its values have to be [computed](Self::with_computed).
     #[must_use]
     pub const fn to_compute(&self) -> Option<&'a [u8]> {
         match self.subject {
@@ -515,7 +523,7 @@ impl<'a> AnsweredChallenge<'a> {
         }
     }
 
-    /// With these as its computed values, in wire form.
+    /// Adds the computed values, in wire form.
     #[must_use]
     pub const fn with_computed(self, values: &'a [u8]) -> Self {
         match self.subject {
@@ -526,14 +534,15 @@ impl<'a> AnsweredChallenge<'a> {
         }
     }
 
-    /// The reply once it is known that there are no computed values either.
+    /// The reply when there are no computed values either.
     #[must_use]
     pub fn not_computed<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
         SlowPathRequest::template(&self.request).not_computed(context)
     }
 
-    /// Whether `identity` may read: it has the right through one administrator's value of the handle, or is an
-    /// administrator of the server. For the state of the server, those of the server and of the state.
+    /// Whether `identity` may read the values: an administrator's value of the handle grants it, or
+    /// the identity is an administrator of the server. The state of the server may be read by
+    /// administrators of the server and by those of its state.
     #[must_use]
     pub fn permits<B: AsRef<[u8]>>(
         &self,
@@ -553,7 +562,8 @@ impl<'a> AnsweredChallenge<'a> {
                 let values = record.values_in_order().map_while(Result::ok);
                 entitles(context, server.chain(readers(values)), identity, max)
             }
-            // Those of the base, which is stored: what is computed may say whatever the asker wants.
+            // The administrators of the base count, which is stored. Computed values may depend on
+            // the handle that the client chose.
             RequestSubject::Computed(question, _) => {
                 let base = context.base_of(question.query.handle);
                 let base = base.and_then(|base| find_local(context, Handle(base)).ok()?.record);
@@ -563,14 +573,15 @@ impl<'a> AnsweredChallenge<'a> {
         }
     }
 
-    /// The reply that says why there is no other.
+    /// The reply that refuses the request.
     #[must_use]
     pub fn refuse<B>(&self, context: &AnswerContext<'a, B>, refused: RefusalReason) -> ReplyParts<'a> {
         refuse(context, &self.request, refused)
     }
 
-    /// The selected values, those included that only administrators may read. Values that nobody may read are
-    /// left out, where the reference shows them; if nothing else was selected, that is said.
+    /// The reply with the selected values, including those that only administrators may read.
+    /// Values that nobody may read are left out, as deployed servers do; if no other value was
+    /// selected, the reply is an error.
     ///
     /// The values are copied to `room`.
     #[must_use]
@@ -593,7 +604,8 @@ impl<'a> AnsweredChallenge<'a> {
         }
     }
 
-    /// The same with `values`, in their order; `None` for one that is damaged.
+    /// As [`answer`](Self::answer) with `values`, in their order; `None` stands for a damaged
+    /// value.
     fn answer_with<'v, B: AsRef<[u8]>>(
         &self,
         context: &AnswerContext<'a, B>,
@@ -637,7 +649,8 @@ impl<'a> AnsweredChallenge<'a> {
         }
     }
 
-    /// The state of the server: `count` values in wire form. Index and type lists do not apply, as deployed.
+    /// The reply with the state of the server: `count` values in wire form. Index and type lists do
+    /// not apply, as in deployed servers.
     #[must_use]
     pub fn status<B>(
         &self,
@@ -658,7 +671,8 @@ impl<'a> AnsweredChallenge<'a> {
     }
 }
 
-/// Whom the administrators' values among `values` allow to read; each value by itself must do so.
+/// The administrators whom the HS_ADMIN values among `values` permit to read. One value alone must
+/// grant the permission.
 fn readers<'a>(values: impl Iterator<Item = Value<'a>>) -> impl Iterator<Item = Reference<'a>> {
     values.filter(|value| fold::eq(value.kind, HS_ADMIN)).filter_map(|value| {
         let admin = Admin::decode(value.data).ok()?;
@@ -666,12 +680,12 @@ fn readers<'a>(values: impl Iterator<Item = Value<'a>>) -> impl Iterator<Item = 
     })
 }
 
-/// The values that may hold the key of `identity`, in ascending order of their index: the one with its index,
-/// or all of its type where that is 0. Read permissions do not matter. Of a prefix that is homed here, a copy of its record
-/// counts.
+/// The values that may hold the key of `identity`, in ascending order of index: the value with its
+/// index, or all values of its type if the index is 0. Read permissions do not matter. For the
+/// record of a prefix that is homed here, a copy counts.
 ///
 /// # Errors
-/// When the handle is not here, or damaged.
+/// The record is not on this server, or damaged.
 pub fn keys<'a, 'k, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     identity: Reference<'_>,
@@ -679,21 +693,21 @@ pub fn keys<'a, 'k, B: AsRef<[u8]>>(
 ) -> Result<KeyCandidates<'a, 'k>, NotLocal> {
     let LocalRecord { record, is_copy } = find_local(context, Handle(identity.handle))?;
     let keys = KeyCandidates { record, kind, index: identity.index, after: None };
-    // A copy need not have all that the registry has.
+    // A copy may lack keys that the registry has.
     if is_copy && keys.clone().next().is_none() {
         return Err(NotLocal::Remote);
     }
     Ok(keys)
 }
 
-/// See [`keys`].
+/// The iterator that [`keys`] returns.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyCandidates<'a, 'k> {
     record: Option<EncodedRecord<'a>>,
     kind: &'k [u8],
-    /// The index that is asked for, or 0 for any.
+    /// The index of the identity, or 0 for any.
     index: i32,
-    /// The last one that was given.
+    /// The index of the value that was returned last.
     after: Option<i32>,
 }
 

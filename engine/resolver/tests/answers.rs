@@ -1,4 +1,4 @@
-//! What the resolver promises, over a small set of records.
+//! Tests of answers over a small set of records.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -154,7 +154,7 @@ impl RequestSpec {
     }
 }
 
-/// The datagrams of the reply put together again: its envelope, and what follows.
+/// Writes the reply and reassembles its datagrams: its envelope, and the bytes that follow.
 fn written(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
     let AnswerOutcome::Reply(reply) = outcome else { return None };
     let mut out = vec![0xaa; reply.datagrams_len()];
@@ -174,7 +174,7 @@ fn written(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
     Some((Envelope::split(&out).unwrap().0, message))
 }
 
-/// The code of the answer, and the indexes of the values in it.
+/// The code of the answer, and the indexes of its values.
 fn ask_with(context: &AnswerContext<'_, Vec<u8>>, asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
     let datagram = asked.datagram();
     let (envelope, message) = written(&answer(context, &datagram)).unwrap();
@@ -267,10 +267,11 @@ fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
         ..RequestSpec::new("0.NA/10.1.7")
     };
     assert_eq!(ask(&alone).0, ResponseCode::HANDLE_NOT_FOUND);
-    // Older peers read the code as another, and still not that there is no such prefix.
+    // Older clients read the code as another one, but never as "no such prefix".
     let old = RequestSpec { suggested: Version::new(2, 4), ..RequestSpec::new("0.NA/10.1.7") };
     assert_eq!(ask(&old).0, ResponseCode::SERVER_READ_ONLY);
-    // A name with more ancestors than are looked at is not found, and costs no more than they do.
+    // A name with more ancestors than are tried is not found, and costs no more than those that are
+    // tried.
     let deep = format!("0.NA/10.1{}", ".x".repeat(200));
     assert_eq!(ask(&RequestSpec::new(&deep)).0, ResponseCode::HANDLE_NOT_FOUND);
 }
@@ -279,7 +280,7 @@ fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
 fn a_layer_that_vouches_for_its_records_changes_no_answer() {
     let vouching = build(&["10.1", "0.NA", "99.9"], true);
     let asking = build(&["10.1", "0.NA", "99.9"], true);
-    // A newer table, the same, takes the word from the layer below it.
+    // A newer layer with the same table makes the layer below it lose its own table.
     let table_only = {
         let mut prefixes = HomedPrefixes::default();
         ["10.1", "0.NA", "99.9"].iter().for_each(|prefix| assert!(prefixes.add(prefix.as_bytes())));
@@ -377,7 +378,7 @@ fn every_truncation_of_a_request_is_answered() {
     for len in Envelope::LEN..datagram.len() {
         let (_, message) = written(&answer(&context, &datagram[..len])).unwrap();
         let code = Message::decode(&message).unwrap().header.response_code;
-        // Without the length of its credential a request is whole, and unsigned.
+        // A request without the length of its credential is whole, and unsigned.
         let whole = len >= datagram.len() - 4;
         assert_eq!(code == ResponseCode::SUCCESS, whole, "cut to {len}: {code}");
     }
@@ -596,7 +597,8 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![3 => good, 2 => mutated, 1 => prop::collection::vec(any::<u8>(), 0..600)]
 }
 
-/// Answers `datagrams` as a batch, and says how many got usual answers, once each is what it is alone.
+/// Answers `datagrams` as a batch, checks that each answer is what [`answer`] gives, and counts the
+/// fast answers.
 fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
     let context = context(layers, ServiceFacts::ALONE);
     let mut scratch = Scratch::new();
@@ -662,7 +664,7 @@ proptest! {
     fn values_that_are_not_public_never_leave(datagram in datagrams()) {
         if let Some((_, message)) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)) {
             for secret in [&b"open sesame"[..], b"nobody reads this", b"hidden"] {
-                // Unless the client sent it itself, as part of a name.
+                // Unless the client sent the secret itself, as part of a name.
                 let echoed = datagram.windows(secret.len()).any(|window| window == secret);
                 let leaked = message.windows(secret.len()).any(|window| window == secret);
                 prop_assert!(!leaked || echoed);

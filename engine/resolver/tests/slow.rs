@@ -1,4 +1,4 @@
-//! What the resolver promises of requests that need a signature or an identity, over a small set of records.
+//! Tests of requests that need a signature or an identity, over a small set of records.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -31,7 +31,7 @@ const READ: AdminPermissions = AdminPermissions::READ_VALUE;
 const SERVICE: ServiceFacts<'static> =
     ServiceFacts { signs: true, authenticates: true, ..ServiceFacts::ALONE };
 
-/// Records as they are given: a handle and its values.
+/// The records of a test: handles and their values.
 #[derive(Default)]
 struct TestSet(Vec<(String, Vec<ValueBuf>)>);
 
@@ -99,7 +99,7 @@ fn asks(handle: &str, indexes: &[i32], flags: OpFlags) -> Vec<u8> {
     message(Envelope::request(1), flags, &Request::Resolution(query))
 }
 
-/// The answer to challenge 9, by nobody in particular.
+/// An answer to challenge 9, with an arbitrary identity.
 fn answers() -> Vec<u8> {
     let answer =
         ChallengeAnswer { auth_type: b"HS_SECKEY", identity: who(1, "10.1/admin"), signed_response: b"" };
@@ -352,15 +352,15 @@ fn references_name_directly_and_through_groups() {
         entitles(&context, [who(from.0, from.1)].into_iter(), who(index, handle), 100)
     };
     let is = |from, index, handle| may(from, index, handle) == AuthorityOutcome::Yes;
-    // Directly: prefixes fold, local names do not, even where the service folds.
+    // Named directly. Prefixes are folded; local names are not, even where the service folds.
     assert!(is((300, "10.1/a"), 300, "10.1/a"));
     assert!(is((300, "abc/a"), 300, "ABC/a") && !is((300, "10.1/a"), 300, "10.1/A"));
     assert!(is((300, "0.NA/abc"), 300, "0.na/ABC"), "all of a global name folds");
     assert!(!is((300, "10.1/a"), 301, "10.1/a"));
-    // Index 0 in a reference is any; in an identity it is only itself.
+    // Index 0 in a reference matches every index; in an identity it matches only itself.
     assert!(is((0, "10.1/a"), 7, "10.1/a") && is((0, "10.1/a"), 0, "10.1/a"));
     assert!(!is((300, "10.1/a"), 0, "10.1/a"));
-    // Through groups, and groups in groups, in any case that is stored; circles end.
+    // Named through groups and groups in groups, in any case that is stored. Circles end.
     let groups = (1, "10.1/GROUPS");
     assert!(is(groups, 300, "10.1/a") && is(groups, 300, "10.1/deep") && is(groups, 9, "10.1/every"));
     assert_eq!(
@@ -470,7 +470,7 @@ fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
     assert!(there.iter().all(|verifies| *verifies == not_responsible(RefusalReason::OtherServer)));
 }
 
-/// Handles under an @ may be computed.
+/// Makes handles under an @ computable.
 #[derive(Debug)]
 struct ExtendedNames;
 
@@ -636,7 +636,7 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     let setup = message(Envelope::request(1), FLAGS, &Request::SessionSetup(setup));
     assert_eq!(slow(&context, &setup).reason(), SlowReason::SessionSetup);
     assert_eq!(code(&answer(&without, &setup)), ResponseCode::SESSION_FAILED);
-    // What is encrypted has to be decrypted first; nobody does without sessions.
+    // An encrypted message has to be decrypted first; without sessions it is refused.
     let mut hidden = asks("10.1/public", certified);
     hidden[2] |= 0x40;
     assert!(matches!(answer(&context, &hidden), AnswerOutcome::Encrypted));
@@ -711,7 +711,7 @@ fn listing_is_left_to_another_process_where_one_does_it() {
         let refused = |outcome: AnswerOutcome<'_>| matches!(outcome, AnswerOutcome::Reply(reply) if reply.refused() == Some(RefusalReason::Administration));
         assert_ne!(refused(answer(&with, &asked)), is_listing, "{request:?}");
         assert!(refused(answer(&without, &asked)), "{request:?}");
-        // The refusal of a listing refers to its request.
+        // The refusal of a listing has the id of its request.
         let (envelope, rest) = Envelope::split(&asked).unwrap();
         let busy = refuse_listing(&with, envelope, rest, RefusalReason::Busy);
         let mut bytes = vec![0; Envelope::LEN + busy.message_len()];

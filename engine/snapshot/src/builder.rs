@@ -1,4 +1,4 @@
-//! Records in any order, one layer file out, in bounded memory.
+//! Builds one layer file from records in any order, in bounded memory.
 
 use crate::encode::{Encoder, RecordRefusal, tombstone};
 use crate::format::{KEY_LEN_MAX, LayerHeader, RECORD_ALIGN, RECORD_HEAD_LEN, RecordHead, hash_key};
@@ -13,39 +13,39 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::vec::Vec;
 
-/// Memory for records, unless the caller says otherwise.
+/// Memory for records, if the caller sets no other bound.
 pub const MEMORY_LEN_DEFAULT: usize = 256 << 20;
 /// Smallest buffer for reading a run back.
 const RUN_BUFFER_LEN_MIN: usize = 16 << 10;
-/// Largest buffer for reading a run back; more does not make reading faster.
+/// Largest buffer for reading a run back. Larger buffers do not make reading faster.
 const RUN_BUFFER_LEN_MAX: usize = 1 << 20;
 /// Records between two calls of the progress function.
 const PROGRESS_EVERY: u64 = 1 << 16;
-/// In front of each record of a run: its hash and where it came from.
+/// Bytes before each record of a run: its hash and its origin.
 const RUN_HEAD_LEN: usize = 16;
 
-/// How far a builder is.
+/// Progress of a builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildProgress {
-    /// Records taken so far.
+    /// Records added so far.
     Taken {
-        /// How many.
+        /// Number of records.
         records: u64,
     },
     /// Records written so far, in order.
     Written {
-        /// How many.
+        /// Number of records written.
         records: u64,
-        /// Of how many.
+        /// Number of records in total.
         records_all: u64,
     },
 }
 
 /// Builds a layer from records in any order.
 ///
-/// Keeps as many bytes of records in memory as it is allowed, sorts them, puts them aside in a
-/// temporary file without a name, and merges these runs at the end. Two records with one key are an
-/// error that says where both came from.
+/// The builder keeps records in memory up to a bound, then sorts them and writes them as a run to a
+/// nameless temporary file; at the end it merges the runs. Two records with the same key are an
+/// error, which names the origins of both.
 #[must_use = "without `finish` there is no layer"]
 pub struct Builder<'p> {
     options: LayerOptions,
@@ -66,8 +66,8 @@ impl core::fmt::Debug for Builder<'_> {
 }
 
 impl<'p> Builder<'p> {
-    /// A builder that puts what it cannot keep in memory in nameless files in `temp_dir`, and keeps
-    /// [`MEMORY_LEN_DEFAULT`].
+    /// Makes a builder that keeps [`MEMORY_LEN_DEFAULT`] bytes of records in memory, and the others
+    /// in nameless files in `temp_dir`.
     pub fn new(temp_dir: &Path, options: LayerOptions) -> Self {
         Self {
             options,
@@ -82,21 +82,21 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Keeps at most so many bytes of records in memory; one record is always kept.
+    /// Sets the most bytes of records that are kept in memory; one record is always kept.
     pub fn memory_len_max(mut self, len: usize) -> Self {
         self.memory_len_max = len.min(ARENA_LEN_MAX);
         self
     }
 
-    /// Calls `progress` now and then.
+    /// Calls `progress` from time to time.
     pub fn on_progress(mut self, progress: impl FnMut(BuildProgress) + 'p) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }
 
-    /// Makes the layer carry a table of homed prefixes, these and those of earlier calls.
+    /// Gives the layer a table of homed prefixes: these and those of earlier calls.
     ///
-    /// Without a call, the layer leaves it to older layers what is homed.
+    /// Without a call, the table of an older layer stays in force.
     pub fn homed(mut self, homed: HomedPrefixes) -> Self {
         match &mut self.homed {
             Some(all) => all.extend(homed),
@@ -105,12 +105,12 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// How many records were taken.
+    /// Number of records added.
     pub const fn records_count(&self) -> u64 {
         self.records_count
     }
 
-    /// Takes a record. `origin` is the caller's: whatever tells where it came from.
+    /// Adds a record. `origin` is the caller's number for the place that the record comes from.
     ///
     /// # Errors
     /// When the record cannot be stored, or a temporary file cannot be written.
@@ -125,7 +125,7 @@ impl<'p> Builder<'p> {
         self.added(origin, handle, at, result)
     }
 
-    /// Takes the deletion of a handle that an older layer has.
+    /// Adds the deletion of a handle that an older layer has.
     ///
     /// # Errors
     /// When the handle cannot be stored, or a temporary file cannot be written.
@@ -177,7 +177,7 @@ impl<'p> Builder<'p> {
         Ok(())
     }
 
-    /// Writes the layer to `out`, which is empty, and returns it with what its header says.
+    /// Writes the layer to `out`, which must be empty, and returns it with its header.
     ///
     /// # Errors
     /// When two records have the same key, or a file cannot be written or read.
@@ -208,7 +208,8 @@ impl<'p> Builder<'p> {
         let mut last_origin = 0;
         while let Some(Head { hash, origin, record }) = merge.head() {
             writer.push_hashed(hash, &record).map_err(|error| match error {
-                // The inputs are sorted, so what is not after the last is the same again.
+                // The inputs are sorted, so a record that is not greater than the last one has the
+                // same key.
                 BuildError::Order { key } => {
                     BuildError::Duplicate { key, origins: [last_origin.min(origin), last_origin.max(origin)] }
                 }
@@ -240,7 +241,7 @@ struct SortEntry {
     at: u32,
 }
 
-/// What 32 bits of units can address, less the longest record.
+/// Most bytes that 32 bits of units can address, less the longest record.
 const ARENA_LEN_MAX: usize = 16 << 30;
 
 fn unit(at: usize) -> u32 {
@@ -265,7 +266,8 @@ impl RecordBatch {
     fn sort(&mut self) {
         let arena = &self.arena;
         let key = |entry: &SortEntry| key_at(arena, entry.at as usize * RECORD_ALIGN);
-        // By origin too, so that of duplicates the same two are named every time.
+        // Ordered by origin too, so that the error about a duplicate always names the same two
+        // records.
         self.entries.sort_unstable_by(|a, b| {
             a.hash.cmp(&b.hash).then_with(|| key(a).cmp(key(b))).then(a.origin.cmp(&b.origin))
         });
@@ -296,7 +298,7 @@ impl Source for InMemory {
     }
 }
 
-/// Sorted runs, one after the other in one nameless file.
+/// Sorted runs, one after the other in a nameless file.
 struct SortedRuns {
     file: BufWriter<File>,
     at: u64,
@@ -332,7 +334,7 @@ impl SortedRuns {
 /// Reads one run back through a buffer.
 struct SortedRun {
     file: std::sync::Arc<File>,
-    /// Where the file goes on behind the buffer, and where the run ends.
+    /// Offset in the file behind the buffered bytes, and the end of the run.
     at: u64,
     end: u64,
     buffer: Vec<u8>,
@@ -348,7 +350,8 @@ impl SortedRun {
         Ok(run)
     }
 
-    /// Makes sure that `len` bytes at the head are in the buffer; `false` at the end of the run.
+    /// Ensures that the first `len` bytes of the run are in the buffer; `false` at the end of the
+    /// run.
     fn fill(&mut self, len: usize) -> io::Result<bool> {
         let held = self.buffer.len() - self.head_at;
         if held >= len {

@@ -1,4 +1,4 @@
-//! One record into its bytes, or why not.
+//! Encodes one record, or reports why it cannot be stored.
 
 use crate::format::{
     KEY_LEN_MAX, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_LEN_MAX, RECORD_SUM_LEN, RECORD_TOMBSTONE, RecordHead,
@@ -12,15 +12,15 @@ use std::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordRefusal {
-    /// The handle has no slash; such names are stored as `0.NA/` and the name.
+    /// The handle has no slash. Such a name is stored as `0.NA/` and the name.
     NoSlash,
     /// The handle is too long.
     HandleLen(usize),
     /// There are too many values.
     ValuesCount,
-    /// The values together do not fit in a message.
+    /// All values together do not fit into a message.
     ValuesLen,
-    /// An index is not above zero.
+    /// An index is zero or negative.
     Index(i32),
     /// Two values have the same index.
     IndexTwice(i32),
@@ -28,7 +28,7 @@ pub enum RecordRefusal {
     ReferencesCount {
         /// The index of the value.
         index: i32,
-        /// How many it has.
+        /// The number of references.
         count: usize,
     },
 }
@@ -37,14 +37,16 @@ impl fmt::Display for RecordRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSlash => f.write_str("the handle has no slash"),
-            Self::HandleLen(len) => write!(f, "the handle has {len} bytes, {KEY_LEN_MAX} are allowed"),
+            Self::HandleLen(len) => {
+                write!(f, "the handle has {len} bytes; at most {KEY_LEN_MAX} are allowed")
+            }
             Self::ValuesCount => write!(f, "there are more than {VALUES_COUNT_MAX} values"),
             Self::ValuesLen => write!(f, "the values take more than {VALUES_LEN_MAX} bytes together"),
-            Self::Index(index) => write!(f, "index {index} is not above zero"),
+            Self::Index(index) => write!(f, "index {index} is not greater than zero"),
             Self::IndexTwice(index) => write!(f, "two values have index {index}"),
             Self::ReferencesCount { index, count } => {
                 let max = limit::REFERENCES_COUNT_MAX;
-                write!(f, "the value with index {index} has {count} references, {max} are allowed")
+                write!(f, "the value with index {index} has {count} references; at most {max} are allowed")
             }
         }
     }
@@ -52,7 +54,7 @@ impl fmt::Display for RecordRefusal {
 
 impl core::error::Error for RecordRefusal {}
 
-/// Writes records; keeps its buffers from one to the next.
+/// Encodes records, and reuses its buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
     private: Vec<u8>,
@@ -127,7 +129,7 @@ impl Encoder {
     }
 }
 
-/// Appends a record that says: deleted.
+/// Appends a tombstone: the record of a deleted handle.
 pub(crate) fn tombstone(out: &mut Vec<u8>, handle: &[u8], folds: bool) -> Result<(), RecordRefusal> {
     let start = begin(out, handle, folds)?;
     let key_len = small(handle.len());

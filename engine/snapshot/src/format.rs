@@ -1,7 +1,8 @@
-//! The layout of a layer file: every offset, width and flag, and nothing else.
+//! The layout of a layer file: every offset, width and flag.
 //!
-//! A layer is a header and three sections without gaps: records, homed prefixes, index. All numbers are
-//! little-endian. The same text, for readers in other languages, is `docs/snapshot-format.md`.
+//! A layer is a header and three sections without gaps: records, homed prefixes, index. All numbers
+//! are little-endian. `docs/snapshot-format.md` describes the same layout for readers in other
+//! languages.
 
 use core::fmt;
 use handle_proto::limit;
@@ -9,63 +10,67 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// First bytes of a layer.
 pub const MAGIC: [u8; 8] = *b"HDLLAYER";
-/// The layout described here. Readers refuse every other.
+/// Version of this layout. Readers refuse every other version.
 pub const VERSION: u32 = 3;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 192;
-/// Every section begins at a multiple of this, which is a line of the processor's cache.
+/// Every section begins at a multiple of this, the length of a cache line.
 pub const SECTION_ALIGN: usize = 64;
 
-/// Header flag: local names fold, so that keys are upper case throughout.
+/// Header flag: local names are folded, so that all keys are upper case.
 pub const FLAG_FOLDS: u32 = 1;
-/// Header flag: the homed section is the full table. Without it, older layers say what is homed.
+/// Header flag: the layer has the full table of homed prefixes. Without it, the table of an older
+/// layer counts.
 pub const FLAG_HOMED: u32 = 2;
-/// Flag: the prefix of every record is in the layer's own table of homed prefixes, so that who finds a record
-/// need not ask.
+/// Header flag: the prefix of every record is in the layer's own table of homed prefixes, so that a
+/// lookup need not search the table.
 pub const FLAG_WITHIN: u32 = 4;
 
 /// Records begin at a multiple of this; the index counts in units of it.
 pub const RECORD_ALIGN: usize = 8;
-/// Bytes in front of the key of a record.
+/// Bytes before the key of a record.
 pub const RECORD_HEAD_LEN: usize = 20;
-/// Bytes of the checksum with which a record begins; it covers all that follows.
+/// Bytes of the checksum at the start of a record. It covers the rest of the record.
 pub const RECORD_SUM_LEN: usize = 4;
-/// Record flag: the handle was deleted; older layers are not asked.
+/// Record flag: the handle was deleted. Older layers are not searched.
 pub const RECORD_TOMBSTONE: u8 = 1;
-/// Bytes of the stored position in front of each private value.
+/// Bytes of the stored position before each private value.
 pub const POSITION_LEN: usize = 2;
 
 /// Bytes of a bucket of the index.
 pub const BUCKET_LEN: usize = 64;
-/// Slots of a bucket: a fingerprint and a distance each.
+/// Slots of a bucket. Each has a fingerprint and a distance.
 pub const BUCKET_SLOTS: usize = 14;
-/// Records for which a builder adds one bucket.
+/// Number of records for which a builder adds one bucket.
 pub const BUCKET_HANDLES: u64 = 8;
-/// Bytes of records for which a builder adds one bucket, if that is more: distances reach four times as far.
+/// Bytes of records for which a builder adds one bucket, if that gives more buckets. Distances
+/// reach four times as far.
 pub const BUCKET_SPAN_LEN: u64 = 1 << 17;
-/// Where the distances of a bucket begin, behind its fingerprints.
+/// Offset of the distances in a bucket, behind the fingerprints.
 pub const DISTANCES_AT: usize = 28;
-/// Where the base of a bucket is.
+/// Offset of the base in a bucket.
 pub const BASE_AT: usize = 56;
-/// Bits of a base that are an offset, in units of [`RECORD_ALIGN`]; the checksum of the bucket is in those above.
+/// Bits of a base that are an offset, in units of [`RECORD_ALIGN`]. The bits above hold the
+/// checksum of the bucket.
 pub const BASE_BITS: u32 = 40;
 /// Bits of the checksum of a bucket.
 pub const BUCKET_SUM_BITS: u32 = 23;
-/// Bit of a base: a record that belongs into this bucket, or into one before it, is in a later one.
+/// Bit of a base: a record whose hash belongs into this bucket, or into an earlier one, is in a
+/// later one.
 pub const BASE_GOES_ON: u64 = 1 << 63;
 const _: () =
     assert!(BASE_BITS + BUCKET_SUM_BITS == 63 && LAYER_LEN_MAX / RECORD_ALIGN as u64 <= 1 << BASE_BITS);
 const _: () =
     assert!(2 * BUCKET_SLOTS == DISTANCES_AT && 2 * DISTANCES_AT == BASE_AT && BASE_AT + 8 == BUCKET_LEN);
-/// Most buckets in which a lookup looks, and a builder puts, one hash.
+/// Most buckets that a lookup searches for one hash, and that a builder spreads one hash over.
 pub const PROBE_BUCKETS_MAX: usize = 64;
 
 /// Most bytes of a key.
 pub const KEY_LEN_MAX: usize = limit::HANDLE_LEN_MAX;
 /// Most values of a record.
 pub const VALUES_COUNT_MAX: usize = limit::VALUES_COUNT_MAX;
-/// Bytes of a message kept free for all that is not a value: message header, digest, longest handle,
-/// signature.
+/// Bytes of a message that are reserved for everything but values: message header, digest, longest
+/// handle, signature.
 pub const MESSAGE_OVERHEAD_LEN: usize = 4096;
 /// Most bytes of all values of a record together, so that one message can carry them.
 pub const VALUES_LEN_MAX: usize = limit::MESSAGE_LEN_MAX as usize - MESSAGE_OVERHEAD_LEN;
@@ -76,17 +81,18 @@ pub const RECORD_LEN_MAX: usize =
 /// Most bytes of a layer.
 pub const LAYER_LEN_MAX: u64 = 1 << 43;
 
-/// Turns a handle into its key, in place: upper case if the service folds.
+/// Turns a handle into its key, in place. If the service folds, the key is upper case.
 ///
-/// Where it does not, global handles do not fold either; shown by `conversations.jsonl`, category `case`.
-/// Names without a slash have no key of their own: they stand for `0.NA/` and the folded name.
+/// If the service does not fold, global handles are not folded either; shown by
+/// `conversations.jsonl`, category `case`. Names without a slash have no key of their own: they
+/// stand for `0.NA/` and the folded name.
 pub fn fold_key(handle: &mut [u8], folds: bool) {
     if folds {
         handle_proto::fold::fold(handle);
     }
 }
 
-/// The hash that orders and finds keys.
+/// The hash by which keys are ordered and found.
 #[must_use]
 pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, seed)
@@ -98,7 +104,7 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// The checksum of a record: of all its bytes but those of the checksum.
+/// The checksum of a record, over all its bytes but the checksum itself.
 #[inline]
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "the low bits are meant")]
@@ -106,7 +112,7 @@ pub fn record_sum(record: &[u8]) -> u32 {
     xxh3_64(record.get(RECORD_SUM_LEN..).unwrap_or_default()) as u32
 }
 
-/// The checksum of a bucket, of which the bits where it is stored count as zero.
+/// The checksum of a bucket. The bits that store it count as zero.
 #[must_use]
 pub fn bucket_sum(bucket: &[u8; BUCKET_LEN]) -> u64 {
     let mut bytes = *bucket;
@@ -115,16 +121,16 @@ pub fn bucket_sum(bucket: &[u8; BUCKET_LEN]) -> u64 {
     xxh3_64(&bytes) & (BUCKET_SUM_MASK >> BASE_BITS)
 }
 
-/// Where the checksum of a bucket is in its base.
+/// The bits of a base that hold the checksum of the bucket.
 pub const BUCKET_SUM_MASK: u64 = ((1 << BUCKET_SUM_BITS) - 1) << BASE_BITS;
 
-/// The bucket where a hash belongs, in order of hashes, below `buckets`.
+/// The bucket, below `buckets`, that a hash belongs into. Buckets are in the order of hashes.
 #[must_use]
 pub const fn bucket(hash: u64, buckets: u64) -> u64 {
     ((hash as u128 * buckets as u128) >> 64) as u64
 }
 
-/// Buckets that hashes are spread over: for `count` things, of `len` bytes together.
+/// Number of buckets that hashes are spread over, for `count` entries of `len` bytes together.
 #[must_use]
 pub const fn buckets_for(count: u64, len: u64) -> u64 {
     let (by_count, by_len) = (count.div_ceil(BUCKET_HANDLES), len.div_ceil(BUCKET_SPAN_LEN));
@@ -132,38 +138,38 @@ pub const fn buckets_for(count: u64, len: u64) -> u64 {
     if buckets == 0 { 1 } else { buckets }
 }
 
-/// The low bits of a hash, which a slot repeats; never zero, which is an empty slot.
+/// The low bits of a hash, as a slot stores them; never zero, which marks an empty slot.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "the low bits are meant")]
 pub const fn fingerprint(hash: u64) -> u16 {
     if hash as u16 == 0 { 1 } else { hash as u16 }
 }
 
-/// Why bytes are not a layer.
+/// Why bytes do not open as a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Fewer bytes than a header.
     Short {
-        /// How many there are.
+        /// The length of the file.
         len: u64,
     },
-    /// The bytes do not begin like a layer.
+    /// The bytes do not begin with the magic of a layer.
     Magic,
     /// The header is damaged, or was never written because a builder did not finish.
     Checksum,
-    /// A layout this program does not know.
+    /// The version is unknown to this program.
     Version(u32),
-    /// The file is shorter or longer than it was when it was written.
+    /// The file has another length than its header says.
     Length {
-        /// What the header says.
+        /// The length in the header.
         expected: u64,
-        /// What is there.
+        /// The length of the file.
         found: u64,
     },
     /// A field of the header contradicts another.
     Layout {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
     },
 }
@@ -182,16 +188,19 @@ impl fmt::Display for OpenError {
                 )
             }
             Self::Length { expected, found } => {
-                write!(f, "the file has {found} bytes, its header says {expected}")
+                write!(
+                    f,
+                    "the file has {found} bytes, but its header says {expected}; copy or publish it again"
+                )
             }
-            Self::Layout { field } => write!(f, "the header has an impossible {field}"),
+            Self::Layout { field } => write!(f, "the header has an invalid {field}"),
         }
     }
 }
 
 impl core::error::Error for OpenError {}
 
-/// The header, in numbers. Offsets and lengths are bytes of the file.
+/// The header of a layer. Offsets and lengths are bytes of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each field is a row of the table in docs/snapshot-format.md")]
 pub struct LayerHeader {
@@ -217,7 +226,7 @@ pub struct LayerHeader {
     pub private_count: u64,
 }
 
-/// Where each field of the header is.
+/// The offset of each field of the header.
 #[expect(missing_docs, reason = "each is a row of the table in docs/snapshot-format.md")]
 pub mod header_at {
     pub const MAGIC: usize = 0;
@@ -248,7 +257,7 @@ pub mod header_at {
 const _: () = assert!(header_at::HEADER_SUM + 8 == HEADER_LEN && HEADER_LEN.is_multiple_of(SECTION_ALIGN));
 
 impl LayerHeader {
-    /// Reads and checks a header; `found_len` is how many bytes the file has.
+    /// Decodes and checks a header. `found_len` is the length of the file.
     ///
     /// # Errors
     /// When the header is damaged, or describes sections that are not exactly the rest of the file.
@@ -261,8 +270,9 @@ impl LayerHeader {
         if *chunk(bytes, header_at::MAGIC) != MAGIC {
             return Err(OpenError::Magic);
         }
-        // Then the checksum, so that a torn header is reported as torn and not as whatever its fields
-        // happen to say. It is at the same place in every version.
+        // The checksum is checked before the fields, so that a torn header is reported as torn and
+        // not by whatever its fields happen to say. The checksum is at the same offset in every
+        // version.
         if checksum(&bytes[..header_at::HEADER_SUM]) != u64_at(header_at::HEADER_SUM) {
             return Err(OpenError::Checksum);
         }
@@ -372,29 +382,29 @@ fn chunk<const N: usize>(bytes: &[u8; HEADER_LEN], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("each field ends inside the header")
 }
 
-/// What precedes the key of a record.
+/// The bytes of a record before its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordHead {
-    /// What [`record_sum`] gives for the record.
+    /// The checksum of the record; see [`record_sum`].
     pub sum: u32,
     /// Bytes of the whole record, a multiple of [`RECORD_ALIGN`].
     pub record_len: u32,
     /// Bytes of the key.
     pub key_len: u16,
-    /// Values anyone may read.
+    /// Number of public values.
     pub public_count: u16,
-    /// Bytes of these values.
+    /// Bytes of the public values.
     pub public_len: u32,
-    /// Values not everyone may read.
+    /// Number of values that are not public.
     pub private_count: u16,
-    /// [`RECORD_TOMBSTONE`] or nothing.
+    /// [`RECORD_TOMBSTONE`] or 0.
     pub flags: u8,
     /// Zero bytes at the end of the record.
     pub padding: u8,
 }
 
 impl RecordHead {
-    /// Reads the fields; what they say is for the caller to check.
+    /// Decodes the fields; the caller checks them.
     #[must_use]
     pub const fn decode(bytes: &[u8; RECORD_HEAD_LEN]) -> Self {
         let [s0, s1, s2, s3, l0, l1, l2, l3, k0, k1, c0, c1, p0, p1, p2, p3, v0, v1, flags, padding] = *bytes;
@@ -410,7 +420,7 @@ impl RecordHead {
         }
     }
 
-    /// The bytes in front of the key.
+    /// The bytes before the key.
     #[must_use]
     pub const fn encode(&self) -> [u8; RECORD_HEAD_LEN] {
         let [s0, s1, s2, s3] = self.sum.to_le_bytes();

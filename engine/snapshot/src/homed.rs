@@ -1,16 +1,16 @@
-//! The prefixes a layer says this service answers for.
+//! The table of homed prefixes of a layer.
 
 use crate::format::{KEY_LEN_MAX, RECORD_ALIGN, hash_key};
 use crate::index::LayerIndex;
 use handle_proto::fold;
 
-/// Bytes of a prefix that are folded without clearing a large buffer first.
+/// Bytes of a prefix that can be folded without clearing a large buffer first.
 const USUAL_LEN: usize = 96;
 
 /// The table of homed prefixes of one layer, borrowed from it.
 ///
-/// A prefix is what follows `0.NA/` in the name of its record: `10.5072`, `0.NA`, and `0.NA/10` for all
-/// that is derived from `10`.
+/// A prefix is what follows `0.NA/` in the name of its record: `10.5072`, `0.NA`, or `0.NA/10` for
+/// all prefixes derived from `10`.
 #[derive(Clone, Copy, Debug)]
 pub struct HomedTable<'a> {
     pub(crate) section: &'a [u8],
@@ -41,7 +41,7 @@ impl<'a> HomedTable<'a> {
         self.has_folded(folded)
     }
 
-    /// Whether a prefix that is folded already is homed.
+    /// Whether a folded prefix is homed.
     #[inline]
     #[must_use]
     pub fn has_folded(&self, folded: &[u8]) -> bool {
@@ -57,19 +57,20 @@ impl<'a> HomedTable<'a> {
         false
     }
 
-    /// The prefixes, folded, in ascending order of (hash, prefix). Ends early where the bytes are damaged.
+    /// The prefixes, folded, in ascending order of (hash, prefix). Ends early where the bytes are
+    /// damaged.
     #[must_use]
     pub fn iter(&self) -> PrefixIterator<'a> {
         PrefixIterator { left: self.count, entries: self.section.get(self.entries_at..).unwrap_or_default() }
     }
 
-    /// How many there are.
+    /// Number of prefixes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether there is none.
+    /// Whether there are no prefixes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
@@ -111,7 +112,8 @@ impl<'a> Iterator for PrefixIterator<'a> {
     }
 }
 
-/// Splits an entry: two bytes of length, the prefix, zeros up to the next multiple of [`RECORD_ALIGN`].
+/// Splits an entry: two bytes of length, the prefix, zeros up to the next multiple of
+/// [`RECORD_ALIGN`].
 fn split(entry: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, _) = entry.split_first_chunk()?;
     let len = usize::from(u16::from_le_bytes(*len));

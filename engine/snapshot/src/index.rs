@@ -1,4 +1,5 @@
-//! Buckets of slots in order of hashes: how records and homed prefixes are found.
+//! The index: buckets of slots in the order of hashes, by which records and homed prefixes are
+//! found.
 
 use crate::format::{
     BASE_AT, BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, DISTANCES_AT,
@@ -6,52 +7,55 @@ use crate::format::{
 };
 use crate::prefetch::prefetch_all;
 
-/// An index, borrowed. It may lie about the bytes around it; every read is checked.
+/// A borrowed index. It may be damaged, so every offset that it gives is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LayerIndex<'a> {
-    /// All buckets: those that hashes are spread over, and the ones at the end that took what did not fit.
+    /// All buckets: those that hashes are spread over, and those at the end that take what did not
+    /// fit.
     buckets: &'a [[u8; BUCKET_LEN]],
-    /// Buckets that hashes are spread over.
+    /// Number of buckets that hashes are spread over.
     spread: u64,
-    /// Whether a bucket must match its checksum before it is believed that something is not in it.
+    /// Whether a bucket must match its checksum before a key counts as missing.
     checks: bool,
 }
 
-/// What a fingerprint found, if anything. Numbers and no `Option`: this is kept between the steps of a lookup, and
-/// what is written in pieces and read as a whole makes the processor wait for all that is under way.
+/// The slot that has a fingerprint, if there is one. It has plain numbers and no `Option`: it is
+/// kept between the steps of a lookup, and reading as a whole what was written in parts stalls the
+/// processor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Candidate {
-    /// Where the slot points; 0 for nothing.
+    /// The offset in the slot; 0 if no slot matches.
     pub at: u64,
-    /// How many slots were looked at to find it; a search goes on from here.
+    /// Number of slots searched so far; the search continues from here.
     pub slots_seen: u32,
 }
 
 impl Candidate {
-    /// Nothing has the fingerprint.
+    /// No slot has the fingerprint.
     pub(crate) const NONE: Self = Self { at: 0, slots_seen: 0 };
-    /// A bucket on the way is damaged. There is no record at this offset, so whoever reads it finds damage.
+    /// A bucket that was searched is damaged. There is no record at this offset, so reading it
+    /// reports damage.
     pub(crate) const DAMAGED: Self = Self { at: 1, slots_seen: 0 };
 
-    /// Whether nothing has it.
+    /// Whether no slot has the fingerprint.
     #[inline]
     pub(crate) const fn is_none(&self) -> bool {
         self.at == 0
     }
 }
 
-/// Slots looked at once a search has seen all it may.
+/// Number of slots after which a search ends.
 const SLOTS_SEEN_MAX: usize = PROBE_BUCKETS_MAX * BUCKET_SLOTS;
 const _: () = assert!(SLOTS_SEEN_MAX <= u32::MAX as usize, "counted in 32 bits");
 
 impl<'a> LayerIndex<'a> {
-    /// An index of the whole buckets in `bytes`, `spread` of which are where searches begin.
+    /// An index of the whole buckets in `bytes`. Searches begin in the first `spread` of them.
     pub(crate) const fn new(bytes: &'a [u8], spread: u64) -> Self {
         Self { buckets: bytes.as_chunks().0, spread, checks: false }
     }
 
-    /// The same, that compares buckets with their checksums before it says that something is not there. What is
-    /// found needs no such check: it has the key.
+    /// The same index, which compares buckets with their checksums before a key counts as missing.
+    /// A record that is found needs no such check, because it has the key.
     pub(crate) const fn checked(self, checks: bool) -> Self {
         Self { checks, ..self }
     }
@@ -82,7 +86,8 @@ impl<'a> LayerIndex<'a> {
         self.search(hash, candidate.slots_seen as usize)
     }
 
-    /// Looks on in the next bucket only while buckets say that something is there, and in [`PROBE_BUCKETS_MAX`] at most.
+    /// Continues in the next bucket only while buckets say that a record went on to a later one,
+    /// and in [`PROBE_BUCKETS_MAX`] buckets at most.
     #[cold]
     fn search(&self, hash: u64, slots_seen: usize) -> Candidate {
         let (mut nth, mut seen) = (slots_seen / BUCKET_SLOTS, slots_seen % BUCKET_SLOTS);
@@ -102,7 +107,7 @@ impl<'a> LayerIndex<'a> {
         self.missing()
     }
 
-    /// There is no such bucket, or none that may be looked at: never in an index that is whole.
+    /// The result when the search runs out of buckets, which a whole index never causes.
     const fn missing(&self) -> Candidate {
         if self.checks { Candidate::DAMAGED } else { Candidate::NONE }
     }
@@ -113,15 +118,17 @@ impl<'a> LayerIndex<'a> {
     }
 }
 
-/// The slots of a bucket: fingerprints, distances from a base, and the base, in units of [`RECORD_ALIGN`].
+/// The slots of a bucket: fingerprints, distances from a base, and the base, in units of
+/// [`RECORD_ALIGN`].
 struct Slots<'a>(&'a [u8; BUCKET_LEN]);
 
 impl Slots<'_> {
-    /// A bit for each slot with the fingerprint of `hash`.
+    /// A bit for each slot that has the fingerprint of `hash`.
     #[inline]
     fn matches(&self, hash: u64) -> u32 {
         let (wanted, (fingerprints, _)) = (fingerprint(hash).to_le_bytes(), self.0.as_chunks::<2>());
-        // All slots, without a branch for each: which one it is cannot be foretold.
+        // All slots are compared without a branch for each, because which slot matches is
+        // unpredictable.
         let mut matches: u16 = 0;
         for (n, &one) in fingerprints[..BUCKET_SLOTS].iter().enumerate() {
             matches |= u16::from(one == wanted) << n;
@@ -129,10 +136,10 @@ impl Slots<'_> {
         matches.into()
     }
 
-    /// What the first of the matching slots of the `nth` bucket of a search points to.
+    /// The candidate of the first matching slot in the `nth` bucket of a search.
     #[inline]
     fn candidate(&self, matches: u32, nth: usize) -> Candidate {
-        // Without a match, any slot will do, and is masked.
+        // Without a match the slot does not matter, because the result is masked.
         let n = matches.trailing_zeros() as usize % BUCKET_SLOTS.next_power_of_two();
         let distance = self.0[DISTANCES_AT + 2 * n..].first_chunk().map_or(0, |it| u16::from_le_bytes(*it));
         let units = (self.base() & ((1 << BASE_BITS) - 1)).wrapping_add(distance.into());

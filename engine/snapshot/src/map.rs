@@ -1,4 +1,4 @@
-//! The bytes of a published file: mapped, or copied into memory that nobody else can change.
+//! The bytes of a published file: mapped, or copied into private memory.
 #![expect(unsafe_code, reason = "mapping a file needs the promise that it does not change")]
 
 use core::ops::Range;
@@ -9,30 +9,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The huge pages that a system most likely has set aside, if any: two mebibytes.
+/// Binary logarithm of the size of huge pages that a system most likely has reserved, if any: two
+/// mebibytes.
 const HUGE_PAGE_BITS: u8 = 21;
-/// Bytes of one.
+/// Bytes of a huge page.
 const HUGE_PAGE_LEN: usize = 1 << HUGE_PAGE_BITS;
 
-/// Ranges that are given back are cut to multiples of this: the largest page that systems of ours have.
+/// Ranges whose memory is given back are cut to multiples of this, the largest page size of
+/// supported systems.
 const PAGE_LEN: usize = 64 << 10;
 
-/// Bytes of all files that are mapped or copied in this process.
+/// Bytes of all files that this process has mapped or copied.
 static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// How the bytes of a file come into memory.
+/// How the bytes of a file get into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadMode {
-    /// Mapped: nothing is read before it is needed, and the page cache is shared. A file cut short by
-    /// someone else stops the process with SIGBUS.
+    /// Mapped: bytes are read when they are needed, and the page cache is shared. If another
+    /// process truncates the file, this process stops with SIGBUS.
     #[default]
     Map,
-    /// Copied into memory of our own that is then read-only, in huge pages where the system has some.
-    /// What becomes of the file does not matter any more.
+    /// Copied into private memory that is then read-only, in huge pages where the system has them.
+    /// Later changes of the file have no effect.
     CopyToMemory,
 }
 
-/// The bytes of a file, until the last clone is dropped.
+/// The bytes of a file, in memory until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct MappedFile(Arc<Mapping>);
 
@@ -49,7 +51,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Bytes of all files that this process has mapped or copied now, retired ones among them.
+/// Bytes of all files that this process has mapped or copied, including retired ones.
 #[must_use]
 pub fn mapped_bytes_now() -> u64 {
     MAPPED_BYTES.load(Ordering::Relaxed)
@@ -59,9 +61,9 @@ impl MappedFile {
     /// Maps or copies a file.
     ///
     /// # Errors
-    /// When it is not a file, cannot be read, or memory is short.
+    /// When the path is not a file, it cannot be read, or memory is short.
     pub fn open(path: &Path, how: LoadMode) -> io::Result<Self> {
-        // Asked before opening, which would wait for the other end of a pipe.
+        // Checked before opening, because opening a pipe would wait for its other end.
         if !path.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
         }
@@ -71,7 +73,8 @@ impl MappedFile {
             LoadMode::Map => map(&file)?,
             LoadMode::CopyToMemory => copy(&file, file_len)?,
         };
-        // A copy is as long as its pages; a file may have been cut since it was asked.
+        // The length of a copy is a multiple of a page; the file may have been truncated since its
+        // length was read.
         let len = file_len.min(map.len());
         MAPPED_BYTES.fetch_add(len as u64, Ordering::Relaxed);
         let mapped = Self(Arc::new(Mapping { map, len, load_mode: how }));
@@ -81,10 +84,11 @@ impl MappedFile {
 
     /// Tells the system how the bytes will be read, so that it reads ahead or not.
     pub(crate) fn expect(&self, access: AccessPattern) {
-        // Advice may be refused without harm.
+        // The system may refuse the advice without harm.
         let _ = match access {
-            // Where the file system caches files in large pieces (ext4 since Linux 6.16), one entry of the
-            // page tables then covers two mebibytes: a third less time for a lookup among 10 M records.
+            // Where the file system caches files in large folios (ext4 since Linux 6.16), one page
+            // table entry then covers two mebibytes, and a lookup among 10 M records takes a third
+            // less time.
             AccessPattern::Random => self.0.map.advise(Advice::HugePage),
             AccessPattern::Sequential => self.0.map.advise(Advice::Sequential),
         };
@@ -94,23 +98,25 @@ impl MappedFile {
 /// How bytes will be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessPattern {
-    /// Here and there, by lookups.
+    /// At random offsets, by lookups.
     Random,
-    /// From the first to the last, by checks and merges.
+    /// From start to end, by checks and merges.
     Sequential,
 }
 
 impl MappedFile {
-    /// Gives the memory of a mapped range back; reading it again fetches it again. Copies stay.
+    /// Gives the memory of a mapped range back. Reading the range again loads it again. Copies keep
+    /// their memory.
     pub(crate) fn forget(&self, range: Range<u64>) {
         let [start, end] = [range.start, range.end]
             .map(|at| usize::try_from(at).unwrap_or(usize::MAX).min(self.0.len) / PAGE_LEN * PAGE_LEN);
         if self.0.load_mode == LoadMode::Map && start < end {
-            // SAFETY: The requirement is that the bytes are afterwards what they were. The map is of a file,
-            // shared and never written, so the pages come back from that file, which nobody changes (see `map`).
+            // SAFETY: The requirement is that the bytes are the same afterwards. The map is a
+            // shared map of a file that is never written, so the pages are loaded again from that
+            // file, which is not changed (see `map`).
             let advised =
                 unsafe { self.0.map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
-            // Refused, it costs memory and nothing else.
+            // If it is refused, the only cost is memory.
             let _ = advised;
         }
     }
@@ -124,31 +130,33 @@ impl AsRef<[u8]> for MappedFile {
 }
 
 fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: The requirement is that nobody changes the file while it is mapped. The publisher creates
-    // layers under new names, writable for itself alone, holds a lock against a second publisher, and
-    // never opens one again to write; it removes names, which leaves mapped files whole. Operators who
-    // cannot keep others out of the directory choose `CopyToMemory`.
+    // SAFETY: The requirement is that the file does not change while it is mapped. The publisher
+    // creates layers under new names, writable for itself alone, holds a lock against a second
+    // publisher, and never opens a layer again to write. It removes names, which leaves mapped
+    // files whole. Operators who cannot keep others out of the directory choose `CopyToMemory`.
     unsafe { Mmap::map(file) }
 }
 
-/// Copies a file into memory without a name or a descriptor, which no other process can reach.
+/// Copies a file into memory that has no name and no descriptor, so that no other process can reach
+/// it.
 fn copy(mut file: &File, len: usize) -> io::Result<Mmap> {
     let mut map = match anonymous_huge(len) {
         Ok(map) => map,
         Err(_) => {
             let map = MmapOptions::new().len(len.max(1)).map_anon()?;
-            // The kernel may still find huge pages: a quarter less time for a lookup among 10 M records.
+            // The kernel may still use huge pages, which save a quarter of the time of a lookup
+            // among 10 M records.
             let _ = map.advise(Advice::HugePage);
             map
         }
     };
-    // A file that is cut short meanwhile is an error here, and later no matter.
+    // A file that is truncated meanwhile gives an error here, and does no harm later.
     file.read_exact(&mut map[..len])?;
     map.make_read_only()
 }
 
-/// Memory in huge pages that the operator has set aside. The length is a multiple of theirs, which
-/// unmapping asks for.
+/// Memory in huge pages that the operator reserved. Its length is a multiple of theirs, as
+/// unmapping requires.
 fn anonymous_huge(len: usize) -> io::Result<MmapMut> {
     let len = len.max(1).next_multiple_of(HUGE_PAGE_LEN);
     MmapOptions::new().len(len).huge(Some(HUGE_PAGE_BITS)).map_anon()

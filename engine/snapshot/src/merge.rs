@@ -1,4 +1,4 @@
-//! Several sorted inputs as one: runs of a builder, layers of a set.
+//! Merges several sorted inputs: runs of a builder, or layers of a set.
 
 use crate::format::hash_key;
 use crate::reader::{CorruptRecord, Layer, LayerRecords};
@@ -9,17 +9,17 @@ use core::ops::ControlFlow;
 use std::io::{Seek, Write};
 use std::vec::Vec;
 
-/// Something sorted by (hash, key).
+/// A source of records in the order of (hash, key).
 pub(crate) trait Source {
-    /// What can go wrong on the way to the next record.
+    /// The error of reading the next record.
     type Error;
-    /// The record in front; `None` at the end.
+    /// The next record; `None` at the end.
     fn head(&self) -> Option<Head<'_>>;
-    /// Goes to the next record.
+    /// Moves to the record after it.
     fn advance(&mut self) -> Result<(), Self::Error>;
 }
 
-/// The record in front of a source.
+/// The next record of a source.
 #[derive(Clone, Copy)]
 pub(crate) struct Head<'a> {
     pub hash: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Head<'a> {
     pub record: EncodedRecord<'a>,
 }
 
-/// A binary heap of sources; of equal records, that of the earlier source comes first.
+/// A binary heap of sources. Of equal records, that of the earlier source comes first.
 pub(crate) struct Merge<S> {
     sources: Vec<S>,
     heap: Vec<usize>,
@@ -87,7 +87,7 @@ impl<S: Source> Merge<S> {
 /// Records between two calls of the progress function of a merge.
 const PROGRESS_EVERY: u64 = 1 << 12;
 
-/// How far a merge is.
+/// Progress of a merge.
 pub struct MergeProgress<'a> {
     records_count: u64,
     written_len: u64,
@@ -107,9 +107,9 @@ impl MergeProgress<'_> {
         self.written_len
     }
 
-    /// For each layer, where in its file the records begin that were not yet read.
+    /// For each layer, the offset in its file of the first record that was not read yet.
     pub(crate) fn read_to(&self) -> impl Iterator<Item = u64> {
-        // The one in front is a view of bytes before the next.
+        // The record at the head of a source is a view of the bytes before the next one.
         self.sources.iter().map(|source| {
             let head_len = source.head.map_or(0, |head| head.record.as_bytes().len());
             source.records.at() - head_len as u64
@@ -139,7 +139,7 @@ impl Source for LayerSource<'_> {
     fn advance(&mut self) -> Result<(), CorruptRecord> {
         let at = self.records.at();
         let record = self.records.next().transpose()?;
-        // A copy of a damaged record must not get into a new layer.
+        // A damaged record must not be copied into a new layer.
         if record.is_some_and(|record| !record.is_whole()) {
             return Err(CorruptRecord { at });
         }
@@ -148,13 +148,14 @@ impl Source for LayerSource<'_> {
     }
 }
 
-/// Writes one layer that says what `layers`, newest first, say together.
+/// Merges `layers`, newest first, into one layer with the same content.
 ///
-/// With `keep_tombstones`, for layers above others, deletions stay; without it, for all layers of a
-/// set, they are forgotten. `progress` is told now and then how far it is, and may stop it.
+/// With `keep_tombstones`, for layers that have others below them, deletions stay; without it, for
+/// all layers of a set, they are dropped. `progress` is called from time to time, and may stop the
+/// merge.
 ///
 /// # Errors
-/// When a layer is damaged, the output cannot be written, or `progress` stopped it.
+/// When a layer is damaged, the output cannot be written, or `progress` stopped the merge.
 ///
 /// # Panics
 /// When the seed or case rule of a layer is not that of `out`.
@@ -179,7 +180,7 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
     let mut last: Option<(u64, Vec<u8>)> = None;
     let mut records_count = 0_u64;
     while let Some(Head { hash, record, .. }) = merge.head() {
-        // Of records with one key the newest comes first, and those behind it are hidden by it.
+        // Of records with the same key the newest comes first, and hides those after it.
         let is_hidden = last.as_ref().is_some_and(|last| last.0 == hash && last.1 == record.key());
         if !is_hidden {
             let key = last.get_or_insert_default();

@@ -1,10 +1,10 @@
-//! A hint to the cache that bytes will be read soon. Safe to call with any offset.
+//! Prefetch hints to the cache. They are safe for any offset.
 #![expect(unsafe_code, reason = "prefetch instructions take a raw address")]
 
-/// Bytes that one hint brings.
+/// Bytes that one hint loads.
 const LINE_LEN: usize = 64;
 
-/// Starts loading the lines of `bytes`. Does not wait.
+/// Starts loading the lines of `bytes`, and does not wait.
 #[inline]
 pub fn prefetch_all<const LEN: usize>(bytes: &[u8; LEN]) {
     for at in (0..LEN).step_by(LINE_LEN) {
@@ -12,7 +12,7 @@ pub fn prefetch_all<const LEN: usize>(bytes: &[u8; LEN]) {
     }
 }
 
-/// Starts loading the `len` bytes at `at`, as far as they are within `bytes`. Does not wait.
+/// Starts loading the `len` bytes at `at`, as far as they are within `bytes`, and does not wait.
 #[inline]
 pub fn prefetch(bytes: &[u8], at: usize, len: usize) {
     let Some(bytes) = bytes.get(at..) else { return };
@@ -26,16 +26,16 @@ pub fn prefetch(bytes: &[u8], at: usize, len: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn line(byte: &u8) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: the instruction (SSE, which every x86-64 has) reads nothing that the program can see and
-    // faults on no address; this one is that of a borrowed byte besides.
+    // SAFETY: the instruction (SSE, which every x86-64 has) reads nothing that the program can see
+    // and faults on no address. Besides, this address is that of a borrowed byte.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(byte).cast()) }
 }
 
 #[inline]
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 fn line(byte: &u8) {
-    // SAFETY: the instruction writes no register or flag, reads nothing that the program can see, and
-    // faults on no address; this one is that of a borrowed byte besides.
+    // SAFETY: the instruction writes no register or flag, reads nothing that the program can see,
+    // and faults on no address. Besides, this address is that of a borrowed byte.
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{}]", in(reg) core::ptr::from_ref(byte), options(nostack, preserves_flags, readonly));
     }

@@ -1,10 +1,11 @@
-//! One layer over borrowed bytes: open in constant time, look up in two reads.
+//! One layer over borrowed bytes: opens in constant time, looks up with two reads of memory.
 //!
-//! - Opening checks the header and nothing else; `verify` is the full check, made once by the publisher.
-//! - No lookup trusts the bytes: each offset and length is checked where it is used, and a search ends
-//!   after [`PROBE_BUCKETS_MAX`](crate::format::PROBE_BUCKETS_MAX) buckets whatever they hold.
-//! - How far a lookup trusts what records and buckets say beyond that is the layer's [`Trust`].
-//! - The staged form is the same lookup in steps, so that a batch can wait for memory once.
+//! - Opening checks the header only. `verify` is the full check, which the publisher makes once.
+//! - No lookup trusts the bytes: each offset and length is checked where it is used, and a search
+//!   ends after [`PROBE_BUCKETS_MAX`](crate::format::PROBE_BUCKETS_MAX) buckets whatever they hold.
+//! - The layer's [`Trust`] decides how far a lookup trusts the content of records and buckets
+//!   beyond that.
+//! - The staged form makes the same lookup in steps, so that a batch waits for memory once.
 
 use crate::format::{FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, LayerHeader, OpenError};
 use crate::homed::HomedTable;
@@ -13,10 +14,10 @@ use crate::prefetch::{prefetch, prefetch_all};
 use crate::record::EncodedRecord;
 use core::fmt;
 
-/// Bytes of a record that are loaded ahead: most whole records, and the front of the others.
+/// Bytes of a record that are prefetched: most records as a whole, and the start of longer ones.
 const RECORD_PREFETCH_LEN: usize = 384;
 
-/// An opened layer. `B` holds the bytes of the whole file and always the same ones.
+/// An opened layer. `B` holds the bytes of the whole file and must always return the same bytes.
 #[derive(Clone, Debug)]
 pub struct Layer<B> {
     bytes: B,
@@ -27,16 +28,17 @@ pub struct Layer<B> {
 /// How far lookups trust the bytes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Records are taken as they are: whoever published them has verified them.
+    /// Records are used without a check, because the publisher verified them.
     Plain,
-    /// A record that is found is compared with its checksum, and so is a bucket of the index before a key counts
-    /// as missing. What is damaged is [`CorruptRecord`], all else is what was published.
+    /// A record that is found is compared with its checksum, and so is a bucket of the index before
+    /// a key counts as missing. Damage is reported as [`CorruptRecord`]; everything else is as it
+    /// was published.
     Checked,
-    /// Every lookup that comes to this layer is [`CorruptRecord`].
+    /// Every lookup that reaches this layer returns [`CorruptRecord`].
     Refused,
 }
 
-/// A record or slot contradicts itself: the file was damaged after it was verified.
+/// A record or slot is damaged: the file changed after it was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CorruptRecord {
     /// Offset in the file.
@@ -51,13 +53,15 @@ impl fmt::Display for CorruptRecord {
 
 impl core::error::Error for CorruptRecord {}
 
-/// What lookups need of a layer, at hand: to ask the layer costs more than to look.
+/// The fields of a layer that lookups need, copied together because reading them from the layer
+/// costs more than the search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LayerView<'a> {
     /// The file up to the end of its records, so that offsets are those of the file.
     records: &'a [u8],
     index: LayerIndex<'a>,
-    /// Whether the layer has the table of homed prefixes that counts, and all its records are within.
+    /// Whether the layer has the table of homed prefixes that counts, and all its records are
+    /// within it.
     vouches: bool,
     /// Whether records are compared with their checksums.
     checks: bool,
@@ -82,7 +86,7 @@ impl<'a> LayerView<'a> {
         let Some(bytes) = self.records.get(to_usize(candidate.at)..) else { return };
         match bytes.first_chunk::<RECORD_PREFETCH_LEN>() {
             Some(bytes) => prefetch_all(bytes),
-            // One of the last records of the file.
+            // The record is one of the last of the file.
             None => prefetch(bytes, 0, RECORD_PREFETCH_LEN),
         }
     }
@@ -104,8 +108,9 @@ impl<'a> LayerView<'a> {
         Ok(Some(record))
     }
 
-    /// A record with another key: only the fingerprint is the same, which happens once in some thousand lookups, or
-    /// the key is damaged. So this check costs nothing that matters, and is made in any case.
+    /// The record after a candidate that has another key. Either only the fingerprint is the same,
+    /// which happens once in some thousand lookups, or the key is damaged. The check is so rare
+    /// that its cost does not matter, and is made whatever the trust.
     #[cold]
     fn other_record(
         record: &EncodedRecord<'_>,
@@ -114,7 +119,7 @@ impl<'a> LayerView<'a> {
         if record.is_whole() { Ok(None) } else { Err(CorruptRecord { at: candidate.at }) }
     }
 
-    /// Goes on where only the fingerprint was the same.
+    /// Continues the search where only the fingerprint was the same.
     #[cold]
     pub(crate) fn find_after(
         &self,
@@ -127,8 +132,8 @@ impl<'a> LayerView<'a> {
             if candidate.is_none() {
                 return Ok(None);
             }
-            // Of those behind the first, only one with the key is compared with its checksum: a layer made to do harm
-            // could have a long record in hundreds of slots.
+            // Of the later candidates, only one with the key is compared with its checksum: a
+            // forged layer could have a long record in hundreds of slots.
             if self.record(candidate.at)?.key() == key {
                 return self.record_if(candidate, key);
             }
@@ -159,15 +164,15 @@ impl<'a> LayerView<'a> {
 }
 
 fn to_usize(at: u64) -> usize {
-    // Where it does not fit, no slice reaches either, and the read that follows is refused.
+    // If the offset does not fit, no slice reaches it either, and the read is refused.
     usize::try_from(at).unwrap_or(usize::MAX)
 }
 
 impl<B: AsRef<[u8]>> Layer<B> {
-    /// Opens a layer, checking its header only.
+    /// Opens a layer, and checks its header only.
     ///
     /// # Errors
-    /// When the bytes are not a whole layer of a version we know.
+    /// When the bytes are not a whole layer of a known version.
     pub fn open(bytes: B) -> Result<Self, OpenError> {
         let slice = bytes.as_ref();
         let header = LayerHeader::decode(slice, slice.len() as u64)?;
@@ -175,55 +180,56 @@ impl<B: AsRef<[u8]>> Layer<B> {
         Ok(Self { bytes, header, trust })
     }
 
-    /// How far lookups trust it: [`Trust::Checked`] at first where it has private values, [`Trust::Plain`] where not.
+    /// How far lookups trust the layer: at first [`Trust::Checked`] if it has private values,
+    /// otherwise [`Trust::Plain`].
     #[must_use]
     pub const fn trust(&self) -> Trust {
         self.trust
     }
 
-    /// The same layer, trusted as far as `trust` says.
+    /// The same layer with another trust.
     #[must_use]
     pub fn with_trust(self, trust: Trust) -> Self {
         Self { trust, ..self }
     }
 
-    /// Seed of [`hash_key`](crate::hash_key); the same in all layers of a set.
+    /// Seed of [`hash_key`](crate::hash_key). It is the same in all layers of a set.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.header.seed
     }
 
-    /// Whether keys are upper case throughout; the same in all layers of a set.
+    /// Whether keys are folded to upper case. It is the same in all layers of a set.
     #[must_use]
     pub const fn folds(&self) -> bool {
         self.header.flags & FLAG_FOLDS != 0
     }
 
-    /// Records that are not tombstones.
+    /// Number of records that are not tombstones.
     #[must_use]
     pub const fn handles_count(&self) -> u64 {
         self.header.handles_count
     }
 
-    /// Records that hide a handle of older layers.
+    /// Number of tombstones, which hide handles of older layers.
     #[must_use]
     pub const fn tombstones_count(&self) -> u64 {
         self.header.tombstones_count
     }
 
-    /// Values that not everyone may read, of all records.
+    /// Number of values that are not public, over all records.
     #[must_use]
     pub const fn private_count(&self) -> u64 {
         self.header.private_count
     }
 
-    /// When the layer was built, Unix milliseconds.
+    /// Time when the layer was built, Unix milliseconds.
     #[must_use]
     pub const fn created_unix_ms(&self) -> u64 {
         self.header.created_unix_ms
     }
 
-    /// When the layer was built, Unix seconds.
+    /// Time when the layer was built, Unix seconds.
     #[must_use]
     pub const fn created_unix_s(&self) -> u64 {
         self.header.created_unix_ms / 1000
@@ -240,7 +246,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
         self.bytes.as_ref()
     }
 
-    /// What holds the bytes.
+    /// The owner of the bytes.
     pub const fn bytes(&self) -> &B {
         &self.bytes
     }
@@ -248,16 +254,17 @@ impl<B: AsRef<[u8]>> Layer<B> {
     /// Looks a key up; `hash` is its [`hash_key`](crate::hash_key). The record may be a tombstone.
     ///
     /// # Errors
-    /// When the index leads to something that is not a record.
+    /// When the index points to something that is not a record.
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'_>>, CorruptRecord> {
         self.view(false).find(hash, key)
     }
 
-    /// `vouches`: whether this is the layer that does.
+    /// `vouches`: whether all records are within the table of homed prefixes that counts, which
+    /// this layer has.
     pub(crate) fn view(&self, vouches: bool) -> LayerView<'_> {
         let (bytes, checks) = (self.as_bytes(), self.trust != Trust::Plain);
         if self.trust == Trust::Refused {
-            // No bucket is there, so every search ends in damage.
+            // An empty index, in which every search reports damage.
             return LayerView { index: LayerIndex::new(&[], 1).checked(true), ..LayerView::default() };
         }
         let index = bytes.get(to_usize(self.header.index_at)..).unwrap_or_default();
@@ -275,13 +282,13 @@ impl<B: AsRef<[u8]>> Layer<B> {
         self.header.flags & FLAG_HOMED != 0
     }
 
-    /// Whether every record is under a prefix of the layer's own table.
+    /// Whether the prefix of every record is in the layer's own table.
     #[must_use]
     pub const fn is_within(&self) -> bool {
         self.header.flags & FLAG_WITHIN != 0
     }
 
-    /// The homed prefixes; `None` when older layers say what they are.
+    /// The homed prefixes; `None` if the layer has no table.
     #[must_use]
     pub fn homed(&self) -> Option<HomedTable<'_>> {
         let header = &self.header;
@@ -300,7 +307,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
         })
     }
 
-    /// All records, tombstones among them, in ascending order of (hash, key).
+    /// All records, including tombstones, in ascending order of (hash, key).
     #[must_use]
     pub fn records(&self) -> LayerRecords<'_> {
         let header = &self.header;
@@ -328,13 +335,13 @@ impl<'a> LayerRecords<'a> {
         self.at
     }
 
-    /// How many are left.
+    /// Number of records left.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.left
     }
 
-    /// The bytes not yet read; at the end of an undamaged layer, padding.
+    /// The bytes not read yet; at the end of an undamaged layer, padding.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
@@ -344,7 +351,7 @@ impl<'a> LayerRecords<'a> {
 impl<'a> Iterator for LayerRecords<'a> {
     type Item = Result<EncodedRecord<'a>, CorruptRecord>;
 
-    /// The next record. After an error there is none.
+    /// The next record. After an error the iterator ends.
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let Some((record, rest)) = EncodedRecord::split(self.rest) else {

@@ -1,9 +1,9 @@
-//! One record: its key, the values anyone may read as one run, and the others.
+//! One record: its key, its public values as one run, and its other values.
 
 use crate::format::{POSITION_LEN, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_TOMBSTONE, RecordHead, record_sum};
 use handle_proto::Value;
 
-/// A record, borrowed from its layer. Its lengths are checked, the values inside it are not.
+/// A record, borrowed from its layer. Its lengths are checked; its values are not.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedRecord<'a> {
     bytes: &'a [u8],
@@ -17,7 +17,8 @@ pub struct EncodedRecord<'a> {
 }
 
 impl<'a> EncodedRecord<'a> {
-    /// Splits a record from the bytes that follow it; `None` when its lengths contradict each other.
+    /// Splits a record from the bytes that follow it; `None` when its lengths contradict each
+    /// other.
     #[inline]
     pub(crate) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let head = RecordHead::decode(bytes.first_chunk()?);
@@ -44,56 +45,56 @@ impl<'a> EncodedRecord<'a> {
         Some((record, rest))
     }
 
-    /// Whether the record is what was written, by its checksum.
+    /// Whether the record matches its checksum.
     #[inline]
     #[must_use]
     pub fn is_whole(&self) -> bool {
         has_its_checksum(self.bytes)
     }
 
-    /// As its layer vouches for it.
+    /// Sets whether the layer vouches that the prefix is homed.
     #[inline]
     pub(crate) const fn vouched_for(self, is_homed: bool) -> Self {
         Self { is_homed, ..self }
     }
 
-    /// Whether the prefix is known to be homed. Where it is not known, the table has to be asked.
+    /// Whether the prefix is known to be homed. If not, search the table of homed prefixes.
     #[must_use]
     pub const fn is_homed(&self) -> bool {
         self.is_homed
     }
 
-    /// The handle as it is looked up: folded where the service folds.
+    /// The key: the handle, folded where the service folds.
     #[must_use]
     pub const fn key(&self) -> &'a [u8] {
         self.key
     }
 
-    /// Whether the handle was deleted here; such a record has no values.
+    /// Whether the handle was deleted in this layer. Such a record has no values.
     #[must_use]
     pub const fn is_tombstone(&self) -> bool {
         self.flags & RECORD_TOMBSTONE != 0
     }
 
-    /// How many values anyone may read.
+    /// Number of public values.
     #[must_use]
     pub const fn public_count(&self) -> usize {
         self.public_count as usize
     }
 
-    /// The values anyone may read, in wire form, one after the other in stored order.
+    /// The public values in wire form, one after the other in stored order.
     #[must_use]
     pub const fn public_bytes(&self) -> &'a [u8] {
         self.public
     }
 
-    /// How many values there are.
+    /// Number of values.
     #[must_use]
     pub const fn values_count(&self) -> usize {
         self.public_count as usize + self.private_count as usize
     }
 
-    /// The values that not everyone may read: position among all values, and wire form.
+    /// The values that are not public, each with its position among all values and its wire form.
     ///
     /// Ends early where the bytes are damaged.
     #[must_use]
@@ -113,13 +114,13 @@ impl<'a> EncodedRecord<'a> {
         }
     }
 
-    /// The whole record as it is in the file.
+    /// The whole record, as in the file.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// How many values not everyone may read.
+    /// Number of values that are not public.
     #[must_use]
     pub const fn private_count(&self) -> usize {
         self.private_count as usize
@@ -143,7 +144,7 @@ impl<'a> PrivateValues<'a> {
         Some((u16::from_le_bytes(*position), encoded, value))
     }
 
-    /// The bytes not yet read; at the end of an undamaged record, none.
+    /// The bytes not read yet; none at the end of an undamaged record.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.bytes
@@ -201,7 +202,7 @@ impl<'a> ValuesInOrder<'a> {
         }
     }
 
-    /// The next value and its wire form; what [`next`](Iterator::next) gives, with the bytes.
+    /// The next value with its wire form. Otherwise as [`next`](Iterator::next).
     pub fn next_encoded(&mut self) -> Option<Result<(Value<'a>, &'a [u8]), CorruptValues>> {
         if self.public_left == 0 && self.private.remaining == 0 && self.private_next.is_none() {
             return None;
@@ -218,13 +219,14 @@ impl<'a> ValuesInOrder<'a> {
 impl<'a> Iterator for ValuesInOrder<'a> {
     type Item = Result<Value<'a>, CorruptValues>;
 
-    /// The next value. After an error there is none.
+    /// The next value. After an error the iterator ends.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.next_encoded()?.map(|(value, _)| value))
     }
 }
 
-/// Whether a record has the checksum in its head. Not inlined, so that lookups without checks save no registers for it.
+/// Whether a record matches the checksum in its head. Not inlined, so that lookups without checks
+/// save no registers for it.
 #[inline(never)]
 fn has_its_checksum(record: &[u8]) -> bool {
     record.first_chunk().is_some_and(|head| RecordHead::decode(head).sum == record_sum(record))

@@ -1,22 +1,22 @@
-//! Several layers as one: the newest that knows a handle decides.
+//! Several layers as one. The newest layer that has a handle decides.
 
 use crate::index::Candidate;
 use crate::reader::{CorruptRecord, Layer, LayerView};
 use crate::record::EncodedRecord;
 use core::fmt;
 
-/// Layers of one set, newest first: what a resolver takes.
+/// The layers of a set, newest first, as a resolver uses them.
 #[derive(Debug)]
 pub struct RecordSet<'a, B> {
     layers: &'a [Layer<B>],
-    /// Of the newest layers.
+    /// Views of the newest layers.
     at_hand: [LayerView<'a>; AT_HAND],
     seed: u64,
-    /// The layer that vouches for its records; no layer's position when none does.
+    /// Position of the layer that vouches for its records; an invalid position if no layer does.
     vouching: u32,
 }
 
-/// So many layers are as cheap to ask as they can be: a base, and what changes put above it as a rule.
+/// Number of layers with a view. A base and the usual deltas above it fit.
 const AT_HAND: usize = 4;
 
 impl<B> Clone for RecordSet<'_, B> {
@@ -27,7 +27,7 @@ impl<B> Clone for RecordSet<'_, B> {
 
 impl<B> Copy for RecordSet<'_, B> {}
 
-/// Two layers of a set do not hash or fold alike.
+/// Two layers of a set differ in seed or case rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MixedLayers {
     /// Position of the layer that differs from the first.
@@ -42,15 +42,17 @@ impl fmt::Display for MixedLayers {
 
 impl core::error::Error for MixedLayers {}
 
-/// A lookup between its steps; small and without allocation, for an array beside each batch.
-// Small enough to be returned in registers. What is written to memory in pieces and then copied as a whole
-// makes the processor wait until all before it is done, the loading of records among it.
+/// A lookup between its steps: small, and without allocation, so that a batch can keep an array of
+/// them.
+// Small enough to be returned in registers. A value that is written to memory in parts and then
+// copied as a whole makes the processor wait for all earlier memory accesses, including the loads
+// of records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StagedLookup {
-    /// Where the candidate is.
+    /// Offset of the candidate.
     at: u64,
     slots_seen: u32,
-    /// Position of the layer that has it.
+    /// Position of its layer.
     layer: u32,
 }
 const _: () = assert!(size_of::<StagedLookup>() <= 16, "two registers");
@@ -68,7 +70,7 @@ impl StagedLookup {
 }
 
 impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
-    /// Takes layers, newest first.
+    /// Makes a set of layers, newest first.
     ///
     /// # Errors
     /// When their seeds or case rules differ.
@@ -82,9 +84,9 @@ impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
         }
     }
 
-    /// As [`new`](Self::new), for layers already known to be alike.
+    /// As [`new`](Self::new), for layers that are known to have the same seed and case rule.
     pub(crate) fn new_alike(layers: &'a [Layer<B>]) -> Self {
-        // The newest table is the one that counts.
+        // The newest table of homed prefixes is the one that counts.
         let table = (0..).zip(layers).find(|(_, layer)| layer.has_homed());
         let vouching = table.and_then(|(n, layer)| layer.is_within().then_some(n)).unwrap_or(u32::MAX);
         let mut at_hand = [LayerView::default(); AT_HAND];
@@ -106,22 +108,22 @@ impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
         self.seed
     }
 
-    /// Whether local names fold. See [`fold_key`](crate::fold_key).
+    /// Whether local names are folded. See [`fold_key`](crate::fold_key).
     #[must_use]
     pub fn folds(&self) -> bool {
         self.layers.first().is_none_or(Layer::folds)
     }
 
-    /// The record of a key in the newest layer that has one; `None` also when that is a tombstone.
+    /// The record of a key in the newest layer that has one; `None` also if that is a tombstone.
     ///
     /// # Errors
-    /// When an index leads to something that is not a record.
+    /// When an index points to something that is not a record.
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         self.resolve(self.probe(hash), hash, key)
     }
 
-    /// Whether the prefix, in any case, is homed: what the newest layer with a table says.
+    /// Whether the prefix, in any case, is homed according to the newest table.
     #[must_use]
     pub fn homed(&self, prefix: &[u8]) -> bool {
         self.homed_table().is_some_and(|homed| homed.has(prefix))
@@ -146,7 +148,7 @@ impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
         }
     }
 
-    /// Second step: reads buckets, newest first, up to the first that has the fingerprint.
+    /// Second step: reads buckets, newest layer first, until one has the fingerprint.
     #[inline]
     #[must_use]
     pub fn probe(&self, hash: u64) -> StagedLookup {
@@ -186,10 +188,10 @@ impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
         }
     }
 
-    /// Last step, which gives what [`find`](Self::find) gives for the same hash and key.
+    /// Last step: returns what [`find`](Self::find) returns for the same hash and key.
     ///
     /// # Errors
-    /// When an index leads to something that is not a record.
+    /// When an index points to something that is not a record.
     #[inline]
     pub fn resolve(
         &self,
@@ -227,7 +229,7 @@ impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
         Ok(found.filter(|record| !record.is_tombstone()))
     }
 
-    /// Of the layers behind the newest and at hand, those that there are, with their positions.
+    /// Those of the `views` after the first that there are, with their positions.
     #[inline]
     fn present<'v>(
         &self,

@@ -1,7 +1,8 @@
-//! What is published: a MANIFEST and the layers it names, newest first.
+//! A published set: a MANIFEST and the layers that it names, newest first.
 //!
-//! A directory holds a set. Publishing adds files under new names and then replaces the MANIFEST in one
-//! step, so a reader sees the old set or the new one, whole, whenever it looks and whenever power fails.
+//! A directory holds one set. Publishing adds files under new names and then replaces the MANIFEST
+//! in one step, so a reader sees either the old set or the new one, complete, also after a power
+//! failure.
 
 mod history;
 pub mod manifest;
@@ -22,7 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::vec::Vec;
 
-/// How often opening starts again because the set was replaced meanwhile.
+/// How often opening starts again because the set was replaced in the meantime.
 const OPEN_ATTEMPTS_MAX: usize = 5;
 
 /// Why a set cannot be opened or published.
@@ -30,35 +31,35 @@ const OPEN_ATTEMPTS_MAX: usize = 5;
 pub struct SetError {
     /// The file, or the directory.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// What is wrong.
     pub kind: SetErrorKind,
 }
 
-/// What is wrong with a set.
+/// Why a set cannot be opened or published.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SetErrorKind {
     /// There is no MANIFEST.
     NotPublished,
-    /// Another process publishes there.
+    /// Another process holds the lock of the directory.
     Locked,
-    /// The system refused something.
+    /// A system call failed.
     Io {
-        /// What we tried, as in "cannot read it".
+        /// The action that failed, as in "cannot read".
         doing: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The MANIFEST is not one.
+    /// The MANIFEST is not valid.
     Manifest(ManifestError),
     /// A layer does not open.
     Open(OpenError),
     /// A layer is not the file that the MANIFEST names.
     OtherFile {
-        /// Which property differs.
+        /// The property that differs.
         what: &'static str,
     },
-    /// A layer does not hash or fold like the newest.
+    /// A layer has another seed or case rule than the newest.
     Mixed,
     /// A layer is damaged.
     Fault(LayerFault),
@@ -73,17 +74,26 @@ impl fmt::Display for SetError {
         let path = self.path.display();
         match &self.kind {
             SetErrorKind::NotPublished => {
-                write!(f, "{path}: no set has been published here, there is no {MANIFEST}")
+                write!(
+                    f,
+                    "{path}: no set is published here (there is no {MANIFEST}); publish one with `hdl snapshot publish`"
+                )
             }
-            SetErrorKind::Locked => write!(f, "{path}: another process publishes here and holds the lock"),
-            SetErrorKind::Io { doing, error } => write!(f, "{path}: cannot {doing}: {error}"),
+            SetErrorKind::Locked => write!(
+                f,
+                "{path}: another process holds the lock for publishing; stop it, or wait until it is done"
+            ),
+            SetErrorKind::Io { doing, error } => write!(f, "cannot {doing} {path}: {error}"),
             SetErrorKind::Manifest(error) => write!(f, "{path}: {error}"),
             SetErrorKind::Open(error) => write!(f, "{path}: {error}"),
             SetErrorKind::OtherFile { what } => {
-                write!(f, "{path}: this is not the file that {MANIFEST} names, its {what} differs")
+                write!(
+                    f,
+                    "{path}: not the file that {MANIFEST} names: its {what} differs; publish the set again"
+                )
             }
             SetErrorKind::Mixed => {
-                write!(f, "{path}: this layer has another seed or case rule than the newest")
+                write!(f, "{path}: the layer has another seed or case rule than the newest layer")
             }
             SetErrorKind::Fault(fault) => write!(f, "{path}: {fault}"),
             SetErrorKind::Build(error) => write!(f, "{path}: {error}"),
@@ -92,7 +102,7 @@ impl fmt::Display for SetError {
     }
 }
 
-/// Without a source: the text has it already, and would say it twice.
+/// Without a source, because the text includes it already.
 impl core::error::Error for SetError {}
 
 impl SetError {
@@ -109,7 +119,7 @@ impl SetError {
     }
 }
 
-/// An opened set. It stays what it was when the directory goes on.
+/// An opened set. It does not change when another set is published.
 #[derive(Clone, Debug)]
 pub struct PublishedSet {
     dir: PathBuf,
@@ -119,26 +129,28 @@ pub struct PublishedSet {
 }
 
 impl PublishedSet {
-    /// Opens the set that is published in `dir` now.
+    /// Opens the set that is published in `dir`.
     ///
     /// # Errors
-    /// When there is none, or it is not whole.
+    /// When no set is published, or the set is not complete.
     pub fn open(dir: &Path, how: LoadMode) -> Result<Self, SetError> {
         Self::open_from(dir, how, &|_| None)
     }
 
-    /// Opens what is published now in the directory of `previous`, sharing the layers it has already.
+    /// Opens the set that is now published in the directory of `previous`, sharing the layers that
+    /// are open already.
     ///
     /// # Errors
-    /// When there is no set, or it is not whole.
+    /// When no set is published, or the set is not complete.
     pub fn reopen(previous: &Self) -> Result<Self, SetError> {
         Self::open_from(&previous.dir, previous.load_mode, &|entry| previous.layer(entry))
     }
 
-    /// The same, but for the layers that `is_stale` names: these are opened again, for the file may be another now.
+    /// As [`reopen`](Self::reopen), except that the layers for which `is_stale` returns true are
+    /// opened again, because their files may have been replaced.
     ///
     /// # Errors
-    /// When there is no set, or it is not whole.
+    /// When no set is published, or the set is not complete.
     pub fn reopen_stale(previous: &Self, is_stale: impl Fn(&LayerEntry) -> bool) -> Result<Self, SetError> {
         let shared = |entry: &LayerEntry| previous.layer(entry).filter(|_| !is_stale(entry));
         Self::open_from(&previous.dir, previous.load_mode, &shared)
@@ -152,7 +164,7 @@ impl PublishedSet {
         let mut manifest = read_manifest(dir)?;
         for _ in 1..OPEN_ATTEMPTS_MAX {
             match Self::open_layers(dir, how, &manifest, shared) {
-                // A layer that is gone may have been replaced and removed since its manifest was read.
+                // A missing layer may have been replaced and removed after the manifest was read.
                 Err(error) if error.is_not_found() => {
                     let now = read_manifest(dir)?;
                     if now == manifest {
@@ -178,18 +190,18 @@ impl PublishedSet {
                 return Ok(layer.clone());
             }
             let path = dir.join(&entry.file);
-            let bytes = MappedFile::open(&path, how).map_err(|error| SetError::io(&path, "map it", error))?;
+            let bytes = MappedFile::open(&path, how).map_err(|error| SetError::io(&path, "map", error))?;
             open_layer(bytes, entry).map_err(|why| SetError::new(&path, why))
         });
         let layers: Box<[_]> = layers.collect::<Result<_, _>>()?;
         check_alike(dir, manifest, &layers)?;
-        // A damaged disk may put what belongs into one layer into another.
+        // A damaged disk may move bytes of one layer into another.
         let trust =
             if layers.iter().any(|layer| layer.private_count() > 0) { Trust::Checked } else { Trust::Plain };
         Ok(layers.into_iter().map(|layer| layer.with_trust(trust)).collect())
     }
 
-    /// The same set, with layers trusted as far as `trust` says of each.
+    /// The same set, with the trust that `trust` gives to each layer.
     #[must_use]
     pub fn with_trust(&self, trust: impl Fn(&LayerEntry) -> Trust) -> Self {
         let layers = self.manifest.layers.iter().zip(&self.layers);
@@ -197,7 +209,7 @@ impl PublishedSet {
         Self { layers, ..self.clone() }
     }
 
-    /// Whether some record has a value that not everyone may read.
+    /// Whether some record has a value that is not public.
     #[must_use]
     pub fn has_private_values(&self) -> bool {
         self.layers.iter().any(|layer| layer.private_count() > 0)
@@ -208,27 +220,27 @@ impl PublishedSet {
         self.layers.get(at)
     }
 
-    /// Number of the publication.
+    /// The generation.
     #[must_use]
     pub const fn generation(&self) -> u64 {
         self.manifest.generation
     }
 
-    /// When the set was published, Unix milliseconds.
+    /// Time when the set was published, Unix milliseconds.
     #[must_use]
     pub const fn created_unix_ms(&self) -> u64 {
         self.manifest.created_unix_ms
     }
 
-    /// Handles that a lookup finds: all layers together, each handle once, deleted ones not.
+    /// Number of handles that a lookup finds in all layers together, without deleted ones.
     ///
-    /// The publisher counted them; nothing is counted here.
+    /// The publisher counted them; this is its number.
     #[must_use]
     pub const fn handles_count(&self) -> u64 {
         self.manifest.handles_count
     }
 
-    /// What the MANIFEST said.
+    /// The MANIFEST.
     #[must_use]
     pub const fn manifest(&self) -> &Manifest {
         &self.manifest
@@ -262,7 +274,7 @@ impl PublishedSet {
     /// Checks every layer in full, newest first.
     ///
     /// # Errors
-    /// With the first fault and its file.
+    /// The first fault, with its file.
     pub fn verify(&self) -> Result<Vec<VerifyReport>, SetError> {
         let check = |(entry, layer): (&LayerEntry, &Layer<MappedFile>)| {
             let fault = |fault| SetError::new(self.dir.join(&entry.file), SetErrorKind::Fault(fault));
@@ -275,7 +287,7 @@ impl PublishedSet {
     }
 }
 
-/// The manifest that is published in `dir` now.
+/// Reads the manifest that is published in `dir`.
 ///
 /// # Errors
 /// When there is none, or it is damaged.
@@ -292,7 +304,7 @@ fn parse_manifest(dir: &Path, bytes: io::Result<Vec<u8>>) -> Result<Option<Manif
             Err(error) => Err(SetError::new(path, SetErrorKind::Manifest(error))),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(SetError::io(path, "read it", error)),
+        Err(error) => Err(SetError::io(path, "read", error)),
     }
 }
 

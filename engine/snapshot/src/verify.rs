@@ -13,21 +13,21 @@ use handle_proto::{Handle, Value, limit};
 use std::vec::Vec;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes that are read before they are passed.
+/// Bytes that are read between two calls of `passed`.
 pub(crate) const PASS_LEN: usize = 16 << 20;
 
-/// What a whole layer holds.
+/// The content of a verified layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Records that are not tombstones.
+    /// Number of records that are not tombstones.
     pub handles_count: u64,
-    /// Records that hide a handle of older layers.
+    /// Number of tombstones.
     pub tombstones_count: u64,
-    /// Values anyone may read.
+    /// Number of public values.
     pub public_count: u64,
-    /// Values not everyone may read.
+    /// Number of values that are not public.
     pub private_count: u64,
-    /// Homed prefixes, if the layer carries the table.
+    /// Number of homed prefixes, if the layer has the table.
     pub homed_count: Option<u64>,
     /// Bytes of records.
     pub records_len: u64,
@@ -35,16 +35,16 @@ pub struct VerifyReport {
     pub index_len: u64,
 }
 
-/// The first thing that is wrong with a layer.
+/// The first fault of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerFault {
-    /// Offset in the file of what is wrong.
+    /// Offset of the fault in the file.
     pub at: u64,
-    /// What it is.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
-/// What can be wrong with a layer.
+/// The kinds of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is a sentence in `Display`")]
@@ -79,21 +79,21 @@ impl fmt::Display for LayerFault {
             FaultKind::IndexSum => "the index does not match its checksum",
             FaultKind::RecordSum => "a record does not match its checksum",
             FaultKind::BucketSum => "a bucket of an index does not match its checksum",
-            FaultKind::Padding => "there is something where only zeros belong",
-            FaultKind::Record => "a record has impossible lengths",
-            FaultKind::Key => "a key is not one a lookup would ask for",
-            FaultKind::Order => "a record is not after the one before it",
+            FaultKind::Padding => "the padding is not zero",
+            FaultKind::Record => "the lengths in a record contradict each other",
+            FaultKind::Key => "a key is not in the form that lookups use",
+            FaultKind::Order => "records are not in ascending order",
             FaultKind::Values => "the values of a record do not decode",
             FaultKind::Value(why) => return write!(f, "a record cannot be served (byte {}): {why}", self.at),
-            FaultKind::Position => "a private value has an impossible position",
-            FaultKind::Public => "a value is among the public ones and not public, or the reverse",
+            FaultKind::Position => "a private value has an invalid position",
+            FaultKind::Public => "a value is in the wrong group, public or private, for its permissions",
             FaultKind::Tombstone => "a tombstone has values",
-            FaultKind::NotFound => "the index does not lead to a record",
-            FaultKind::Counts => "the number of records is not what the header says",
-            FaultKind::Slots => "the index has slots that no record uses",
-            FaultKind::Buckets => "the index is not of the size its records need",
+            FaultKind::NotFound => "the index does not lead to an existing record",
+            FaultKind::Counts => "the number of records differs from the header",
+            FaultKind::Slots => "the index has slots without a record",
+            FaultKind::Buckets => "the index has the wrong size for its records",
             FaultKind::Homed => "the table of homed prefixes contradicts itself",
-            FaultKind::Within => "a record is not under a homed prefix, and the header says that all are",
+            FaultKind::Within => "the prefix of a record is not homed, but the header says that all are",
         };
         write!(f, "{text} (byte {})", self.at)
     }
@@ -102,7 +102,7 @@ impl fmt::Display for LayerFault {
 impl core::error::Error for LayerFault {}
 
 impl LayerFault {
-    /// Whether bytes are not those that were written. Otherwise they are, and were wrong from the beginning.
+    /// Whether the bytes changed after they were written. Otherwise the builder wrote them wrong.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self.kind, FaultKind::RecordsSum | FaultKind::HomedSum | FaultKind::IndexSum)
@@ -113,11 +113,11 @@ fn ensure(is_right: bool, at: u64, what: FaultKind) -> Result<(), LayerFault> {
     if is_right { Ok(()) } else { Err(LayerFault { at, kind: what }) }
 }
 
-/// Checks everything about a layer: checksums, each record and value, that each record is found, the
-/// index and the homed prefixes.
+/// Checks all of a layer: checksums, each record and value, that each record is found, the index
+/// and the homed prefixes.
 ///
 /// # Errors
-/// With the first fault.
+/// The first fault.
 pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<VerifyReport, LayerFault> {
     let report = layer_in_steps(layer, |_| ControlFlow::Continue(()))?;
     Ok(report.expect("nobody stops it"))
@@ -133,12 +133,12 @@ pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), LayerFault> {
     ensure(checksum(homed) == header.homed_sum, header.homed_at, FaultKind::HomedSum)
 }
 
-/// As [`layer`], in steps of some mebibytes. `passed` is told which range of the file has been read, some of them
-/// twice: so a large file need not stay in memory as a whole, and whoever checks it can rest or stop, which gives
-/// `None`.
+/// As [`layer`], in steps of some mebibytes. After each step `passed` is called with the range of
+/// the file that was read; some ranges are read twice. The caller can give the memory of a range
+/// back, wait, or stop the check, which returns `None`.
 ///
 /// # Errors
-/// With the first fault.
+/// The first fault.
 pub fn layer_in_steps<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
@@ -204,7 +204,8 @@ fn section<B: AsRef<[u8]>>(layer: &Layer<B>, range: Range<u64>) -> &[u8] {
     layer.as_bytes().get(start..end).unwrap_or_default()
 }
 
-/// Compares sections with their checksums, before all else: what they miss is a fault of the builder, not of the disk.
+/// Compares sections with their checksums before all other checks: a fault that is found later
+/// comes from the builder, not from the disk.
 fn sums<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
@@ -228,14 +229,14 @@ fn sums<B: AsRef<[u8]>>(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Where the first record is that does not match its checksum, as far as can be told.
+/// Offset of the first record that does not match its checksum, as far as it can be determined.
 fn first_damaged<B: AsRef<[u8]>>(layer: &Layer<B>) -> u64 {
     let mut records = layer.records();
     loop {
         let at = records.at();
         match records.next() {
             Some(Ok(record)) if record.is_whole() => {}
-            // Without a record it is the padding behind the last one.
+            // If no record is damaged, the padding behind the last one is.
             Some(_) | None => return at,
         }
     }
@@ -298,7 +299,8 @@ fn one(value: &Value<'_>, indexes: &mut Vec<i32>) -> Result<(), FaultKind> {
     Ok(())
 }
 
-/// Each of `count` things, of `len` bytes together, is known to be found; here, that the index holds nothing else.
+/// Checks that the index holds nothing but the `count` entries, of `len` bytes together, all of
+/// which were found.
 fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), FaultKind> {
     let (found, rest) = index.as_chunks::<BUCKET_LEN>();
     if buckets != buckets_for(count, len) || !rest.is_empty() {

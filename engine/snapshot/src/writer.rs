@@ -1,4 +1,4 @@
-//! Records in order, one layer file out.
+//! Writes one layer file from records in order.
 
 use crate::encode::RecordRefusal;
 use crate::format::{
@@ -17,30 +17,32 @@ use std::vec::Vec;
 use tempfile::SpooledTempFile;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes collected before they are summed and written.
+/// Bytes that are buffered before they are added to the checksum and written.
 const BUFFER_LEN: usize = 1 << 20;
-/// Bytes of (hash, offset) pairs kept in memory; more go to a temporary file until the index is written.
+/// Bytes of (hash, offset) pairs kept in memory; more go to a temporary file until the index is
+/// written.
 const PAIRS_LEN_MAX: usize = 1 << 20;
-/// Prefixes of records that are kept to see whether all are homed; with more, nobody knows.
+/// Most prefixes of records that are kept to check whether all are homed. With more, the layer does
+/// not claim it.
 const PREFIXES_MAX: usize = 1 << 18;
 
-/// What all layers of a set share, and when this one was made.
+/// The properties that all layers of a set share, and the time of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerOptions {
-    /// Seed of the hash; random, so that nobody can choose names that collide.
+    /// Seed of the hash. It is random, so that nobody can choose names that collide.
     pub seed: u64,
-    /// Whether local names fold.
+    /// Whether local names are folded.
     pub folds: bool,
-    /// Now, Unix milliseconds.
+    /// Time now, Unix milliseconds.
     pub created_unix_ms: u64,
 }
 
-/// Homed prefixes: what follows `0.NA/` in the names of their records.
+/// Homed prefixes: the parts after `0.NA/` in the names of their records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HomedPrefixes(BTreeSet<Vec<u8>>);
 
 impl HomedPrefixes {
-    /// Adds a prefix in any case; `false` when it is longer than a handle may be.
+    /// Adds a prefix in any case; `false` if it is longer than a handle may be.
     pub fn add(&mut self, prefix: &[u8]) -> bool {
         let fits = prefix.len() <= KEY_LEN_MAX;
         if fits {
@@ -54,40 +56,40 @@ impl HomedPrefixes {
     }
 }
 
-/// Why there is no layer.
+/// Why a layer cannot be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A record cannot be stored.
     Record {
-        /// Its handle, cut to what is allowed.
+        /// Its handle, cut to the longest that is allowed.
         handle: Vec<u8>,
-        /// Where it came from.
+        /// Its origin.
         origin: u64,
-        /// Why.
+        /// The reason.
         why: RecordRefusal,
     },
     /// Two records have the same key.
     Duplicate {
         /// The key.
         key: Vec<u8>,
-        /// Where they came from, in ascending order.
+        /// Their origins, in ascending order.
         origins: [u64; 2],
     },
-    /// Records did not come in ascending order of (hash, key).
+    /// Records are not in ascending order of (hash, key).
     Order {
-        /// The key that came too late.
+        /// The key that is out of order.
         key: Vec<u8>,
     },
-    /// Too many handles fall into neighbouring buckets of the index; with a random seed this is chance.
+    /// Too many handles fall into adjacent buckets of the index; with a random seed this is chance.
     Crowded,
     /// The layer would be longer than its index can address.
     Len,
     /// A layer to be merged is damaged.
     Corrupt(CorruptRecord),
-    /// Whoever was told of the progress did not want to go on.
+    /// The progress function stopped the merge.
     Stopped,
-    /// The file could not be written, or a temporary file not used.
+    /// The file or a temporary file could not be written or read.
     Io(io::Error),
 }
 
@@ -98,19 +100,22 @@ impl fmt::Display for BuildError {
                 write!(f, "record {} (origin {origin}): {why}", Handle(handle))
             }
             Self::Duplicate { key, origins: [first, second] } => {
-                write!(f, "{} is there twice (origins {first} and {second})", Handle(key))
+                write!(f, "{} occurs twice (origins {first} and {second})", Handle(key))
             }
-            Self::Order { key } => write!(f, "{} is not in order", Handle(key)),
+            Self::Order { key } => write!(f, "record {} is out of order", Handle(key)),
             Self::Crowded => f.write_str("too many handles hash alike; build again with another seed"),
-            Self::Len => write!(f, "the layer would be longer than {LAYER_LEN_MAX} bytes"),
-            Self::Corrupt(error) => write!(f, "a layer to be merged cannot be read: {error}"),
-            Self::Stopped => f.write_str("it was stopped"),
-            Self::Io(error) => write!(f, "the layer cannot be written: {error}"),
+            Self::Len => write!(
+                f,
+                "the layer would be longer than {LAYER_LEN_MAX} bytes; split the records over several layers"
+            ),
+            Self::Corrupt(error) => write!(f, "cannot read a layer to merge: {error}"),
+            Self::Stopped => f.write_str("the merge was stopped"),
+            Self::Io(error) => write!(f, "cannot write the layer: {error}"),
         }
     }
 }
 
-/// Without a source: the text has it already, and would say it twice.
+/// Without a source, because the text includes it already.
 impl core::error::Error for BuildError {}
 
 impl From<io::Error> for BuildError {
@@ -127,8 +132,9 @@ impl From<CorruptRecord> for BuildError {
 
 /// Writes a layer from records in ascending order of (hash, key).
 ///
-/// Records go straight to the output; what remains for the index, 16 bytes for each, waits in a
-/// temporary file. Until [`finish`](Self::finish) has written the header, the output does not open.
+/// Records go straight to the output. The entries for the index, 16 bytes for each record, wait in
+/// a temporary file. Until [`finish`](Self::finish) has written the header, the output does not
+/// open.
 #[must_use = "without `finish` the output is not a layer"]
 #[derive(Debug)]
 pub struct LayerWriter<W> {
@@ -140,12 +146,12 @@ pub struct LayerWriter<W> {
     private_count: u64,
     last_hash: u64,
     last_key: Vec<u8>,
-    /// The prefixes of all records; `None` once there were too many.
+    /// The prefixes of all records; `None` once there are too many.
     prefixes: Option<HashSet<Vec<u8>>>,
 }
 
 impl<W: Write + Seek> LayerWriter<W> {
-    /// Begins a layer at the start of `out`, which is empty. Temporary files go to `temp_dir`.
+    /// Begins a layer at the start of `out`, which must be empty. Temporary files go to `temp_dir`.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -164,12 +170,12 @@ impl<W: Write + Seek> LayerWriter<W> {
         })
     }
 
-    /// What was given to [`new`](Self::new).
+    /// The options that [`new`](Self::new) got.
     pub const fn options(&self) -> &LayerOptions {
         &self.options
     }
 
-    /// How many records were written.
+    /// Number of records written.
     pub const fn records_count(&self) -> u64 {
         self.handles_count + self.tombstones_count
     }
@@ -218,7 +224,7 @@ impl<W: Write + Seek> LayerWriter<W> {
     fn note_prefix(&mut self, key: &[u8]) {
         let Some(prefixes) = &mut self.prefixes else { return };
         let prefix = Handle(key).naming_authority();
-        // Spellings that differ in case are kept apart here, and folded at the end.
+        // Spellings that differ only in case are kept apart here, and folded at the end.
         if !prefixes.contains(prefix) {
             prefixes.insert(prefix.into());
             if prefixes.len() > PREFIXES_MAX {
@@ -227,15 +233,15 @@ impl<W: Write + Seek> LayerWriter<W> {
         }
     }
 
-    /// Whether the prefix of every record is in `homed`, as far as is known.
+    /// Whether the prefix of every record is known to be in `homed`.
     fn is_within(&self, homed: &HomedPrefixes) -> bool {
         let prefixes = self.prefixes.as_ref();
         prefixes.is_some_and(|prefixes| prefixes.iter().all(|prefix| homed.0.contains(&fold::folded(prefix))))
     }
 
-    /// Writes homed prefixes, index and header, and returns the output and what its header says.
+    /// Writes homed prefixes, index and header, and returns the output and its header.
     ///
-    /// With `None` the layer has no table of homed prefixes, and older layers say what is homed. The
+    /// With `None` the layer has no table of homed prefixes, and that of an older layer counts. The
     /// output is flushed to the operating system, not synced.
     ///
     /// # Errors
@@ -300,8 +306,8 @@ impl<W: Write + Seek> LayerWriter<W> {
             entries.resize(entries.len().next_multiple_of(RECORD_ALIGN), 0);
         }
         let buckets = buckets_for(found.len() as u64, entries.len() as u64);
-        // The entries follow the index, whose length is known only once it has been filled; so it is
-        // filled once for its length and once for its slots.
+        // The entries follow the index, whose length is known only once it is filled. So it is
+        // filled twice: once for its length and once for its slots.
         let fill = |entries_at: u64| {
             let mut index = Vec::new();
             let mut filler = Filler::new(buckets);
@@ -320,12 +326,12 @@ impl<W: Write + Seek> LayerWriter<W> {
     }
 }
 
-/// Fills buckets in order, as hashes come in order; what does not fit goes to the next.
+/// Fills buckets in the order of hashes. Entries that do not fit go to the next bucket.
 struct Filler {
     buckets: u64,
     current: u64,
     used: usize,
-    /// Where the first record of the bucket is, in units of [`RECORD_ALIGN`].
+    /// Offset of the first record of the bucket, in units of [`RECORD_ALIGN`].
     base: u64,
     bytes: [u8; BUCKET_LEN],
 }
@@ -335,7 +341,8 @@ impl Filler {
         Self { buckets, current: 0, used: 0, base: 0, bytes: [0; BUCKET_LEN] }
     }
 
-    /// Adds what is at byte `at`, a multiple of [`RECORD_ALIGN`] that is not zero and ascends with the hashes.
+    /// Adds the entry at byte `at`, which is a multiple of [`RECORD_ALIGN`], not zero, and ascends
+    /// with the hashes.
     fn push(&mut self, hash: u64, at: u64, out: &mut impl ByteSink) -> Result<(), BuildError> {
         let (home, units) = (bucket(hash, self.buckets), at / RECORD_ALIGN as u64);
         while self.current < home {
@@ -421,7 +428,7 @@ impl<W: Write> Sections<W> {
         Ok(())
     }
 
-    /// Ends a section: its offset, length and checksum.
+    /// Ends a section, and returns its offset, length and checksum.
     fn end(&mut self) -> io::Result<(u64, u64, u64)> {
         let padding = self.at.next_multiple_of(SECTION_ALIGN as u64) - self.at;
         for _ in 0..padding {

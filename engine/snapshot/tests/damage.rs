@@ -1,4 +1,4 @@
-//! Layers that were cut, changed or made up: an error or a miss, never a panic.
+//! Truncated, changed and forged layers give an error or no record, never a panic.
 #![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -47,7 +47,7 @@ fn layer() -> Vec<u8> {
     builder.finish(Cursor::new(Vec::new())).unwrap().0.into_inner()
 }
 
-/// Everything that reads a layer, over bytes that may be anything.
+/// Calls everything that reads a layer, over arbitrary bytes.
 fn use_it(bytes: &[u8]) {
     let Ok(layer) = Layer::open(bytes) else { return };
     let layers = [layer];
@@ -82,7 +82,7 @@ fn is_whole(bytes: &[u8]) -> bool {
     Layer::open(bytes).is_ok_and(|layer| verify::layer(&layer).is_ok())
 }
 
-/// The same bytes with every checksum made right again, as someone who means harm would.
+/// The same bytes with every checksum corrected, as an attacker would do.
 fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.len() < HEADER_LEN {
         return bytes;
@@ -90,7 +90,7 @@ fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
     let at = |at: usize| {
         usize::try_from(u64::from_le_bytes(*bytes[at..].first_chunk().unwrap())).unwrap_or(usize::MAX)
     };
-    // Offset and length of each section stand side by side, and then its checksum.
+    // Offset and length of each section are adjacent, followed by its checksum.
     let sections = [56, 80, 128].map(|field| (field, at(field), at(field + 8)));
     let [records_at, homed_at, index_at] = sections.map(|(_, at, _)| at);
     let counts = at(header_at::HANDLES_COUNT).saturating_add(at(header_at::TOMBSTONES_COUNT));
@@ -111,7 +111,7 @@ fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Makes the checksums of records right, as far as their lengths lead from one to the next.
+/// Corrects the checksums of records, as far as their lengths lead from one to the next.
 fn mend_records(bytes: &mut [u8], section: std::ops::Range<usize>, count: usize) {
     let Some(mut rest) = bytes.get_mut(section) else { return };
     for _ in 0..count {
@@ -128,13 +128,13 @@ fn mend_records(bytes: &mut [u8], section: std::ops::Range<usize>, count: usize)
     }
 }
 
-/// Every key of the layer, and some that are not in it.
+/// Every key of the layer, and some that it does not have.
 fn keys() -> impl Iterator<Item = &'static [u8]> {
     let missing = [&b"10.1/GONE"[..], b"no/such", b"10.1/C", b"0.NA/20"];
     HANDLES.iter().map(|handle| handle.as_bytes()).chain(missing)
 }
 
-/// What lookups find: the bytes of the record, nothing, or damage.
+/// The results of lookups: the bytes of the record, nothing, or damage.
 fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, CorruptRecord>> {
     let records = RecordSet::new(layers).unwrap();
     let find = |key| {
@@ -150,7 +150,7 @@ fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, C
     keys().map(find).collect()
 }
 
-/// Asserts that a damaged layer gives what the whole one does, or an error.
+/// Asserts that a damaged layer returns what the undamaged one does, or an error.
 fn assert_right_or_damaged(expected: &[Result<Option<Vec<u8>>, CorruptRecord>], bytes: &[u8], what: &str) {
     let Ok(layer) = Layer::open(bytes) else { return };
     let found = answers(&[layer.with_trust(Trust::Checked)]);
@@ -261,7 +261,7 @@ fn every_flip_is_found_by_verify_and_none_panics() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(!is_whole(&bytes), "bit {bit}");
         use_it(&bytes);
-        // A flip that the checksums agree with may be another whole layer, but does no harm.
+        // A changed bit with corrected checksums may give another valid layer, but does no harm.
         use_it(&with_sums(bytes));
     }
 }
@@ -320,7 +320,7 @@ proptest! {
 
 #[test]
 fn a_full_index_does_not_hold_a_lookup_up() {
-    // Every slot is used and has the right fingerprint, and points to a record with another key.
+    // Every slot is used and has the searched fingerprint, but points to a record with another key.
     let hash = hash_key(99, b"no/such");
     let mut bytes = layer();
     let header = *Layer::open(bytes.as_slice()).unwrap().header();

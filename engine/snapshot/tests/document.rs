@@ -1,4 +1,4 @@
-//! `docs/snapshot-format.md` says what `format.rs` does.
+//! `docs/snapshot-format.md` agrees with `format.rs`.
 #![cfg(feature = "std")]
 
 use handle_snapshot::format::{self, header_at};
@@ -75,7 +75,7 @@ fn the_manifest_shown_is_one() {
     assert!(parsed.is_ok(), "{parsed:?}; its last line is: end {end:016x}");
 }
 
-/// Files out there have this layout: if this fails, `VERSION` goes up.
+/// Published files have this layout: if this test fails, `VERSION` must go up.
 #[test]
 fn the_layout_is_frozen() {
     use handle_proto::{Permissions, Value};

@@ -1,4 +1,4 @@
-//! Layers built from random records answer as a map does.
+//! Layers built from random records answer like a map.
 #![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -14,7 +14,7 @@ use std::collections::btree_map::Entry;
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
-/// Handle, and values as (index, is public, data); no values at all stand for a deletion.
+/// Handle, and values as (index, is public, data); `None` stands for a deletion.
 type Input = (Vec<u8>, Option<Vec<(i32, bool, Vec<u8>)>>);
 type Model = BTreeMap<Vec<u8>, Option<Vec<(i32, bool, Vec<u8>)>>>;
 
@@ -89,7 +89,7 @@ fn check(layers: &[Layer<Vec<u8>>], model: &Model, handles: &[Vec<u8>], folds: b
 }
 
 fn handle() -> impl Strategy<Value = Vec<u8>> {
-    // Few distinct names, so that layers meet, in both cases, so that folding matters.
+    // Few distinct names, so that layers overlap, and both cases, so that folding matters.
     "(0\\.na|0\\.NA|10\\.[1-3]|20)/[a-cA-C]{0,3}".prop_map(String::into_bytes)
 }
 
@@ -158,7 +158,7 @@ proptest! {
         let answer = if layers.len() > 2 { [false, true, true] } else { [true, false, false] };
         prop_assert_eq!(homed(&layers), answer);
 
-        // Merge some in the middle and then the upper ones, keeping tombstones, and then all.
+        // Merges some layers in the middle, then the upper ones, keeping tombstones, and then all.
         let writer = || LayerWriter::new(Cursor::new(Vec::new()), &std::env::temp_dir(), options(folds)).unwrap();
         if layers.len() > 3 {
             let (merged, _) = merge(&layers[1..3], true, writer(), |_| ControlFlow::Continue(())).unwrap();
@@ -271,15 +271,17 @@ fn the_layer_with_the_table_that_counts_vouches_for_its_records() {
         let hash = hash_key(records.seed(), key.as_bytes());
         records.find(hash, key.as_bytes()).unwrap().unwrap().is_homed()
     };
-    // A delta without a table: the older layer still vouches, and the delta does not.
+    // A delta without a table: the older layer still vouches for its records, and the delta does
+    // not.
     let layers = [layer(&["10.1/A", "10.9/E"], None), base()];
     assert!(is_homed(&layers, "10.2/B") && !is_homed(&layers, "10.1/A") && !is_homed(&layers, "10.9/E"));
-    // With a table of its own the delta vouches, and what the base said does not count any more.
+    // With a table of its own the delta vouches, and the table of the base no longer counts.
     let layers = [layer(&["10.1/A"], Some(&["10.1"])), base()];
     assert!(is_homed(&layers, "10.1/A") && !is_homed(&layers, "10.2/B") && !is_homed(&layers, "10.1/D"));
 }
 
-/// Distances of 16 bits reach over 512 KiB: a bucket of long records ends early, and says that it goes on.
+/// Distances of 16 bits reach over 512 KiB: a bucket of long records ends early, and marks that
+/// more follows.
 #[test]
 fn records_as_long_as_they_may_be_are_found() {
     let options = LayerOptions { seed: 7, folds: true, created_unix_ms: 1 };

@@ -1,4 +1,5 @@
-//! Publishing: what readers see, and what is left when the power fails at any step.
+//! Publishing: the sets that readers see, and the files that are left after a power failure at any
+//! step.
 #![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -41,7 +42,7 @@ fn builder(records: &[(&str, Option<&str>)], is_base: bool, options: LayerOption
     builder
 }
 
-/// Everything the published set answers.
+/// All answers of the published set.
 fn answers(dir: &Path) -> BTreeMap<String, String> {
     let set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     set.verify().unwrap();
@@ -90,7 +91,7 @@ fn base_deltas_merges_and_pruning() {
     let first = PublishedSet::open(dir, LoadMode::CopyToMemory).unwrap();
     assert_eq!((first.generation(), first.created_unix_ms()), (1, 10));
 
-    // A change, a deletion, something new, and a deletion of what is not there.
+    // A changed record, a deletion, a new record, and the deletion of a handle that does not exist.
     let delta = [("1/a", Some("a2")), ("1/b", None), ("1/d", Some("d2")), ("1/x", None)];
     publisher.publish_delta(20, |file, _| builder(&delta, false, OPTIONS).finish(file)).unwrap();
     let second = map(&[("1/A", "a2"), ("1/C", "c1"), ("1/D", "d2")]);
@@ -103,7 +104,7 @@ fn base_deltas_merges_and_pruning() {
     let third = map(&[("1/A", "a2"), ("1/B", "b3"), ("1/C", "c1")]);
     assert_eq!(answers(dir), third);
 
-    // A merge of the two newest, while another delta goes on top.
+    // Merges the two newest layers while another delta is published above them.
     let stager = publisher.stager();
     let merged = stager.stage_merge(publisher.manifest().unwrap(), 0..2, 35, go_on).unwrap();
     assert_eq!(merged.header().tombstones_count, 2, "the base is still below");
@@ -116,7 +117,7 @@ fn base_deltas_merges_and_pruning() {
     assert_eq!(answers(dir), fifth);
     assert_eq!(publisher.manifest().unwrap().layers.len(), 3);
 
-    // A merge of all forgets deletions.
+    // A merge of all layers drops deletions.
     let all = publisher.stager().stage_merge(publisher.manifest().unwrap(), 0..3, 55, go_on).unwrap();
     assert_eq!(all.header().tombstones_count, 0);
     publisher.publish(all, 60).unwrap();
@@ -127,7 +128,7 @@ fn base_deltas_merges_and_pruning() {
     assert_eq!(publisher.prune(SystemTime::now(), hour).unwrap().files_count, 0, "grace");
     assert_eq!(publisher.prune(SystemTime::now() + hour, hour).unwrap().files_count, 5);
     assert_eq!(answers(dir), fifth);
-    // Removed files stay whole for those who have them.
+    // Removed files stay readable for sets that have them open.
     assert_eq!(first.verify().unwrap().len(), 1);
     assert_eq!(PublishedSet::reopen(&first).unwrap().generation(), 6);
 }
@@ -162,13 +163,13 @@ fn refuses_what_does_not_fit() {
         refusal(publisher.publish_delta(1, |file, _| builder(&twice, false, OPTIONS).finish(file)));
     assert!(matches!(duplicate, SetErrorKind::Build(_)));
 
-    // A merge of layers that are gone meanwhile.
+    // A merge of layers that have left the set in the meantime.
     publish(&mut publisher, false, false, OPTIONS).unwrap();
     let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 0..2, 1, go_on).unwrap();
     publish(&mut publisher, true, true, OPTIONS).unwrap();
     assert!(matches!(refusal(publisher.publish(merged, 1)), SetErrorKind::Refused(_)));
 
-    // Too many layers.
+    // Publishes more layers than are allowed.
     let mut published = 1;
     let too_many = loop {
         match publish(&mut publisher, false, false, OPTIONS) {
@@ -182,7 +183,7 @@ fn refuses_what_does_not_fit() {
     SetPublisher::open(dir).unwrap();
 }
 
-/// Publishes a delta that says of which transaction of the store 7 it is.
+/// Publishes a delta that includes store 7 up to `transaction`.
 fn publish_change(publisher: &mut SetPublisher, transaction: u64, records: &[(&str, Option<&str>)]) {
     let write = |file, _: &Path| builder(records, false, OPTIONS).finish(file);
     let layer = publisher.stager().stage(LayerPlace::Delta, write).unwrap();
@@ -203,7 +204,7 @@ fn a_delta_takes_the_place_of_the_newest_layers() {
     publish_change(&mut publisher, 2, &[("1/a", Some("a2")), ("1/c", Some("c2"))]);
     publish_change(&mut publisher, 3, &[("1/b", None)]);
     let below = publisher.manifest().unwrap().layers.clone();
-    // What the two deltas say together, and more: 1/c gone, 1/d new.
+    // The content of the two deltas, and more: 1/c is deleted, 1/d is new.
     let all = [("1/a", Some("a2")), ("1/b", None), ("1/c", None), ("1/d", Some("d4"))];
     let stage = |publisher: &SetPublisher, gone: &[_]| {
         let write = |file, _: &Path| builder(&all, false, OPTIONS).finish(file);
@@ -219,7 +220,7 @@ fn a_delta_takes_the_place_of_the_newest_layers() {
     assert_eq!(manifest.source, Some(SetOrigin { store: 7, transaction: 4 }));
     assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
     assert!(matches!(refusal(publisher.publish(late, 6)), SetErrorKind::Refused(_)), "they are gone");
-    // A merge shows what was shown.
+    // A merge shows the same state of the store as before.
     let merged = publisher.stager().stage_merge(&manifest, 0..2, 7, go_on).unwrap();
     publisher.publish(merged, 7).unwrap();
     assert_eq!(publisher.manifest().unwrap().source, Some(SetOrigin { store: 7, transaction: 4 }));
@@ -236,7 +237,7 @@ fn a_base_and_what_changed_since_come_together() {
     publisher
         .publish_base(1, |file, _| builder(&[("1/old", Some("1"))], true, OPTIONS).finish(file))
         .unwrap();
-    // With another seed: the new layers only have to fit each other.
+    // With another seed: new layers only have to match each other.
     let options = LayerOptions { seed: 43, ..OPTIONS };
     let stage = |publisher: &SetPublisher, place: LayerPlace, records: &[_], options| {
         let is_base = place == LayerPlace::Base;
@@ -291,7 +292,8 @@ fn kept_generations_come_back() {
     publisher.keep().unwrap();
     publish_change(&mut publisher, 3, &[("1/a", None)]);
     publisher.publish_base(4000, base("four")).unwrap();
-    // Long after, what is kept is still there, and the third layer, which only generation 3 had, is not.
+    // Much later, the kept layers are still there. The third layer, which only generation 3 had, is
+    // removed.
     assert_eq!(publisher.prune(SystemTime::now() + minute, minute).unwrap().files_count, 1);
     let kept: Vec<_> = publisher.kept_manifests().unwrap().iter().map(|set| set.generation).collect();
     assert_eq!(kept, [2]);
@@ -302,13 +304,14 @@ fn kept_generations_come_back() {
     assert_eq!(rolled_back.source, Some(SetOrigin { store: 7, transaction: 2 }));
     assert_eq!(answers(dir), map(&[("1/A", "two"), ("1/B", "two")]));
 
-    // Gone back to, forgotten, and still whole, for it is what is published.
+    // After a rollback the kept generation can be forgotten; its layers stay, because they are
+    // published.
     publisher.forget(2, 6000).unwrap();
     assert_eq!(publisher.prune(SystemTime::now() + minute, minute).unwrap().files_count, 1, "of four");
     assert_eq!(answers(dir), map(&[("1/A", "two"), ("1/B", "two")]));
     assert!(publisher.forget(2, 7000).is_err());
 
-    // A kept generation that does not read keeps nothing, and one that is not whole does not come back.
+    // An unreadable kept generation keeps nothing, and an incomplete one cannot be rolled back to.
     publisher.keep().unwrap();
     fs::write(dir.join("MANIFEST-0000000001"), "torn").unwrap();
     publisher.publish_base(8000, base("eight")).unwrap();
@@ -375,7 +378,7 @@ fn says_which_file_is_wrong() {
     assert!(error.contains(MANIFEST) && error.contains("cut short"), "{error}");
 }
 
-// A directory in memory that forgets what was not synced.
+// A directory in memory that loses what was not synced.
 
 #[derive(Clone, Debug, Default)]
 struct Inode {
@@ -399,7 +402,7 @@ struct State {
     changes: Vec<Change>,
     steps: usize,
     stop_at: Option<usize>,
-    /// Somebody takes away whatever gets this name.
+    /// A file of this name is removed as soon as it exists.
     robbed: Option<&'static str>,
 }
 
@@ -420,7 +423,7 @@ fn apply(names: &mut BTreeMap<String, usize>, change: &Change) {
 }
 
 impl State {
-    /// Counts a step; from `stop_at` on, nothing works any more.
+    /// Counts a step; from `stop_at` on, every step fails.
     fn step(&mut self) -> io::Result<()> {
         self.steps += 1;
         match self.stop_at {
@@ -434,7 +437,7 @@ impl State {
         self.changes.push(change);
     }
 
-    /// What may be found after the power failed; `random` decides what the disk had time for.
+    /// The files after a power failure; `random` decides which unsynced writes reached the disk.
     fn after_crash(&self, random: &mut impl FnMut() -> u64) -> BTreeMap<String, Vec<u8>> {
         let mut names = self.names_synced.clone();
         for change in &self.changes {
@@ -467,7 +470,7 @@ impl Write for FaultyFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.0.lock().unwrap();
         let step = state.step();
-        // A write that fails may still have written some.
+        // A failed write may have written a part.
         let len = if step.is_ok() { bytes.len() } else { bytes.len() / 2 };
         let inode = &mut state.inodes[self.1];
         let end = self.2 + len;
@@ -569,8 +572,8 @@ impl Storage for FaultyStorage {
     }
 }
 
-/// What is published, step by step: a base, a delta, a merge of both, which is kept, a delta, another that
-/// takes its place, another base, and back to what was kept; and pruning between.
+/// Publishes step by step: a base, a delta, a merge of both, which is kept, a delta, another that
+/// replaces it, another base, and a rollback to the kept generation; with pruning in between.
 fn publish_all(storage: FaultyStorage, mut after: impl FnMut(&FaultyStorage)) -> Result<(), SetError> {
     let mut publisher = SetPublisher::with_storage(storage.clone())?;
     let base = [("1/a", Some("a1")), ("1/b", Some("b1"))];
@@ -650,7 +653,7 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
     for stop_at in 0..=steps {
         let storage = storage(Some(stop_at));
         assert_eq!(publish_all(storage.clone(), |_| {}).is_ok(), stop_at == steps);
-        // Everything up to here was reported as published, and the next may be there or not.
+        // Every set up to here was reported as published; the next one may or may not be there.
         let published = steps_after.iter().rposition(|&steps| steps <= stop_at).unwrap();
         for attempt in 0..20 {
             let dir = tempfile::tempdir().unwrap();
@@ -712,7 +715,7 @@ fn readers_see_whole_sets_while_a_publisher_works() {
         });
         for n in 2..=30 {
             publisher.publish_base(n, generation(n)).unwrap();
-            // Without grace, so that readers meet files that are gone.
+            // Prunes without grace, so that readers meet removed files.
             publisher.prune(SystemTime::now() + Duration::from_secs(1), NO_GRACE).unwrap();
         }
         reader.join().unwrap();
@@ -726,7 +729,7 @@ fn files_are_for_owner_and_group_and_the_lock_for_the_owner() {
     create_directory(&dir).unwrap();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&dir), 0o750);
-    // A lock that an earlier version left open to others is closed.
+    // The mode of a lock file that an earlier version left open to others is corrected.
     fs::write(dir.join("LOCK"), "").unwrap();
     fs::set_permissions(dir.join("LOCK"), fs::Permissions::from_mode(0o644)).unwrap();
     let mut publisher = SetPublisher::open(&dir).unwrap();

@@ -1,4 +1,5 @@
-//! Maps go when the last set that uses them goes. Alone in its process, as it reads a global counter.
+//! Maps are removed when the last set that uses them is dropped. This test is alone in its process
+//! because it reads a global counter.
 #![cfg(feature = "std")]
 
 use handle_proto::Value;

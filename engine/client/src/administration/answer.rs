@@ -1,16 +1,16 @@
-//! An answer of a server, checked to be one to what was asked.
+//! An answer of a server that was checked to belong to the request.
 
 use super::AskError;
 use handle_proto::wire::message::Body;
 use handle_proto::wire::{Envelope, Message, Reply, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 
-/// An answer, checked to be one to what was asked.
+/// An answer that was checked to belong to the request.
 #[derive(Debug)]
 pub struct AdministrationAnswer {
     pub(super) bytes: Vec<u8>,
     pub(super) was_repeated: bool,
-    /// Whether it is signed or has a MAC, or nobody wants that.
+    /// Whether it is signed or has a MAC, or no proof is required.
     pub(super) is_proven: bool,
 }
 
@@ -19,38 +19,39 @@ impl AdministrationAnswer {
         Self { bytes, was_repeated: false, is_proven: false }
     }
 
-    /// What the answer says.
+    /// The decoded reply.
     ///
     /// # Panics
-    /// Never: it has been decoded before.
+    /// Never: it was decoded before.
     #[must_use]
     pub fn reply(&self) -> Reply<'_> {
         decode_reply(&self.bytes).expect("decoded when it came").2
     }
 
-    /// The version it is written in: the highest that the server speaks, up to our own.
+    /// The version of the answer: the highest that the server supports, up to that of the client.
     ///
     /// # Panics
-    /// Never: it has been decoded before.
+    /// Never: it was decoded before.
     #[must_use]
     pub fn version(&self) -> Version {
         decode_reply(&self.bytes).expect("decoded when it came").0.version
     }
 
-    /// The code.
+    /// The response code.
     #[must_use]
     pub fn code(&self) -> ResponseCode {
         self.reply().code
     }
 
-    /// Whether the session was over, as somebody said who need not be the server, and the request was sent again in a
-    /// new one. A refusal may then come from the success of the first.
+    /// Whether the session had ended, according to a message that need not come from the server,
+    /// and the request was repeated in a new one. A refusal may then be the consequence of a
+    /// successful first attempt.
     #[must_use]
     pub const fn was_repeated(&self) -> bool {
         self.was_repeated
     }
 
-    /// What a server that refuses says about it; may be empty.
+    /// The text of a refusal; may be empty.
     #[must_use]
     pub fn text(&self) -> String {
         match self.reply().response {
@@ -59,7 +60,7 @@ impl AdministrationAnswer {
         }
     }
 
-    /// Whether other messages to the same request follow.
+    /// Whether further messages to the same request follow.
     pub(super) fn is_continued(&self) -> bool {
         self.has_flag(OpFlags::CONTINUOUS)
     }
@@ -74,7 +75,7 @@ impl AdministrationAnswer {
     }
 }
 
-/// Envelope, message and reply in these bytes.
+/// Decodes envelope, message and reply.
 pub(super) fn decode_reply(bytes: &[u8]) -> Result<(Envelope, Message<'_>, Reply<'_>), AskError> {
     let (envelope, rest) = Envelope::split(bytes)?;
     let message = Message::decode(rest)?;

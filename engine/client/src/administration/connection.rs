@@ -1,7 +1,7 @@
-//! A connection that is opened when it is needed, and used again where the server says that it keeps it.
+//! A connection that is opened on demand, and reused if the server keeps it.
 //!
-//! Deployed servers close a connection after one answer. The end of it arrives a moment after the answer, so that a
-//! connection on which nothing has arrived since need not be one on which another request is read.
+//! Deployed servers close a connection after one answer. Its end arrives a moment after the answer,
+//! so a quiet connection need not be one on which the server reads another request.
 
 use super::AskError;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Bytes taken from the socket at once.
+/// Bytes read from the socket at once.
 const ROOM: usize = 1 << 14;
 
 #[derive(Debug)]
@@ -19,13 +19,14 @@ pub(super) struct ServerConnection {
     patience: Duration,
     stream: Option<TcpStream>,
     received: Vec<u8>,
-    /// Answers that have come on the connection there is.
+    /// Number of answers received on the current connection.
     answers_count: u32,
-    /// Whether the last of them said that the connection stays.
+    /// Whether the last answer said that the server keeps the connection.
     is_kept: bool,
-    /// Whether the server has answered again on a connection that it said would stay.
+    /// Whether the server has answered again on a connection that it said it would keep.
     has_kept: bool,
-    /// Whether the last request was lost on a connection that was used before, with nothing heard of its answer.
+    /// Whether the last request was lost on a reused connection before any byte of its answer
+    /// arrived.
     was_lost_unheard: bool,
 }
 
@@ -43,24 +44,25 @@ impl ServerConnection {
         }
     }
 
-    /// The same to another address of the server.
+    /// A connection with the same settings to another address of the server.
     pub(super) const fn sibling(&self, server: SocketAddr) -> Self {
         Self::new(server, self.patience)
     }
 
-    /// Where the server is.
+    /// The address of the server.
     pub(super) const fn server(&self) -> SocketAddr {
         self.server
     }
 
-    /// Forgets the connection, and what came on it.
+    /// Drops the connection and the bytes received on it.
     pub(super) fn close(&mut self) {
         self.stream = None;
         self.received.clear();
         (self.answers_count, self.is_kept) = (0, false);
     }
 
-    /// Notes that a whole answer has come. The connection is closed unless the answer says that it stays.
+    /// Records that a whole answer was received. The connection is closed unless the server keeps
+    /// it.
     pub(super) fn note_answer(&mut self, is_kept: bool) {
         self.answers_count += 1;
         self.is_kept = is_kept;
@@ -70,24 +72,25 @@ impl ServerConnection {
         }
     }
 
-    /// Whether there is a connection that a request can go out on: one that is new, or that the server keeps and has
-    /// not left.
+    /// Whether there is a connection for a request: a new one, or one that the server keeps and has
+    /// not closed.
     pub(super) fn is_open(&self) -> bool {
         let may_be_used = self.answers_count == 0 || self.is_kept;
         may_be_used && self.received.is_empty() && self.stream.as_ref().is_some_and(is_quiet)
     }
 
-    /// Whether the connection is new, or the server has been seen to keep its connections.
+    /// Whether the connection is new, or the server is known to keep its connections.
     pub(super) const fn is_trusted(&self) -> bool {
         self.answers_count == 0 || self.has_kept
     }
 
-    /// Whether the last request was lost on a connection that was used before, with nothing heard of its answer.
+    /// Whether the last request was lost on a reused connection before any byte of its answer
+    /// arrived.
     pub(super) const fn was_lost_unheard(&self) -> bool {
         self.was_lost_unheard
     }
 
-    /// Sees to it that there is a connection: the one that is there if a request can go out on it.
+    /// Ensures that there is a connection. The current one is kept if a request can be sent on it.
     pub(super) fn open(&mut self) -> Result<(), AskError> {
         if !self.is_open() {
             self.close();
@@ -95,7 +98,7 @@ impl ServerConnection {
         self.stream().map(|_| ())
     }
 
-    /// Sends a whole message, on the connection that is there if a request can go out on it.
+    /// Sends a whole message, on the current connection if a request can be sent on it.
     pub(super) fn send(&mut self, message: &[u8]) -> Result<(), AskError> {
         self.was_lost_unheard = false;
         if !self.is_open() {
@@ -103,7 +106,8 @@ impl ServerConnection {
         }
         let is_used = self.stream.is_some();
         match self.try_send(message) {
-            // Not all of it was taken, so the server has not read a whole request, and it can be sent once more.
+            // The message was not sent completely, so the server has not read a whole request, and
+            // it can be sent once more.
             Err(AskError::Lost(_)) if is_used => {
                 self.close();
                 self.try_send(message)
@@ -112,7 +116,8 @@ impl ServerConnection {
         }
     }
 
-    /// Sends a message on the connection that is there, if it takes the whole of it at once; whether it did.
+    /// Sends a message on the current connection, if the kernel takes all of it at once. Returns
+    /// whether it did.
     pub(super) fn send_now(&mut self, message: &[u8]) -> bool {
         let is_open = self.is_open();
         let Some(stream) = self.stream.as_mut().filter(|_| is_open) else { return false };
@@ -141,7 +146,7 @@ impl ServerConnection {
         })
     }
 
-    /// The next message of the server, envelope first.
+    /// Receives the next message of the server, envelope first.
     pub(super) fn receive(&mut self) -> Result<Vec<u8>, AskError> {
         let received = self.receive_until(Instant::now() + self.patience);
         if let Err(AskError::Lost(_)) = &received {
@@ -179,7 +184,7 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Whether nothing has come: neither the end of the connection, nor bytes that nobody asked for.
+/// Whether nothing was received: neither the end of the connection, nor unrequested bytes.
 fn is_quiet(stream: &TcpStream) -> bool {
     let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     let is_quiet = peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);

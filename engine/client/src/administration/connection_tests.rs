@@ -1,5 +1,5 @@
-//! Which connections are used again: against servers that keep them, close them a moment after each answer, or say that
-//! they keep them and close them all the same.
+//! Tests which connections are reused: with servers that keep them, close them a moment after each
+//! answer, or claim to keep them and close them anyway.
 
 use super::tests::ReceivedRequest;
 use super::*;
@@ -13,20 +13,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the end of a connection comes after its answer.
+/// Time between an answer and the end of its connection.
 const LATER: Duration = Duration::from_millis(30);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
-/// What a server does with its connections.
+/// How a server treats its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ServerManners {
-    /// Its answers repeat the flag for keeping the connection.
+    /// Whether its answers repeat the flag to keep the connection.
     repeats_flag: bool,
-    /// So many requests are answered on a connection before it ends, a moment after the last answer.
+    /// Requests that are answered on a connection before it ends, a moment after the last answer.
     requests_max: usize,
 }
 
-/// The operations that were read, by connection.
+/// The operations that the server read, by connection.
 type ConnectionLog = Arc<Mutex<Vec<Vec<OpCode>>>>;
 
 fn serve(manners: ServerManners) -> (SocketAddr, ConnectionLog) {
@@ -80,11 +80,11 @@ fn deletes(log: &ConnectionLog) -> usize {
 #[test]
 fn every_change_is_made_once_whatever_a_server_does_with_its_connections() {
     for (manners, connections_count, probes_count) in [
-        // As deployed servers.
+        // Like deployed servers.
         (ServerManners { repeats_flag: false, requests_max: 1 }, 10, 0),
-        // Without saying that it keeps them.
+        // Keeps connections without saying so.
         (ServerManners { repeats_flag: false, requests_max: usize::MAX }, 10, 0),
-        // As ours.
+        // Like `handled` and `handle-admin`.
         (ServerManners { repeats_flag: true, requests_max: usize::MAX }, 1, 1),
     ] {
         let (server, log) = serve(manners);
@@ -117,7 +117,8 @@ fn a_question_that_is_lost_on_a_connection_that_was_used_before_is_asked_again()
         assert_eq!(client.ask(&Request::Resolution(query), OpFlags(0)).unwrap().code(), ResponseCode::ERROR);
     }
     assert_eq!(log.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>(), [1; 5]);
-    // On a new connection it is not: nobody knows how often it would have to be.
+    // A request lost on a new connection is not repeated, because nothing bounds how often it would
+    // have to be.
     let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 0 });
     let mut client = Administrator::new(server, PATIENCE);
     let error = client.ask(&Request::Resolution(query), OpFlags(0)).unwrap_err();

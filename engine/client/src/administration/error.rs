@@ -1,46 +1,49 @@
-//! Why a request got no answer that counts, and why there is no session to send it in.
+//! Why a request has no valid answer, and why there is no session to send it in.
 
 use handle_auth::{SignError, VerifyError};
 use handle_proto::wire::message::MessageTooLong;
 use handle_proto::{DecodeError, ResponseCode, Version};
 use std::{fmt, io};
 
-/// Why there is no answer.
+/// Why a request has no valid answer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AskError {
-    /// No connection comes about.
+    /// The connection failed.
     Connect(io::Error),
-    /// The connection was lost while the request was on its way or its answer was waited for.
+    /// The connection was lost before the answer arrived.
     Lost(io::Error),
-    /// No answer within the patience of the client.
+    /// No answer arrived within the patience of the client.
     Late,
-    /// What came is no message.
+    /// The received bytes are not a message.
     Undecodable(DecodeError),
-    /// What came is no answer to this request.
+    /// The received message does not answer the request.
     Another(&'static str),
-    /// The session is over or has seen the request before, as somebody says who need not be the server.
+    /// According to a message that need not come from the server, the session has ended or has seen
+    /// the request before.
     Rejected(ResponseCode),
-    /// The server's key is required, and a refusal came that is not signed with it: anybody on the way can have said it.
+    /// The key of the server is required, and a refusal arrived that is not signed with it. It may
+    /// have been forged on the network path.
     UnprovenRefusal {
         /// The code of the refusal.
         code: ResponseCode,
         /// Its text; may be empty.
         text: String,
     },
-    /// The challenge is one to another request, or the answer is not signed by the key of the server.
+    /// The challenge is to another request, or the answer is not signed with the key of the server.
     Unproven(VerifyError),
     /// The challenge could not be answered.
     Unsigned(SignError),
-    /// The challenge is of a version below 2.7, and would be answered with a plain digest of the secret.
+    /// The version of the challenge is below 2.7, so that its answer would be a plain digest of the
+    /// secret.
     OldProof(Version),
-    /// The server asks who asks, and there is no identity.
+    /// The server requires an identity, and there is none.
     WhoAsks,
     /// The request is longer than a message may be.
     TooLong(MessageTooLong),
-    /// The request is sent in a session only, and there is none. Nothing was sent.
+    /// The request may be sent in a session only, and there is none. Nothing was sent.
     NoSession {
-        /// Why there is no session.
+        /// The reason why there is no session.
         why: SessionFailure,
         /// Whether the request has secrets or values that are not public.
         has_secrets: bool,
@@ -48,7 +51,7 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Whether the server may have done what was asked all the same.
+    /// Whether the server may have carried out the request nevertheless.
     #[must_use]
     pub const fn is_in_doubt(&self) -> bool {
         matches!(
@@ -66,24 +69,26 @@ impl AskError {
 impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connect(error) => write!(f, "cannot connect: {error}"),
-            Self::Lost(error) => write!(f, "the connection was lost before the answer came: {error}"),
+            Self::Connect(error) => write!(f, "cannot connect to the server: {error}"),
+            Self::Lost(error) => write!(f, "the connection was lost before the answer arrived: {error}"),
             Self::Late => f.write_str("no answer in time"),
             Self::Undecodable(error) => write!(f, "the answer does not decode: {error}"),
-            Self::Another(what) => write!(f, "the answer is not one to this request: {what}"),
-            Self::Rejected(code) => write!(f, "the server may have done it all the same: {} {code}", code.0),
+            Self::Another(what) => write!(f, "the answer does not belong to this request: {what}"),
+            Self::Rejected(code) => {
+                write!(f, "the server may have carried out the request nevertheless: {} {code}", code.0)
+            }
             Self::UnprovenRefusal { code, text } => {
                 write!(f, "the server answers ")?;
                 write_refusal(f, *code, text, false)
             }
             Self::Unproven(error) => write!(f, "the server cannot be trusted: {error}"),
-            Self::Unsigned(error) => write!(f, "the challenge cannot be answered: {error}"),
+            Self::Unsigned(error) => write!(f, "cannot answer the challenge: {error}"),
             Self::OldProof(version) => write!(
                 f,
                 "the challenge is of version {version} and was not answered: the answer would be a plain digest, \
                  from which the secret can be guessed"
             ),
-            Self::WhoAsks => f.write_str("the server wants to know who asks, and no identity was given"),
+            Self::WhoAsks => f.write_str("the server requires authentication: name an identity and its key"),
             Self::TooLong(error) => error.fmt(f),
             Self::NoSession { why, has_secrets: true } => write!(
                 f,
@@ -91,7 +96,7 @@ impl fmt::Display for AskError {
                  session to encrypt them in: {why}"
             ),
             Self::NoSession { why, has_secrets: false } => {
-                write!(f, "nothing was sent, because there is no session: {why}")
+                write!(f, "nothing was sent, because no session could be set up: {why}")
             }
         }
     }
@@ -109,22 +114,24 @@ impl From<DecodeError> for AskError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionFailure {
-    /// The key of the server is not known, so that the session could be with anybody.
+    /// The key of the server is not known, so the other side of the session would be unknown.
     ServerKeyUnknown,
-    /// No sessions are to be used.
+    /// Sessions are disabled.
     NotUsed,
-    /// The server refuses it.
+    /// The server refuses the session.
     Refused {
         /// The code of the refusal.
         code: ResponseCode,
         /// Its text; may be empty.
         text: String,
-        /// Whether the server has signed it; otherwise anybody on the way can have said it.
+        /// Whether the server signed the refusal. Otherwise it may have been forged on the network
+        /// path.
         is_proven: bool,
     },
-    /// The server, or somebody on the way, has chosen a version below 2.7, in which messages are not well protected.
+    /// The server, or an attacker on the network path, chose a version below 2.7, in which messages
+    /// are not well protected.
     OldVersion(Version),
-    /// What the server answers does not complete the key exchange.
+    /// The answer of the server does not complete the key exchange.
     KeyExchange,
 }
 
@@ -132,9 +139,9 @@ impl fmt::Display for SessionFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ServerKeyUnknown => {
-                f.write_str("the key of the server is not known, so the session could be with anybody")
+                f.write_str("the key of the server is not known, so the server cannot be authenticated")
             }
-            Self::NotUsed => f.write_str("sessions are switched off"),
+            Self::NotUsed => f.write_str("sessions are disabled"),
             Self::Refused { code, text, is_proven } => {
                 f.write_str("the server refuses it with ")?;
                 write_refusal(f, *code, text, *is_proven)
@@ -153,7 +160,6 @@ impl std::error::Error for SessionFailure {}
 
 fn write_refusal(f: &mut fmt::Formatter<'_>, code: ResponseCode, text: &str, is_proven: bool) -> fmt::Result {
     let colon = if text.is_empty() { "" } else { ": " };
-    let mark =
-        if is_proven { "" } else { " (unproven: it is not signed, anybody on the way can have said it)" };
+    let mark = if is_proven { "" } else { " (not signed: it may have been forged on the network path)" };
     write!(f, "{} {code}{colon}{text}{mark}", code.0)
 }

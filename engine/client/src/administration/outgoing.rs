@@ -1,5 +1,5 @@
-//! Requests as they go out. Nothing with a secret in it becomes a message outside an encrypted session, unless that is
-//! allowed by name.
+//! Outgoing requests. A request with a secret becomes a message only inside an encrypted session,
+//! unless an allowance says otherwise.
 
 use super::{AskError, SessionFailure};
 use crate::allowances::Allowances;
@@ -10,31 +10,32 @@ use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpFlags, Value, Version};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whether a request may go out again when its connection was lost before anything of its answer came.
+/// Whether a request may be repeated when its connection was lost before any byte of its answer
+/// arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repetition {
-    /// It changes nothing.
+    /// Harmless: it changes nothing.
     Harmless,
-    /// It changes something, and a server that has read it in its session refuses the same bytes.
+    /// It changes records, but a server that has read it in its session refuses the same bytes.
     Refused,
     /// It could be carried out twice.
     Forbidden,
 }
 
-/// A request on its way.
+/// An encoded request.
 pub(super) struct OutgoingRequest {
     pub(super) request_id: i32,
     pub(super) message: Vec<u8>,
-    /// Header and body, whose digest the answer has.
+    /// Header and body. The answer has their digest.
     pub(super) covered: Vec<u8>,
     pub(super) repetition: Repetition,
 }
 
 impl OutgoingRequest {
-    /// A request, in a session if there is one.
+    /// Encodes a request, in a session if there is one.
     ///
     /// # Errors
-    /// [`AskError::NoSession`] where it has secrets and there is no session, unless that is allowed;
+    /// [`AskError::NoSession`] if it has secrets and there is no session, unless that is allowed;
     /// [`AskError::TooLong`].
     pub(super) fn new(
         session: Option<&OpenSession>,
@@ -67,7 +68,8 @@ impl OutgoingRequest {
         Ok(Self { request_id: envelope.request_id, message, covered, repetition })
     }
 
-    /// An answer to a challenge, in its version; it proves itself.
+    /// Encodes an answer to a challenge, in the challenge's version. It needs no MAC, because it is
+    /// a proof itself.
     pub(super) fn answer(
         challenge: &Envelope,
         request: &Request<'_>,
@@ -84,7 +86,7 @@ impl OutgoingRequest {
 }
 
 fn begin(session_id: i32, version: Version, request: &Request<'_>, flags: OpFlags) -> (Envelope, MessageBuf) {
-    // Positive, as deployed clients choose it, and hard to guess.
+    // Positive, as deployed clients choose it, and unpredictable.
     let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
@@ -93,7 +95,7 @@ fn begin(session_id: i32, version: Version, request: &Request<'_>, flags: OpFlag
     (envelope, MessageBuf::request(&envelope, &header, request))
 }
 
-/// Whether the request is for a change of what the server has.
+/// Whether the request changes records of the server.
 pub(super) const fn changes_records(request: &Request<'_>) -> bool {
     matches!(
         request,
@@ -107,7 +109,7 @@ pub(super) const fn changes_records(request: &Request<'_>) -> bool {
     )
 }
 
-/// Whether the request has secrets, whatever their permissions, or values that not everybody may read.
+/// Whether the request has secrets, whatever their permissions, or values that are not public.
 pub(super) fn has_secrets(request: &Request<'_>) -> bool {
     let is_secret = |value: Value<'_>| !value.is_public() || value.is_a(kind::HS_SECKEY);
     match request {

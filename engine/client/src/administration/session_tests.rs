@@ -1,4 +1,4 @@
-//! Sessions, against a server of a few lines that has them.
+//! Tests of sessions, against a small server that has them.
 
 use super::tests::{ReceivedRequest, serve};
 use super::*;
@@ -22,29 +22,29 @@ use std::sync::{Mutex, OnceLock};
 const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
-/// What a server has seen, in order.
+/// The events of a server, in order.
 type ServerLog = Arc<Mutex<Vec<&'static str>>>;
 
 /// A server with one session at a time.
 struct SessionServer {
     key: Arc<PrivateKey>,
     session: Option<SessionKey>,
-    /// Every session has an id of its own.
+    /// Each session has a new id.
     sessions: i32,
     is_authenticated: bool,
-    /// Header and body of the request that was challenged, and its digest.
+    /// Header and body of the challenged request, and its digest.
     challenged: Vec<u8>,
     counter: i32,
     log: ServerLog,
-    /// Answers with the counter of the answer before.
+    /// Whether it answers with the counter of the previous answer.
     repeats_itself: bool,
-    /// Refuses the next request in a session so, as anybody could.
+    /// The code with which it refuses the next request in a session, without a MAC.
     refuses: Option<ResponseCode>,
-    /// On which connection the last request came.
+    /// Number of the connection of the last request.
     connection: usize,
-    /// The version in which it answers the request for a session.
+    /// The version in which it answers requests for a session.
     version: Version,
-    /// Answers requests for sessions with this code, signed or not.
+    /// The code with which it answers requests for sessions, and whether that is signed.
     refuses_setup: Option<(ResponseCode, bool)>,
 }
 
@@ -148,7 +148,8 @@ impl SessionServer {
         self.reply_to(got, message.covered, code, response, message.header.op_code, encrypts)
     }
 
-    /// A reply with the digest of `covered`: signed when it sets a session up, with a MAC in one.
+    /// A reply with the digest of `covered`: signed if it sets up a session, with a MAC if it is in
+    /// one.
     fn reply_to(
         &mut self,
         got: &ReceivedRequest,
@@ -180,9 +181,9 @@ impl SessionServer {
     }
 }
 
-/// A client of a server with sessions, what the server has seen, and a way to change the server.
+/// A client of a server with sessions, the events of the server, and the server itself.
 fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
-    // Making one takes longer than any of these tests.
+    // Generating a key takes longer than any of these tests.
     static KEY: OnceLock<Arc<PrivateKey>> = OnceLock::new();
     let make = || Arc::new(PrivateKey::new(&generate::rsa(2048).unwrap().view()).unwrap());
     let key = Arc::clone(KEY.get_or_init(make));
@@ -219,17 +220,18 @@ fn one_challenge_serves_for_all_requests_of_a_session() {
     }
     let seen = std::mem::take(&mut *said.lock().unwrap());
     assert_eq!(seen, ["set up", "challenged", "answered", "done", "done"]);
-    // A session that the server has forgotten is set up again, and the request repeated.
+    // A session that the server has dropped is set up again, and the request repeated.
     server.lock().unwrap().session = None;
     assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
     let seen = std::mem::take(&mut *said.lock().unwrap());
     assert_eq!(seen, ["unknown", "set up", "challenged", "answered"]);
-    // Whoever asks from now on has one of their own, and the server need not keep the last one either.
+    // Another identity gets a session of its own, and the server is notified that the last one
+    // ended.
     let identity = client.identity.clone();
     client.identify(identity);
     client.ask(&DELETE, OpFlags(0)).unwrap();
     drop(client);
-    // It has been sent; whether it has been read yet is a matter of luck.
+    // The notification was sent; it may not have been read yet.
     let deadline = Instant::now() + PATIENCE;
     while said.lock().unwrap().len() < 5 && Instant::now() < deadline {
         std::thread::yield_now();
@@ -239,7 +241,7 @@ fn one_challenge_serves_for_all_requests_of_a_session() {
 
 #[test]
 fn a_session_that_is_gone_is_not_mourned_for_long() {
-    // Who has been told and says nothing is not waited for as an answer is.
+    // A notified server that does not react is not waited for.
     let (mut client, server, _) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let silent = server.lock().unwrap();
@@ -247,7 +249,7 @@ fn a_session_that_is_gone_is_not_mourned_for_long() {
     drop(client);
     assert!(began.elapsed() < PATIENCE / 2);
     drop(silent);
-    // Nor is anybody connected to for it.
+    // No connection is opened for a notification either.
     let (mut client, ..) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -265,7 +267,7 @@ fn a_session_ends_when_another_kind_is_wanted() {
     {
         said.lock().unwrap().clear();
         client.use_sessions(timeout_s);
-        // Without one, this server does what nobody asked for in a session no longer.
+        // Without an identity, the session of the last one is no longer used.
         let _ = client.ask(&DELETE, OpFlags(0));
         assert!(said.lock().unwrap().starts_with(seen), "{timeout_s:?}: {:?}", said.lock().unwrap());
     }
@@ -291,13 +293,13 @@ fn what_may_have_been_done_is_not_asked_for_again() {
             Err(error) => assert!(!is_repeated && error.is_in_doubt(), "{code}: {error}"),
         }
     }
-    // The next request has a session of its own; and to read twice does no harm.
+    // The next request gets a new session. Reading twice is harmless.
     server.lock().unwrap().refuses = None;
     client.ask(&DELETE, OpFlags(0)).unwrap();
     server.lock().unwrap().refuses = Some(ResponseCode::SESSION_MESSAGE_REJECTED);
     let listing = Request::ListHandles(HandleBody { handle: b"0.NA/10" });
     said.lock().unwrap().clear();
-    // This server says of whatever was challenged that it is deleted.
+    // This server answers every challenged request with a deletion.
     let _ = client.ask(&listing, OpFlags(0));
     assert_eq!(*said.lock().unwrap(), ["refused", "set up", "challenged", "answered"]);
 }
@@ -341,7 +343,7 @@ fn an_answer_that_comes_twice_or_from_somebody_else_is_refused() {
     server.lock().unwrap().repeats_itself = true;
     let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Another(_)), "{error}");
-    // Perhaps it has another session by that number, so that the next request has one of its own.
+    // The server may have another session with that number, so the next request sets up a new one.
     server.lock().unwrap().repeats_itself = false;
     assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
     assert_eq!(server.lock().unwrap().sessions, 2);
@@ -379,7 +381,7 @@ fn without_a_session_nothing_is_sent_where_one_is_wanted() {
         }
         assert_eq!(*said.lock().unwrap(), ["no session"; 2], "nothing else went out");
     }
-    // With a server whose key is not known, it could be with anybody.
+    // With a server whose key is not known, the other side of the session would be unknown.
     let (mut client, _, said) = begin();
     client.server_key = None;
     let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
@@ -387,7 +389,7 @@ fn without_a_session_nothing_is_sent_where_one_is_wanted() {
     assert!(said.lock().unwrap().is_empty());
 }
 
-/// Every request with a value in it.
+/// Every kind of request that has a value in it.
 fn requests_with<'a>(values: Values<'a>) -> [Request<'a>; 3] {
     let body = HandleValues { handle: b"10/b", values };
     [Request::CreateHandle(body), Request::AddValue(body), Request::ModifyValue(body)]
@@ -420,13 +422,13 @@ fn secrets_are_sent_outside_a_session_only_where_that_is_allowed() {
             }
         }
     }
-    // Who is nobody has a session for them as well.
+    // Requests without an identity get a session too, if they have secrets.
     let (mut client, _, said) = begin();
     client.identity = None;
     let values = Values::build([private], &mut storage);
     let _ = client.ask(&requests_with(values)[0], OpFlags(0));
     assert_eq!(said.lock().unwrap()[..2], ["set up", "encrypted"]);
-    // With the key of the server, and without the use of sessions.
+    // With the key of the server, but without sessions.
     let (mut client, _, said) = begin();
     client.use_sessions(None);
     let error = client.ask(&requests_with(values)[0], OpFlags(0)).unwrap_err();
@@ -478,7 +480,7 @@ fn an_answer_whose_mac_does_not_cover_its_number_is_refused_in_a_newer_session()
 #[test]
 fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
     let (mut client, server, said) = begin();
-    // Between the two: a way to lose what comes through it.
+    // A proxy between the two that can lose messages.
     let lose = Arc::new(Mutex::new(0));
     let (losing, seen) = (Arc::clone(&lose), Arc::new(Mutex::new(Vec::new())));
     let (log, served) = (Arc::clone(&seen), Arc::clone(&server));
@@ -493,7 +495,7 @@ fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
     });
     client.connection = ServerConnection::new(address, PATIENCE);
     client.ask(&DELETE, OpFlags(0)).unwrap();
-    // Nobody has read it: it is done.
+    // The server did not read it: it is repeated.
     *lose.lock().unwrap() = 1;
     said.lock().unwrap().clear();
     seen.lock().unwrap().clear();
@@ -501,20 +503,21 @@ fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
     assert_eq!(*said.lock().unwrap(), ["done"]);
     let sent = std::mem::take(&mut *seen.lock().unwrap());
     assert!(sent.len() == 2 && sent[0] == sent[1]);
-    // It was read: the server knows the message, and nobody knows whether it was done.
+    // The server has read it: it knows the message, but the client cannot know whether it was
+    // carried out.
     client.ask(&DELETE, OpFlags(0)).unwrap();
     *lose.lock().unwrap() = 1;
     server.lock().unwrap().refuses = Some(ResponseCode::SESSION_MESSAGE_REJECTED);
     let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Rejected(ResponseCode::SESSION_MESSAGE_REJECTED)), "{error}");
-    // It goes out twice and no more.
+    // It is sent at most twice.
     client.ask(&DELETE, OpFlags(0)).unwrap();
     *lose.lock().unwrap() = 2;
     let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Lost(_)) && error.is_in_doubt(), "{error}");
 }
 
-/// The challenge of a session names it.
+/// The challenge in a session has its id.
 impl ReceivedRequest {
     fn challenge_as(&self, covered: &[u8], session_id: i32) -> Vec<u8> {
         let made = handle_auth::challenge::request_digest(Version::CURRENT, covered);

@@ -1,4 +1,4 @@
-//! Against a server of a few lines that says what the test wants.
+//! Tests against a small server with scripted answers.
 
 use super::*;
 use crate::testing::site_at;
@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
-/// A request as the server got it.
+/// A request as the server received it.
 pub(super) struct ReceivedRequest {
     pub(super) connection: usize,
     pub(super) envelope: Envelope,
@@ -51,7 +51,7 @@ impl ReceivedRequest {
         MessageBuf::reply(&envelope, &header, &Reply { code, digest, response }).unsigned().unwrap()
     }
 
-    /// A challenge to the request that `covered` are header and body of.
+    /// A challenge to the request with the header and body `covered`.
     fn challenge(&self, covered: &[u8]) -> Vec<u8> {
         let made = request_digest(self.envelope.version, covered);
         let algorithm = DigestAlgorithm::for_response(self.envelope.version);
@@ -62,8 +62,8 @@ impl ReceivedRequest {
     }
 }
 
-/// Serves connections one after the other. `answer` gives the bytes to send for a request, and whether the
-/// connection stays; `None` ends the server.
+/// Serves connections one after the other. `answer` returns the bytes to send for a request, and
+/// whether the connection stays open; `None` ends the server.
 pub(super) fn serve(
     mut answer: impl FnMut(&ReceivedRequest) -> Option<(Vec<u8>, bool)> + Send + 'static,
 ) -> (SocketAddr, JoinHandle<()>) {
@@ -222,7 +222,7 @@ fn a_listing_is_read_to_its_end() {
 
 #[test]
 fn a_challenge_of_an_old_version_is_answered_only_where_that_is_allowed() {
-    // In the version of the message, or in the one that it suggests.
+    // In the version of the message, or in the suggested one.
     for (at, minor, form) in [(0, 6, 2), (2, 6, 2), (0, 1, 2), (2, 0, 0)] {
         for is_allowed in [false, true] {
             let answered = Arc::new(std::sync::Mutex::new(None));
@@ -264,7 +264,7 @@ fn a_challenge_of_an_old_version_is_answered_only_where_that_is_allowed() {
                     );
                     assert!(!error.is_in_doubt() && answered.is_none(), "2.{minor}");
                 }
-                // Without a code, it is the bare MD5.
+                // Without an algorithm byte it is the bare MD5.
                 true if form == 0 => assert_eq!(answered.unwrap().len(), 16),
                 true => assert_eq!(answered.unwrap()[0], form, "2.{minor}"),
             }
@@ -279,7 +279,7 @@ fn a_refusal_that_is_not_signed_is_shown_as_unproven() {
     for code in [ResponseCode::ERROR, ResponseCode::PROTOCOL_ERROR, ResponseCode::SESSION_TIMEOUT] {
         let (server, _) = serve(move |got| {
             let mut reply = got.reply(code, Response::Failure(Failure { message: b"not at this interface" }));
-            // As of a server that has not read the request.
+            // As from a server that could not read the request.
             reply[8..12].copy_from_slice(&NO_REQUEST.to_be_bytes());
             Some((reply, true))
         });
@@ -291,7 +291,7 @@ fn a_refusal_that_is_not_signed_is_shown_as_unproven() {
         assert!(shown.contains(&code.0.to_string()) && shown.contains("not at this interface"), "{shown}");
         assert!(shown.contains("unproven") && error.is_in_doubt(), "{shown}");
     }
-    // What is not signed and no refusal is not believed at all.
+    // An unsigned answer that is no refusal is never accepted.
     let (server, _) = serve(|got| Some((got.reply(ResponseCode::SUCCESS, Response::Done), true)));
     let mut client = Administrator::new(server, PATIENCE);
     client.require_signatures(key.public().clone());

@@ -1,44 +1,48 @@
-//! One answer in one place of memory, with what the cache has to know of it in front.
+//! One answer in one allocation, with the fields that the cache needs in front.
 
 use crate::{ClockReading, LookupAnswer};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// An answer that many may have at once: the cache, everybody who got it from there, and everybody who waited for it.
+/// An answer with shared ownership: the cache, everyone who got it from there, and everyone who
+/// waited for it.
 #[derive(Clone, Debug)]
 pub struct SharedAnswer(Arc<CacheEntry>);
 
-/// What a handle is known by: a hash with a secret key of the cache. Who does not know the key cannot look for two handles
-/// that have the same, and of a million handles that are there by chance none has that of another.
+/// The name of a handle: a hash with a secret key of the cache. Without the key, two handles with
+/// the same name cannot be found, and chance makes none among a million handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CacheKey(pub [u64; 2]);
 
 /// The answer to one choice of values of a handle.
 ///
-/// With a million handles, a hit takes as long as the lines of memory that it touches. So all that it reads and writes
-/// stands in front, in this order: the counts of the `Arc`, the name, and the two or three fields after it.
+/// With a million handles, the time of a hit is the number of cache lines that it touches. So all
+/// the fields that a hit reads and writes are in front, in this order: the counts of the `Arc`, the
+/// name, and the two or three fields after it.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct CacheEntry {
     pub name: CacheKey,
     expires_ms: u64,
-    /// How many times it is still passed by when room is needed.
+    /// Number of times it will still be passed over when room is needed.
     rounds_left: AtomicU8,
-    /// Whether all values were asked for: then `values_key`, which is further away, is empty.
+    /// Whether all values were asked for. Then `values_key`, which is in another cache line, is
+    /// empty.
     is_for_all: bool,
     answer: LookupAnswer,
     values_key: Box<[u8]>,
-    /// Which one it was in its part of the cache: an older one has less.
+    /// Sequence number in its shard; older answers have lower ones.
     pub number: u64,
 }
 
-/// The counts of an `Arc`, in front of what it has.
+/// Bytes of the counts of an `Arc`, which precede its content.
 pub(super) const COUNTS_BYTES: usize = 2 * size_of::<usize>();
 const _: () =
     assert!(COUNTS_BYTES + std::mem::offset_of!(CacheEntry, answer) <= 48, "most of the time one line");
 
-/// How many times what is new is passed by, and what was used: it is older and was wanted again.
+/// Number of times that a new answer is passed over, and a used one, which is older and was wanted
+/// again.
 const ROUNDS_NEW: u8 = 1;
 const ROUNDS_USED: u8 = 2;
 
@@ -55,21 +59,22 @@ impl CacheEntry {
         }
     }
 
-    /// Bytes that it takes, with the counts of its `Arc`.
+    /// Bytes that it takes, including the counts of its `Arc`.
     pub(super) fn memory(&self) -> usize {
         let beside = size_of::<Self>() - size_of::<LookupAnswer>() + COUNTS_BYTES;
         beside + self.values_key.len() + self.answer.memory()
     }
 
-    /// Whether it is of this handle.
+    /// Whether it belongs to this handle.
     pub(super) fn is_of(kept: &Arc<Self>, name: CacheKey) -> bool {
-        // Allocations begin at 16 bytes, so that the counts may be in the line before that of the name. Read here, both
-        // lines come at once; to count one more waits until all that is read before is there.
+        // Allocations are aligned to 16 bytes, so the counts may be in the cache line before the
+        // name. Reading them here loads both lines at once; incrementing the count would wait for
+        // all earlier reads.
         let is_there = Arc::strong_count(kept) != 0;
         is_there & (kept.name == name)
     }
 
-    /// Whether it is the answer to just this choice of values.
+    /// Whether it is the answer to exactly this choice of values.
     pub(super) fn is_to(&self, values_key: &[u8]) -> bool {
         match values_key {
             [] => self.is_for_all,
@@ -93,7 +98,8 @@ impl CacheEntry {
         self.rounds_left.store(ROUNDS_USED, Ordering::Relaxed);
     }
 
-    /// Whether it stays for one more round; it has one less, then. Under the lock of its part, as [`Self::note_used`].
+    /// Whether it stays for one more round, of which it then has one fewer. Called under the lock
+    /// of its shard, as [`Self::note_used`].
     pub(super) fn is_passed_by(&self, now: ClockReading) -> bool {
         let left = self.rounds_left.load(Ordering::Relaxed);
         self.rounds_left.store(left.saturating_sub(1), Ordering::Relaxed);
@@ -106,7 +112,7 @@ impl SharedAnswer {
         Self(kept)
     }
 
-    /// The answer by itself; a copy where others have it, too.
+    /// The answer by itself; a copy if it is shared.
     #[must_use]
     pub fn into_answer(self) -> LookupAnswer {
         match Arc::try_unwrap(self.0) {
@@ -115,7 +121,7 @@ impl SharedAnswer {
         }
     }
 
-    /// The same, with the handle as `handle` spells it.
+    /// The same answer, with the handle spelt as `handle`.
     #[must_use]
     pub fn spelt(self, handle: &[u8]) -> Self {
         if self.handle == handle {

@@ -1,23 +1,25 @@
-//! Where the answers of a part are found by name: one line of memory leads to an answer, where a table with its tags in one
-//! place and its pointers in another reads two, each after the other. With a million handles that is a fifth of a hit.
+//! The table that finds the answers of a shard by name. A lookup reads one cache line before the
+//! answer, where a table with separate tags and pointers reads two, one after the other. With a
+//! million handles that saves a fifth of the time of a hit.
 
 use super::entry::{CacheEntry, CacheKey};
 use std::sync::Arc;
 
-/// Answers by name, many of one name if need be. A place is where one of them stands.
+/// Answers by name, possibly many with the same name. A place is the position of one answer.
 #[derive(Debug, Default)]
 pub(super) struct CacheTable {
     buckets: Vec<CacheBucket>,
     len: usize,
 }
 
-/// As many answers as fit into a line of memory with a byte of each one's name.
+/// As many answers as fit into a cache line with one byte of each one's name.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct CacheBucket {
-    /// Of each answer a byte of its name, which is never [`FREE`].
+    /// For each answer one byte of its name, which is never [`FREE`].
     tags: [u8; PLACES],
-    /// How many answers stand further on because there was no room here; at most [`ALWAYS`], which stays.
+    /// Number of answers that are in a later bucket because this one was full; at most [`ALWAYS`],
+    /// which stays.
     passed: u8,
     kept: [Option<Arc<CacheEntry>>; PLACES],
 }
@@ -26,31 +28,32 @@ const PLACES: usize = 7;
 const _: () = assert!(size_of::<CacheBucket>() == 64, "one line");
 const FREE: u8 = 0;
 const ALWAYS: u8 = u8::MAX;
-/// With more answers than this many for each bucket there are twice as many buckets: until then few answers stand further
-/// on than in their own.
+/// With more answers than this for each bucket, the number of buckets doubles. Up to then few
+/// answers are outside their own bucket.
 const FULL: usize = 5;
-/// There are no more buckets than answers and so many more: so seldom are there less that it costs nothing for each answer.
+/// Buckets never outnumber answers by more than this. Tables with fewer answers are so rare that
+/// the memory does not matter.
 const SPARSE_MIN: usize = 16;
-/// What the table takes for each answer, at most.
+/// Most bytes that the table takes for each answer.
 pub(super) const SLOT_BYTES: usize = size_of::<CacheBucket>();
 
 impl CacheTable {
-    /// How many answers there are.
+    /// Number of answers.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Places, with answers and without.
+    /// Number of places, with and without an answer.
     pub(super) const fn places_count(&self) -> usize {
         self.buckets.len() * PLACES
     }
 
-    /// What stands at `place`.
+    /// The answer at `place`.
     pub(super) fn at(&self, place: usize) -> Option<&Arc<CacheEntry>> {
         self.buckets.get(place / PLACES)?.kept[place % PLACES].as_ref()
     }
 
-    /// The one of this name that `is_it`.
+    /// The answer with this name for which `is_it` returns true.
     #[inline]
     pub(super) fn find(
         &self,
@@ -60,7 +63,7 @@ impl CacheTable {
         self.of(name).map(|(_, kept)| kept).find(|kept| is_it(kept))
     }
 
-    /// What there is of this name, and where.
+    /// The answers with this name, and their places.
     #[inline]
     pub(super) fn of(&self, name: CacheKey) -> impl Iterator<Item = (usize, &Arc<CacheEntry>)> {
         let tag = tag(name);
@@ -81,7 +84,7 @@ impl CacheTable {
         self.place(kept);
     }
 
-    /// Takes away what stands at `place`.
+    /// Removes the answer at `place`.
     pub(super) fn remove(&mut self, place: usize) -> Option<Arc<CacheEntry>> {
         let (at, place) = (place / PLACES, place % PLACES);
         let bucket = self.buckets.get_mut(at)?;
@@ -97,21 +100,21 @@ impl CacheTable {
         Some(kept)
     }
 
-    /// Gives back the memory of answers that are gone: few long ones may have taken the place of many short ones. Places
-    /// change then, and so they do when there is one more.
+    /// Frees the memory of removed answers, because few long ones may have replaced many short
+    /// ones. This changes places, as adding an answer does.
     pub(super) fn pack(&mut self) {
         if self.buckets.len() > self.len + SPARSE_MIN {
             self.resize(self.len * 2 / FULL);
         }
     }
 
-    /// What it takes, in bytes: at most [`SLOT_BYTES`] for each answer, and for so many more.
+    /// Bytes that it takes: at most [`SLOT_BYTES`] for each answer, plus that many more.
     #[cfg(test)]
     pub(super) const fn memory(&self) -> (usize, usize) {
         (self.buckets.capacity() * size_of::<CacheBucket>(), (self.len + SPARSE_MIN) * SLOT_BYTES)
     }
 
-    /// In the order of names, however many buckets there are.
+    /// The bucket of a name. Buckets are in the order of names, however many there are.
     fn home(&self, name: CacheKey) -> usize {
         let share = u128::from(name.0[0]) * self.buckets.len() as u128;
         usize::try_from(share >> u64::BITS).unwrap_or_default()
@@ -121,7 +124,7 @@ impl CacheTable {
         if at + 1 == self.buckets.len() { 0 } else { at + 1 }
     }
 
-    /// The buckets where answers of this name may be.
+    /// The buckets where answers with this name may be.
     #[inline]
     fn buckets_of(&self, name: CacheKey) -> impl Iterator<Item = usize> {
         let mut following = (!self.buckets.is_empty()).then(|| self.home(name));
@@ -156,13 +159,14 @@ impl CacheTable {
 }
 
 impl CacheBucket {
-    /// The places with this tag, and seldom others. All are compared at once, as which one it is cannot be guessed.
+    /// The places with this tag, and rarely others. All are compared at once, because which one
+    /// matches is unpredictable.
     #[inline]
     fn places_with(&self, tag: u8) -> impl Iterator<Item = usize> {
         const ONES: u64 = 0x0101_0101_0101_0101;
         let [a, b, c, d, e, f, g] = self.tags;
         let differing = u64::from_le_bytes([a, b, c, d, e, f, g, !tag]) ^ (ONES * u64::from(tag));
-        // The highest bit of each byte that is zero, and perhaps of bytes above such a one.
+        // The highest bit of each byte that is zero, and possibly of bytes above such a byte.
         let mut same = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
         std::iter::from_fn(move || {
             let place = same.trailing_zeros() / 8;
@@ -172,7 +176,7 @@ impl CacheBucket {
     }
 }
 
-/// Not the byte that decides on the part, nor those that decide on the bucket.
+/// Excludes the byte that chooses the shard, and those that choose the bucket.
 const fn tag(name: CacheKey) -> u8 {
     match name.0[1].to_be_bytes()[7] {
         FREE => 1,
@@ -218,7 +222,8 @@ mod tests {
         Pack,
     }
 
-    /// Few names, close together and at the end, so that many are the same and stand further on, around the end too.
+    /// A few names that are close together and near the end, so that many are the same and overflow
+    /// into later buckets, also around the end.
     fn name() -> impl Strategy<Value = CacheKey> {
         let first = prop_oneof![0_u64..3, (u64::MAX - 2)..=u64::MAX, any::<u64>()];
         (first, 0_u64..3).prop_map(|(first, other)| CacheKey([first, other]))

@@ -1,4 +1,4 @@
-//! Sockets of tokio for lookups: as many questions at the same time as one likes, on one runtime.
+//! A driver with sockets of tokio: any number of concurrent questions on one runtime.
 
 use super::{ResolvedQuestion, is_shared, lookup, now, patience};
 use crate::exchange::{AttemptError, Transmit};
@@ -18,12 +18,15 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Most bytes of one datagram, or of one read from a connection. Each question has such a room of its own.
+/// Most bytes of one datagram, or of one read from a connection. Each question has its own buffer
+/// of this size.
 const ROOM: usize = 1 << 14;
 
-/// Asks questions with sockets of tokio. Copies share what they know; each question is a future of its own.
+/// Resolves questions with sockets of tokio. Clones share a [`Client`]; each question is a separate
+/// future.
 ///
-/// A future that is dropped gives its question up; others who wait for the same answer then ask for themselves.
+/// Dropping a future abandons its question; other callers who wait for the same answer then ask
+/// themselves.
 #[derive(Clone, Debug)]
 pub struct AsyncDriver {
     client: Arc<Client>,
@@ -36,8 +39,9 @@ impl AsyncDriver {
         Self { client }
     }
 
-    /// Asks a question: as [`BlockingDriver::resolve`](super::BlockingDriver::resolve) does, without a thread that waits. The
-    /// records of the global service, where they are due, are asked for by a task of their own.
+    /// Resolves a question as [`BlockingDriver::resolve`](super::BlockingDriver::resolve) does,
+    /// without blocking a thread. If a renewal of the global service is due, a separate task makes
+    /// it.
     pub async fn resolve(&self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let resolved = self.resolve_alone(question, options).await;
         if let Some(renewing) = RenewalGuard::begin(&self.client, now()) {
@@ -66,17 +70,17 @@ impl AsyncDriver {
             };
             match timeout_at(deadline, poll_fn(|context| flight.poll(context))).await {
                 Ok(Some(outcome)) => return ResolvedQuestion::from_flight(outcome, question),
-                // Whoever asked has gone, and somebody has to ask instead.
+                // The leader is gone without an outcome, so another caller has to ask.
                 Ok(None) => {}
                 Err(_) => return self.ask(question, options).await,
             }
         }
     }
 
-    /// Asks for the records of the global service anew, if that is due.
+    /// Renews the records of the global service if that is due.
     ///
     /// # Errors
-    /// When what is known stays as it is, or could not be written.
+    /// When the records stay as they are, or the new ones could not be written.
     pub async fn renew_if_due(&self) -> Option<Result<(), RefreshError>> {
         let renewing = RenewalGuard::begin(&self.client, now())?;
         Some(self.renew(renewing).await)
@@ -90,11 +94,12 @@ impl AsyncDriver {
         renewing.finish()
     }
 
-    /// Ends the sessions of all drivers of this client, as [`BlockingDriver::end_sessions`](super::BlockingDriver::end_sessions) does: on a
-    /// thread for what waits.
+    /// Ends the sessions of all drivers of this client, as
+    /// [`BlockingDriver::end_sessions`](super::BlockingDriver::end_sessions) does, on a thread for
+    /// blocking work.
     pub async fn end_sessions(&self) {
         let mut driver = super::BlockingDriver::new(Arc::clone(&self.client));
-        // Where there is no thread for it, they expire.
+        // Without a thread for it, the sessions expire.
         let _ = tokio::task::spawn_blocking(move || driver.end_sessions()).await;
     }
 
@@ -107,7 +112,7 @@ impl AsyncDriver {
     /// Moves the bytes of a lookup until it has an outcome.
     ///
     /// # Errors
-    /// As the lookup says.
+    /// Those of the lookup.
     pub async fn drive(&self, lookup: &mut Lookup) -> Result<LookupAnswer, LookupError> {
         let mut sockets = Sockets { exchanges: vec![], naming: None, room: vec![0; ROOM] };
         loop {
@@ -144,7 +149,7 @@ type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 struct Sockets {
     exchanges: Vec<AsyncExchangeSocket>,
     naming: Option<(u64, BoxedFuture<Vec<IpAddr>>)>,
-    /// What came last is at its front.
+    /// The bytes received last are at its start.
     room: Vec<u8>,
 }
 
@@ -152,7 +157,7 @@ struct Sockets {
 struct AsyncExchangeSocket {
     number: u64,
     socket: Socket,
-    /// What is to go out over a connection.
+    /// Bytes to send over a connection.
     outgoing: Vec<u8>,
 }
 
@@ -162,19 +167,19 @@ enum Socket {
     Connection(TcpStream),
 }
 
-/// What happened.
+/// An event on a socket.
 enum Event {
     Named(Vec<IpAddr>),
     Connected,
-    /// So many bytes in the room are a datagram,
+    /// A datagram of this many bytes in the buffer.
     Datagram(usize),
-    /// or came over a connection.
+    /// This many bytes from a connection.
     Bytes(usize),
     Failed(AttemptError),
 }
 
 impl Sockets {
-    /// Sends what is to go out, over the socket of its exchange or a new one.
+    /// Sends outgoing bytes, over the socket of their exchange or a new one.
     fn send(&mut self, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
         let known = self.exchanges.iter().position(|way| way.number == number);
         let way = match known {
@@ -190,7 +195,7 @@ impl Sockets {
             match &way.socket {
                 Socket::Datagrams(socket) => match socket.try_send(bytes) {
                     Ok(_) => {}
-                    // As good as lost on the way.
+                    // Equivalent to a loss on the network.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(_) => return Err(AttemptError::Unreachable),
                 },
@@ -200,7 +205,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Waits for what happens next, on whichever socket.
+    /// Waits for the next event on any socket.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<(u64, Event)> {
         if let Some((number, naming)) = &mut self.naming
             && let Poll::Ready(addresses) = naming.as_mut().poll(context)
@@ -228,7 +233,8 @@ impl Sockets {
     }
 }
 
-/// A socket that is connected to `address`, or about to be: a new port for each exchange, as with blocking sockets.
+/// Opens a socket to `address`, connected or connecting: a new port for each exchange, as with
+/// blocking sockets.
 fn open(address: SocketAddr, is_udp: bool) -> io::Result<Socket> {
     if !is_udp {
         return Ok(Socket::Connecting(Box::pin(async move {

@@ -1,4 +1,4 @@
-//! A server on loopback for tests: the world's answers over datagrams, connections, HTTP and HTTPS.
+//! A server on loopback for tests: the simulated world's answers over UDP, TCP, HTTP and HTTPS.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -29,7 +29,7 @@ pub(super) struct Loopback {
 const EVERY_WAY: [InterfaceProtocol; 4] =
     [InterfaceProtocol::UDP, InterfaceProtocol::TCP, InterfaceProtocol::HTTP, InterfaceProtocol::HTTPS];
 
-/// What is in front of its answers in HTTP.
+/// The head of its HTTP answers.
 const HEAD: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: application/x-hdl-message\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -69,7 +69,7 @@ impl Loopback {
         Self { world, ports }
     }
 
-    /// Its site, with these ways to it and this key.
+    /// Its site, with these protocols and this key.
     pub(super) fn site(&self, protocols: &[InterfaceProtocol], public_key: &[u8]) -> SiteBuilder {
         let interface = |&protocol: &InterfaceProtocol| {
             Interface::new(InterfaceKind::BOTH, protocol, self.ports[usize::from(protocol.0)])
@@ -85,10 +85,11 @@ impl Loopback {
         site
     }
 
-    /// Makes it the service of these records, and of the prefix 10.A, at `site`; the global service as a client knows it.
+    /// Gives it these records, and the prefix 10.A, at `site`; returns the global service for a
+    /// client.
     pub(super) fn serves(&self, site: &SiteBuf, records: Vec<(&str, Vec<ValueBuf>)>) -> Root {
         let mut world = self.world.lock().unwrap();
-        // Whatever is said of where it is, this is where it is.
+        // The world finds the server by this site, whatever the records say.
         world.service(vec![self.site(&EVERY_WAY, server_key()).build()]);
         world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.as_bytes())]);
         for (handle, values) in records {
@@ -132,7 +133,7 @@ fn serve(
     });
 }
 
-/// Reads until a message is there, behind the bytes up to `begin`.
+/// Reads until there is a whole message behind the bytes up to `begin`.
 fn read_message(stream: &mut impl Read, bytes: &mut Vec<u8>, begin: usize) -> Vec<u8> {
     let mut room = [0; 4096];
     loop {
@@ -141,7 +142,7 @@ fn read_message(stream: &mut impl Read, bytes: &mut Vec<u8>, begin: usize) -> Ve
         }
         match stream.read(&mut room) {
             Ok(len @ 1..) => bytes.extend_from_slice(&room[..len]),
-            // Whoever asked has gone.
+            // The client has closed the connection.
             _ => std::panic::resume_unwind(Box::new(())),
         }
     }
@@ -160,7 +161,7 @@ fn in_http(stream: &mut (impl Read + Write), answer: &dyn Fn(&[u8]) -> Vec<u8>) 
     };
     assert!(bytes.starts_with(b"POST /"), "{}", String::from_utf8_lossy(&bytes));
     let message = answer(&read_message(stream, &mut bytes, begin));
-    // In pieces, so that whoever reads has to put them together.
+    // In two pieces, so that the reader has to join them.
     let half = message.len() / 2;
     let chunks = [&message[..half], &message[half..], b""];
     let chunks = chunks.map(|chunk| [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat());
@@ -171,7 +172,7 @@ fn in_http(stream: &mut (impl Read + Write), answer: &dyn Fn(&[u8]) -> Vec<u8>) 
     }
 }
 
-/// A certificate that has run out, of nobody, by nobody, as deployed servers have them: it has the key `server`.
+/// An expired self-signed certificate, as deployed servers have them, with the key `server`.
 fn tls() -> Arc<ServerConfig> {
     let certificate = CertificateDer::from_pem_slice(include_bytes!("certificate.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_slice(private_pem("server").as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Both drivers do the same.
+//! Tests that both drivers behave alike.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -31,7 +31,7 @@ const HTTPS: InterfaceProtocol = InterfaceProtocol::HTTPS;
 type RenewFunction = fn(Arc<Client>) -> Option<Result<(), RefreshError>>;
 type AskFunction = fn(&Arc<Client>, &[Question], &LookupOptions) -> Vec<ResolvedQuestion>;
 
-/// All questions at the same time, with blocking sockets: a thread for each.
+/// Resolves all questions at the same time with blocking sockets: a thread for each.
 fn blocking(client: &Arc<Client>, questions: &[Question], options: &LookupOptions) -> Vec<ResolvedQuestion> {
     std::thread::scope(|scope| {
         let ask = |question| {
@@ -146,7 +146,8 @@ fn over_https_only_the_key_of_the_site_counts() {
     for &(name, ask, _) in DRIVERS {
         for (key, expected) in [
             (server_key(), None),
-            // TLS knows no such keys, so that the certificate is of another one and says nothing.
+            // TLS does not support such keys, so the certificate has another key and proves
+            // nothing.
             (dsa.as_slice(), None),
             (other.as_slice(), Some(AttemptError::Certificate)),
             (&[], Some(AttemptError::NoKey)),
@@ -162,7 +163,7 @@ fn over_https_only_the_key_of_the_site_counts() {
                 (outcome, expected) => panic!("{name}: {outcome:?} instead of {expected:?}"),
             }
         }
-        // What does not speak TLS is told from what does.
+        // A server without TLS is reported differently from one with TLS.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut site = server.site(&[HTTPS], server_key());
         site.servers[0].interfaces[0].port_number = listener.local_addr().unwrap().port().into();
@@ -186,7 +187,7 @@ fn names_are_looked_up_and_ipv4_follows_where_nobody_listens_with_ipv6() {
         named.servers[0].address = Address::UNSPECIFIED;
         named.attribute("domain", "localhost");
         let mut both = server.site(&[TCP], server_key());
-        // Where nobody is: addresses for documentation, RFC 3849.
+        // Unreachable addresses: the range for documentation, RFC 3849.
         both.attribute("alt_addr", "2001:db8::1");
         for site in [named, both] {
             let root = server.serves(&site.build(), records());
@@ -196,7 +197,7 @@ fn names_are_looked_up_and_ipv4_follows_where_nobody_listens_with_ipv6() {
         }
         let mut nameless = server.site(&[UDP], server_key());
         nameless.servers[0].address = Address::UNSPECIFIED;
-        // A label that no name may have.
+        // A label that is invalid in names.
         nameless.attribute("domain", "a..b");
         let error = one(ask, server.serves(&nameless.build(), records()), &certified("10.a/x")).unwrap_err();
         let LookupError::AllFailed { last: AttemptError::NoAddress, .. } = error else {
@@ -218,7 +219,7 @@ fn servers_that_are_known_by_name_are_found_at_its_addresses() {
     };
     let servers = found("localhost").unwrap();
     assert!(!servers.is_empty() && servers.iter().all(|server| server.address.ip().is_loopback()));
-    // A label that no name may have.
+    // A label that is invalid in names.
     let error = found("a..b").unwrap_err();
     assert!(matches!(error, LookupError::AllFailed { last: AttemptError::NoAddress, .. }), "{error}");
 }
@@ -230,7 +231,8 @@ fn everybody_gets_the_spelling_of_his_question() {
         let site = server.site(&[TCP], server_key()).build();
         let client = client(server.serves(&site, records()));
         let questions = ["10.a/x", "10.A/x"].map(|handle| Question::all(handle.as_bytes()));
-        // The first time one is in flight for both, the second time both are known.
+        // In the first round one lookup is in flight for both, in the second both answers are
+        // cached.
         for _ in 0..2 {
             for (question, resolved) in
                 questions.iter().zip(ask(&client, &questions, &LookupOptions::default()))
@@ -307,7 +309,7 @@ fn a_global_service_that_is_due_is_known_anew_and_written() {
         assert!(written.updated_unix_ms > root.updated_unix_ms);
         assert_eq!(written.trusted_keys, root.trusted_keys);
         assert!(renew(client).is_none(), "not due any more");
-        // Signed by somebody else: everything stays.
+        // Signed with another key: nothing changes.
         std::fs::remove_file(&path).unwrap();
         root.trusted_keys = vec![public_record("mirror")];
         let client = due(root.clone());

@@ -1,7 +1,7 @@
-//! Messages as bodies of HTTP/1.1: one request on a connection, and what answers it.
+//! Messages as bodies of HTTP/1.1: one request on a connection, and its response.
 //!
-//! Servers dispatch on the content type, so that the path says no more than which handle it is about. Deployed ones
-//! answer with a length, with the end of the connection, or in chunks.
+//! Servers dispatch on the content type, so the path only shows the handle. Deployed servers
+//! delimit the body by a length, by the end of the connection, or in chunks.
 
 use super::AttemptError;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -9,23 +9,23 @@ use handle_proto::wire::Envelope;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::net::SocketAddr;
 
-/// Most bytes of the head of an answer, of interim answers included.
+/// Most bytes of the head of a response, including interim responses.
 pub(super) const HEAD_LEN_MAX: usize = 16 << 10;
 /// Most fields of a head.
 const FIELDS_MAX: usize = 64;
 /// Most bytes between two chunks: a length in hexadecimal and its extensions.
 const CHUNK_HEAD_LEN_MAX: usize = 256;
-/// Most bytes of a body: the longest message, and the empty line that deployed software skips.
+/// Most bytes of a body: the longest message, and an empty line that deployed clients skip.
 const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize + 1;
 
 const CONTENT_TYPE: &str = "application/x-hdl-message";
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: &AsciiSet = &UNRESERVED.remove(b'/').remove(b'%').remove(b':').remove(b'@').remove(b'+');
 
-/// The request that carries `message`, which is about `handle`.
+/// The HTTP request that carries `message`, which is about `handle`.
 ///
-/// `host` is the name of the server if it has one that can stand in a field, and `path` what stands in front of every
-/// handle.
+/// `host` is the name of the server, if it is valid in a header field, and `path` the part of the
+/// path before the handle.
 pub(super) fn request(
     address: SocketAddr,
     port_default: u16,
@@ -56,10 +56,10 @@ pub(super) fn request(
     [head.as_bytes(), message].concat()
 }
 
-/// An answer as it comes.
+/// Reads a response incrementally.
 #[derive(Debug, Default)]
 pub(super) struct HttpAnswerReader {
-    /// What has come and was not looked at yet.
+    /// Received bytes that were not parsed yet.
     buffer: Vec<u8>,
     state: HttpState,
     head_len: usize,
@@ -68,23 +68,24 @@ pub(super) struct HttpAnswerReader {
 
 #[derive(Clone, Copy, Debug, Default)]
 enum HttpState {
-    /// The status line and the fields.
+    /// Reading the status line and the fields.
     #[default]
     Head,
-    /// A body of so many bytes more; of `usize::MAX` up to the end of the connection.
+    /// Reading a body with this many bytes left; `usize::MAX` means up to the end of the
+    /// connection.
     Body(usize),
-    /// The length of a chunk, behind the end of another or not.
+    /// Reading the length of a chunk, after the line end of an earlier chunk or as the first.
     ChunkHead { is_first: bool },
-    /// A chunk of so many bytes more.
+    /// Reading a chunk with this many bytes left.
     Chunk(usize),
-    /// The body is over.
+    /// The body is complete.
     Over,
 }
 
 impl HttpAnswerReader {
-    /// Takes bytes as they come, and gives those of the body.
+    /// Takes received bytes, and returns those of the body.
     ///
-    /// Each byte is copied once however the sender divides the body into chunks.
+    /// Each byte is copied once, however the sender divides the body into chunks.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
         let mut input = std::mem::take(&mut self.buffer);
         input.extend_from_slice(bytes);
@@ -102,12 +103,13 @@ impl HttpAnswerReader {
         Ok(body)
     }
 
-    /// Whether nothing more of the body will come.
+    /// Whether the body is complete.
     pub(super) const fn is_over(&self) -> bool {
         matches!(self.state, HttpState::Over)
     }
 
-    /// Takes the next part of the answer from the front of `input`; `None` when the rest of it has to come first.
+    /// Parses the next part of the response from the start of `input`. Returns `None` if more bytes
+    /// are needed.
     fn step(&mut self, input: &[u8], body: &mut Vec<u8>) -> Result<Option<usize>, AttemptError> {
         let (left, is_chunk) = match self.state {
             HttpState::Head => return self.head(input),
@@ -163,7 +165,7 @@ impl HttpAnswerReader {
         match httparse::parse_chunk_size(&input[skipped..]).map_err(|_| AttemptError::Http(None))? {
             httparse::Status::Complete((head_len, chunk_len)) => {
                 let chunk_len = usize::try_from(chunk_len).map_err(|_| AttemptError::Http(None))?;
-                // What may follow the last chunk says nothing about the message.
+                // Trailers after the last chunk do not concern the message.
                 self.state = if chunk_len == 0 { HttpState::Over } else { HttpState::Chunk(chunk_len) };
                 Ok(Some(skipped + head_len))
             }
@@ -173,7 +175,7 @@ impl HttpAnswerReader {
     }
 }
 
-/// How the body is framed. Chunks come before a length, as in RFC 9112.
+/// The framing of the body. Chunks take precedence over a length, as in RFC 9112.
 fn body_of(fields: &[httparse::Header<'_>]) -> Result<HttpState, AttemptError> {
     let field = |name: &str| {
         let found = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
@@ -219,7 +221,7 @@ mod tests {
         assert!(named.starts_with("POST /handles/10.1%2Fa%2F%C3%BC HTTP/1.1\r\nHost: hdl.example.org\r\n"));
         let six = ask("[2001:db8::1]:443", None, "api");
         assert!(six.starts_with("POST /api/10.1") && six.contains("\r\nHost: [2001:db8::1]:443\r\n"));
-        // Nothing out of a site record begins another line.
+        // Text from a site record cannot start another line.
         let hostile = ask("192.0.2.1:80", Some("a\r\nX: y"), "p\r\nX: y");
         assert!(hostile.starts_with("POST /p%0D%0AX:%20y/10.1"), "{hostile}");
         assert!(hostile.contains("\r\nHost: 192.0.2.1\r\n"), "{hostile}");
@@ -257,7 +259,8 @@ mod tests {
         }
     }
 
-    /// A chunk costs its own bytes, however much stands behind it: moving the rest each time would copy 400 GB here.
+    /// The cost of a chunk depends on its own bytes, whatever follows it: moving the rest each time
+    /// would copy 400 GB here.
     #[test]
     fn a_body_of_the_smallest_chunks_is_read_in_one_pass() {
         let body_len = BODY_LEN_MAX - 1;

@@ -1,4 +1,4 @@
-//! What a connection carries: messages as they are, in HTTP, or in HTTP within TLS.
+//! The content of a connection: plain messages, HTTP, or HTTP within TLS.
 
 use super::{AttemptError, http};
 use crate::plan::ServerTarget;
@@ -12,9 +12,9 @@ use super::tls::Tls;
 /// The connection of one request.
 #[derive(Debug)]
 pub(super) struct ExchangeStream {
-    /// What is to go out.
+    /// Bytes to send.
     outgoing: Vec<u8>,
-    /// Of the message that comes.
+    /// Received bytes of the message.
     received: Vec<u8>,
     http: Option<http::HttpAnswerReader>,
     #[cfg(feature = "tls")]
@@ -51,7 +51,7 @@ impl ExchangeStream {
         Ok(stream)
     }
 
-    /// Whether anything is to go out now.
+    /// Whether there are bytes to send.
     pub(super) fn has_outgoing(&self) -> bool {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
@@ -60,7 +60,7 @@ impl ExchangeStream {
         !self.outgoing.is_empty()
     }
 
-    /// What is to go out now.
+    /// The bytes to send now.
     pub(super) fn outgoing(&mut self) -> Vec<u8> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &mut self.tls {
@@ -69,7 +69,7 @@ impl ExchangeStream {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Takes bytes as they come; gives the message once it is whole.
+    /// Takes received bytes; returns the message once it is complete.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, AttemptError> {
         #[cfg(feature = "tls")]
         let plain;
@@ -85,12 +85,13 @@ impl ExchangeStream {
             Some(http) => self.received.append(&mut http.receive(bytes)?),
             None => self.received.extend_from_slice(bytes),
         }
-        // One end of a line may stand in front of a message in HTTP. No message begins so: it would be of version 10 or 13.
+        // A line end may precede a message in HTTP. No message begins with one, because its version
+        // would be 10 or 13.
         let begins_a_line = self.received.first().is_some_and(|byte| b"\r\n".contains(byte));
         let message = &self.received[usize::from(self.http.is_some() && begins_a_line)..];
         match split(message, MESSAGE_LEN_MAX)? {
             StreamFront::Message(message, _) => Ok(Some(message.to_vec())),
-            // No more will come, so that nobody has to wait for it.
+            // No more bytes will arrive, so waiting would be useless.
             StreamFront::Needs(_) if self.http.as_ref().is_some_and(http::HttpAnswerReader::is_over) => {
                 Err(AttemptError::Ended)
             }

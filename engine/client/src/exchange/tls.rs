@@ -1,7 +1,7 @@
-//! TLS towards a server whose key the site record has: the key of its certificate counts, and nothing else of it.
+//! TLS with a server whose key is in its site record. Only the key of the certificate is checked.
 //!
-//! Deployed servers make their certificates themselves, so that names, dates and issuers say nothing. RFC 3651 section 3.2.2
-//! for the key in the site record.
+//! Deployed servers make their certificates themselves, so names, dates and issuers prove nothing.
+//! RFC 3651 section 3.2.2 for the key in the site record.
 
 use super::AttemptError;
 use crate::signature::is_same_key;
@@ -19,12 +19,12 @@ use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-/// A connection, without its socket.
+/// A TLS connection, without its socket.
 #[derive(Debug)]
 pub(super) struct Tls(ClientConnection);
 
 impl Tls {
-    /// A connection to the server at `address` with the key of this record, over which `request` goes.
+    /// A connection to the server at `address` with the key of this record, which sends `request`.
     pub(super) fn new(address: IpAddr, key_record: &[u8], request: &[u8]) -> Result<Self, AttemptError> {
         if PublicKey::decode(key_record).is_err() {
             return Err(AttemptError::NoKey);
@@ -36,23 +36,25 @@ impl Tls {
             .map_err(|_| AttemptError::Tls)?;
         let mut config =
             versions.dangerous().with_custom_certificate_verifier(Arc::new(site_key)).with_no_client_auth();
-        // One request goes over a connection, and the next may be to another server.
+        // A connection carries one request, and the next may be to another server.
         config.resumption = Resumption::disabled();
-        // By the address, so that no name is sent: it would be that of a site record, and no use to the server.
+        // By address, so that no name is sent: it would come from a site record, and the server
+        // does not need it.
         let name = ServerName::from(address);
         let mut connection = ClientConnection::new(Arc::new(config), name).map_err(|_| AttemptError::Tls)?;
-        // The request waits in there until the server has shown its key; it is as long as a message at most.
+        // The request waits there until the server has proved its key; it is at most as long as a
+        // message.
         connection.set_buffer_limit(None);
         connection.writer().write_all(request).map_err(|_| AttemptError::Tls)?;
         Ok(Self(connection))
     }
 
-    /// Whether anything is to go out now.
+    /// Whether there are bytes to send.
     pub(super) fn has_outgoing(&self) -> bool {
         self.0.wants_write()
     }
 
-    /// What is to go out now.
+    /// The bytes to send now.
     pub(super) fn outgoing(&mut self) -> Vec<u8> {
         let mut bytes = vec![];
         while self.0.wants_write() {
@@ -63,11 +65,11 @@ impl Tls {
         bytes
     }
 
-    /// Takes bytes as they come, and gives what they say.
+    /// Takes received bytes, and returns their plain text.
     pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
         let mut plain = vec![];
         while !bytes.is_empty() {
-            // Nothing is taken once the other side has said that it is over.
+            // After the close notification of the other side, no more bytes are taken.
             if self.0.read_tls(&mut bytes).map_err(|_| AttemptError::Tls)? == 0 {
                 break;
             }
@@ -90,7 +92,7 @@ fn provider() -> &'static Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider()))
 }
 
-/// Who may be at the other end: whoever has this key.
+/// Accepts any certificate with this key.
 #[derive(Debug)]
 struct SiteKey {
     record: Vec<u8>,
@@ -106,8 +108,8 @@ impl ServerCertVerifier for SiteKey {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // TLS has no such keys any more, so that these servers show another, which nobody knows: what they say has to
-        // be signed in itself by whoever wants it certified.
+        // TLS no longer supports such keys, so these servers show another, unknown key. Callers who
+        // need proof must request signed answers.
         if matches!(PublicKey::decode(&self.record), Ok(PublicKey::Dsa { .. })) {
             return Ok(ServerCertVerified::assertion());
         }

@@ -1,4 +1,5 @@
-//! One record is asked for: where its service is known, of its servers in turn; where it is not, once it is found.
+//! Queries one record: from the servers of its service in turn, which is searched for first if it
+//! is unknown.
 
 use super::find::ServiceSearch;
 use super::{
@@ -25,45 +26,47 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Challenges that are answered for one request: the second is the same again for an older server.
+/// Most challenges that are answered for one request. A second one is the repetition for an older
+/// server.
 const CHALLENGES_MAX: usize = 2;
 
-/// A record that is asked for.
+/// A query for one record.
 #[derive(Debug)]
 pub(super) struct RecordQuery {
     question: Question,
     reason: QuestionReason,
     recursion_count: u8,
-    /// Servers to ask still, in order.
+    /// Servers still to ask, in order.
     plan: VecDeque<ServerTarget>,
-    /// The one whose addresses are looked up.
+    /// The server whose addresses are being looked up.
     named_server: Option<ServerTarget>,
     attempts: usize,
     challenges: usize,
     /// Header and body of the request that was challenged first.
     challenged: Option<Vec<u8>>,
-    /// The last server that was asked in vain.
+    /// The last server that failed.
     last: Option<(SocketAddr, AttemptError)>,
-    /// From where the sites are that were looked for.
+    /// Where the sites of the search come from.
     origin: AnswerOrigin,
-    /// The session that is being set up.
+    /// The session being set up.
     setup: Option<Box<PendingSetup>>,
-    /// While nobody else is to set one up.
+    /// Held while this query alone may set up a session.
     claim: Option<Arc<SetupClaim>>,
-    /// How often one was, or was tried, with this server.
+    /// Number of sessions set up or tried with this server.
     setups: usize,
-    /// Whether a server was asked once more because its answer in a session was none.
+    /// Whether a server was asked again because its answer in a session was invalid.
     has_lost_session: bool,
 }
 
-/// A session that is being set up, and with whom.
+/// A session being set up, and its server.
 #[derive(Debug)]
 struct PendingSetup {
     proposal: Proposal,
     target: ServerTarget,
 }
 
-/// Sessions that are set up with one server for one request: the second when it has forgotten the first.
+/// Most sessions that are set up with one server for one request. The second is for a server that
+/// dropped the first.
 const SETUPS_MAX: usize = 2;
 
 impl RecordQuery {
@@ -124,7 +127,7 @@ impl RecordQuery {
             && let Some(answer) = lookup.client.cache.get(&self.question, now)
         {
             lookup.note_at(self.depth(), now, || LookupStep::Cached { code: answer.code });
-            // The spelling is that of whoever asks now.
+            // The handle is spelt as in this question.
             let mut answer = answer.into_answer();
             answer.handle = self.question.handle;
             return PartStep::Done(PartSignal::Answer(answer));
@@ -169,8 +172,8 @@ impl RecordQuery {
         PartStep::After(LookupFrame::Ask(self), LookupFrame::Find(Box::new(find)))
     }
 
-    /// Whether the answer is what the responsible service says to everybody. What servers say that the caller named, or
-    /// to one identity, is nobody else's answer, and such a caller wants no other.
+    /// Whether the answer is the responsible service's public answer. Answers from servers that the
+    /// caller named, or for one identity, are not shared, and such callers want no shared answer.
     fn is_of_the_service(&self, lookup: &Lookup) -> bool {
         let options = &lookup.options;
         let is_found = matches!(options.target, LookupTarget::Responsible | LookupTarget::Referral(_));
@@ -208,11 +211,11 @@ impl RecordQuery {
 
     /// Asks the next server, or gives up.
     pub(super) fn ask_next(mut self: Box<Self>, lookup: &mut Lookup, now: ClockReading) -> PartStep {
-        // The next server's challenges are about the next request.
+        // Challenges of the next server are about the next request.
         (self.challenges, self.challenged, self.setups) = (0, None, 0);
         lookup.fallback_at_ms = None;
         if let Some(setup) = self.setup.take() {
-            // It may have no sessions, and answer without.
+            // The server may have no sessions, but answer without one.
             self.note_session(lookup, now, &setup.target, false);
             self.plan.push_front(setup.target);
         }
@@ -244,7 +247,8 @@ impl RecordQuery {
         }
     }
 
-    /// Begins a request to one server, in a session with it if there is one; whether there is one to send.
+    /// Starts a request to one server, in its session if there is one. Returns whether there is a
+    /// request to send.
     fn start(&mut self, lookup: &mut Lookup, now: ClockReading, target: ServerTarget) -> bool {
         let session =
             self.who_asks(lookup).and_then(|identity| lookup.client.sessions.get(&target, identity));
@@ -290,23 +294,25 @@ impl RecordQuery {
         }
     }
 
-    /// The flags of its requests. Who asks on behalf of somebody else asks for no more of that.
+    /// The flags of its requests. Queries on behalf of another question request no more than they
+    /// need.
     fn flags(&self, lookup: &Lookup) -> OpFlags {
         let flags = self.question.flags();
         if lookup.options.recursion_count > 0 { flags.without(OpFlags::RECURSIVE) } else { flags }
     }
 
-    /// Who asks, where more than what is public is wanted, and sessions are.
+    /// The identity, if more than public values are wanted and sessions are enabled.
     fn who_asks<'l>(&self, lookup: &'l Lookup) -> Option<&'l Arc<ClientIdentity>> {
         let is_private = self.reason == QuestionReason::Asked && !self.question.wants.public_only;
         let options = &lookup.options;
         options.identity.as_ref().filter(|_| is_private && options.session_timeout_s.is_some())
     }
 
-    /// Asks the server of `exchange` for a session, if that makes sense; whether it does.
+    /// Requests a session from the server of `exchange`, if that is sensible. Returns whether it
+    /// did.
     fn set_up(&mut self, lookup: &mut Lookup, now: ClockReading, exchange: &Exchange) -> bool {
         let target = exchange.target().clone();
-        // Whose key is not known may be anybody.
+        // A server whose key is not known may be an impostor.
         let is_known = PublicKey::from_record(&target.public_key).is_ok();
         let (Some(identity), Some(timeout_s)) = (self.who_asks(lookup), lookup.options.session_timeout_s)
         else {
@@ -316,7 +322,7 @@ impl RecordQuery {
         if !is_known || !may_ask || self.setups >= SETUPS_MAX {
             return false;
         }
-        // Its own claim goes first, for one that came to nothing is to be had again.
+        // Its own claim is released first, so that a failed claim can be made again.
         self.claim = None;
         self.claim = lookup.client.sessions.claim(&target, identity, now);
         if self.claim.is_none() {
@@ -342,7 +348,8 @@ impl RecordQuery {
         true
     }
 
-    /// Notes what came of the wish for a session. One that did not come about is not wished for again for a while.
+    /// Records the outcome of setting up a session. After a failure no session is requested for a
+    /// while.
     fn note_session(
         &mut self,
         lookup: &mut Lookup,
@@ -359,7 +366,8 @@ impl RecordQuery {
         }
     }
 
-    /// The server has answered whether there is a session: the question is asked again, in it or without.
+    /// Handles the server's answer about a session: the question is asked again, in the session or
+    /// without one.
     fn begin_session(
         mut self: Box<Self>,
         lookup: &mut Lookup,
@@ -381,7 +389,7 @@ impl RecordQuery {
         }
     }
 
-    /// Asks the next server of the other family, if there is one and a request may still be made.
+    /// Asks the next server of the other address family, if there is one and requests are left.
     pub(super) fn race(&mut self, lookup: &mut Lookup, now: ClockReading, target: &ServerTarget) {
         if lookup.requests_count < lookup.client.limits.requests_max
             && let Some(rival) = self.rival_of(target).and_then(|at| self.plan.remove(at))
@@ -390,7 +398,7 @@ impl RecordQuery {
         }
     }
 
-    /// Where in the plan the next server is that is asked over the same protocol, but reached with the other family.
+    /// Position in the plan of the next server with the same protocol and the other address family.
     fn rival_of(&self, target: &ServerTarget) -> Option<usize> {
         self.plan.iter().position(|other| {
             other.protocol == target.protocol
@@ -399,13 +407,13 @@ impl RecordQuery {
         })
     }
 
-    /// A server that was asked beside another one is the next to be asked again.
+    /// Puts a server that lost the race back as the next one to ask.
     pub(super) fn put_back(&mut self, target: ServerTarget) {
         self.plan.push_front(target);
     }
 
-    /// What came in a session is of another one, as from a server that was started anew and has given its number to
-    /// somebody else: nobody takes it again, and the server is asked once more without.
+    /// Handles an answer that belongs to another session, as from a restarted server that reused
+    /// the number: the session is dropped, and the server is asked once more without it.
     pub(super) fn lose_session(&mut self, lookup: &Lookup, exchange: &Exchange) {
         let Some(session) = exchange.session() else { return };
         lookup.client.sessions.forget(session);
@@ -414,7 +422,7 @@ impl RecordQuery {
         }
     }
 
-    /// The server whose name was looked up is at these addresses, which are the next.
+    /// Puts the server whose name was looked up into the plan, at these addresses.
     pub(super) fn put_at(&mut self, lookup: &Lookup, addresses: &[IpAddr]) {
         let Some(target) = self.named_server.take() else { return };
         let targets = target.at_each(addresses, &lookup.client.preferences);
@@ -433,7 +441,7 @@ impl RecordQuery {
         }
     }
 
-    /// An answer that can be believed has come.
+    /// Handles an answer that passed all checks.
     pub(super) fn hear(
         mut self: Box<Self>,
         lookup: &mut Lookup,
@@ -464,20 +472,20 @@ impl RecordQuery {
         if self.question.wants.authoritative {
             lookup.client.times.note_primary(address, now);
         }
-        // Whatever came of the proof, the next one is not to set up another.
+        // Whether the proof was accepted or not, the next request is not to set up another session.
         let is_decided = code != ResponseCode::AUTHENTICATION_NEEDED && !(500..600).contains(&code.0);
         if let Some(session) = exchange.session().filter(|_| self.challenges > 0 && is_decided)
             && let Some(identity) = self.who_asks(lookup)
         {
             lookup.client.sessions.keep(exchange.target(), identity, session, now);
         }
-        // The last one's word is better than none.
+        // The last server's answer is better than none.
         if is_passed_over(code) && !self.plan.is_empty() {
             self.failed_at(address, AttemptError::Refused(code));
             return self.ask_next(lookup, now);
         }
         if let Some(session) = exchange.session() {
-            // What the server does not know any more it may know anew.
+            // The server may know again in a new session what it no longer knows.
             if (500..600).contains(&code.0) {
                 lookup.client.sessions.forget(session);
                 let is_begun = self.set_up(lookup, now, exchange) || {
@@ -520,8 +528,9 @@ impl RecordQuery {
         }
     }
 
-    /// Whether what is known of the service is older than what the server says of it: of the global service, so that its
-    /// records are to be asked for anew, or of another, whose prefix record is not to be taken from before again.
+    /// Whether the site record in use is older than the one that the server has. For the global
+    /// service a renewal is then due; for another service its cached prefix record is not used
+    /// again.
     fn note_serial(&self, lookup: &Lookup, code: ResponseCode, asked: &ServerTarget, serial: i16) {
         const NONE: i16 = Header::NO_SITE_SERIAL;
         let is_newer = asked.site_serial != NONE && serial != NONE && serial > asked.site_serial;
@@ -534,7 +543,8 @@ impl RecordQuery {
         }
     }
 
-    /// Whether a referral counts: of a service that was found, and one of prefixes only for their records.
+    /// Whether a referral is followed: only from a service that was searched for, and a prefix
+    /// referral only for prefix records.
     fn follows(&self, lookup: &Lookup, code: ResponseCode, version: Version) -> bool {
         let handle = self.question.handle();
         let whom = &lookup.options.target;
@@ -547,7 +557,7 @@ impl RecordQuery {
     }
 
     fn refer(mut self: Box<Self>, lookup: &Lookup, code: ResponseCode, referral: &Referral<'_>) -> PartStep {
-        // As far as one byte counts; the indirections end long before.
+        // Saturates at one byte; the limit of indirections is reached long before.
         self.recursion_count = self.recursion_count.saturating_add(1);
         self.origin = AnswerOrigin::Referral;
         let find = ServiceSearch::of_referral(&self.question, code, referral, self.recursion_count);
@@ -575,14 +585,14 @@ impl RecordQuery {
             if exchange.session().is_some() {
                 lookup.client.sessions.refuse(exchange.target(), &identity, now);
             }
-            return failed("asks again and again");
+            return failed("it repeats its challenge");
         }
-        let Some(digest) = &reply.digest else { return failed("does not say which request it means") };
-        // Or it would be the request of somebody else that is signed. A second challenge is about the same
-        // request as the first.
+        let Some(digest) = &reply.digest else { return failed("its challenge has no digest of the request") };
+        // Otherwise the signature could authorise another client's request. A second challenge is
+        // about the same request as the first.
         let challenged = self.challenged.get_or_insert_with(|| exchange.covered().to_vec());
         if check_request_digest(digest, challenged).is_err() {
-            return failed("means another request");
+            return failed("its challenge is for another request");
         }
         let envelope = answered.envelope();
         let mut salt = [0; PBKDF2_SALT_LEN];
@@ -593,7 +603,7 @@ impl RecordQuery {
         }
         let covered = challenge.covered(digest);
         let Ok(signed) = identity.answer(version, suggested, &covered, &salt) else {
-            return failed("the key does not sign");
+            return failed("the key cannot sign");
         };
         let body = ChallengeAnswer {
             auth_type: identity.auth_type(),

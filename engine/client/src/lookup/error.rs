@@ -1,4 +1,4 @@
-//! Why a lookup came to nothing: which step failed, and what may be done about it.
+//! Why a lookup failed: the failed step, and the next thing to try.
 
 use crate::administration::AskError;
 use crate::exchange::AttemptError;
@@ -6,60 +6,61 @@ use handle_proto::{Handle, ResponseCode, Version};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Why a lookup came to nothing.
+/// Why a lookup failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LookupError {
     /// The global service is not known.
     NoRoot,
-    /// No service is named for a handle.
+    /// No service is known for a handle.
     NoService {
-        /// The record that should name it.
+        /// The record that should name the service.
         record: Vec<u8>,
-        /// What came of asking for that record, if that is the reason.
+        /// The response code for that record, if that is the reason.
         code: Option<ResponseCode>,
     },
-    /// A service is known, but none of its servers can be asked from here for this.
+    /// A service is known, but none of its servers can be asked for this purpose.
     NoServer {
-        /// The handle that is asked for.
+        /// The handle of the question.
         handle: Vec<u8>,
     },
-    /// Every server that could be asked failed.
+    /// All servers failed.
     AllFailed {
-        /// The handle that was asked for.
+        /// The handle of the question.
         handle: Vec<u8>,
-        /// How many requests were made.
+        /// Number of requests.
         attempts: usize,
-        /// Which server was asked last,
+        /// The server that was asked last.
         server: SocketAddr,
-        /// and why its answer is none.
+        /// Its failure.
         last: AttemptError,
     },
-    /// To find the service of a prefix, that service would have to be known.
+    /// Finding the service of a prefix requires that same service.
     Circle {
         /// The prefix record.
         record: Vec<u8>,
     },
-    /// One record leads to the next, and no end comes.
+    /// Records lead from one to the next beyond the limit.
     TooManyIndirections {
         /// The last of them.
         handle: Vec<u8>,
     },
-    /// More requests were made than one lookup may make.
+    /// The limit of requests of one lookup is reached.
     TooManyRequests,
-    /// It took longer than one lookup may take.
+    /// The time limit of one lookup is reached.
     TooSlow {
-        /// The handle that was asked for.
+        /// The handle of the question.
         handle: Vec<u8>,
     },
     /// The challenge could not be answered.
     Challenge(&'static str),
-    /// The challenge is of a version below 2.7, and would be answered with a plain digest of the secret.
+    /// The version of the challenge is below 2.7, so that its answer would be a plain digest of the
+    /// secret.
     OldProof(Version),
 }
 
 impl LookupError {
-    /// Whether the service of `handle` was found, and only its servers did not answer.
+    /// Whether the service of `handle` was found, and its servers did not answer.
     #[must_use]
     pub fn is_of_the_servers_of(&self, handle: &[u8]) -> bool {
         match self {
@@ -78,13 +79,13 @@ impl fmt::Display for LookupError {
                 "the global service is not known: name a file of its sites (bootstrap_handles), or a server to ask",
             ),
             Self::NoService { record, code: Some(ResponseCode::HANDLE_NOT_FOUND) } => {
-                write!(f, "there is no record {}, so nobody has such handles: is the prefix right?", Handle(record))
+                write!(f, "there is no record {}, so the prefix does not exist: check its spelling", Handle(record))
             }
             Self::NoService { record, code: Some(code) } => {
-                write!(f, "asking for {} came to {} {code}, so the service is not known", Handle(record), code.0)
+                write!(f, "cannot find the service: resolving {} gave {} {code}", Handle(record), code.0)
             }
             Self::NoService { record, code: None } => {
-                write!(f, "{} names no site that can be used, so the service is not known", Handle(record))
+                write!(f, "cannot find the service: {} names no usable site", Handle(record))
             }
             Self::NoServer { handle } => write!(
                 f,
@@ -94,21 +95,21 @@ impl fmt::Display for LookupError {
             ),
             Self::AllFailed { handle, attempts, server, last } => write!(
                 f,
-                "none of {attempts} attempts to ask for {} succeeded; the last, at {server}: {last}",
+                "none of {attempts} attempts to resolve {} succeeded; the last, at {server}: {last}",
                 Handle(handle)
             ),
             Self::Circle { record } => {
-                write!(f, "to find the service of {}, it would have to be known", Handle(record))
+                write!(f, "cannot find the service of {}: finding it requires the service itself", Handle(record))
             }
             Self::TooManyIndirections { handle } => {
-                write!(f, "one record leads to the next without an end; the last is {}", Handle(handle))
+                write!(f, "too many indirections: the last record is {}", Handle(handle))
             }
-            Self::TooManyRequests => f.write_str("more requests would be needed than one lookup may make"),
+            Self::TooManyRequests => f.write_str("the lookup needs more requests than its limit"),
             Self::TooSlow { handle } => {
-                write!(f, "it took too long; {} was being asked for", Handle(handle))
+                write!(f, "the lookup took too long while resolving {}", Handle(handle))
             }
             Self::OldProof(version) => AskError::OldProof(*version).fmt(f),
-            Self::Challenge(what) => write!(f, "the server wants to know who asks, and {what}"),
+            Self::Challenge(what) => write!(f, "cannot authenticate to the server: {what}"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The sites of a service are gathered: from the record of a prefix or from a referral, and from the records that
-//! these name. RFC 3651 section 3.2.4 for services by reference.
+//! Gathers the sites of a service: from the record of a prefix or a referral, and from the records
+//! that these name. RFC 3651 section 3.2.4 for services by reference.
 
 use super::ask::RecordQuery;
 use super::{Lookup, LookupError, LookupFrame, PartSignal, PartStep};
@@ -12,41 +12,41 @@ use handle_proto::wire::referral::Referral;
 use handle_proto::{Handle, ResponseCode, fold};
 use std::collections::VecDeque;
 
-/// A service whose sites are gathered.
+/// The search for the sites of a service.
 #[derive(Debug)]
 pub(super) struct ServiceSearch {
-    /// The record that names it: that of the prefix, or the handle of the referral.
+    /// The record that names the service: that of the prefix, or the handle of the referral.
     record: Vec<u8>,
     kinds: Kinds,
     wants: AnswerWants,
     recursion_count: u8,
     sites: Vec<SharedSite>,
-    /// Records to ask for still, and how many lie between them and the first.
+    /// Records still to query, with their distance from the first.
     services: VecDeque<(Vec<u8>, usize)>,
-    /// Records that were asked for, or will be.
+    /// Records that were queried or will be.
     seen: Vec<Vec<u8>>,
     asking: SearchStep,
-    /// Whether the record was asked of a primary site, because the prefix may be new.
+    /// Whether the record was queried at a primary site, because the prefix may be new.
     asked_primary: bool,
-    /// What came of the record itself.
+    /// The response code for the record itself.
     code: Option<ResponseCode>,
     reason: QuestionReason,
     last: Option<LookupError>,
 }
 
-/// What is asked for.
+/// The current query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SearchStep {
-    /// Nothing yet; the record is known or need not be.
+    /// None: the record is known, or not needed.
     Nothing,
-    /// The record is to be asked for.
+    /// The record.
     Record,
-    /// A record that so many lie before.
+    /// A further record, with its distance from the first.
     Service(usize),
 }
 
 impl ServiceSearch {
-    /// The service of a prefix.
+    /// Searches for the service of a prefix.
     pub(super) fn of_prefix(record: Vec<u8>, wants: AnswerWants, recursion_count: u8) -> Self {
         Self::new(record, Kinds::Service, wants, recursion_count, QuestionReason::Prefix)
     }
@@ -61,7 +61,7 @@ impl ServiceSearch {
         Self {
             record,
             kinds,
-            // Only the signature counts on the way.
+            // Of the caller's wishes, only the signature matters for these queries.
             wants: AnswerWants { authoritative: false, public_only: true, ..wants },
             recursion_count: recursion_count.saturating_add(1),
             sites: vec![],
@@ -75,8 +75,8 @@ impl ServiceSearch {
         }
     }
 
-    /// The service that a referral names: by its values, failing that by its handle. Of a referral for prefixes
-    /// plain sites count where there are none for prefixes.
+    /// Searches for the service that a referral names: by its values, or else by its handle. For a
+    /// prefix referral plain sites count if there are none for prefixes.
     pub(super) fn of_referral(
         question: &Question,
         code: ResponseCode,
@@ -106,7 +106,8 @@ impl ServiceSearch {
         &self.record
     }
 
-    /// Whether it looks for the service that `record` names. A referral without a handle is about none.
+    /// Whether it searches for the service that `record` names. A referral without a handle has no
+    /// record.
     pub(super) fn is_for(&self, record: &[u8]) -> bool {
         !record.is_empty() && Handle(record).is_same(Handle(&self.record), true)
     }
@@ -149,9 +150,9 @@ impl ServiceSearch {
                     self.code = Some(answer.code);
                 }
             }
-            // That no primary site answers says less than what the others said.
+            // A failure of the primary site matters less than the answers of the others.
             PartSignal::Failed(_) if self.asked_primary && self.asking == SearchStep::Record => {}
-            // One branch that fails is no harm where another leads to sites.
+            // A branch may fail if another one leads to sites.
             PartSignal::Failed(error) => self.last = Some(error),
         }
         self.go_on(lookup)
@@ -175,7 +176,7 @@ impl ServiceSearch {
         PartStep::After(LookupFrame::Find(self), LookupFrame::Ask(Box::new(ask)))
     }
 
-    /// Asks for the next record; when all are known, gives the sites.
+    /// Queries the next record, or returns the sites when all are known.
     fn go_on(mut self: Box<Self>, lookup: &Lookup) -> PartStep {
         while let Some((service, depth)) = self.services.pop_front() {
             if fold::eq(&service, ROOT) && self.kinds == Kinds::Service {
@@ -196,7 +197,7 @@ impl ServiceSearch {
         if !self.sites.is_empty() {
             return PartStep::Done(PartSignal::Sites(self.sites));
         }
-        // The prefix may be new, and a mirror may not have heard of it yet.
+        // The prefix may be new, and a mirror may not have its record yet.
         if self.reason == QuestionReason::Prefix && self.code.is_some() && !self.asked_primary {
             self.asked_primary = true;
             return self.ask_for_record();

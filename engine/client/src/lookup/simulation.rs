@@ -1,4 +1,4 @@
-//! A thousand worlds at random, with faults at random: every lookup comes to an end within its bounds, and no
+//! A thousand random worlds with random faults: every lookup ends within its limits, and no
 //! certified answer is false.
 
 use super::world::{BEGIN, SITE_FAULTS, World, WorldFault, dice, signing_site, value};
@@ -10,7 +10,7 @@ use handle_proto::data::site_build::ServerBuilder;
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
-/// Numbers below a bound.
+/// Random numbers below a bound.
 struct Dice(RandomSource);
 
 impl Dice {
@@ -27,11 +27,12 @@ const PREFIXES: [&str; 6] = ["10.A", "10.A.B", "10.A.B.C", "10.B", "10.B.X", "11
 const SUFFIXES: [&str; 3] = ["X", "SERVICE", "ALIAS"];
 const TRUTH: &[u8] = b"the truth";
 
-/// Faults that lead further, beside those that lead nowhere.
+/// Faults that lead to other servers, in addition to those that lead nowhere.
 const MORE_FAULTS: [WorldFault; 3] =
     [WorldFault::Says(ResponseCode::INVALID_HANDLE), WorldFault::Refers, WorldFault::RefersToItself];
 
-/// The site as its records show it: some over HTTP too, some at addresses of the other family, some by name.
+/// The site as its records show it: some over HTTP too, some at addresses of the other family, some
+/// by name.
 fn published(dice: &mut Dice, world: &mut World, site: &SiteBuf) -> SiteBuf {
     let mut published = site.edit();
     if dice.one_in(3) {
@@ -61,12 +62,12 @@ fn six_of(server: &ServerBuilder) -> IpAddr {
     six(u8::try_from(server.id).unwrap()).ip()
 }
 
-/// The other address of a server.
+/// The IPv6 address of a server.
 fn six(number: u8) -> SocketAddr {
     SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()], 2641))
 }
 
-/// A world in which anything may refer to anything.
+/// A world in which any record may refer to any other.
 fn world(dice: &mut Dice) -> (World, Root) {
     let mut world = World::default();
     let mut number = 0;
@@ -79,7 +80,7 @@ fn world(dice: &mut Dice) -> (World, Root) {
             number += 3;
             let site = signing_site(&numbers);
             shown.push(published(dice, &mut world, &site));
-            // Where its servers are, whatever is said of it: at both addresses.
+            // The actual servers, whatever the records say: at both addresses.
             let mut both = site.edit();
             both.servers.iter_mut().for_each(|server| server.address = six_of(server).into());
             service.extend([site, both.build()]);
@@ -159,7 +160,7 @@ proptest! {
         let client = Arc::new(client);
         let suffix = SUFFIXES[chance.below(SUFFIXES.len())];
         let handle = format!("{}/{suffix}", PREFIXES[chance.below(PREFIXES.len())]);
-        // Signing takes most of the time, so that only some questions are certified.
+        // Signing takes most of the time, so only some questions are certified.
         let certified = chance.one_in(4);
         let question = Question {
             wants: AnswerWants { certified, ..AnswerWants::default() },

@@ -9,7 +9,8 @@ use crate::trace::AnswerOrigin;
 use handle_proto::data::site::{InterfaceProtocol, SiteFlags};
 use handle_proto::{Permissions, Value, ValueBuf};
 
-/// A global service of one site, and a service of two sites for the prefix 10.a: one of three servers, one alone.
+/// A global service of one site, and a service for the prefix 10.a with two sites: one of three
+/// servers, and one of a single server.
 fn world() -> (World, Arc<Client>) {
     let mut world = World::default();
     let (root, sites) = (signing_site(&[1]), [signing_site(&[11, 12, 13]), signing_site(&[21])]);
@@ -55,7 +56,7 @@ fn a_handle_is_resolved_from_the_global_service_down() {
     assert_eq!((answer.handle.as_slice(), answer.cached), (&b"10.a/x"[..], false));
     assert_eq!(world.asked.len(), 2, "{:?}", world.asked);
     assert_eq!(world.asked[0], "192.0.2.1/UDP");
-    // The next handle of the prefix needs one request, and the same handle none.
+    // The next handle of the prefix takes one request, and the same handle none.
     assert_eq!(resolve(&mut world, &client, "10.a/y").unwrap().code, ResponseCode::HANDLE_NOT_FOUND);
     assert_eq!(world.asked.len(), 3, "{:?}", world.asked);
     let again = resolve(&mut world, &client, "10.A/x").unwrap();
@@ -100,7 +101,7 @@ fn silent_servers_are_asked_three_times_then_the_next_and_at_last_over_tcp() {
     let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     assert_eq!(data(&outcome.unwrap()), ["https://example.org/", "a@b"]);
-    // Three times over each site in datagrams, then over connections: 60 s for the one that is silent.
+    // Three attempts at each site in datagrams, then over connections: 60 s for the silent one.
     let waited_ms = now.ms - BEGIN.ms;
     assert!([6_002, 66_002].contains(&waited_ms), "{waited_ms}");
     let over_tcp = world.asked.iter().filter(|asked| asked.ends_with("TCP")).count();
@@ -162,16 +163,16 @@ fn services_are_named_by_reference_over_several_steps_and_in_circles() {
     world.record(0, "0.NA/10.C", serv(b"0.NA/0.NA"));
     world.record(0, "10.C/X", vec![value(1, b"URL", b"there")]);
     assert_eq!(data(&resolve(&mut world, &client, "10.c/x").unwrap()), ["there"]);
-    // A service that would have to be known to be found.
+    // A service whose search requires the service itself.
     world.record(0, "0.NA/10.D", serv(b"10.D/SERVICE"));
     let error = resolve(&mut world, &client, "10.d/x").unwrap_err();
     assert_eq!(error, LookupError::Circle { record: b"0.NA/10.D".to_vec() });
-    // The same by way of another.
+    // The same through another service.
     world.record(0, "0.NA/10.E", serv(b"10.F/SERVICE"));
     world.record(0, "0.NA/10.F", serv(b"10.E/SERVICE"));
     let error = resolve(&mut world, &client, "10.e/x").unwrap_err();
     assert_eq!(error, LookupError::Circle { record: b"0.NA/10.E".to_vec() });
-    // One branch is no harm where the other leads somewhere.
+    // A branch may fail if the other leads to sites.
     let both = vec![value(1, b"HS_SERV", b"10.D/SERVICE"), value(2, b"HS_SERV", b"10.A/SERVICE")];
     world.record(0, "0.NA/10.B", both);
     let client = Arc::new(Client::new((*client.root.get()).clone()));
@@ -219,12 +220,12 @@ fn a_service_that_moved_refers_to_the_next_and_the_last_answers() {
     let service = world.service(vec![moved]);
     world.record(service, "10.A/MOVED", vec![value(1, b"URL", b"moved")]);
     assert_eq!(data(&resolve(&mut world, &client, "10.a/moved").unwrap()), ["moved"]);
-    // Whoever names the sites to ask gets the referral.
+    // A caller that names the sites gets the referral.
     let sites = vec![Arc::new(signing_site(&[21]))];
     let options = LookupOptions { target: LookupTarget::Sites(sites), ..LookupOptions::default() };
     let answer = ask(&mut world, &client, &Question::all(b"10.a/other"), &options).unwrap();
     assert_eq!(answer.code, ResponseCode::SERVICE_REFERRAL);
-    // In a circle it ends.
+    // A circle ends.
     world.fail(51, WorldFault::RefersToItself);
     let error = resolve(&mut world, &client, "10.a/elsewhere").unwrap_err();
     assert!(matches!(error, LookupError::TooManyIndirections { .. }), "{error}");
@@ -317,10 +318,11 @@ fn whoever_may_read_more_proves_it() {
     let answer = ask(&mut world, &client, &question, &options(b"open sesame")).unwrap();
     assert_eq!(data(&answer), ["shown", "hidden"]);
     let error = ask(&mut world, &client, &question, &options(b"open barley")).unwrap_err();
-    assert_eq!(error, LookupError::Challenge("asks again and again"));
+    assert_eq!(error, LookupError::Challenge("it repeats its challenge"));
     let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
     assert_eq!(answer.code, ResponseCode::AUTHENTICATION_NEEDED);
-    // Who fails behind the challenge is passed over; the next server's challenge is about another request.
+    // A server that fails after the challenge is passed over; the next server's challenge is about
+    // another request.
     let hashed = Handle(b"10.a/p").server_at(handle_proto::HashOption::Handle, 3).unwrap();
     let next = at(11 + u8::try_from(hashed).unwrap());
     let servers = [at(21), next].map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
@@ -330,7 +332,7 @@ fn whoever_may_read_more_proves_it() {
     let answer = ask(&mut world, &client, &question, &of_servers).unwrap();
     assert_eq!((answer.from, data(&answer)), (Some(next), vec!["shown".to_owned(), "hidden".to_owned()]));
     world.faults.clear();
-    // Private values are in no cache.
+    // Private values are never cached.
     let answer = resolve(&mut world, &client, "10.a/p").unwrap();
     assert_eq!(data(&answer), ["shown"]);
 }
@@ -354,7 +356,8 @@ fn servers_that_are_named_are_asked_in_their_order() {
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
     assert_eq!(answer.from, Some(at(21)));
     assert_eq!(world.asked, ["192.0.2.99/TCP", "192.0.2.21/TCP"]);
-    // What they say is nobody else's answer, and what others say is not theirs.
+    // Answers of named servers are not shared with others, and others' answers are not used for
+    // them.
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &LookupOptions::default()).unwrap();
     assert!(!answer.cached);
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
@@ -398,11 +401,11 @@ fn bytes_of_an_exchange_that_is_over_change_nothing() {
     lookup.handle_datagram(BEGIN, number, b"short");
     assert!(lookup.take_outcome().is_none());
     let (outcome, _) = world.run(&mut lookup, BEGIN);
-    // Nothing of the first time came, so it was sent again.
+    // The first answer was lost, so the request was sent again.
     assert!(outcome.is_ok());
 }
 
-/// The world above, with the second site of the service at an address of its own for IPv6, too.
+/// The world of [`world`], with an additional IPv6 address for the second site of the service.
 fn both_families() -> (World, Arc<Client>, std::net::SocketAddr) {
     let (mut world, client) = world();
     let mut site = signing_site(&[21]).edit();
@@ -421,7 +424,8 @@ fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
     let question = Question::all(b"10.a/x");
     let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
     assert_eq!((answer.from, world.asked.len()), (Some(six), 2), "{:?}", world.asked);
-    // Silent: after 300 ms the other is asked as well, and the silent one forgotten for a while.
+    // Silent: after 300 ms the other server is asked as well, and the silent one is avoided for a
+    // while.
     let fresh = |client: &Arc<Client>| Arc::new(Client::new((*client.root.get()).clone()));
     let client = fresh(&client);
     world.faults.insert(six, WorldFault::Silent);
@@ -433,7 +437,7 @@ fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
     world.asked.clear();
     let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
     assert_eq!((answer.from, world.asked.as_slice()), (Some(at(21)), &["192.0.2.21/UDP".to_owned()][..]));
-    // Slow, but not silent: whoever answers first.
+    // Slow, but not silent: the first answer wins.
     let client = fresh(&client);
     world.faults.clear();
     for (delay_ms, from) in [(299, six), (400, at(21))] {
@@ -442,7 +446,7 @@ fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
         let answer = ask(&mut world, &fresh(&client), &question, &LookupOptions::default()).unwrap();
         assert_eq!(answer.from, Some(from), "{delay_ms}");
     }
-    // What is refused is not waited for, and what is not to race is asked in turn.
+    // A refused connection is not waited for, and servers that do not race are asked in turn.
     world.delay_ms.clear();
     world.faults.insert(six, WorldFault::Gone);
     let mut lookup = Lookup::new(fresh(&client), question.clone(), LookupOptions::default(), dice(1), BEGIN);
@@ -483,7 +487,7 @@ fn the_first_connection_that_comes_about_ends_the_race() {
     assert!(lookup.is_under_way(first) && lookup.is_under_way(second));
     lookup.handle_connected(second);
     assert!(!lookup.is_under_way(first) && lookup.is_under_way(second));
-    // What was given up is asked again where the other comes to nothing.
+    // The server that lost the race is asked again if the winner fails.
     lookup.handle_failure(now, second, AttemptError::Ended);
     assert_eq!(number(&mut lookup, now).map(|(_, address)| address), Some(six));
 }
@@ -496,14 +500,15 @@ fn servers_that_have_a_name_alone_are_found_by_it() {
     site.attribute("domain", "hdl.example");
     world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.build().as_bytes())]);
     let question = Question::all(b"10.a/x");
-    // Nothing is heard of the name: no more than so long is waited, and for each protocol not again.
+    // The name is not answered: the lookup waits for the timeout once, and not again for each
+    // protocol.
     let mut lookup =
         Lookup::new(Arc::clone(&client), question.clone(), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     let error = outcome.unwrap_err();
     assert!(matches!(error, LookupError::AllFailed { last: AttemptError::NoAddress, .. }), "{error}");
     assert_eq!((now.ms - BEGIN.ms, world.named.len()), (5_001, 1));
-    // Of its addresses the first that answers counts.
+    // Of its addresses the first that answers is used.
     let client = Arc::new(Client::new((*client.root.get()).clone()));
     let addresses = ["192.0.2.22", "2001:db8::1", "192.0.2.21"].map(|text| text.parse().unwrap());
     world.names.insert("hdl.example".to_owned(), addresses.to_vec());
@@ -541,7 +546,7 @@ fn http_is_the_last_way() {
         assert_eq!(answer.from, Some(([192, 0, 2, 21], 8000).into()));
         let last = &world.asked[world.asked.len() - 3..];
         assert_eq!(last, ["192.0.2.21/UDP", "192.0.2.21/TCP", "192.0.2.21/HTTP"]);
-        // Each time the body comes in another form.
+        // The body has another form each time.
         world.sent_count += 1;
     }
 }
@@ -567,7 +572,7 @@ fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
         let renewing = crate::refresh::RenewalGuard::begin(&client, BEGIN);
         assert_eq!(renewing.is_some(), is_due, "{serial:?} {fault:?}");
     }
-    // Serials of other services say nothing about the global one.
+    // Serials of other services do not concern the global service.
     let (mut world, client) = world();
     let root =
         Root { trusted_keys: vec![super::world::server_key().to_vec()], ..(*client.root.get()).clone() };

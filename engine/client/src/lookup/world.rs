@@ -1,5 +1,5 @@
-//! A world of services for tests: servers that answer as they should, or each in its own way do not. No sockets,
-//! no real time.
+//! A world of services for tests: servers that answer correctly, or fail in various ways. No
+//! sockets, no real time.
 
 mod sessions;
 
@@ -28,46 +28,46 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
-/// When the world begins.
+/// The time at which the world begins.
 pub(crate) const BEGIN: ClockReading = ClockReading { ms: 1_000, unix_s: 1_700_000_000 };
 
-/// What a server does instead of answering as it should.
+/// A fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorldFault {
-    /// Nothing comes.
+    /// No answer.
     Silent,
-    /// Nobody listens.
+    /// Connections are refused.
     Gone,
-    /// The connection ends; over datagrams nothing comes.
+    /// The connection ends; over datagrams there is no answer.
     Ends,
     Says(ResponseCode),
-    /// Bytes that mean nothing.
+    /// Random bytes.
     Garbage,
-    /// To another request,
+    /// The answer is to another request.
     OtherId,
-    /// about another handle,
+    /// The answer is about another handle.
     OtherHandle,
-    /// with the digest of another request,
+    /// The answer has the digest of another request.
     OtherDigest,
-    /// without it,
+    /// The answer has no digest.
     NoDigest,
-    /// made for a time that is over,
+    /// The answer has expired.
     Expired,
-    /// with another value that nobody has signed,
+    /// The answer has another value, and no signature.
     Unsigned,
-    /// signed with another key,
+    /// The answer is signed with another key.
     OtherKey,
-    /// or changed after it was signed.
+    /// The answer was changed after it was signed.
     Changed,
     /// The request itself comes back.
     Echo,
-    /// It refers to a service that is nowhere.
+    /// The answer refers to a service that does not exist.
     Refers,
-    /// It refers to itself.
+    /// The answer refers to the server itself.
     RefersToItself,
 }
 
-/// Faults that make one site useless to whoever wants signed answers, and no more.
+/// Faults that make a site useless for clients that want signed answers, and have no other effect.
 pub(crate) const SITE_FAULTS: [WorldFault; 16] = [
     WorldFault::Silent,
     WorldFault::Gone,
@@ -87,38 +87,38 @@ pub(crate) const SITE_FAULTS: [WorldFault; 16] = [
     WorldFault::Echo,
 ];
 
-/// A service: its records, and whether it refers everybody elsewhere.
+/// A service: its records, and the referral that it sends.
 #[derive(Default)]
 pub(crate) struct WorldService {
     pub(crate) sites: Vec<SiteBuf>,
     pub(crate) records: HashMap<Vec<u8>, Vec<ValueBuf>>,
     /// Values of a service referral for every handle that it does not have.
     pub(crate) refers_to: Option<Vec<ValueBuf>>,
-    /// The secret that opens values that are not public.
+    /// The secret that gives access to values that are not public.
     pub(crate) secret: Option<Vec<u8>>,
-    /// What is said instead to whoever has proved to have it.
+    /// The code of the answer to clients that have proved to have the secret.
     pub(crate) denies: Option<ResponseCode>,
 }
 
-/// Services, and how their servers behave.
+/// Services, and the behaviour of their servers.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) services: Vec<WorldService>,
     pub(crate) faults: HashMap<SocketAddr, WorldFault>,
-    /// Servers that are silent over datagrams alone.
+    /// Servers that are silent over UDP only.
     pub(crate) no_datagrams: Vec<SocketAddr>,
     pub(crate) delay_ms: HashMap<SocketAddr, u64>,
     /// Addresses by name.
     pub(crate) names: HashMap<String, Vec<IpAddr>>,
     /// Names that were looked up.
     pub(crate) named: Vec<String>,
-    /// Serial number of all sites, as their servers say it.
+    /// Serial number of all sites in the answers of their servers.
     pub(crate) serial: Option<i16>,
-    /// What went out, as address and protocol.
+    /// Requests, as address and protocol.
     pub(crate) asked: Vec<String>,
-    /// How often anything went out.
+    /// Number of transmissions.
     pub(crate) sent_count: usize,
-    /// How often a message was answered.
+    /// Number of messages that were answered.
     pub(crate) replied_count: usize,
     /// Requests that wait for the answer to a challenge, by its number.
     challenged: HashMap<i32, Vec<u8>>,
@@ -126,7 +126,7 @@ pub(crate) struct World {
     pub(crate) sessions: sessions::WorldSessions,
 }
 
-/// What is on its way back.
+/// An answer on its way.
 struct PendingReply {
     at_ms: u64,
     number: u64,
@@ -134,7 +134,7 @@ struct PendingReply {
     content: ReplyContent,
 }
 
-/// What comes back.
+/// The content of an answer.
 enum ReplyContent {
     Nothing,
     Error(AttemptError),
@@ -153,12 +153,12 @@ pub(crate) fn server_key() -> &'static [u8] {
     RECORD.get_or_init(|| public_record("server"))
 }
 
-/// A value for a record.
+/// A value of a record.
 pub(crate) fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
     ValueBuf::from(&Value::new(index, kind, data))
 }
 
-/// A site whose servers sign with the key of the world, at 192.0.2.x.
+/// A site at 192.0.2.x whose servers sign with the key of the world.
 pub(crate) fn signing_site(numbers: &[u8]) -> SiteBuf {
     let mut site = crate::testing::site_of(numbers).edit();
     site.flags = handle_proto::data::site::SiteFlags::PRIMARY;
@@ -167,7 +167,7 @@ pub(crate) fn signing_site(numbers: &[u8]) -> SiteBuf {
 }
 
 impl World {
-    /// Adds a service, whose servers are at all addresses of its sites, and gives its number.
+    /// Adds a service whose servers are at all addresses of its sites, and returns its number.
     pub(crate) fn service(&mut self, sites: Vec<SiteBuf>) -> usize {
         let mut found = ServiceSites::default();
         sites.into_iter().for_each(|site| found.add(site));
@@ -185,7 +185,7 @@ impl World {
         self.faults.insert(([192, 0, 2, number], 2641).into(), fault);
     }
 
-    /// Moves what a lookup wants moved until it has an outcome, and tells when that is.
+    /// Moves the bytes of a lookup until it has an outcome. Returns the outcome and its time.
     pub(crate) fn run(
         &mut self,
         lookup: &mut Lookup,
@@ -197,7 +197,7 @@ impl World {
                 return (outcome, now);
             }
             if let Some((number, name)) = lookup.poll_name() {
-                // Of a name that the world does not have nothing is heard.
+                // Names that the world does not have are not answered.
                 if let Some(addresses) = self.names.get(&name) {
                     lookup.handle_addresses(now, number, addresses);
                 }
@@ -242,7 +242,7 @@ impl World {
                 let Ok((envelope, data)) = Envelope::split(&message) else {
                     return lookup.handle_datagram(now, number, &message);
                 };
-                // The last comes first, and the first twice.
+                // The last one comes first, and the first one twice.
                 let mut datagrams: Vec<Vec<u8>> = cut(&envelope)
                     .filter_map(|fragment| Some([&fragment.envelope, data.get(fragment.range)?].concat()))
                     .collect();
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// The message that answers what goes out.
+    /// The message that answers `transmit`.
     pub(crate) fn message(&mut self, transmit: &Transmit, now: ClockReading) -> Vec<u8> {
         match self.answer(transmit, now) {
             ReplyContent::Message(message) => message,
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// A message as the body of an answer, each time in another form.
+    /// A message as the body of an HTTP response, each time in another form.
     fn in_http(&self, message: &[u8]) -> Vec<u8> {
         let head = b"HTTP/1.1 200 OK\r\n";
         match self.sent_count % 3 {
@@ -367,7 +367,7 @@ impl World {
         self.reply_to(address, &envelope, &original, &header, &query, proven, fault, now)
     }
 
-    /// The answer to whoever wants a session, signed.
+    /// The signed answer to a request for a session.
     fn set_up(
         &mut self,
         envelope: &Envelope,
@@ -477,7 +477,7 @@ impl World {
         sites.find(|site| site.view().servers.iter().any(|server| server.address.ip() == address.ip()))
     }
 
-    /// What a server that does as it should says.
+    /// The answer of a correct server.
     fn look_up(
         &self,
         address: SocketAddr,
@@ -521,7 +521,7 @@ impl World {
 }
 
 impl WorldService {
-    /// What is said of a handle that is not here.
+    /// The answer for a handle that is not here.
     fn remote_answer(&self, handle: &[u8]) -> (ResponseCode, Vec<ValueBuf>) {
         let delegates = |value: &&ValueBuf| {
             [kind::HS_SITE_PREFIX, kind::HS_NA_DELEGATE, kind::HS_SERV_PREFIX].contains(&value.view().kind)
@@ -542,7 +542,7 @@ impl WorldService {
     }
 }
 
-/// Signs a reply if that was asked for, and as the fault will have it.
+/// Signs a reply if that was requested, and applies the fault.
 fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<WorldFault>) -> Vec<u8> {
     let message = MessageBuf::reply(envelope, header, reply);
     let is_signed = header.flags.has(OpFlags::CERTIFY) && fault != Some(WorldFault::Unsigned);
@@ -554,7 +554,7 @@ fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<W
     let mut bytes =
         message.signed(&Credential::decode(&credential).expect("a credential")).expect("short enough");
     if fault == Some(WorldFault::Changed) {
-        // The last byte of the body's expiration: still a message, and still in time.
+        // The last byte of the body's expiration: the message still decodes, and has not expired.
         bytes[Envelope::LEN + 19] ^= 1;
     }
     bytes
@@ -565,7 +565,7 @@ pub(crate) fn later(now: ClockReading, ms: u64) -> ClockReading {
     ClockReading { ms: ms.max(now.ms), unix_s: BEGIN.unix_s + passed_s }
 }
 
-/// Random numbers that are the same each time.
+/// Reproducible random numbers.
 pub(crate) fn dice(seed: u64) -> crate::RandomSource {
     let mut state = seed;
     Box::new(move || {

@@ -1,9 +1,10 @@
-//! Encodings that a reference may name before its handle: those of browsers, and short names of the drafts.
+//! Encodings that a reference may name before its handle: those of browsers, and short names from
+//! the drafts.
 
 use super::{ReferenceError, percent_decoded};
 pub use encoding_rs::Encoding;
 
-/// What stands before the `@` of a reference.
+/// The part of a reference before its `@`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Modifier<'a> {
     pub(super) charset: Option<&'a str>,
@@ -12,8 +13,8 @@ pub(super) struct Modifier<'a> {
 
 const LABEL_LEN_MAX: usize = 40;
 
-/// The modifier, and the name behind it. `@` counts only before the first slash, and not in a prefix of
-/// `prefixes`.
+/// The modifier, and the name after it. `@` counts only before the first slash, and not in a prefix
+/// of `prefixes`.
 pub(super) fn split<'a>(name: &'a str, prefixes: &[String]) -> (Option<Modifier<'a>>, &'a str) {
     let literal = (None, name);
     let prefix = name.split_once('/').map_or(name, |(prefix, _)| prefix);
@@ -36,7 +37,8 @@ pub(super) fn split<'a>(name: &'a str, prefixes: &[String]) -> (Option<Modifier<
     }
 }
 
-/// The encoding with this name: a label of the WHATWG list, or a short name of old drafts. UTF-7 is none.
+/// The encoding with this name: a label of the WHATWG list, or a short name from old drafts. UTF-7
+/// is not supported.
 #[must_use]
 pub fn charset(label: &str) -> Option<&'static Encoding> {
     let label = label.to_ascii_lowercase();
@@ -46,7 +48,7 @@ pub fn charset(label: &str) -> Option<&'static Encoding> {
         "euc" => "euc-jp",
         "gb" => "gb18030",
         "koi8" => "koi8-r",
-        // Latin alphabets 7 and 8 have labels of their own only by the number of their part.
+        // Latin alphabets 7 and 8 have labels only by the number of their part of ISO 8859.
         "latin7" => "iso-8859-13",
         "latin8" => "iso-8859-14",
         "latin9" => "iso-8859-15",
@@ -55,11 +57,11 @@ pub fn charset(label: &str) -> Option<&'static Encoding> {
     Encoding::for_label_no_replacement(known.as_bytes())
 }
 
-/// Percent-decodes and reads the bytes in `encoding`. Characters beyond ASCII that are not percent-encoded are
-/// characters already.
+/// Percent-decodes the text and decodes the bytes in `encoding`. Characters beyond ASCII that are
+/// not percent-encoded stay as they are.
 ///
 /// # Errors
-/// When bytes have no meaning in it: nothing is ever replaced.
+/// When bytes are invalid in the encoding. Nothing is ever replaced.
 pub(super) fn decode(text: &str, encoding: Option<&'static Encoding>) -> Result<String, ReferenceError> {
     let encoding = encoding.unwrap_or(encoding_rs::UTF_8);
     let mut decoded = String::new();

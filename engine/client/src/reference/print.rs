@@ -1,21 +1,22 @@
-//! References as they are printed: one form for text, one for addresses.
+//! Printed references: one form for text, one for URLs.
 
 use super::has_scheme;
 use std::fmt::Write as _;
 
-/// The proxy that addresses are printed for unless another is named.
+/// The proxy of printed URLs, unless another is named.
 pub const PROXY: &str = "https://hdl.handle.net/";
 
-/// The one text form: `hdl:` and the handle, where only `%`, `"`, `#`, `?`, controls, and what would be read as
-/// something else are percent-encoded.
+/// The text form: `hdl:` and the handle, where only `%`, `"`, `#`, `?`, controls, and characters
+/// that would be parsed as something else are percent-encoded.
 #[must_use]
 pub fn canonical(handle: &str) -> String {
     escaped("hdl:", handle, |_, c| matches!(c, '%' | '"' | '#' | '?') || c.is_control())
 }
 
-/// The one form that is safe in addresses: that of `proxy`, which ends with a slash.
+/// The form that is safe in URLs, with `proxy`, which ends with a slash.
 ///
-/// Dots between slashes have one slash encoded, because clients would take them for steps in a tree.
+/// If a segment of the path consists of dots, one slash beside it is encoded, because clients would
+/// resolve it as a relative path.
 #[must_use]
 pub fn url(handle: &str, proxy: &str) -> String {
     let kept = slashes_at_dots(handle);
@@ -23,7 +24,8 @@ pub fn url(handle: &str, proxy: &str) -> String {
     escaped(proxy, handle, |at, c| needs_coding(c) || c == '/' && kept.contains(&at))
 }
 
-/// Where one slash stands beside each segment that is `.` or `..`: behind it, and before the last one.
+/// The position of one slash beside each segment that is `.` or `..`: the one after it, or before
+/// the last segment.
 fn slashes_at_dots(handle: &str) -> Vec<usize> {
     let is_dots = |segment: &str| matches!(segment, "." | "..");
     let mut kept = vec![];
@@ -38,8 +40,9 @@ fn slashes_at_dots(handle: &str) -> Vec<usize> {
     kept
 }
 
-/// `head` and `handle` with what `is_escaped` percent-encoded, and the rest of what a reader would not take for
-/// part of the handle: blanks and slashes around it, a scheme in front, an `@` before the first slash.
+/// `head` and `handle`, with the characters percent-encoded for which `is_escaped` returns true,
+/// and those that a parser would not take for part of the handle: blanks and slashes around it, a
+/// scheme before it, an `@` before the first slash.
 fn escaped(head: &str, handle: &str, is_escaped: impl Fn(usize, char) -> bool) -> String {
     let mut text = head.to_owned();
     let slash_at = handle.find('/').unwrap_or(handle.len());

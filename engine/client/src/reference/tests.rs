@@ -3,7 +3,7 @@ mod grammar;
 use super::*;
 use proptest::prelude::*;
 
-/// The table, with a blank, a tabulator, a line end and a zero byte written so that they are seen.
+/// The table, in which blanks, tabs, line ends and zero bytes are written visibly.
 fn cases() -> impl Iterator<Item = String> {
     let lines = include_str!("cases.txt").lines();
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("# "));
@@ -11,7 +11,7 @@ fn cases() -> impl Iterator<Item = String> {
         .map(|line| line.replace("\\x20", " ").replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0"))
 }
 
-/// What a reference says beside its handle, as the table writes it.
+/// The parts of a reference besides its handle, as the table writes them.
 fn rest(reference: &HandleReference) -> String {
     let mut said: Vec<String> = reference.server.iter().map(|server| format!("@{server}")).collect();
     said.extend(reference.types.iter().map(|kind| format!("type={kind}")));
@@ -57,7 +57,7 @@ fn both_forms_read_back(handle: &str) {
         let read = read.unwrap_or_else(|error| panic!("{handle:?} as {written:?}: {error}"));
         assert_eq!((read.handle.as_str(), rest(&read).as_str()), (handle, ""), "{written}");
     }
-    // Clients that follow the rules for addresses leave the path as it is.
+    // Clients that follow the rules for URLs leave the path unchanged.
     let address = url(handle, PROXY);
     let path = &address[PROXY.len()..];
     assert!(
@@ -124,7 +124,7 @@ fn bytes_that_are_not_utf_8_are_read_in_the_encoding_that_is_given_for_them() {
     let rules = ReferenceRules { charset: charset("latin1"), ..ReferenceRules::typed() };
     let handle = |text| HandleReference::parse(text, &rules).unwrap().handle;
     assert_eq!(handle("hdl:a/%E4"), "a/ä");
-    // What is UTF-8 is taken as such.
+    // UTF-8 takes precedence.
     assert_eq!(handle("hdl:a/%C3%A4"), "a/ä");
 }
 

@@ -1,5 +1,5 @@
-//! When the records of the global service are asked for anew, without being told to: when they are old, when a server of
-//! it has newer ones, or when one says so.
+//! When the records of the global service are renewed automatically: when they are old, when a
+//! server of it has newer ones, or when a server reports that they are outdated.
 
 use super::{Refresh, RefreshError};
 use crate::bootstrap::{Root, write};
@@ -8,16 +8,16 @@ use crate::{ClockReading, Question, SharedAnswer};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// When the global service is asked for its records anew, and where they are written.
+/// When the records of the global service are renewed, and where they are written.
 #[derive(Debug)]
 pub struct Renewal {
-    /// Whether it is at all. Without keys that are trusted it never is.
+    /// Whether renewal is automatic. Without trusted keys it never is.
     pub automatic: bool,
-    /// How old the records may be, in seconds.
+    /// Highest age of the records, in seconds.
     pub age_max_s: u32,
-    /// How long is waited between two times, whatever came of the first, in seconds.
+    /// Seconds between two renewals, successful or not.
     pub retry_s: u32,
-    /// The file that is written, whole or not at all.
+    /// The file to write, atomically.
     pub file: Option<PathBuf>,
     state: Mutex<RenewalState>,
 }
@@ -36,12 +36,12 @@ impl Default for Renewal {
     }
 }
 
-/// A day, as deployed clients have it.
+/// A day, as in deployed clients.
 const AGE_MAX_S: u32 = 86_400;
 const RETRY_S: u32 = 600;
 
 impl Renewal {
-    /// A server has newer records than are known, or says that they are too old.
+    /// Records that a server has newer records, or reports that the known ones are outdated.
     pub fn note_stale(&self) {
         self.state().is_stale = true;
     }
@@ -50,7 +50,7 @@ impl Renewal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is time, and nobody else does it; then whoever asks is to do it.
+    /// Whether a renewal is due and not under way. The caller then has to make it.
     fn begins(&self, root: &Root, now: ClockReading) -> bool {
         if !self.automatic || root.trusted_keys.is_empty() {
             return false;
@@ -68,7 +68,7 @@ impl Renewal {
     }
 }
 
-/// A renewal under way: whoever has it asks what it wants to know. When it is dropped it has come to nothing.
+/// A renewal under way. Its owner asks its questions. Dropping it abandons the renewal.
 #[derive(Debug)]
 pub struct RenewalGuard {
     client: Arc<Client>,
@@ -76,7 +76,7 @@ pub struct RenewalGuard {
 }
 
 impl RenewalGuard {
-    /// Begins, if it is time.
+    /// Starts a renewal, if one is due.
     #[must_use]
     pub fn begin(client: &Arc<Client>, now: ClockReading) -> Option<Self> {
         let root = client.root.get();
@@ -87,26 +87,26 @@ impl RenewalGuard {
         Some(Self { client: Arc::clone(client), refresh })
     }
 
-    /// How its questions are asked: nothing from before counts.
+    /// The options of its questions: cached answers are not used.
     #[must_use]
     pub fn options() -> LookupOptions {
         LookupOptions { use_cache: false, ..LookupOptions::default() }
     }
 
-    /// The next question; `None` when there is no more to ask.
+    /// The next question; `None` when there are no more.
     pub fn poll_question(&mut self) -> Option<Question> {
         self.refresh.poll_question()
     }
 
-    /// What came of a question.
+    /// Handles the answer to a question.
     pub fn handle_answer(&mut self, question: Question, answer: Option<SharedAnswer>) {
         self.refresh.handle_answer(question, answer.map(SharedAnswer::into_answer));
     }
 
-    /// Uses the new records, if they are good, and writes them.
+    /// Uses the new records, if they are valid, and writes them.
     ///
     /// # Errors
-    /// When they are not, and what is known stays as it is; or when they could not be written.
+    /// When they are invalid, and the known records stay; or when they could not be written.
     ///
     /// # Panics
     /// While there is a question left.

@@ -1,4 +1,4 @@
-//! From a signature to a trusted key, certificate by certificate.
+//! The chain from a signature to a trusted key, certificate by certificate.
 
 use super::claims::{Certificate, Claims, Digests};
 use super::jws::Jws;
@@ -9,24 +9,26 @@ use handle_proto::limit::CERTIFICATE_CHAIN_MAX;
 use handle_proto::name::TRUST_ROOT;
 use handle_proto::{Handle, ResponseCode, Value, fold};
 
-/// Most certificates that are fetched for all signatures of one record: two chains of the greatest length.
+/// Most certificates that are fetched for all signatures of one record: two chains of the greatest
+/// length.
 pub const CERTIFICATES_FETCHED_MAX: usize = 2 * CERTIFICATE_CHAIN_MAX;
 
-/// Gets the answer to a question, from wherever; `None` when there is none.
+/// Gets the answer to a question; `None` if there is none.
 pub type Fetch<'a> = dyn FnMut(&Question) -> Option<LookupAnswer> + 'a;
 
 /// Verifies records against trusted keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Verifier<'a> {
-    /// Records of the keys that are trusted: those of `0.0/0.0`, as they are known beforehand.
+    /// Records of the trusted keys: the configured ones of `0.0/0.0`.
     pub trusted_keys: &'a [Vec<u8>],
-    /// What time it is.
+    /// Time now, Unix seconds.
     pub now_unix_s: u32,
 }
 
 impl Verifier<'_> {
-    /// What is known of the values of a record. Certificates come from `fetch`, at most
-    /// [`CERTIFICATES_FETCHED_MAX`] of them: whoever wrote the record chooses how many it asks for.
+    /// Verifies the values of a record. Certificates come from `fetch`, at most
+    /// [`CERTIFICATES_FETCHED_MAX`] of them, because the author of the record chooses how many it
+    /// asks for.
     pub fn verify(&self, answer: &LookupAnswer, fetch: &mut Fetch<'_>) -> SignatureReport {
         let values: Vec<Value<'_>> = answer.values().iter().collect();
         let needing = values.iter().filter(|value| needs_signature(&answer.handle, value));
@@ -57,7 +59,7 @@ impl Verifier<'_> {
         report
     }
 
-    /// The digests of a signature, if its chain is good.
+    /// The digests of a signature, if its chain is valid.
     fn digests(
         &self,
         handle: Handle<'_>,
@@ -74,8 +76,9 @@ impl Verifier<'_> {
         Ok(digests)
     }
 
-    /// Goes up the chain: each link verifies with the key of the next, within its dates, and the next may sign for
-    /// the handle; the last is its own, of the root, with a trusted key.
+    /// Follows the chain: each link verifies with the key of the next, within its dates, and the
+    /// next may sign for the handle; the last one is the self-signed one of the root, with a
+    /// trusted key.
     fn follow(
         &self,
         handle: Handle<'_>,
@@ -110,7 +113,7 @@ impl Verifier<'_> {
         Err(SignatureError::TooLong)
     }
 
-    /// Whether a certificate that is its own is that of the root, with a trusted key.
+    /// Checks that a self-signed certificate is that of the root, with a trusted key.
     fn trusts(&self, jws: &Jws, last: &Certificate) -> Result<(), SignatureError> {
         jws.verify(&last.key)?;
         if !last.claims.counts_at(self.now_unix_s) {
@@ -122,7 +125,7 @@ impl Verifier<'_> {
     }
 }
 
-/// The handle of an identity, `300:0.NA/10`; all of a name without an index.
+/// The handle of an identity such as `300:0.NA/10`; the whole text if it has no index.
 fn handle_of(identity: &str) -> &str {
     split(identity).map_or(identity, |(_, handle)| handle)
 }
@@ -132,7 +135,8 @@ fn split(identity: &str) -> Option<(i32, &str)> {
     Some((index.parse().ok()?, handle))
 }
 
-/// The certificate of `subject` that a link leads to: the value that it names, or of a handle's the newest.
+/// The certificate of `subject` that a link leads to: the value that it names, or the newest one of
+/// a handle.
 fn certificate(
     link: &str,
     subject: &str,
@@ -170,7 +174,7 @@ fn is_same_identity(one: &str, other: &str) -> bool {
     }
 }
 
-/// Notes what a signature that counts says about the values.
+/// Records the result of a valid signature for the values.
 fn compare(report: &mut SignatureReport, digests: &Digests, values: &[Value<'_>]) {
     for (index, listed) in &digests.by_index {
         let of_index: Vec<_> = values.iter().filter(|value| value.index == *index).collect();
@@ -180,7 +184,7 @@ fn compare(report: &mut SignatureReport, digests: &Digests, values: &[Value<'_>]
                 continue;
             }
             [value] if value_digest(digests.digest, value) == *listed => ValueVerdict::Verified,
-            // Of several values with one index, only one can be what was signed.
+            // Of several values with one index, only one can be the signed one.
             _ => ValueVerdict::BadDigest,
         };
         for (_, known) in report.values.iter_mut().filter(|(known, _)| known == index) {

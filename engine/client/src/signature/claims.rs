@@ -1,4 +1,4 @@
-//! What signatures and certificates say.
+//! The content of signatures and certificates.
 
 use super::SignatureError;
 use super::jws::JwsError;
@@ -9,28 +9,28 @@ use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Handle, fold};
 use serde_json::json;
 
-/// What both have: who says it about whom, when, and which certificates vouch for it.
+/// The claims that both have: issuer, subject, dates, and the certificates of the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// Who says it: `index:handle`.
+    /// The issuer: `index:handle`.
     pub issuer: String,
-    /// About whom.
+    /// The subject.
     pub subject: String,
     /// Where the certificates are, nearest first.
     pub chain: Vec<String>,
-    /// From when it counts, in Unix seconds,
+    /// Start of validity, in Unix seconds.
     pub not_before: Option<i64>,
-    /// until when,
+    /// End of validity, in Unix seconds.
     pub expires: Option<i64>,
-    /// and when it was made.
+    /// Time of issue, in Unix seconds.
     pub issued: i64,
 }
 
 impl Claims {
-    /// Reads them from the payload.
+    /// Reads the claims of a payload.
     ///
     /// # Errors
-    /// When issuer or subject are missing, or a member is of another kind.
+    /// When issuer or subject are missing, or a member has the wrong type.
     pub fn read(payload: &Json) -> Result<Self, JwsError> {
         let text = |name: &'static str| {
             payload.get(name).and_then(Json::as_str).map(str::to_owned).ok_or(JwsError::Malformed(name))
@@ -51,7 +51,7 @@ impl Claims {
         })
     }
 
-    /// Whether it counts at `now_unix_s`, both ends included.
+    /// Whether it is valid at `now_unix_s`, both ends included.
     #[must_use]
     pub fn counts_at(&self, now_unix_s: u32) -> bool {
         let now = i64::from(now_unix_s);
@@ -87,24 +87,24 @@ impl Digests {
 pub enum SigningScope {
     /// Every handle.
     Everything,
-    /// The handle, and those under the prefix that it names.
+    /// The handle, and the handles under the prefix that it names.
     ThisHandle,
-    /// What lies strictly below the prefix that it names.
+    /// Everything strictly below the prefix that it names.
     DerivedPrefixes,
-    /// The handles with the prefix that it names.
+    /// The handles under the prefix that it names.
     HandlesUnderThisPrefix,
 }
 
 /// A permission of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
-    /// What is permitted,
+    /// The scope.
     pub permitted: SigningScope,
-    /// and of which handle; of none where everything is.
+    /// The handle of the scope; empty for every handle.
     pub handle: String,
 }
 
-/// How permissions are written.
+/// The spelling of the scopes.
 const NAMES: [(&str, SigningScope); 4] = [
     ("everything", SigningScope::Everything),
     ("thisHandle", SigningScope::ThisHandle),
@@ -149,24 +149,24 @@ impl Permission {
     }
 }
 
-/// A certificate: whose key it is, and what may be signed with it.
+/// A certificate: a key, its owner, and what it may sign for.
 #[derive(Clone)]
 pub struct Certificate {
-    /// Who vouches for whom.
+    /// Issuer and subject.
     pub claims: Claims,
     /// The record of the key.
     pub key_record: Vec<u8>,
     /// The key.
     pub key: PublicKey,
-    /// What its owner may sign for.
+    /// The handles that its owner may sign for.
     pub permissions: Vec<Permission>,
 }
 
 impl Certificate {
-    /// Reads the payload of an HS_CERT value. Permissions that are not known permit nothing.
+    /// Reads the payload of an HS_CERT value. Unknown permissions permit nothing.
     ///
     /// # Errors
-    /// When a member is missing or does not read, or the key is not usable.
+    /// When a member is missing or malformed, or the key is not usable.
     pub fn read(payload: &Json) -> Result<Self, SignatureError> {
         let malformed = || SignatureError::Jws(JwsError::Malformed("publicKey"));
         let claims = Claims::read(payload)?;

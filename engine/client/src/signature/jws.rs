@@ -1,5 +1,5 @@
-//! The container of signed values: JSON Web Signature, compact or as JSON (RFC 7515), with the algorithms of
-//! deployed software.
+//! The container of signed values: JSON Web Signature, compact or as JSON (RFC 7515), with the
+//! algorithms of deployed software.
 
 use data_encoding::BASE64URL_NOPAD;
 use handle_auth::{Algorithm, PrivateKey, PublicKey, SignError, ValueDigest};
@@ -10,20 +10,20 @@ use std::fmt;
 /// A signed text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jws {
-    /// What is signed: header and payload as they came.
+    /// The signed text: header and payload, unchanged.
     covered: String,
     algorithm: (Algorithm, ValueDigest),
     payload: Json,
     signature: Vec<u8>,
 }
 
-/// Why a value is none.
+/// Why a value is not a valid JWS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JwsError {
-    /// It does not read.
+    /// It is malformed.
     Malformed(&'static str),
-    /// An algorithm that is not verified here.
+    /// The algorithm is not supported.
     Algorithm(String),
     /// It was not made with this key, or was changed.
     Wrong,
@@ -33,7 +33,7 @@ impl fmt::Display for JwsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(what) => write!(f, "it has no readable {what}"),
-            Self::Algorithm(name) => write!(f, "it is signed with {name}, which is not verified here"),
+            Self::Algorithm(name) => write!(f, "it is signed with {name}, which is not supported"),
             Self::Wrong => f.write_str("it was not made with the key of its issuer, or was changed"),
         }
     }
@@ -42,10 +42,10 @@ impl fmt::Display for JwsError {
 impl std::error::Error for JwsError {}
 
 impl Jws {
-    /// Reads the data of a value. Of several signatures the first counts.
+    /// Parses the data of a value. Of several signatures the first counts.
     ///
     /// # Errors
-    /// When it does not read, or its algorithm is not verified here.
+    /// When it is malformed, or its algorithm is not supported.
     pub fn parse(data: &[u8]) -> Result<Self, JwsError> {
         let text = str::from_utf8(data).map_err(|_| JwsError::Malformed("text"))?;
         let [header, payload, signature] =
@@ -64,10 +64,10 @@ impl Jws {
         })
     }
 
-    /// Signs `payload` with RSA or DSA and SHA-256, as deployed software does: the compact form.
+    /// Signs `payload` with RSA or DSA and SHA-256, as deployed software does, in the compact form.
     ///
     /// # Errors
-    /// When the key does not sign.
+    /// When the key cannot sign.
     pub fn sign(payload: &Json, key: &PrivateKey) -> Result<String, SignError> {
         let header: &[u8] = match key.algorithm() {
             Algorithm::Rsa => br#"{"alg":"RS256"}"#,
@@ -80,16 +80,17 @@ impl Jws {
         Ok(format!("{covered}.{}", BASE64URL_NOPAD.encode(&signature)))
     }
 
-    /// What it says. Nobody has said so before [`verify`](Self::verify) did.
+    /// The payload. It is unauthenticated until [`verify`](Self::verify) succeeds.
     #[must_use]
     pub const fn payload(&self) -> &Json {
         &self.payload
     }
 
-    /// Whether the private half of `key` made it. A key of another kind than the algorithm's never did.
+    /// Checks that the private half of `key` made it. The kind of key must be that of the
+    /// algorithm.
     ///
     /// # Errors
-    /// When it did not.
+    /// When the check fails.
     pub fn verify(&self, key: &PublicKey) -> Result<(), JwsError> {
         let (kind, digest) = self.algorithm;
         if kind != key.algorithm() {
@@ -117,8 +118,8 @@ fn from_json(text: &str) -> Result<[String; 3], JwsError> {
     Ok([member(first, "protected")?, member(&json, "payload")?, member(first, "signature")?])
 }
 
-/// The algorithms that deployed software accepts: what they begin with says which kind of key, what they end with which
-/// digest, so that `RSA256` is `RS256`.
+/// The algorithms that deployed software accepts: the start of the name determines the kind of key,
+/// the end the digest, so that `RSA256` is `RS256`.
 fn algorithm(name: &str) -> Option<(Algorithm, ValueDigest)> {
     let kind = match name.as_bytes() {
         [b'R', b'S', ..] => Algorithm::Rsa,

@@ -1,4 +1,4 @@
-//! Signatures and certificates, made.
+//! Making signatures and certificates.
 
 use super::claims::{Claims, Permission};
 use super::{Jws, needs_signature, value_digest};
@@ -22,11 +22,11 @@ impl Claims {
     }
 }
 
-/// The data of an HS_SIGNATURE value: digests of all `values` of the subject that need a signature, signed with
-/// `key`, that of the issuer.
+/// The data of an HS_SIGNATURE value: digests of all `values` of the subject that need a signature,
+/// signed with `key`, that of the issuer.
 ///
 /// # Errors
-/// When the key does not sign.
+/// When the key cannot sign.
 pub fn signature<'a>(
     claims: &Claims,
     values: impl IntoIterator<Item = Value<'a>>,
@@ -44,11 +44,11 @@ pub fn signature<'a>(
     Jws::sign(&payload, key)
 }
 
-/// The data of an HS_CERT value: the subject has the key `public`, and may sign for what `permissions` cover; signed
-/// with `key`, that of the issuer.
+/// The data of an HS_CERT value: the subject has the key `public`, and may sign for the handles
+/// that `permissions` cover; signed with `key`, that of the issuer.
 ///
 /// # Errors
-/// When the key does not sign.
+/// When the key cannot sign.
 pub fn certificate(
     claims: &Claims,
     public: &PublicKey<'_>,

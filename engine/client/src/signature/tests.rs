@@ -29,7 +29,7 @@ fn value(index: i32, kind: &str, data: &str) -> ValueBuf {
     ValueBuf::from(&Value::new(index, kind.as_bytes(), data.as_bytes()))
 }
 
-/// A record, the certificates that vouch for it, and the key that is trusted.
+/// A record, the certificates of its chain, and the trusted key.
 struct Scene {
     values: Vec<ValueBuf>,
     certificates: HashMap<String, Vec<ValueBuf>>,
@@ -67,7 +67,8 @@ fn signature(values: &[ValueBuf]) -> Json {
     })
 }
 
-/// Root key `server` signs the certificate of key `mirror` for 0.NA/10.1045, which signs the record.
+/// Root key `server` signs the certificate of key `mirror` for 0.NA/10.1045, which signs the
+/// record.
 fn scene() -> Scene {
     let values = vec![value(1, "URL", "https://example.org/"), value(2, "EMAIL", "a@b")];
     let everything = json!({ "perm": "everything" });
@@ -89,7 +90,7 @@ impl Scene {
         self.report_counting(&std::cell::Cell::new(0))
     }
 
-    /// As [`report`](Self::report), counting the certificates that are asked for.
+    /// As [`report`](Self::report), counting the certificates that are fetched.
     fn report_counting(&self, asked: &std::cell::Cell<usize>) -> SignatureReport {
         let answer = LookupAnswer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
         let mut fetch = |question: &Question| {
@@ -139,7 +140,7 @@ fn changed_added_and_removed_values_are_told() {
     scene.values[0] = value(7, "URL", "https://example.org/");
     let report = scene.report();
     assert_eq!((report.values[0], report.missing.as_slice()), ((7, ValueVerdict::Unsigned), &[1][..]));
-    // Whoever forges a value may say that it is not public.
+    // An attacker who forges a value may mark it as not public.
     let hidden = Value { permissions: Permissions::ADMIN_READ, ..Value::new(8, b"X", b"y") };
     let mut scene = self::scene();
     scene.values.push(ValueBuf::from(&hidden));
@@ -176,7 +177,7 @@ fn a_key_that_is_not_trusted_ends_no_chain() {
     assert_eq!(scene.refused(), SignatureError::Untrusted);
     scene.trusted = vec![];
     assert_eq!(scene.refused(), SignatureError::Untrusted);
-    // Trusted keys count at the root alone.
+    // Trusted keys count at the root only.
     let everything = json!({ "perm": "everything" });
     let own = certificate("300:0.NA/10.1045", "300:0.NA/10.1045", "mirror", "mirror", everything, &[]);
     scene.certificates.insert("0.NA/10.1045".to_owned(), vec![value(300, "HS_CERT", &own)]);
@@ -235,7 +236,8 @@ fn a_circle_of_certificates_ends() {
 
 #[test]
 fn a_link_counts_once_and_so_many_do() {
-    // Each certificate of one handle is vouched for by the next, so that the handle alone is the link each time.
+    // The next certificate of the same handle signs each one, so that the link is the handle alone
+    // each time.
     let scene_of = |count: usize, link: &dyn Fn(usize) -> String| {
         let mut scene = scene();
         let everything = || json!({ "perm": "everything" });
@@ -263,7 +265,7 @@ fn a_link_counts_once_and_so_many_do() {
 fn a_record_of_many_signatures_asks_for_a_bounded_number_of_certificates() {
     let mut scene = scene();
     let signed = scene.values.pop().unwrap();
-    // Each names an issuer of its own that nobody knows; the good signature comes first or last.
+    // Each names its own unknown issuer; the valid signature comes first or last.
     let unknown = |index: i32| {
         let mut payload = signature(&scene.values);
         (payload["iss"], payload["chain"]) = (format!("300:0.NA/{index}").into(), json!([]));
@@ -282,7 +284,8 @@ fn a_record_of_many_signatures_asks_for_a_bounded_number_of_certificates() {
     assert!(first.is_good(), "{first:?}");
     assert_eq!(asked.get(), CERTIFICATES_FETCHED_MAX);
     assert_eq!(first.refused.last().unwrap().1, SignatureError::TooManyCertificates);
-    // The good one takes two: with so many before it there are just enough, with one more there are not.
+    // The valid one takes two certificates: with this many before it the limit is just met, with
+    // one more it is exceeded.
     let most = CERTIFICATES_FETCHED_MAX;
     assert!(report([unknown[..most - 2].to_vec(), vec![signed.clone()]].concat()).is_good());
     assert!(!report([unknown[..most - 1].to_vec(), vec![signed]].concat()).is_good());
@@ -301,9 +304,9 @@ fn of_several_certificates_the_newest_of_the_issuer_counts() {
     let others = certificate("301:0.NA/10.1045", "300:0.0/0.0", "admin_rsa", "server", everything, &[]);
     values.push(value(301, "HS_CERT", &others));
     scene.certificates.insert("0.NA/10.1045".to_owned(), values);
-    // A link that is a handle alone.
+    // A link that is a handle without an index.
     assert!(scene.sign(|payload| payload["chain"] = json!(["0.NA/10.1045"])).report().is_good());
-    // One that names a value which is no certificate.
+    // A link to a value that is not a certificate.
     let refused = scene.sign(|payload| payload["chain"] = json!(["7:0.NA/10.1045"])).refused();
     assert!(matches!(refused, SignatureError::NoCertificate(_)), "{refused}");
 }
@@ -334,7 +337,7 @@ fn both_forms_read_and_what_is_none_does_not() {
         let error = Jws::parse(compact(alg, &payload, &key).as_bytes()).unwrap_err();
         assert_eq!(error, JwsError::Algorithm(alg.to_owned()));
     }
-    // What it begins with says which kind of key, what it ends with which digest.
+    // The start of the name determines the kind of key, the end the digest.
     for (alg, signer) in [("RSA256", &key), ("RS-256", &key), ("DSA-SHA256", &dsa)] {
         let jws = Jws::parse(compact(alg, &payload, signer).as_bytes()).unwrap();
         assert_eq!(jws.verify(signer.public()), Ok(()), "{alg}");
@@ -349,7 +352,8 @@ fn both_forms_read_and_what_is_none_does_not() {
         parts.join(".")
     };
     let encoded = |json: &str| BASE64URL_NOPAD.encode(json.as_bytes());
-    // No object, no algorithm, one that is no text; not base64url, with padding, bits that no byte has.
+    // Not an object, no algorithm, an algorithm that is not a text; not base64url, with padding,
+    // with excess bits.
     for header in [r#""RS256""#, "[]", "{}", r#"{"alg":256}"#, r#"{"alg":null}"#, r#"{"ALG":"RS256"}"#] {
         assert!(
             matches!(Jws::parse(part(0, &encoded(header)).as_bytes()), Err(JwsError::Malformed(_))),
@@ -372,7 +376,7 @@ fn both_forms_read_and_what_is_none_does_not() {
     ] {
         assert!(matches!(long(bad.clone()), Err(JwsError::Malformed(_))), "{bad}");
     }
-    // The first signature counts, also where the second would be good.
+    // The first signature counts, even if the second is valid.
     let second = json!({
         "payload": parts[1],
         "signatures": [

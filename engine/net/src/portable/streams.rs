@@ -1,7 +1,8 @@
-//! Connections over `epoll`, without a word of unsafe.
+//! Connections over `epoll`, in safe code.
 //!
-//! The `epoll` file is level-triggered and says what is ready; the path asks it when no datagram is there
-//! and every so often while there are. It is not asked about the datagram socket.
+//! The `epoll` file is level-triggered and reports what is ready. The path polls it when no
+//! datagram is ready, and every so often under constant load. It does not watch the datagram
+//! socket.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -18,9 +19,9 @@ use crate::streams::{
     canonical,
 };
 
-/// Marks the numbers of listeners.
+/// Bit that marks the numbers of listeners.
 const LISTENER: u64 = 1 << 32;
-/// What is watched of a connection.
+/// Value of `watched` for a registered connection.
 const REGISTERED: u8 = 1;
 const INPUT: u8 = 2;
 const ROOM: u8 = 4;
@@ -55,7 +56,7 @@ impl PortableStreams {
     pub(crate) fn stop_listening(&mut self) {
         for listener in &mut self.listeners {
             if let (true, Some(socket)) = (listener.watched, &listener.socket) {
-                // Closing it is not enough where somebody else has it as well.
+                // Closing the socket is not enough if another process has it too.
                 let _ = epoll::delete(&self.epoll, socket);
             }
             listener.watched = false;
@@ -68,7 +69,7 @@ impl PortableStreams {
         StreamBatch { inbox, connections: &mut self.connections }
     }
 
-    /// Forgets the events of the last batch, and asks the kernel what has to be asked now.
+    /// Drops the events of the last batch, and updates what the kernel watches.
     pub(crate) fn prepare(&mut self) -> io::Result<()> {
         self.events.clear();
         while let Some(at) = self.connections.next_changed() {
@@ -109,7 +110,7 @@ impl PortableStreams {
         Ok(())
     }
 
-    /// Takes what is ready, without waiting.
+    /// Takes the events that are ready, without waiting.
     pub(crate) fn poll(&mut self) -> io::Result<()> {
         self.ready.clear();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -137,7 +138,7 @@ impl PortableStreams {
         Ok(())
     }
 
-    /// Accepts what fits into a batch.
+    /// Accepts connections, as many as fit into a batch.
     fn accept(&mut self, i: usize) {
         let Some(listener) = self.listeners.get_mut(i) else { return };
         while self.events.len() < EVENTS_MAX
@@ -160,13 +161,14 @@ impl PortableStreams {
         }
     }
 
-    /// Receives from `at` into the buffer at `start`, if there is one left; whether it is used then.
+    /// Receives from `at` into the buffer at `start`, if one is left. Returns whether the buffer is
+    /// used.
     fn receive(&mut self, at: u32, start: usize) -> bool {
         let Some(buffer) = self.buffers.get_mut(start..start + self.receive_len) else { return false };
         let slot = self.connections.at_mut(at);
         let Some(socket) = slot.socket.as_ref() else { return false };
         if slot.watched & INPUT == 0 {
-            // It was not asked for, so it is broken.
+            // Only an error is reported unrequested, so the connection is broken.
             self.events.extend(self.connections.broke(at));
             return false;
         }
@@ -180,7 +182,8 @@ impl PortableStreams {
         matches!(event, Some(RawEvent::Received { .. }))
     }
 
-    /// The longest that may pass until the next batch: no time at all brings a paused listener back.
+    /// The longest time until the next batch: `patience`, or less if a listener is paused, because
+    /// nothing else wakes the path for it.
     pub(crate) fn patience(&self, patience: Duration) -> Duration {
         match self.listeners.iter().any(Listener::is_paused) {
             true => patience.min(ACCEPT_PAUSE),
@@ -194,7 +197,7 @@ impl PortableStreams {
 }
 
 impl AsFd for PortableStreams {
-    /// Readable when something is ready.
+    /// Readable when an event is ready.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

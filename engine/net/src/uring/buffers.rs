@@ -1,7 +1,8 @@
-//! The buffers that a multishot receive fills, and the ring through which the kernel gets them.
+//! The buffers that a multishot receive fills, and the ring that passes them to the kernel.
 //!
-//! A buffer is either the kernel's, from `give_back` on, or ours, from the completion that names it on.
-//! What is in it then, in this order: lengths and flags, the sender, control messages, the payload.
+//! A buffer belongs to the kernel from `give_back` on, and to the path from the completion that
+//! names it on. Its content is then, in this order: lengths and flags, the sender, control
+//! messages, the payload.
 
 #![expect(unsafe_code, reason = "the kernel reads the ring and writes the buffers")]
 
@@ -17,28 +18,28 @@ use crate::batch::Datagram;
 use crate::control::{self, NAME_LEN, field};
 use crate::portable::Slab;
 
-/// Their name in receive requests. A ring has only these.
+/// The group of the buffers in receive requests. A ring has only these.
 pub(super) const GROUP: u16 = 0;
 
 /// `struct io_uring_recvmsg_out`: four numbers of 32 bits.
 const LENGTHS_LEN: usize = 16;
 
-/// Buffers begin with a cache line of their own.
+/// Each buffer begins at a cache line.
 const ALIGN: usize = 64;
 
-/// Memory for the ring: aligned to a page, on systems with large pages as well.
+/// Memory for the ring, aligned to a page, also on systems with large pages.
 #[derive(Clone)]
 #[repr(C, align(65536))]
 struct Page([u8; 65536]);
 
 pub(super) struct Buffers {
-    /// The kernel reads the entries, and the tail, which is in what the first of them leaves unused.
+    /// The kernel reads the entries, and the tail, which is in an unused part of the first entry.
     ring: Slab<Page>,
     bytes: Slab<u8>,
-    /// A power of two.
+    /// Number of buffers, a power of two.
     count: u16,
     group: u16,
-    /// Bytes of a buffer, and from one to the next.
+    /// Bytes of a buffer, and distance between two.
     len: usize,
     stride: usize,
     control_len: usize,
@@ -48,7 +49,7 @@ pub(super) struct Buffers {
 impl Buffers {
     pub(super) const COUNT_MAX: usize = 4096;
 
-    /// `count` buffers for payloads of `receive_len` bytes, all ours.
+    /// `count` buffers for payloads of `receive_len` bytes, none of which the kernel has yet.
     ///
     /// # Panics
     ///
@@ -58,7 +59,7 @@ impl Buffers {
         Self { control_len, ..Self::for_streams(count, len, GROUP) }
     }
 
-    /// `count` buffers of `len` bytes, all ours, which hold nothing but what was received.
+    /// `count` buffers of `len` bytes for received bytes alone, none of which the kernel has yet.
     ///
     /// # Panics
     ///
@@ -66,8 +67,8 @@ impl Buffers {
     pub(super) fn for_streams(count: u16, len: usize, group: u16) -> Self {
         const { assert!(Self::COUNT_MAX * size_of::<BufRingEntry>() <= size_of::<Page>()) };
         assert!(count.is_power_of_two() && usize::from(count) <= Self::COUNT_MAX);
-        // Not a power of two, so that their starts, which are used most, do not compete for the same lines
-        // of the cache.
+        // Not a power of two, so that the starts of buffers, which are used most, do not compete
+        // for the same cache lines.
         let stride = (len.div_ceil(ALIGN) | 1) * ALIGN;
         Self {
             ring: Slab::from(vec![Page([0; 65536])]),
@@ -81,15 +82,16 @@ impl Buffers {
         }
     }
 
-    /// Tells the kernel of the ring, and gives it all buffers.
+    /// Registers the ring with the kernel, and gives it all buffers.
     ///
     /// # Safety
     ///
     /// `self` stays allocated until `ring` has no receive in flight and is not submitted another.
     pub(super) unsafe fn register(&mut self, ring: &Ring) -> io::Result<()> {
         let at = self.ring.at(0).expose_provenance() as u64;
-        // SAFETY: There is room for `COUNT_MAX` entries, so for `count`, on one aligned page. The kernel
-        // uses the ring only for receives, and by the promise of the caller `self` outlives those.
+        // SAFETY: There is room for `COUNT_MAX` entries, so for `count`, on one aligned page. The
+        // kernel uses the ring only for receives, and by the promise of the caller `self` outlives
+        // those.
         let result = unsafe { ring.submitter().register_buf_ring_with_flags(at, self.count, self.group, 0) };
         result.map_err(explain("IORING_REGISTER_PBUF_RING"))?;
         for id in 0..self.count {
@@ -99,17 +101,17 @@ impl Buffers {
         Ok(())
     }
 
-    /// Makes the buffer `id` the kernel's, with the next [`publish`](Self::publish).
+    /// Gives the buffer `id` to the kernel, with the next [`publish`](Self::publish).
     ///
-    /// No view into it may be left: of the datagrams that [`datagram`](Self::datagram) returned, the path
-    /// drops all before it gives back any.
+    /// There must be no view into it: the path drops all datagrams that
+    /// [`datagram`](Self::datagram) returned before it gives back any buffer.
     pub(super) fn give_back(&mut self, id: u16) {
         let at = usize::from(self.tail & (self.count - 1));
         let buffer = self.bytes.range(usize::from(id) * self.stride, self.len);
         // SAFETY: `at` is less than `count`, and there is room for so many.
         let entry = unsafe { self.ring.at(0).cast::<BufRingEntry>().add(at) };
-        // SAFETY: Allocated, aligned and initialised. The kernel does not look at entries beyond the
-        // tail, and this one is not before it: no more than `count` buffers exist.
+        // SAFETY: Allocated, aligned and initialised. The kernel does not read entries beyond the
+        // tail, and this entry is not before it, because there are no more than `count` buffers.
         let entry = unsafe { &mut *entry };
         entry.set_addr(buffer.expose_provenance() as u64);
         #[expect(clippy::cast_possible_truncation, reason = "a buffer has little more than 64 KiB")]
@@ -118,19 +120,19 @@ impl Buffers {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Lets the kernel see what was given back.
+    /// Makes the returned buffers visible to the kernel.
     pub(super) fn publish(&mut self) {
         let first: *const BufRingEntry = self.ring.at(0).cast_const().cast();
         // SAFETY: It is the first entry of the ring, initialised with zeros.
         let tail = unsafe { BufRingEntry::tail(first) }.cast_mut();
-        // SAFETY: Aligned, since the first entry is. Only this thread writes it, and the kernel reads it
-        // atomically as well.
+        // SAFETY: Aligned, since the first entry is. Only this thread writes it, and the kernel
+        // reads it atomically as well.
         let tail = unsafe { AtomicU16::from_ptr(tail) };
-        // The entries before the tail that covers them.
+        // `Release` orders the entries before the tail that covers them.
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// The header of the receive request: how much room address and control messages get.
+    /// The header of the receive request: the room for address and control messages.
     pub(super) fn message(&self) -> Slab<libc::msghdr> {
         // SAFETY: All fields are integers and pointers, for which zero is a value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -143,36 +145,36 @@ impl Buffers {
         Slab::from(vec![message])
     }
 
-    /// The first `len` bytes of the buffer `id`, which holds nothing but what was received.
+    /// The first `len` bytes of the buffer `id`, which holds received bytes alone.
     ///
     /// # Safety
     ///
-    /// The buffer is ours, and stays so for the borrow.
+    /// The buffer belongs to the path, and stays so for the borrow.
     pub(super) unsafe fn filled(&self, id: usize, len: usize) -> &[u8] {
         let start = self.bytes.range(id * self.stride, len.min(self.len));
-        // SAFETY: The range is in `bytes`, initialised since it was made, and unmoved as long as `self`.
-        // The buffer is ours, so nobody writes to it.
+        // SAFETY: The range is in `bytes`, initialised since it was made, and unmoved as long as
+        // `self`. The buffer belongs to the path, so nothing writes to it.
         unsafe { slice::from_raw_parts(start, len.min(self.len)) }
     }
 
-    /// What a completion of `len` bytes put into the buffer `id`. `None` if that makes no sense.
+    /// Decodes the completion of `len` bytes in the buffer `id`. `None` if they are invalid.
     ///
-    /// The lifetime is not really `'static`: the view is good until the buffer is given back, and the
-    /// path lends it no longer.
+    /// The lifetime is not really `'static`: the view is valid until the buffer is given back, and
+    /// the path lends it no longer.
     ///
     /// # Safety
     ///
-    /// The buffer is ours.
+    /// The buffer belongs to the path.
     pub(super) unsafe fn datagram(&self, id: u16, len: usize) -> Option<Datagram<'static>> {
         let start = self.bytes.range(usize::from(id) * self.stride, len.min(self.len));
-        // SAFETY: The range is in `bytes`, initialised since it was made, and unmoved as long as `self`.
-        // The buffer is ours, so nobody writes to it until it is given back.
+        // SAFETY: The range is in `bytes`, initialised since it was made, and unmoved as long as
+        // `self`. The buffer belongs to the path, so nothing writes to it until it is given back.
         let buffer: &'static [u8] = unsafe { slice::from_raw_parts(start, len.min(self.len)) };
         parse(buffer, self.control_len)
     }
 }
 
-/// Takes a filled buffer apart.
+/// Decodes a filled buffer.
 fn parse(buffer: &[u8], control_room: usize) -> Option<Datagram<'_>> {
     let [name_len, control_len, _payload_len, flags] =
         [0, 4, 8, 12].map(|at| field(buffer, at).map(u32::from_ne_bytes));

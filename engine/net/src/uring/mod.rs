@@ -1,12 +1,13 @@
-//! The path over `io_uring`: one receive request that keeps filling buffers, and a batch of send
-//! requests for each flush.
+//! The datapath over `io_uring`: one receive request that keeps filling buffers, and a batch of
+//! send requests for each flush.
 //!
-//! - The kernel works for us only while we are in it, so one call of `flush` both sends the answers and
-//!   receives the next batch, and under load `wait` makes no system call at all.
-//! - Sends do not wait in the kernel, and a flush returns when each of them is complete: only then is
-//!   the outbox ours again.
-//! - When the path is dropped, the receive is cancelled first and its buffers are freed after. Should it
-//!   not end, they are leaked: better lost than written to.
+//! - The kernel works for the ring only while the thread is in a system call on it, so one call of
+//!   `flush` both sends the answers and receives the next batch, and under load `wait` makes no
+//!   system call at all.
+//! - Sends do not wait in the kernel, and a flush returns when all of them are complete. Only then
+//!   may the outbox change again.
+//! - When the path is dropped, the receive is cancelled first and its buffers are freed after. If
+//!   it does not end, the buffers are leaked, so that the kernel never writes to freed memory.
 
 #![expect(unsafe_code, reason = "requests to the kernel hold pointers")]
 
@@ -38,43 +39,43 @@ use crate::streams::{StreamBatch, no_streams};
 use crate::trains::TrainPlan;
 use crate::waker::Waker;
 
-/// Longest wait where the waker is not watched.
+/// Longest wait while the waker is not watched.
 const UNWATCHED_PATIENCE: Duration = Duration::from_millis(10);
-/// Marks the completions of the receive. Those of sends are marked with the index of the message.
+/// Marks completions of the receive. Completions of sends have the index of the message.
 const RECEIVE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
 
-/// Fewer buffers than this would often run out within one turn.
+/// Fewest buffers. Fewer would often run out between two system calls.
 const BUFFERS_MIN: usize = 64;
 
 /// A [`Datapath`] for Linux 6.1 and later.
 pub(crate) struct UringPath {
-    // Views into buffers that are ours until `give_back`. Their lifetime is not really `'static`: they
-    // leave only as `Batch<'_>`, which borrows the path.
+    // Views into buffers that belong to the path until `give_back`. Their lifetime is not really
+    // `'static`: they leave only as `Batch<'_>`, which borrows the path.
     received: Vec<Datagram<'static>>,
-    /// The buffers of `received`, and of what could not be read.
+    /// The buffers of `received`, and those that could not be decoded.
     lent: Vec<u16>,
-    /// Completed receives, not yet handed over: buffer and length.
+    /// Completed receives that were not returned yet: buffer and length.
     ready: VecDeque<(u16, usize)>,
     batch_segments: usize,
     receives_trains: bool,
     plan: TrainPlan,
-    /// Number of the train that the first message says.
+    /// Number of the train in the first message.
     first: usize,
-    /// The receive request is in flight, or queued for submission.
+    /// Whether the receive request is in flight, or queued for submission.
     receiving: bool,
-    /// The request that watches `waker` is in flight, or queued.
+    /// Whether the request that watches `waker` is in flight, or queued.
     watching: bool,
-    /// The waker was used since the last wait.
+    /// Whether the waker was used since the last wait.
     woken: bool,
-    /// No receive is queued any more.
+    /// Whether receiving was stopped.
     stopped: bool,
-    /// How many sends are in flight or queued.
+    /// Number of sends in flight or queued.
     sending: usize,
     /// Sends that found the queue of the socket full, by index of the message.
     blocked: Vec<usize>,
-    /// Why the path is of no more use, as an error number.
+    /// The error number that made the path unusable.
     failure: Option<i32>,
     ring: Ring,
     memory: ManuallyDrop<RingMemory>,
@@ -85,7 +86,7 @@ pub(crate) struct UringPath {
     waker: Waker,
 }
 
-/// What the kernel holds pointers into.
+/// The memory that the kernel holds pointers into.
 struct RingMemory {
     outbox: Outbox,
     outgoing: Messages,
@@ -94,13 +95,13 @@ struct RingMemory {
 }
 
 impl UringPath {
-    /// Opens the path, and has seen the kernel accept its receive.
+    /// Opens the path. When it returns, the kernel has accepted the receive.
     pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &SocketOptions) -> io::Result<Self> {
         let address = socket.local_addr()?;
         let ControlBuffer { len: control_len, receives_trains } =
             prepare_control(&*socket, address, options)?;
         let SocketOptions { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
-        // One batch is with the caller while the next one arrives.
+        // The caller has one batch while the next one arrives.
         let buffers_count = (2 * batch_len).next_power_of_two().clamp(BUFFERS_MIN, Buffers::COUNT_MAX);
         let outgoing = Messages::for_sending(outbox_datagrams);
         let sends_max = outgoing.len();
@@ -108,9 +109,9 @@ impl UringPath {
         #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX and SENDS_MAX")]
         let ring = Ring::open(
             socket.as_fd(),
-            // Besides the sends, the receive or its cancellation, and the watch on the waker.
+            // Besides the sends: the receive or its cancellation, and the watch on the waker.
             (sends_max + 3 + streams::SUBMISSIONS_MAX) as u32,
-            // Room for all that can complete before it is looked at, so that nothing overflows.
+            // Room for all completions between two reads of the ring, so that it does not overflow.
             (sends_max + buffers_count + completions) as u32 + 4,
         )?;
         #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX")]
@@ -144,10 +145,11 @@ impl UringPath {
             waker,
         };
         if let Some(options) = &options.streams {
-            // SAFETY: As with the other buffers.
+            // SAFETY: As for the other buffers.
             path.streams = ManuallyDrop::new(Some(unsafe { UringStreams::new(&path.ring, options) }?));
         }
-        // SAFETY: `drop` frees the buffers only when the receive has ended, and nothing is submitted after.
+        // SAFETY: `drop` frees the buffers only when the receive has ended, and nothing is
+        // submitted after.
         unsafe { path.memory.buffers.register(&path.ring) }?;
         path.receive();
         path.watch();
@@ -158,22 +160,23 @@ impl UringPath {
         }
     }
 
-    /// Queues the receive, if there is none. It ends when an error or an empty datagram comes along, or
-    /// buffers run out.
+    /// Queues the receive, if none is in flight. A receive ends after an error or an empty
+    /// datagram, or when the buffers run out.
     fn receive(&mut self) {
         if self.receiving || self.stopped {
             return;
         }
         let message = self.memory.incoming.at(0).cast_const();
         let request = opcode::RecvMsgMulti::new(SOCKET, message, GROUP).build().user_data(RECEIVE);
-        // SAFETY: The message and the buffers are in `memory`, which `drop` frees only when the receive
-        // has ended.
+        // SAFETY: The message and the buffers are in `memory`, which `drop` frees only when the
+        // receive has ended.
         let queued = unsafe { self.ring.submissions().push(&request) };
-        // It is full only after a failed call, and whoever sees that failure does not come here.
+        // The queue is full only after a failed call, whose error the caller gets before coming
+        // here.
         self.receiving = queued.is_ok();
     }
 
-    /// Queues the watch on the waker, if there is none.
+    /// Queues the watch on the waker, if none is in flight.
     fn watch(&mut self) {
         if self.watching {
             return;
@@ -187,23 +190,23 @@ impl UringPath {
 
     /// Queues the send of the message at `i`.
     ///
-    /// Sending with an address in the request, or asking only for completions that are failures, was
-    /// measured to save less than 1 % each. So there is one way to send, and what is in flight is counted.
+    /// Putting the address into the request, or requesting completions for failures only, saves
+    /// less than 1 % each. So there is one way to send, and sends in flight are counted.
     fn send(&mut self, i: usize) {
         let request = opcode::SendMsg::new(SOCKET, self.memory.outgoing.header(i))
-            // Complete at once, if need be by saying that it would block.
+            // The send completes at once, if necessary with "would block".
             .flags(libc::MSG_DONTWAIT.cast_unsigned())
             .build()
             .user_data(i as u64);
-        // SAFETY: The message and what it points to are in `memory`. They are not changed and not freed
-        // before the send is complete: `flush` waits for that, and a path on which it could not is not
-        // used again and leaks them.
+        // SAFETY: The message and what it points to are in `memory`. They are not changed and not
+        // freed before the send is complete: `flush` waits for that, and a path on which it could
+        // not wait is not used again and leaks them.
         let queued = unsafe { self.ring.submissions().push(&request) };
         assert!(queued.is_ok(), "the ring has room for all messages");
         self.sending += 1;
     }
 
-    /// Enters the kernel, then looks at what is complete.
+    /// Enters the kernel, then handles completions.
     fn turn(&mut self, patience: Option<Duration>, flushed: &mut FlushReport) -> io::Result<()> {
         if let Err(error) = self.ring.enter(patience) {
             self.failure = Some(error.raw_os_error().unwrap_or(libc::EIO));
@@ -213,7 +216,7 @@ impl UringPath {
         Ok(())
     }
 
-    /// Looks at what is complete. Does not enter the kernel.
+    /// Handles completions, without entering the kernel.
     fn complete(&mut self, flushed: &mut FlushReport) {
         for completion in self.ring.completions() {
             let (result, flags) = (completion.result(), completion.flags());
@@ -253,7 +256,7 @@ impl UringPath {
         }
     }
 
-    /// Gives the kernel the buffers of the last batch, whose borrow of the path is over.
+    /// Gives the buffers of the last batch back to the kernel. The borrow of the path is over.
     fn give_back(&mut self) {
         self.received.clear();
         if !self.lent.is_empty() {
@@ -268,7 +271,7 @@ impl UringPath {
         self.failure.map_or(Ok(()), |error| Err(io::Error::from_raw_os_error(error)))
     }
 
-    /// Waits until all queued sends are complete; those that would block are sent again for a while.
+    /// Waits until all queued sends are complete. Those that would block are repeated for a while.
     fn finish_sends(&mut self, patience: &mut SendPatience, flushed: &mut FlushReport) -> io::Result<()> {
         loop {
             while self.sending > 0 {
@@ -290,8 +293,8 @@ impl UringPath {
         }
     }
 
-    /// Ends the receive, and with `all` what connections have, and returns whether nothing of it is in flight
-    /// any more.
+    /// Ends the receive, and with `all` the requests of connections. Returns whether none of them
+    /// is in flight any more.
     fn quiesce(&mut self, all: bool) -> bool {
         let mut unseen = FlushReport::default();
         let cancel = opcode::AsyncCancel::new(RECEIVE).build().user_data(CANCEL);
@@ -302,7 +305,7 @@ impl UringPath {
         {
             streams.cancel_all(&mut self.ring);
         }
-        // It takes one turn; a signal may end some early.
+        // One turn is enough, but a signal may end some early.
         for _ in 0..100 {
             if self.is_quiet(all) || queued.is_err() {
                 break;
@@ -343,7 +346,7 @@ impl Datapath for UringPath {
             self.receive();
             self.watch();
             if !self.watching {
-                // The ring is full: what cannot be waited for is looked for.
+                // The ring is full, so the wake cannot be waited for and is polled instead.
                 patience = patience.min(UNWATCHED_PATIENCE);
             }
             let patience = if is_awake { Duration::ZERO } else { patience };
@@ -357,8 +360,8 @@ impl Datapath for UringPath {
         while self.received.len() < self.received.capacity()
             && let Some(&(id, len)) = self.ready.front()
         {
-            // SAFETY: The completion made the buffer ours, and it is given back only after `received`
-            // has been cleared.
+            // SAFETY: The completion gave the buffer to the path, and it is given back only after
+            // `received` has been cleared.
             let datagram = unsafe { self.memory.buffers.datagram(id, len) };
             segments += datagram.as_ref().map_or(0, Datagram::segments_count);
             if segments > self.batch_segments && !self.received.is_empty() {
@@ -378,7 +381,7 @@ impl Datapath for UringPath {
     fn flush(&mut self) -> io::Result<FlushReport> {
         self.check()?;
         let (mut flushed, mut patience) = (FlushReport::default(), SendPatience::default());
-        // The same turn may then receive.
+        // Before the turn, so that it can receive into them.
         self.give_back();
         self.receive();
         self.plan.make(&self.memory.outbox);
@@ -404,8 +407,12 @@ impl Datapath for UringPath {
     fn stop_receiving(&mut self) -> io::Result<()> {
         self.check()?;
         self.stopped = true;
-        // What it took from the socket before it ended is complete, and so in `ready`.
-        if self.quiesce(false) { Ok(()) } else { Err(io::Error::other("the receive does not end")) }
+        // Datagrams that the receive took from the socket are complete, and so in `ready`.
+        if self.quiesce(false) {
+            Ok(())
+        } else {
+            Err(io::Error::other("cannot stop receiving: the receive request does not end"))
+        }
     }
 
     fn kernel_drops(&self) -> u64 {
@@ -440,14 +447,14 @@ impl Drop for UringPath {
     fn drop(&mut self) {
         let quiet = self.quiesce(true);
         debug_assert!(quiet || self.failure.is_some(), "the receive did not end");
-        // A ring is taken apart later, by the kernel, and would keep the socket open until then: where
-        // others share the port, datagrams would go on to it and be lost.
+        // The kernel frees a ring later, and would keep the socket open until then. If other
+        // sockets share the port, datagrams would still go to this one and be lost.
         let _ = self.ring.submitter().unregister_files();
         if quiet {
-            // SAFETY: It is not used after this. Nothing is in flight, so the kernel does not use it
-            // either, and nothing is submitted any more.
+            // SAFETY: It is not used after this. Nothing is in flight, so the kernel does not use
+            // it either, and nothing is submitted any more.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
-            // SAFETY: The same.
+            // SAFETY: As above.
             unsafe { ManuallyDrop::drop(&mut self.streams) };
         }
     }

@@ -1,4 +1,5 @@
-//! The submission and completion rings: set-up, entering the kernel, and what to say when it fails.
+//! The submission and completion rings: set-up, entering the kernel, and explanations of set-up
+//! errors.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,28 +8,32 @@ use std::time::Duration;
 use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{Builder, CompletionQueue, IoUring, SubmissionQueue, Submitter};
 
-/// The socket of the path, registered with its ring: spares a lookup for each datagram sent.
+/// The socket of the path, registered with its ring, which saves a lookup for each sent datagram.
 pub(super) const SOCKET: Fixed = Fixed(0);
 
-/// Longer waits are cut to this; the kernel counts in signed seconds.
+/// Longer waits are cut to this, because the kernel counts in signed seconds.
 const PATIENCE_MAX: Duration = Duration::from_secs(1 << 30);
 
-/// One thread's rings. What waits in the kernel is done only while that thread is in [`enter`](Self::enter).
+/// The rings of one thread. Pending requests make progress only while that thread is in
+/// [`enter`](Self::enter).
 pub(super) struct Ring(IoUring);
 
 impl Ring {
-    /// Rings for `submissions` at a time and `completions` not yet looked at.
+    /// Opens rings for `submissions` at a time and `completions` that were not read yet.
     pub(super) fn open(socket: BorrowedFd<'_>, submissions: u32, completions: u32) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(completions.next_power_of_two()).setup_clamp();
-        // Without interrupts: completions are made when we ask, on this thread (Linux 6.1).
+        // Without interrupts: the kernel makes completions when this thread enters it (Linux 6.1).
         builder.setup_single_issuer().setup_defer_taskrun();
         // One refused datagram must not hold back the others (Linux 5.18).
         builder.setup_submit_all();
         let ring =
             Self::build(builder, submissions.next_power_of_two()).map_err(explain("io_uring_setup"))?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring lacks waits with a timeout"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "io_uring lacks waits with a timeout (needs Linux 5.11 or later: uname -r)",
+            ));
         }
         let register = ring.submitter().register_files(&[socket.as_raw_fd()]);
         register.map_err(explain("IORING_REGISTER_FILES"))?;
@@ -55,13 +60,13 @@ impl Ring {
         self.0.completion()
     }
 
-    /// Submits what is queued, and waits for nothing.
+    /// Submits queued requests, without waiting.
     pub(super) fn submit(&self) -> io::Result<usize> {
         self.0.submit()
     }
 
-    /// Submits what is queued, lets the kernel do what has become possible, and waits for a completion
-    /// until `patience` is over, for ever without one. A signal ends it early.
+    /// Submits queued requests, lets the kernel make progress, and waits for a completion at most
+    /// for `patience`, or without limit. A signal ends the wait early.
     pub(super) fn enter(&mut self, patience: Option<Duration>) -> io::Result<()> {
         let result = match patience {
             None => self.0.submit_and_wait(1),
@@ -72,24 +77,24 @@ impl Ring {
         };
         match result.map_err(|error| (error.raw_os_error(), error)) {
             Ok(_) => Ok(()),
-            // The completions that are in the way will be read before we come back.
+            // The completions that fill the ring are read before the next call.
             Err((Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY), _)) => Ok(()),
             Err((_, error)) => Err(error),
         }
     }
 }
 
-/// Makes the error of a set-up `call` say what is likely wrong, and what checks it.
+/// Makes the error of the set-up `call` name its likely cause, and the command that checks it.
 pub(super) fn explain(call: &'static str) -> impl FnOnce(io::Error) -> io::Error {
     move |error| {
         let hint = match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
-                " (is it disabled? sysctl kernel.io_uring_disabled; or by a seccomp profile)"
+                " (disabled by sysctl kernel.io_uring_disabled, or by a seccomp profile)"
             }
             Some(libc::ENOSYS) => " (not in this kernel, or hidden by a container: uname -r)",
             Some(libc::EINVAL) => " (needs Linux 6.1 or later: uname -r)",
-            Some(libc::ENOMEM) => " (too little memory may be locked: ulimit -l)",
-            Some(libc::EMFILE | libc::ENFILE) => " (too many files are open: ulimit -n)",
+            Some(libc::ENOMEM) => " (the limit of locked memory is too low: ulimit -l)",
+            Some(libc::EMFILE | libc::ENFILE) => " (the limit of open files is reached: ulimit -n)",
             _ => "",
         };
         io::Error::new(error.kind(), format!("{call} failed: {error}{hint}"))

@@ -1,11 +1,12 @@
-//! Connections over the ring of a path: one accept for each listener and one receive for each connection, which
-//! go on until they end, and buffers of their own.
+//! Connections over the ring of a path: one accept request for each listener and one receive
+//! request for each connection, which stay active until they end, and separate buffers.
 //!
-//! - A place is taken until everything that was asked about its socket has ended. So a completion always
-//!   belongs to the connection that is, or was last, at the place that it names.
-//! - Sending is a system call of its own (`streams.rs`): it carries the answers of a whole receive, so there is
-//!   nothing to gain from the ring, and no bytes to keep until it says so.
-//! - Only receives make the kernel write, and only to the buffers. They are freed when no request is in flight.
+//! - A place is taken until all requests about its socket have ended. So a completion always
+//!   belongs to the current connection, or to the last one, at the place that it names.
+//! - Sending is a separate system call (`streams.rs`): it carries the answers of a whole receive,
+//!   so the ring would gain nothing, and no bytes need to be kept until a completion.
+//! - Only receives make the kernel write, and only to the buffers. They are freed when no request
+//!   is in flight.
 
 #![expect(unsafe_code, reason = "accepted sockets come as numbers, received bytes as places")]
 
@@ -27,7 +28,7 @@ use crate::streams::{
     StreamOptions, canonical,
 };
 
-/// Marks completions as ours. The low 32 bits are a place.
+/// Marks completions for connections. The low 32 bits are a place.
 pub(super) const STREAM: u64 = 1 << 62;
 const WHAT: u64 = 0xff << 32;
 const RECEIVE: u64 = 1 << 32;
@@ -35,20 +36,21 @@ const ROOM: u64 = 2 << 32;
 const ACCEPT: u64 = 3 << 32;
 const CANCEL: u64 = 4 << 32;
 
-/// No place of a connection.
+/// A number that is no place of a connection.
 const NOWHERE: u32 = u32::MAX;
 
-/// What is in flight for a connection.
+/// Bits of requests in flight for a connection.
 const RECEIVING: u8 = 1;
 const AWAITING_ROOM: u8 = 2;
 const CANCELLING: u8 = 4;
 
-/// Requests of ours that may be queued at one time.
+/// Requests for connections that may be queued at a time.
 pub(super) const SUBMISSIONS_MAX: usize = 64;
-/// Completions of ours, beside the buffers, that should not overflow the ring. More are kept by the kernel.
+/// Completions for connections, besides the buffers, that should not overflow the ring. The kernel
+/// keeps further ones.
 pub(super) const COMPLETIONS: usize = 256;
 
-/// The buffers of connections, as receive requests name them.
+/// The group of the buffers in receive requests.
 const GROUP: u16 = 1;
 
 pub(super) struct UringStreams {
@@ -56,10 +58,10 @@ pub(super) struct UringStreams {
     listeners: Vec<Listener>,
     events: Vec<RawEvent>,
     completed: VecDeque<CompletedEvent>,
-    /// Buffers of the last batch, and such that held nothing of interest.
+    /// Buffers of the last batch, and buffers whose content is not needed.
     lent: Vec<u16>,
     buffers: Buffers,
-    /// Requests that have not ended.
+    /// Number of requests that have not ended.
     in_flight: usize,
 }
 
@@ -69,15 +71,16 @@ enum CompletedEvent {
 }
 
 impl UringStreams {
-    /// Room for connections, with buffers known to `ring`.
+    /// Makes room for connections, with buffers registered at `ring`.
     ///
     /// # Safety
     ///
-    /// It stays allocated until `ring` has nothing of it in flight and is not submitted more.
+    /// It stays allocated until `ring` has none of its requests in flight and is not submitted
+    /// more.
     pub(super) unsafe fn new(ring: &Ring, options: &StreamOptions) -> io::Result<Self> {
         let buffers_count = u16::try_from(options.receive_buffers.next_power_of_two()).unwrap_or(1 << 12);
         let mut buffers = Buffers::for_streams(buffers_count, options.receive_len, GROUP);
-        // SAFETY: Passed on to the caller.
+        // SAFETY: The caller makes the same promise.
         unsafe { buffers.register(ring) }?;
         Ok(Self {
             connections: StreamConnections::new(options.connections_max, true),
@@ -110,7 +113,8 @@ impl UringStreams {
         StreamBatch { inbox, connections: &mut self.connections }
     }
 
-    /// The longest that may pass until the next batch: no time at all brings a paused listener back.
+    /// The longest time until the next batch: `patience`, or less if a listener is paused, because
+    /// nothing else wakes the path for it.
     pub(super) fn patience(&self, patience: Duration) -> Duration {
         match self.listeners.iter().any(Listener::is_paused) {
             true => patience.min(ACCEPT_PAUSE),
@@ -123,7 +127,7 @@ impl UringStreams {
         !self.completed.is_empty()
     }
 
-    /// Whether the kernel has nothing to do for us.
+    /// Whether no request is in flight.
     pub(super) fn is_quiet(&self) -> bool {
         self.in_flight == 0
     }
@@ -134,7 +138,7 @@ impl UringStreams {
             self.in_flight -= 1;
         }
         if what & WHAT == ACCEPT && result >= 0 {
-            // SAFETY: The kernel made the file for us, and this is the only place that hears of it.
+            // SAFETY: The kernel made the file for this request, and nothing else knows its number.
             self.completed.push_back(CompletedEvent::Accepted(unsafe { OwnedFd::from_raw_fd(result) }));
             if cqueue::more(flags) {
                 return;
@@ -143,7 +147,7 @@ impl UringStreams {
         self.completed.push_back(CompletedEvent::Other { what, result, flags });
     }
 
-    /// Forgets the last batch, and asks the kernel what has to be asked now.
+    /// Drops the last batch, and queues the requests that connections and listeners need.
     pub(super) fn prepare(&mut self, ring: &mut Ring) {
         self.events.clear();
         if !self.lent.is_empty() {
@@ -154,7 +158,7 @@ impl UringStreams {
         }
         while let Some(at) = self.connections.next_changed() {
             if !self.watch(ring, at) {
-                // The ring is full, which the next call of the path finds out about.
+                // The ring is full; the next call of the path reports that.
                 self.connections.change(at);
                 break;
             }
@@ -171,7 +175,8 @@ impl UringStreams {
         }
     }
 
-    /// Queues what the connection at `at` lacks, and ends what it has no use for. False when it cannot.
+    /// Queues the missing requests of the connection at `at`, and cancels those that it does not
+    /// need. Returns false if it cannot.
     fn watch(&mut self, ring: &mut Ring, at: u32) -> bool {
         let slot = self.connections.at_mut(at);
         let Some(socket) = &slot.socket else { return true };
@@ -200,17 +205,18 @@ impl UringStreams {
     /// Queues a request.
     fn push(&mut self, ring: &mut Ring, request: &squeue::Entry) -> bool {
         if ring.submissions().len() >= SUBMISSIONS_MAX {
-            // Makes room; should it fail, the next call of the path fails as well and says why.
+            // Makes room. If it fails, the next call of the path fails too and reports the reason.
             let _ = ring.submit();
         }
-        // SAFETY: It holds no pointers but that of the buffers, which stay as long as it is in flight: by
-        // the promise to `new`. Its file is open until it has ended: a place keeps its socket that long.
+        // SAFETY: The request holds no pointers but that of the buffers, which stay as long as it
+        // is in flight, by the promise to `new`. Its file is open until the request has ended,
+        // because a place keeps its socket that long.
         let queued = unsafe { ring.submissions().push(request) }.is_ok();
         self.in_flight += usize::from(queued);
         queued
     }
 
-    /// Makes a batch of what is complete.
+    /// Makes a batch of the completions.
     pub(super) fn take(&mut self) {
         // One completion makes two events at most.
         while self.events.len() < EVENTS_MAX - 1
@@ -247,7 +253,8 @@ impl UringStreams {
         if !cqueue::more(flags) {
             self.finished(at, RECEIVING, |connections| match -result {
                 0 => connections.ended(at),
-                // Buffers ran out, or it was us: asked again as long as it is wanted.
+                // The buffers ran out, or the path cancelled it. It is queued again as long as it
+                // is wanted.
                 libc::ENOBUFS | libc::ECANCELED | libc::EAGAIN | libc::EINTR => None,
                 error if error > 0 => connections.broke(at),
                 _ => None,
@@ -255,7 +262,7 @@ impl UringStreams {
         }
     }
 
-    /// A request about a connection has ended.
+    /// Handles the end of a request about a connection.
     fn finished(&mut self, at: u32, bit: u8, act: impl FnOnce(&mut StreamConnections) -> Option<RawEvent>) {
         self.connections.at_mut(at).watched &= !bit;
         let event = act(&mut self.connections);
@@ -274,7 +281,7 @@ impl UringStreams {
         }
     }
 
-    /// Queues the end of everything.
+    /// Queues the cancellation of all requests.
     pub(super) fn cancel_all(&mut self, ring: &mut Ring) {
         let request = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
         self.push(ring, &request.user_data(STREAM | CANCEL | u64::from(NOWHERE)));
@@ -283,8 +290,8 @@ impl UringStreams {
 
 impl StreamMemory for Buffers {
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: A buffer that an event of this batch names is in `lent`, and so is ours until `prepare`,
-        // which needs the path for itself and forgets the events first.
+        // SAFETY: A buffer that an event of this batch names is in `lent`, and so belongs to the
+        // path until `prepare`, which needs exclusive access and drops the events first.
         unsafe { self.filled(at, len) }
     }
 }

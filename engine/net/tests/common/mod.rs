@@ -1,4 +1,4 @@
-//! What the tests of datapaths share.
+//! Helpers of the tests of datapaths.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,7 +11,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(5);
 pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 pub(crate) const LOOPBACK_V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
 
-/// Runs each promise for each path that opens here.
+/// Runs each test for each datapath that opens on this system.
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
@@ -32,7 +32,7 @@ pub(crate) fn path(choice: DatapathChoice, options: &SocketOptions) -> Box<dyn D
     open(choice, options).unwrap().path
 }
 
-/// Waits until `count` datagrams have come, and gives each to `each`.
+/// Waits until `count` datagrams were received, and passes each to `each`.
 pub(crate) fn receive(path: &mut dyn Datapath, count: usize, mut each: impl FnMut(Datagram<'_>)) {
     let end = Instant::now() + SOON;
     let mut received = 0;

@@ -1,7 +1,8 @@
-//! Earlier generations that are kept, so that one can go back to them.
+//! Earlier generations that are kept, so that a publisher can roll back to them.
 //!
-//! A generation is kept as a copy of its MANIFEST under a name with its number. Its layers are those of
-//! the published set or of another that is kept, so keeping costs only what was replaced since.
+//! A kept generation is a copy of its MANIFEST under a name with its number. Its layers belong to
+//! the published set or to another kept generation, so keeping one costs only the layers that were
+//! replaced since.
 
 use super::manifest::{MANIFEST, MANIFEST_LEN_MAX, Manifest};
 use super::publisher::SetPublisher;
@@ -12,27 +13,27 @@ use std::io;
 use std::string::String;
 use std::vec::Vec;
 
-/// Name of the file that says why nothing is to be published.
+/// Name of the file that holds the reason why publishing is on hold.
 const HELD: &str = "HELD";
-/// Most bytes of it.
+/// Most bytes of that file.
 const HELD_LEN_MAX: usize = 1024;
 
 fn name_of(generation: u64) -> String {
     format!("{MANIFEST}-{generation:010}")
 }
 
-/// The generation that a file of this name keeps, if it is such a name.
+/// The generation that a file of this name keeps, if the name has that form.
 pub(super) fn generation_of(name: &str) -> Option<u64> {
     let generation = name.strip_prefix(MANIFEST)?.strip_prefix('-')?.parse().ok()?;
     (name_of(generation) == name).then_some(generation)
 }
 
 impl<S: Storage> SetPublisher<S> {
-    /// Keeps what is published, until it is [forgotten](Self::forget). Without a set, or when it is kept
-    /// already, this does nothing.
+    /// Keeps the published set until it is [forgotten](Self::forget). Does nothing if there is no
+    /// set or it is kept already.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When a system call fails.
     pub fn keep(&mut self) -> Result<(), SetError> {
         self.refresh()?;
         let Some(manifest) = self.manifest().cloned() else { return Ok(()) };
@@ -42,13 +43,13 @@ impl<S: Storage> SetPublisher<S> {
         self.stager.replace(&name_of(manifest.generation), &manifest.encode())
     }
 
-    /// The generations that are kept, oldest first. What does not read is none.
+    /// The kept generations, oldest first. Unreadable ones are left out.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When a system call fails.
     pub fn kept_manifests(&self) -> Result<Vec<Manifest>, SetError> {
         let storage = &*self.stager.storage;
-        let files = storage.list().map_err(|error| SetError::io(storage.dir(), "list it", error))?;
+        let files = storage.list().map_err(|error| SetError::io(storage.dir(), "list", error))?;
         let mut kept = Vec::new();
         for (name, ..) in files {
             let Some(generation) = generation_of(&name) else { continue };
@@ -62,24 +63,26 @@ impl<S: Storage> SetPublisher<S> {
         Ok(kept)
     }
 
-    /// Keeps a generation no longer. Its layers go with the next pruning after their grace time.
+    /// Stops keeping a generation. Its layers are removed by the first pruning after their grace
+    /// time.
     ///
     /// # Errors
-    /// When it is not kept, or the system refuses.
+    /// When the generation is not kept, or a system call fails.
     pub fn forget(&mut self, generation: u64, now_unix_ms: u64) -> Result<(), SetError> {
         let manifest = self.find_kept(generation)?;
         let name = name_of(generation);
         let removed = self.stager.storage.remove(&name);
-        removed.map_err(|error| SetError::io(self.stager.path(&name), "remove it", error))?;
+        removed.map_err(|error| SetError::io(self.stager.path(&name), "remove", error))?;
         self.retire(manifest.layers.into_iter().map(|layer| layer.file), now_unix_ms);
         Ok(())
     }
 
-    /// Publishes what a kept generation was, as a new generation; it shows the state of the store that
-    /// it showed then.
+    /// Publishes the content of a kept generation as a new generation. It shows the same state of
+    /// the store as the kept one.
     ///
     /// # Errors
-    /// When it is not kept or not whole any more, or the system refuses; what was published stays.
+    /// When the generation is not kept or no longer complete, or a system call fails. The published
+    /// set then stays.
     pub fn roll_back(&mut self, generation: u64, now_unix_ms: u64) -> Result<&Manifest, SetError> {
         self.refresh()?;
         let kept = self.find_kept(generation)?;
@@ -90,23 +93,25 @@ impl<S: Storage> SetPublisher<S> {
         self.replace(&Manifest { generation: last + 1, created_unix_ms: now_unix_ms, ..kept })
     }
 
-    /// Why nothing is to be published, if so. It is for the one who calls [`publish`](Self::publish) to ask.
+    /// The reason why publishing is on hold, if it is. [`publish`](Self::publish) does not check
+    /// this; its caller does.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When a system call fails.
     pub fn hold_reason(&self) -> Result<Option<String>, SetError> {
         let storage = &*self.stager.storage;
         match storage.read(HELD, HELD_LEN_MAX) {
             Ok(text) => Ok(Some(String::from_utf8_lossy(&text).trim_end().into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(SetError::io(self.stager.path(HELD), "read it", error)),
+            Err(error) => Err(SetError::io(self.stager.path(HELD), "read", error)),
         }
     }
 
-    /// Says that nothing is to be published, and why; across restarts, until [`resume`](Self::resume).
+    /// Puts publishing on hold for the reason `why`, across restarts, until
+    /// [`resume`](Self::resume).
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When a system call fails.
     pub fn hold(&mut self, why: &str) -> Result<(), SetError> {
         self.stager.replace(HELD, &format!("{why}\n"))
     }
@@ -114,14 +119,14 @@ impl<S: Storage> SetPublisher<S> {
     /// Ends a [`hold`](Self::hold), if there is one.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When a system call fails.
     pub fn resume(&mut self) -> Result<(), SetError> {
         let storage = &*self.stager.storage;
         match storage.remove(HELD) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(SetError::io(self.stager.path(HELD), "remove it", error))
+                Err(SetError::io(self.stager.path(HELD), "remove", error))
             }
-            _ => storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync it", error)),
+            _ => storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync", error)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The MANIFEST: a few lines that name the layers of a set, newest first.
+//! The MANIFEST: a few lines of text that name the layers of a set, newest first.
 
 use crate::format::checksum;
 use core::fmt;
@@ -8,27 +8,28 @@ use std::vec::Vec;
 
 /// Name of the file in the directory of a set.
 pub const MANIFEST: &str = "MANIFEST";
-/// First line; the number is the version of the form.
+/// First line; the number is the version of the format.
 pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 1";
-/// Most layers of a set. A lookup that misses asks each, so merges should keep them to a few.
+/// Most layers of a set. A lookup that finds nothing searches each, so merges should keep their
+/// number low.
 pub const LAYERS_MAX: usize = 32;
 /// Most bytes of the name of a layer file.
 pub const FILE_NAME_LEN_MAX: usize = 64;
 /// Most bytes of a manifest.
 pub const MANIFEST_LEN_MAX: usize = 8192;
-/// How the name of every layer file ends.
+/// Suffix of the name of every layer file.
 pub const LAYER_SUFFIX: &str = ".layer";
 
-/// What a set consists of.
+/// The content of a MANIFEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// Goes up by one with each publication.
+    /// The generation, one higher with each publication.
     pub generation: u64,
-    /// When the set was published, Unix milliseconds.
+    /// Time when the set was published, Unix milliseconds.
     pub created_unix_ms: u64,
-    /// Handles that a lookup finds, all layers taken together. Counted by the publisher.
+    /// Number of handles that a lookup finds in all layers together. Counted by the publisher.
     pub handles_count: u64,
-    /// Which state of which store the set shows, if it was made from one.
+    /// The state of the store that the set shows, if it was made from a store.
     pub source: Option<SetOrigin>,
     /// The layers, newest first; at least one.
     pub layers: Vec<LayerEntry>,
@@ -39,7 +40,7 @@ pub struct Manifest {
 pub struct SetOrigin {
     /// Identity of the store.
     pub store: u64,
-    /// The last of its transactions that the set shows.
+    /// The last transaction of the store that the set includes.
     pub transaction: u64,
 }
 
@@ -50,14 +51,14 @@ pub struct LayerEntry {
     pub file: String,
     /// Bytes of the file.
     pub len: u64,
-    /// Checksum of the header, which holds those of the sections.
+    /// Checksum of the header, which includes those of the sections.
     pub header_sum: u64,
 }
 
-/// Why a manifest is not one.
+/// Why a manifest is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManifestError {
-    /// Number of the line, from 1; 0 for the whole.
+    /// Number of the line, from 1; 0 for the whole file.
     pub line: usize,
     /// What is wrong with it.
     pub what: &'static str,
@@ -75,10 +76,10 @@ impl fmt::Display for ManifestError {
 impl core::error::Error for ManifestError {}
 
 impl Manifest {
-    /// Reads a manifest. Only what [`encode`](Self::encode) writes is one, to the byte.
+    /// Parses a manifest. Only the exact bytes that [`encode`](Self::encode) writes are accepted.
     ///
     /// # Errors
-    /// With the first line that is wrong.
+    /// The first line that is wrong.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         let whole = |what| ManifestError { line: 0, what };
         if bytes.len() > MANIFEST_LEN_MAX {
@@ -87,7 +88,7 @@ impl Manifest {
         let text = core::str::from_utf8(bytes).map_err(|_| whole("the manifest is not text"))?;
         let text = text.strip_suffix('\n').ok_or(whole("the manifest is cut short"))?;
         let last_at = text.rfind('\n').map_or(0, |at| at + 1);
-        // First the checksum, so that a torn file is reported as torn.
+        // The checksum is checked first, so that a torn file is reported as torn.
         let sum = text[last_at..].strip_prefix("end ").and_then(hex);
         let sum = sum.ok_or(whole("the manifest is cut short: it does not end with its checksum"))?;
         if sum != checksum(&bytes[..last_at]) {
@@ -99,16 +100,17 @@ impl Manifest {
             let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
             rest.and_then(decimal).ok_or(ManifestError { line, what })
         };
-        field("handle snapshot set", "this program reads version 1 of the manifest").and_then(|version| {
-            let what = "this program reads version 1 of the manifest";
-            if version == 1 { Ok(()) } else { Err(ManifestError { line: 1, what }) }
-        })?;
-        let generation = field("generation", "`generation` and a number belong here")?;
-        let created_unix_ms = field("created_unix_ms", "`created_unix_ms` and a number belong here")?;
-        let handles_count = field("handles", "`handles` and a number belong here")?;
+        field("handle snapshot set", "unsupported version: this program reads version 1 of the manifest")
+            .and_then(|version| {
+                let what = "unsupported version: this program reads version 1 of the manifest";
+                if version == 1 { Ok(()) } else { Err(ManifestError { line: 1, what }) }
+            })?;
+        let generation = field("generation", "expected `generation` and a number")?;
+        let created_unix_ms = field("created_unix_ms", "expected `created_unix_ms` and a number")?;
+        let handles_count = field("handles", "expected `handles` and a number")?;
         let source = lines.next_if(|(_, text)| text.starts_with("source "));
         let source = source.map(|(line, text)| {
-            let what = "`source`, the identity of a store and a transaction belong here";
+            let what = "expected `source`, the identity of a store and a transaction";
             SetOrigin::parse(text).ok_or(ManifestError { line, what })
         });
         let source = source.transpose()?;
@@ -116,22 +118,22 @@ impl Manifest {
         for (line, text) in lines {
             let layer = LayerEntry::parse(text).ok_or(ManifestError {
                 line,
-                what: "`layer`, a file name, its length and its checksum belong here",
+                what: "expected `layer`, a file name, its length and its checksum",
             })?;
             layers.push(layer);
             if layers.len() > LAYERS_MAX {
-                return Err(ManifestError { line, what: "there are too many layers" });
+                return Err(ManifestError { line, what: "too many layers" });
             }
         }
         if layers.is_empty() {
             return Err(whole("the manifest names no layer"));
         }
         let manifest = Self { generation, created_unix_ms, handles_count, source, layers };
-        // What is left are line ends in another form; nobody but an editor writes those.
+        // The only remaining difference is the form of line ends, which an editor changes.
         if manifest.encode().as_bytes() == bytes {
             Ok(manifest)
         } else {
-            Err(whole("the manifest was edited"))
+            Err(whole("the manifest was edited: publish the set again"))
         }
     }
 
@@ -177,7 +179,7 @@ impl LayerEntry {
     }
 }
 
-/// Whether a name may be that of a layer: short, plain, and in this directory.
+/// Whether a name can be that of a layer: short, of plain characters, and in this directory.
 #[must_use]
 pub fn is_layer_file(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
@@ -234,7 +236,7 @@ mod tests {
         assert!(Manifest::parse(text.replace('\n', "\r\n").as_bytes()).is_err());
     }
 
-    /// With a right checksum, so that the lines themselves are looked at.
+    /// Adds a correct checksum, so that the lines themselves are checked.
     fn parse(lines: &[&str]) -> Result<Manifest, ManifestError> {
         let mut text = lines.join("\n") + "\n";
         text += &format!("end {:016x}\n", checksum(text.as_bytes()));

@@ -1,12 +1,13 @@
 //! The one writer of a directory.
 //!
-//! In this order, so that at every moment, also after a loss of power, the directory is the old set or
-//! the new one:
+//! Publishing keeps this order, so that at every moment, also after a power failure, the directory
+//! holds either the old set or the new one:
 //!
-//! 1. the new layer under a new name, its bytes synced, its name synced, all of it verified;
-//! 2. `MANIFEST.tmp`, synced;
-//! 3. `MANIFEST.tmp` renamed over `MANIFEST`, the name synced;
-//! 4. later, what no set names any more is removed.
+//! 1. The new layer is written under a new name; its bytes are synced, its name is synced, all of
+//!    it is verified.
+//! 2. `MANIFEST.tmp` is written and synced.
+//! 3. `MANIFEST.tmp` is renamed to `MANIFEST`, and the name is synced.
+//! 4. Later, files that no set names any more are removed.
 
 use super::manifest::{LAYERS_MAX, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
 use super::stager::{BuiltLayer, LayerPlace, NewLayer, Stager};
@@ -26,7 +27,7 @@ use std::vec::Vec;
 pub struct SetPublisher<S: Storage = DiskStorage> {
     pub(super) stager: Stager<S>,
     current: Option<CurrentSet<S>>,
-    /// When files of ours left the last set that named them, Unix milliseconds.
+    /// Time when files of this publisher left the last set that named them, Unix milliseconds.
     retired: BTreeMap<String, u64>,
 }
 
@@ -35,34 +36,34 @@ struct CurrentSet<S: Storage> {
     layers: Vec<Layer<S::Bytes>>,
 }
 
-/// What [`SetPublisher::prune`] removed.
+/// The files that [`SetPublisher::prune`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PruneReport {
-    /// Files.
+    /// Number of files.
     pub files_count: usize,
-    /// Their bytes.
+    /// Bytes of the files.
     pub len: u64,
 }
 
 impl SetPublisher<DiskStorage> {
-    /// Takes the lock of a directory that exists, and reads what is published there.
+    /// Locks an existing directory, and reads the set that is published there.
     ///
     /// # Errors
-    /// When another process has the lock, or what is published is not whole.
+    /// When another process has the lock, or the published set is not complete.
     pub fn open(dir: &Path) -> Result<Self, SetError> {
         match DiskStorage::lock(dir) {
             Ok(Some(disk)) => Self::with_storage(disk),
             Ok(None) => Err(SetError::new(dir, SetErrorKind::Locked)),
-            Err(error) => Err(SetError::io(dir, "lock it", error)),
+            Err(error) => Err(SetError::io(dir, "lock", error)),
         }
     }
 }
 
 impl<S: Storage> SetPublisher<S> {
-    /// Publishes to anything that behaves like a directory, and nobody else writes to.
+    /// Publishes to any storage that behaves like a directory and has no other writer.
     ///
     /// # Errors
-    /// When what is published is not whole.
+    /// When the published set is not complete.
     pub fn with_storage(storage: S) -> Result<Self, SetError> {
         let mut publisher = Self { stager: Stager::new(storage), current: None, retired: BTreeMap::new() };
         publisher.refresh()?;
@@ -74,23 +75,25 @@ impl<S: Storage> SetPublisher<S> {
         self.stager.storage.dir()
     }
 
-    /// What is published.
+    /// The MANIFEST of the published set.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.current.as_ref().map(|current| &current.manifest)
     }
 
-    /// What new layers must have in common with those that are published; `None` before the first.
+    /// The properties that new layers must share with those that are published; `None` before the
+    /// first.
     pub fn options(&self, created_unix_ms: u64) -> Option<LayerOptions> {
         let first = self.current.as_ref()?.layers.first()?;
         Some(LayerOptions { seed: first.seed(), folds: first.folds(), created_unix_ms })
     }
 
-    /// The layers that are published, as one.
+    /// The published layers as one.
     pub fn records(&self) -> Option<RecordSet<'_, S::Bytes>> {
         self.current.as_ref().map(|current| RecordSet::new_alike(&current.layers))
     }
 
-    /// What writes new layers, also in another thread and while others are published.
+    /// A writer of new layers. It can be used in another thread, and while other layers are
+    /// published.
     pub fn stager(&self) -> Stager<S> {
         self.stager.clone()
     }
@@ -98,7 +101,7 @@ impl<S: Storage> SetPublisher<S> {
     /// Builds a layer and publishes it as the whole set. See [`Stager::stage`] for `write`.
     ///
     /// # Errors
-    /// When the layer cannot be built or published; what was published stays.
+    /// When the layer cannot be built or published. The published set then stays.
     pub fn publish_base(
         &mut self,
         now_unix_ms: u64,
@@ -111,7 +114,7 @@ impl<S: Storage> SetPublisher<S> {
     /// Builds a layer and publishes it above the others. See [`Stager::stage`] for `write`.
     ///
     /// # Errors
-    /// When the layer cannot be built or published; what was published stays.
+    /// When the layer cannot be built or published. The published set then stays.
     pub fn publish_delta(
         &mut self,
         now_unix_ms: u64,
@@ -124,15 +127,17 @@ impl<S: Storage> SetPublisher<S> {
     /// Publishes a staged layer.
     ///
     /// # Errors
-    /// When it does not fit what is published, or the system refuses; what was published stays.
+    /// When it does not fit the published set, or a system call fails. The published set then
+    /// stays.
     pub fn publish(&mut self, layer: NewLayer, now_unix_ms: u64) -> Result<&Manifest, SetError> {
         self.publish_together(std::vec![layer], now_unix_ms)
     }
 
-    /// Publishes staged layers in one step: each is put in its place in the set that the one before makes.
+    /// Publishes staged layers in one step. Each takes its place in the set that results from those
+    /// before it.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish), and when there are none.
+    /// As [`publish`](Self::publish), and when `layers` is empty.
     pub fn publish_together(
         &mut self,
         layers: Vec<NewLayer>,
@@ -143,11 +148,11 @@ impl<S: Storage> SetPublisher<S> {
         self.replace(&manifest)
     }
 
-    /// The set that [`publish_together`](Self::publish_together) would publish, for those who want to look
-    /// at it before.
+    /// The set that [`publish_together`](Self::publish_together) would publish, for callers that
+    /// inspect it first.
     ///
     /// # Errors
-    /// When the layers do not fit what is published, or there are none.
+    /// When the layers do not fit the published set, or there are none.
     pub fn candidate(&self, layers: &[NewLayer], now_unix_ms: u64) -> Result<Manifest, SetError> {
         let generation = self.manifest().map_or(0, |manifest| manifest.generation) + 1;
         let (last, first) = layers.split_last().ok_or_else(|| {
@@ -163,20 +168,20 @@ impl<S: Storage> SetPublisher<S> {
         Ok(Manifest { generation, ..manifest })
     }
 
-    /// Makes `manifest` what is published.
+    /// Publishes `manifest`.
     pub(super) fn replace(&mut self, manifest: &Manifest) -> Result<&Manifest, SetError> {
-        // Noted before, for an error may come when readers see the new set already.
+        // Noted before the rename, because an error may come when readers already see the new set.
         let gone = self.manifest().map_or(Vec::new(), |old| old.layers.clone());
         let gone = gone.into_iter().filter(|layer| !manifest.layers.contains(layer));
         self.retire(gone.map(|layer| layer.file), manifest.created_unix_ms);
         self.stager.replace(MANIFEST, &manifest.encode())?;
         self.refresh()?;
-        // Somebody may have taken it away meanwhile.
+        // Another process may have removed it in the meantime.
         let missing = || SetError::new(self.dir(), SetErrorKind::NotPublished);
         self.current.as_ref().map(|current| &current.manifest).ok_or_else(missing)
     }
 
-    /// Notes when files left a set.
+    /// Notes the time when files left a set.
     pub(super) fn retire(&mut self, files: impl IntoIterator<Item = String>, now_unix_ms: u64) {
         self.retired.extend(files.into_iter().map(|file| (file, now_unix_ms)));
     }
@@ -208,12 +213,13 @@ impl<S: Storage> SetPublisher<S> {
                 header.handles_count
             }
             LayerPlace::Delta | LayerPlace::Absorbing(_) => {
-                let old =
-                    old.ok_or(SetErrorKind::Refused("a delta needs a set below it, and none is published"))?;
+                let old = old.ok_or(SetErrorKind::Refused(
+                    "a delta needs a published set below it; publish a base first",
+                ))?;
                 let gone = if let LayerPlace::Absorbing(gone) = &layer.place { gone.as_slice() } else { &[] };
                 if !layers.starts_with(gone) {
                     return Err(SetErrorKind::Refused(
-                        "the layers it absorbs are not the newest of the set any more",
+                        "the layers that the new layer absorbs are no longer the newest of the set",
                     ));
                 }
                 layers.splice(..gone.len(), [layer.entry.clone()]);
@@ -221,8 +227,9 @@ impl<S: Storage> SetPublisher<S> {
             }
             LayerPlace::InsteadOf(gone) => {
                 let at = layers.windows(gone.len().max(1)).position(|some| some == gone);
-                let at =
-                    at.ok_or(SetErrorKind::Refused("the layers it replaces are not in the set any more"))?;
+                let at = at.ok_or(SetErrorKind::Refused(
+                    "the layers that the new layer replaces are no longer in the set",
+                ))?;
                 layers.splice(at..at + gone.len(), [layer.entry.clone()]);
                 source = old.and_then(|old| old.manifest.source);
                 let is_all = layers.len() == 1;
@@ -238,14 +245,14 @@ impl<S: Storage> SetPublisher<S> {
             return Err(SetErrorKind::Refused("the oldest layer must carry the table of homed prefixes"));
         }
         if layers.len() > LAYERS_MAX {
-            return Err(SetErrorKind::Refused("the set has as many layers as are allowed; merge some first"));
+            return Err(SetErrorKind::Refused("the set has the maximum number of layers; merge some first"));
         }
         Ok(Manifest { generation, created_unix_ms, handles_count, source, layers })
     }
 
-    /// Handles that are found once `layer` is above `old`.
+    /// Number of handles that are found once `layer` is above `old`.
     fn handles_with(&self, layer: &NewLayer, old: &CurrentSet<S>) -> Result<u64, SetErrorKind> {
-        let io = |error| SetErrorKind::Io { doing: "open it", error };
+        let io = |error| SetErrorKind::Io { doing: "open", error };
         let bytes = self.stager.storage.open(&layer.entry.file).map_err(io)?;
         let new = open_layer(bytes, &layer.entry)?;
         let below = RecordSet::new(&old.layers).map_err(|_| SetErrorKind::Mixed)?;
@@ -264,17 +271,17 @@ impl<S: Storage> SetPublisher<S> {
                 _ => {}
             }
         }
-        // A lookup here and there maps pages by the mebibyte, and nobody looks again soon.
+        // Scattered lookups map pages by the mebibyte, and these pages are not needed again soon.
         for layer in &old.layers {
             self.stager.storage.forget(layer.bytes(), 0..layer.bytes().as_ref().len() as u64);
         }
         Ok(count)
     }
 
-    /// Reads what is published, which after a failed attempt may not be what we remember.
+    /// Reads the published set again. After a failed attempt it may differ from the set in memory.
     ///
     /// # Errors
-    /// When it is not whole.
+    /// When it is not complete.
     pub fn refresh(&mut self) -> Result<(), SetError> {
         let storage = &*self.stager.storage;
         let manifest = parse_manifest(storage.dir(), storage.read(MANIFEST, MANIFEST_LEN_MAX))?;
@@ -290,7 +297,7 @@ impl<S: Storage> SetPublisher<S> {
         Ok(())
     }
 
-    /// The layers of `manifest`; those that are open already are taken from the set we remember.
+    /// Opens the layers of `manifest`. Layers that the set in memory has open are taken from there.
     fn reopen_layers(&mut self, manifest: &Manifest) -> Result<Vec<Layer<S::Bytes>>, SetError> {
         let known = self.current.take().map(|old| old.manifest.layers.into_iter().zip(old.layers));
         let mut known: Vec<_> = known.into_iter().flatten().collect();
@@ -304,22 +311,22 @@ impl<S: Storage> SetPublisher<S> {
         Ok(layers)
     }
 
-    /// Removes layers that are in no set, neither the published one nor one that is kept, since `grace`
-    /// before `now` and were last written before that.
+    /// Removes layers that neither the published set nor a kept generation names, if both their
+    /// last use in a set and their last write are more than `grace` before `now`.
     ///
-    /// `grace` covers readers that have read a MANIFEST and not yet opened its files, some seconds.
-    /// Layers staged by this publisher and not yet published stay.
+    /// `grace` covers readers that have read a MANIFEST and not yet opened its files: some seconds.
+    /// Layers that this publisher has staged and not yet published stay.
     ///
     /// # Errors
-    /// When the system refuses; what could be removed is gone.
+    /// When a system call fails. Files that could be removed are removed.
     pub fn prune(&mut self, now: SystemTime, grace: Duration) -> Result<PruneReport, SetError> {
         let storage = &*self.stager.storage;
-        // The MANIFEST that a loss of power would bring back must not name what we remove.
-        storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync it", error))?;
+        // The MANIFEST that a power failure would bring back must not name the removed files.
+        storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync", error))?;
         self.refresh()?;
         let named = self.named()?;
         let storage = &*self.stager.storage;
-        let files = storage.list().map_err(|error| SetError::io(storage.dir(), "list it", error))?;
+        let files = storage.list().map_err(|error| SetError::io(storage.dir(), "list", error))?;
         self.retired.retain(|name, _| files.iter().any(|(file, ..)| file == name));
         let mut pruned = PruneReport::default();
         for (name, len, written) in files {
@@ -327,7 +334,7 @@ impl<S: Storage> SetPublisher<S> {
             let unused_since = written.max(SystemTime::UNIX_EPOCH + retired);
             let is_old = now.duration_since(unused_since).is_ok_and(|age| age >= grace);
             let is_unused = match history::generation_of(&name) {
-                // What does not read keeps nothing.
+                // An unreadable file keeps nothing.
                 Some(generation) => !named.generations.contains(&generation),
                 None => {
                     is_layer_file(&name) && !named.layers.contains(&name) && !self.stager.is_pending(&name)
@@ -335,7 +342,7 @@ impl<S: Storage> SetPublisher<S> {
             };
             if is_unused && is_old {
                 let path = self.stager.path(&name);
-                storage.remove(&name).map_err(|error| SetError::io(path, "remove it", error))?;
+                storage.remove(&name).map_err(|error| SetError::io(path, "remove", error))?;
                 pruned.files_count += 1;
                 pruned.len += len;
             }
@@ -343,7 +350,7 @@ impl<S: Storage> SetPublisher<S> {
         Ok(pruned)
     }
 
-    /// What the published set and those that are kept name.
+    /// The files that the published set and the kept generations name.
     fn named(&self) -> Result<FilesInUse, SetError> {
         let kept = self.kept_manifests()?;
         let sets = kept.iter().chain(self.manifest());
@@ -352,7 +359,7 @@ impl<S: Storage> SetPublisher<S> {
     }
 }
 
-/// Files that are in use, and generations that are kept and whole.
+/// Files in use, and the kept generations that are complete.
 struct FilesInUse {
     layers: BTreeSet<String>,
     generations: BTreeSet<u64>,

@@ -1,4 +1,5 @@
-//! New layers: written, synced and checked under names of their own, until a publisher takes them.
+//! New layers: written, synced and verified under names of their own, until a publisher publishes
+//! them.
 
 use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, SetOrigin};
 use super::storage::Storage;
@@ -17,33 +18,33 @@ use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// What becomes the new MANIFEST, or one that is kept.
+/// The file that is renamed to the MANIFEST, or to a kept one.
 const MANIFEST_TMP: &str = "MANIFEST.tmp";
-/// Most files of one generation, left by attempts that failed, before we ask for help.
+/// Most files of one generation, left by failed attempts, before staging reports an error.
 const NAMES_MAX: u32 = 10_000;
-/// Bytes of a [`SteadyFile`] file that wait to be synced.
+/// Bytes of a [`SteadyFile`] that may wait to be synced.
 const UNSYNCED_LEN_MAX: usize = 8 << 20;
 
-/// What [`Builder::finish`](crate::Builder::finish) and [`LayerWriter::finish`] return.
+/// The result of [`Builder::finish`](crate::Builder::finish) and [`LayerWriter::finish`].
 pub(super) type BuiltLayer<S> = Result<(<S as Storage>::File, LayerHeader), BuildError>;
 
-/// Where a new layer goes.
+/// The place of a new layer in the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LayerPlace {
-    /// Below everything: the set is this layer alone.
+    /// As the whole set: the other layers leave it.
     Base,
-    /// Above everything.
+    /// Above all other layers.
     Delta,
-    /// Above everything, in place of these, the newest layers of the set: it repeats what they say, and
-    /// changes it.
+    /// Above all other layers, in place of these newest layers of the set: the new layer includes
+    /// their content, with changes.
     Absorbing(Vec<LayerEntry>),
-    /// In place of these layers, neighbours in the set, which it repeats.
+    /// In place of these adjacent layers of the set, whose content it has.
     InsteadOf(Vec<LayerEntry>),
 }
 
 /// A layer that is written, synced and verified, and not yet in a set.
 ///
-/// Dropped without being published, its file stays until it is pruned.
+/// If it is dropped without being published, its file stays until it is pruned.
 #[derive(Debug)]
 #[must_use = "a layer is in no set before it is published"]
 pub struct NewLayer {
@@ -55,7 +56,7 @@ pub struct NewLayer {
 }
 
 impl NewLayer {
-    /// What its header says.
+    /// Its header.
     #[must_use]
     pub const fn header(&self) -> &LayerHeader {
         &self.header
@@ -67,25 +68,26 @@ impl NewLayer {
         &self.entry
     }
 
-    /// Says what a set shows once this layer is in it; a merge shows what was shown before.
+    /// Sets the state of the store that the set shows once this layer is in it. Without a call, as
+    /// for merges, it stays the same.
     pub fn showing(mut self, source: SetOrigin) -> Self {
         self.source = Some(source);
         self
     }
 }
 
-/// The name of a file that is being written, or waits to be published, and must not be pruned.
+/// The name of a file that is being written or waits to be published, and so must not be pruned.
 #[derive(Debug)]
 struct PendingFile {
     name: String,
     names: PendingNames,
 }
 
-/// All of them, of a publisher and its stagers.
+/// The pending names of a publisher and its stagers.
 type PendingNames = Arc<Mutex<BTreeSet<String>>>;
 
 impl PendingFile {
-    /// Reserves a name; `None` when it is reserved.
+    /// Reserves a name; `None` if it is reserved already.
     fn new(name: String, names: &PendingNames) -> Option<Self> {
         let is_free = lock(names).insert(name.clone());
         is_free.then(|| Self { name, names: names.clone() })
@@ -102,7 +104,7 @@ fn lock(names: &PendingNames) -> MutexGuard<'_, BTreeSet<String>> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes new layers, which a [`SetPublisher`](super::publisher::SetPublisher) then takes.
+/// Writes new layers, which a [`SetPublisher`](super::publisher::SetPublisher) then publishes.
 pub struct Stager<S: Storage> {
     pub(super) storage: Arc<S>,
     pending: PendingNames,
@@ -123,7 +125,7 @@ impl<S: Storage> Stager<S> {
         self.storage.dir().join(name)
     }
 
-    /// Whether a file is being written or waits to be published.
+    /// Whether the file is being written or waits to be published.
     pub(super) fn is_pending(&self, name: &str) -> bool {
         lock(&self.pending).contains(name)
     }
@@ -131,7 +133,7 @@ impl<S: Storage> Stager<S> {
     /// Writes, syncs and verifies a layer.
     ///
     /// # Errors
-    /// When it cannot be built, or the system refuses.
+    /// When it cannot be built, or a system call fails.
     pub fn stage(
         &self,
         place: LayerPlace,
@@ -140,7 +142,7 @@ impl<S: Storage> Stager<S> {
         let (file, pending) = self.create()?;
         let staged = self.stage_in(file, &pending.name, write);
         let (entry, header) = staged.inspect_err(|_| {
-            // Only to save space: what no set names is pruned in any case.
+            // Only saves space: files that no set names are pruned in any case.
             let _ = self.storage.remove(&pending.name);
         })?;
         Ok(NewLayer { entry, header, place, source: None, _pending: pending })
@@ -155,9 +157,9 @@ impl<S: Storage> Stager<S> {
         let (path, dir) = (self.path(name), self.storage.dir());
         let (file, header) =
             write(file, dir).map_err(|error| SetError::new(&path, SetErrorKind::Build(error)))?;
-        self.storage.sync(&file).map_err(|error| SetError::io(&path, "sync it", error))?;
+        self.storage.sync(&file).map_err(|error| SetError::io(&path, "sync", error))?;
         drop(file);
-        self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync it", error))?;
+        self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync", error))?;
         let entry = LayerEntry { file: name.into(), len: header.file_len, header_sum: header_sum(&header) };
         let layers = self.open_layers(core::slice::from_ref(&entry))?;
         let passed = |range| {
@@ -169,14 +171,14 @@ impl<S: Storage> Stager<S> {
         Ok((entry, header))
     }
 
-    /// Merges neighbours in `set`, by their positions from the newest, into one layer that will stand
-    /// instead of them.
+    /// Merges adjacent layers of `set`, given by position from the newest, into one layer that
+    /// takes their place.
     ///
-    /// Deletions are forgotten only when nothing is below. `progress` is told how far it is every few
-    /// thousand records; it may wait, to leave the disk to others, or stop the merge.
+    /// Deletions are dropped only if no layer is below. `progress` is called every few thousand
+    /// records; it may wait, to leave the disk to others, or stop the merge.
     ///
     /// # Errors
-    /// When a layer is damaged, the system refuses, or `progress` stopped it.
+    /// When a layer is damaged, a system call fails, or `progress` stopped the merge.
     ///
     /// # Panics
     /// When the set has no such layers.
@@ -209,7 +211,7 @@ impl<S: Storage> Stager<S> {
         })
     }
 
-    /// The same file, synced while it is written.
+    /// Wraps `file` so that it is synced while it is written.
     pub fn steady(&self, file: S::File) -> SteadyFile<'_, S> {
         SteadyFile { storage: &self.storage, file, unsynced_len: 0 }
     }
@@ -218,13 +220,14 @@ impl<S: Storage> Stager<S> {
         let open = |entry: &LayerEntry| {
             let path = self.path(&entry.file);
             let bytes = self.storage.open(&entry.file);
-            let bytes = bytes.map_err(|error| SetError::io(&path, "open it", error))?;
+            let bytes = bytes.map_err(|error| SetError::io(&path, "open", error))?;
             open_layer(bytes, entry).map_err(|why| SetError::new(path, why))
         };
         entries.iter().map(open).collect()
     }
 
-    /// A new file. Names that are taken were left by an attempt that failed, or are being written.
+    /// Creates a file under a free name. Other names were left by failed attempts, or are in use by
+    /// a stager.
     fn create(&self) -> Result<(S::File, PendingFile), SetError> {
         let storage = &*self.storage;
         let manifest = parse_manifest(storage.dir(), storage.read(MANIFEST, MANIFEST_LEN_MAX))?;
@@ -235,20 +238,20 @@ impl<S: Storage> Stager<S> {
             match storage.create(&pending.name) {
                 Ok(file) => return Ok((file, pending)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(SetError::io(self.path(&pending.name), "create it", error)),
+                Err(error) => return Err(SetError::io(self.path(&pending.name), "create", error)),
             }
         }
         let error = io::ErrorKind::AlreadyExists.into();
-        Err(SetError::io(storage.dir(), "find a free name for a layer in it", error))
+        Err(SetError::io(storage.dir(), "find a free name for a layer in", error))
     }
 
-    /// Puts a small file under `name`, in one step and for good.
+    /// Writes a small file under `name`, in one step and durably.
     pub(super) fn replace(&self, name: &str, text: &str) -> Result<(), SetError> {
         let storage = &*self.storage;
         let path = self.path(MANIFEST_TMP);
         match storage.remove(MANIFEST_TMP) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(SetError::io(path, "remove it", error));
+                return Err(SetError::io(path, "remove", error));
             }
             _ => {}
         }
@@ -258,15 +261,15 @@ impl<S: Storage> Stager<S> {
             file.flush()?;
             storage.sync(&file)
         };
-        write().map_err(|error| SetError::io(&path, "write it", error))?;
+        write().map_err(|error| SetError::io(&path, "write", error))?;
         let renamed = storage.rename(MANIFEST_TMP, name);
-        renamed.map_err(|error| SetError::io(path, "rename it", error))?;
-        storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync it", error))
+        renamed.map_err(|error| SetError::io(path, "rename", error))?;
+        storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync", error))
     }
 }
 
-/// A large file that is synced while it is written, so that others who sync meanwhile never wait for more
-/// than a few mebibytes of it, and that little is left to be done at its end.
+/// A large file that is synced while it is written, so that other processes that sync never wait
+/// for more than a few mebibytes of it, and the sync at its end is short.
 pub struct SteadyFile<'a, S: Storage> {
     storage: &'a S,
     file: S::File,

@@ -1,4 +1,4 @@
-//! The few file operations that publishing needs, so that tests can stop after each.
+//! The few file operations that publishing needs, as a trait, so that tests can stop after each.
 
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use core::ops::Range;
@@ -10,30 +10,31 @@ use std::string::String;
 use std::time::SystemTime;
 use std::vec::Vec;
 
-/// Bytes of a file from which on it pays to read it back: some huge pages.
+/// Length of a file from which on reading it back pays off: a few huge pages.
 const LARGE_LEN: u64 = 16 << 20;
 
 /// Name of the file that a publisher locks.
 pub const LOCK: &str = "LOCK";
 
-/// Mode of a directory of sets. Layers hold values that are not public, so only the owner and the group, which is
-/// that of the resolver, may look into it.
+/// Mode of a directory of sets. Layers hold values that are not public, so only the owner and the
+/// group, which is that of the resolver, may read it.
 const DIRECTORY_MODE: u32 = 0o750;
 /// Mode of layers and manifests.
 const FILE_MODE: u32 = 0o640;
-/// Mode of [`LOCK`]: whoever can open it can hold the lock, and so keep the publisher from publishing.
+/// Mode of [`LOCK`]. Every user who can open it could hold the lock and block the publisher.
 const LOCK_MODE: u32 = 0o600;
-/// Mode of files until they have the one above.
+/// Mode of files until they get their final mode.
 const NEW_MODE: u32 = 0o600;
-/// Bit of a directory whose files get its group.
+/// Mode bit of a directory that gives its group to new files.
 const SET_GROUP_ID: u32 = 0o2000;
 
-/// Creates a directory for sets, mode 0750 whatever the umask; one that exists stays as it is.
+/// Creates a directory for sets with mode 0750, whatever the umask. An existing directory is not
+/// changed.
 ///
-/// A set-group-ID bit that the directory gets from the one above stays.
+/// A set-group-ID bit inherited from the parent directory stays.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn create_directory(dir: &Path) -> io::Result<()> {
     if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
         std::fs::create_dir_all(above)?;
@@ -55,51 +56,51 @@ pub trait Storage: Send + Sync {
     /// The bytes of a finished file.
     type Bytes: AsRef<[u8]>;
 
-    /// Creates a file that does not exist.
+    /// Creates a file that does not exist yet.
     ///
     /// # Errors
-    /// `AlreadyExists` when it does; what the system says.
+    /// `AlreadyExists` if it exists; otherwise the error of the system.
     fn create(&self, name: &str) -> io::Result<Self::File>;
-    /// Waits until what was written would survive a loss of power.
+    /// Waits until the written bytes would survive a power failure.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// Waits until names, new and gone, would survive a loss of power.
+    /// Waits until added and removed names would survive a power failure.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn sync_dir(&self) -> io::Result<()>;
-    /// Renames, replacing what has the new name, in one step.
+    /// Renames a file in one step, replacing a file that has the new name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Every file, its length, and when it was last written.
+    /// Lists every file with its length and the time of its last write.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn list(&self) -> io::Result<Vec<(String, u64, SystemTime)>>;
-    /// Reads a small file, one byte more than `len_max` at most.
+    /// Reads a small file, at most one byte more than `len_max`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn read(&self, name: &str, len_max: usize) -> io::Result<Vec<u8>>;
     /// The bytes of a finished file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn open(&self, name: &str) -> io::Result<Self::Bytes>;
-    /// These bytes will not be read again soon, and need not stay in memory for us.
+    /// Advises that these bytes will not be read again soon, and need not stay in memory.
     fn forget(&self, bytes: &Self::Bytes, range: Range<u64>) {
         let _ = (bytes, range);
     }
-    /// Where the directory is; for messages, and for nameless temporary files.
+    /// The path of the directory; for messages, and for nameless temporary files.
     fn dir(&self) -> &Path;
 }
 
@@ -107,21 +108,22 @@ pub trait Storage: Send + Sync {
 #[derive(Debug)]
 pub struct DiskStorage {
     dir: PathBuf,
-    /// Held open: the lock goes with it, however the process ends.
+    /// Held open: the lock ends with the descriptor, however the process ends.
     _lock: File,
 }
 
 impl DiskStorage {
-    /// Locks a directory; `None` when another process has locked it.
+    /// Locks a directory; `None` if another process holds the lock.
     ///
     /// # Errors
-    /// When the directory is not there or may not be written.
+    /// When the directory does not exist or is not writable.
     pub fn lock(dir: &Path) -> io::Result<Option<Self>> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(LOCK_MODE);
         let file = options.open(dir.join(LOCK))?;
         if file.metadata()?.permissions().mode() & 0o777 != LOCK_MODE {
-            // Only its owner can close it to others; a publisher that is somebody else can still use it.
+            // Only the owner can change the mode. A publisher that runs as another user can still
+            // use the file.
             let _ = file.set_permissions(Permissions::from_mode(LOCK_MODE));
         }
         match file.try_lock() {
@@ -132,7 +134,7 @@ impl DiskStorage {
     }
 }
 
-/// Reads a small file, one byte more than `len_max` at most.
+/// Reads a small file, at most one byte more than `len_max`.
 pub(crate) fn read_small(path: &Path, len_max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(len_max as u64 + 1).read_to_end(&mut bytes)?;
@@ -147,7 +149,7 @@ impl Storage for DiskStorage {
         let mut options = OpenOptions::new();
         let file =
             options.read(true).write(true).create_new(true).mode(NEW_MODE).open(self.dir.join(name))?;
-        // Not by `open` alone, which leaves out what the umask says.
+        // The mode that `open` sets is reduced by the umask.
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
         Ok(file)
     }
@@ -155,9 +157,10 @@ impl Storage for DiskStorage {
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_all()?;
         if file.metadata()?.len() >= LARGE_LEN {
-            // Pages that were written are cached one by one; read back, as the check before publishing does,
-            // they come in huge pages: 208 and 126 ns for a lookup among 10 M records. What is checked is then
-            // also what the disk holds. A system that does not want to forget them may go on.
+            // Written pages are cached one by one. Pages that are read back, as the check before
+            // publishing does, are cached as huge pages: a lookup among 10 M records takes 126
+            // instead of 208 ns. The check then also covers what the disk holds. The system may
+            // ignore the advice.
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         }
         Ok(())

@@ -1,8 +1,9 @@
-//! What each response code does to a lookup, and where the records of a service lead.
+//! Tests of the effect of each response code on a lookup, and of the search from the records of a
+//! service.
 
 use super::*;
 
-/// Two servers in this order, of which the first is to fail, and a question that the second answers.
+/// Two servers in this order, of which the first will fail, and a question that the second answers.
 fn two_servers() -> (World, LookupOptions) {
     let (world, _) = world();
     let hashed = Handle(b"10.a/x").server_at(handle_proto::HashOption::Handle, 3).unwrap();
@@ -22,7 +23,7 @@ fn every_code_ends_the_lookup_or_leads_to_the_next_server() {
         let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
         let expected = if passed.contains(&code) { 1 } else { code };
         assert_eq!((answer.code.0, world.asked.len()), (expected, 1 + usize::from(expected == 1)), "{code}");
-        // The last one's word is better than none.
+        // The last server's answer is better than none.
         let (mut world, options) = two_servers();
         let LookupTarget::Servers(servers) = options.target.clone() else { panic!("servers") };
         servers.iter().for_each(|target| {
@@ -40,7 +41,8 @@ fn a_prefix_without_sites_is_asked_for_once_more_at_a_primary_site() {
     world.fail(31, WorldFault::Silent);
     world.record(0, "0.NA/10.SERV", vec![value(1, b"HS_SITE", signing_site(&[31]).as_bytes())]);
     world.record(nowhere, "10.SERV/S", vec![]);
-    // Its record names nothing, does not exist, or a service that does not exist or does not answer.
+    // The record names nothing, does not exist, or names a service that does not exist or does not
+    // answer.
     for (prefix, values, requests) in [
         ("10.B", Some(vec![value(1, b"URL", b"x")]), 2),
         ("10.C", None, 2),
@@ -79,7 +81,7 @@ fn one_branch_that_fails_is_no_harm_and_a_circle_of_services_ends() {
     let options = LookupOptions { service_only: true, ..LookupOptions::default() };
     let mut lookup = Lookup::new(Arc::clone(&client), Question::all(b"10.a/x"), options, dice(1), BEGIN);
     world.run(&mut lookup, BEGIN).0.unwrap();
-    // Those of the global service are among them, as one of the services is the root.
+    // The sites include those of the global service, because the root is one of the services.
     let mut found: Vec<_> = lookup.service().iter().map(|site| site.as_bytes().to_vec()).collect();
     let mut expected = vec![signing_site(&[1]).into_bytes(), site.into_bytes()];
     found.sort();
@@ -100,7 +102,7 @@ fn a_referral_for_prefixes_counts_for_their_records_alone() {
             (vec!["of the prefix".to_owned()], name.as_bytes())
         );
     }
-    // A server that says so of another handle is not followed.
+    // A server that refers for another handle is not followed.
     [11, 12, 13, 21].into_iter().for_each(|number| {
         world.fail(number, WorldFault::Says(ResponseCode::PREFIX_REFERRAL));
     });

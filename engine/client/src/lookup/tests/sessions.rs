@@ -1,4 +1,4 @@
-//! Sessions in lookups: who reads more than is public proves it once to each server.
+//! Tests of sessions in lookups: one proof to each server is enough to read private values.
 
 use super::*;
 use crate::lookup::world::later;
@@ -6,7 +6,8 @@ use handle_proto::OpCode;
 use handle_proto::data::site::{Interface, InterfaceKind};
 use handle_proto::wire::{Envelope, Message};
 
-/// The world of [`world`], with a record that not everybody may read at one site, and who may.
+/// The world of [`world`], with a record at one site that is not public, and the options of a
+/// client that may read it.
 fn private_world() -> (World, Arc<Client>, LookupOptions) {
     let (mut world, client) = world();
     let hidden =
@@ -35,7 +36,7 @@ fn private(handle: &str, certified: bool) -> Question {
     Question { wants, ..Question::all(handle.as_bytes()) }
 }
 
-/// Asks, and what was said of sessions meanwhile.
+/// Asks a question. Returns the outcome and the events of sessions.
 fn said(
     world: &mut World,
     client: &Arc<Client>,
@@ -79,13 +80,13 @@ fn what_is_public_and_what_another_asks_is_not_in_the_session() {
     said(&mut world, &client, &private("10.a/p", false), &options);
     let public = said(&mut world, &client, &Question::all(b"10.a/q"), &options);
     assert_eq!(public, (vec!["shown".to_owned()], vec![]));
-    // The same name, and another key.
+    // The same name with another key.
     let key = IdentityKey::Secret(b"open barley".to_vec().into());
     let other = Arc::new(ClientIdentity { handle: b"10.a/adm".to_vec(), index: 300, key });
     let options = LookupOptions { identity: Some(other), ..options };
     for handle in ["10.a/p", "10.a/q"] {
         let error = ask(&mut world, &client, &private(handle, false), &options);
-        assert_eq!(error.unwrap_err(), LookupError::Challenge("asks again and again"));
+        assert_eq!(error.unwrap_err(), LookupError::Challenge("it repeats its challenge"));
     }
     assert_eq!(client.sessions.count(), 1, "a session in which nothing was proved is not kept");
     let setups = world.sessions.said.iter().filter(|said| **said == "set up").count();
@@ -115,7 +116,7 @@ fn a_server_that_has_forgotten_the_session_is_asked_for_another() {
     assert_eq!(again.0, ALL);
     assert_eq!(again.1, ["unknown", "set up", "challenged", "authenticated"]);
     assert_eq!(client.sessions.count(), 1);
-    // One that has forgotten it, and wants none any more, is answered without.
+    // A server that has dropped the session, and refuses new ones, answers without one.
     world.sessions.forget();
     world.sessions.agree = false;
     let without = said(&mut world, &client, &private("10.a/p", true), &options);
@@ -171,14 +172,14 @@ fn a_session_that_is_ended_is_told_to_its_server_once() {
 
 #[test]
 fn without_a_session_every_request_is_proved() {
-    // The server refuses; it has no key; nobody wants one.
+    // The server refuses; it has no key; sessions are disabled.
     let (mut world, client, options) = private_world();
     world.sessions.agree = false;
     assert_eq!(
         said(&mut world, &client, &private("10.a/p", false), &options),
         (ALL.map(str::to_owned).to_vec(), vec!["refused"])
     );
-    // It is not asked again so soon.
+    // The server is not asked for a session again so soon.
     world.sessions.agree = true;
     assert_eq!(
         said(&mut world, &client, &private("10.a/p", false), &options),
@@ -208,7 +209,7 @@ fn what_goes_out_again_has_a_number_of_its_own() {
     lookup.handle_timeout(late);
     let (_, second) = lookup.poll_transmit(late).unwrap();
     assert_ne!(first.datagrams, second.datagrams);
-    // The server hears both, and takes neither for a repetition; a copy of one it does.
+    // The server accepts both, because neither is a replay; a copy of one is.
     let replies = [&first, &second, &second].map(|transmit| world.message(transmit, late));
     assert_eq!(world.sessions.said, ["known", "known", "repeated"]);
     lookup.handle_datagram(late, number, &replies[1]);
@@ -231,14 +232,15 @@ fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
     assert!(lookup.take_outcome().is_some_and(|outcome| outcome.is_ok()));
     let mut changed = good.clone();
     changed[Envelope::LEN + 19] ^= 1;
-    // The same dice give the same request, so that only its number tells that the answer is one to the first.
+    // The same random numbers give the same request, so only the counter shows that the answer
+    // belongs to the first.
     for bad in [good, changed] {
         assert_eq!(client.sessions.count(), 1);
         let (mut lookup, (number, _)) = begin();
         lookup.handle_datagram(BEGIN, number, &bad);
         assert!(!lookup.is_under_way(number) && lookup.take_outcome().is_none(), "it is not believed");
         assert_eq!(client.sessions.count(), 0);
-        // The server is asked again, and has another session for who asks.
+        // The server is asked again, and gets a new session for the identity.
         assert_eq!(data(&world.run(&mut lookup, BEGIN).0.unwrap()), ALL);
     }
 }
@@ -251,7 +253,8 @@ fn a_session_is_no_way_past_the_bound_of_requests() {
         client.limits.requests_max = requests_max;
         let mut lookup = Lookup::new(Arc::new(client), private("10.a/p", false), options, dice(1), BEGIN);
         let (outcome, _) = world.run(&mut lookup, BEGIN);
-        // Question, session, question in it, and the answer to its challenge; without a session one answer less.
+        // Question, session, question in the session, and the answer to its challenge; without a
+        // session one answer fewer.
         let expected = (requests_max == 2).then_some(LookupError::TooManyRequests);
         assert_eq!(outcome.err(), expected, "{requests_max}");
         assert!(lookup.requests_count() <= requests_max + 1, "{requests_max}: {}", lookup.requests_count());

@@ -1,4 +1,4 @@
-//! The sessions of a world: set up, authenticated and forgotten as servers do it.
+//! The sessions of a world: set up, authenticated and dropped as servers do it.
 
 use handle_auth::agreement::respond;
 use handle_auth::message::MacKey;
@@ -11,14 +11,14 @@ use handle_proto::wire::{Envelope, Message};
 use handle_proto::{ResponseCode, Version};
 use std::collections::HashMap;
 
-/// What the servers of a world have of sessions.
+/// The sessions of all servers in a world.
 #[derive(Default)]
 pub(crate) struct WorldSessions {
-    /// Whether they agree to one.
+    /// Whether servers agree to sessions.
     pub(crate) agree: bool,
-    /// Whether they encrypt what they say in one.
+    /// Whether servers encrypt their messages in sessions.
     pub(crate) encrypt: bool,
-    /// What they were asked and said about sessions, in order.
+    /// The events of sessions, in order.
     pub(crate) said: Vec<&'static str>,
     open: HashMap<i32, WorldSession>,
     last_id: i32,
@@ -29,12 +29,13 @@ struct WorldSession {
     is_authenticated: bool,
     seen: SeenCounters,
     sent: i32,
-    /// Whether it is another one, with whose key the padding of an encrypted message happens to fit.
+    /// Whether the number now names another session, with whose key the padding of an encrypted
+    /// message happens to fit.
     is_garbled: bool,
 }
 
 impl WorldSessions {
-    /// Agrees, if servers do: the id of the session, and the data of the answer.
+    /// Sets up a session if servers agree to sessions. Returns its id, and the data of the answer.
     pub(crate) fn set_up(&mut self, setup: &SessionSetup<'_>) -> Option<(i32, Vec<u8>)> {
         let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
         assert_eq!((setup.identity.handle, setup.identity.index), (&b"10.a/adm"[..], 300));
@@ -61,7 +62,7 @@ impl WorldSessions {
         SessionAnswer { mode: KeyExchangeMode::DIFFIE_HELLMAN, data }
     }
 
-    /// What is said of a request in a session before it is looked at; nothing where it is in order.
+    /// The refusal of a request in a session before it is evaluated; `None` if it is accepted.
     pub(crate) fn refuse(&mut self, envelope: &Envelope, message: &Message<'_>) -> Option<ResponseCode> {
         let Some(open) = self.open.get_mut(&envelope.session_id) else {
             self.said.push("unknown");
@@ -91,23 +92,23 @@ impl WorldSessions {
         }
     }
 
-    /// All are forgotten, as when servers begin anew.
+    /// Drops all sessions, like restarted servers.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
     }
 
-    /// Servers begin anew, and have given the numbers that they gave before to somebody else.
+    /// Restarts the servers, which then give the same numbers to other sessions.
     pub(crate) fn restart(&mut self) {
         let key = || SessionKey::new(Cipher::AES, vec![8; 32]).expect("long enough");
         self.open.values_mut().for_each(|open| open.key = MacKey::new(key()));
     }
 
-    /// The same, and what is said in those sessions has a padding that fits.
+    /// The same, with sessions in which the padding of messages happens to fit.
     pub(crate) fn restart_garbled(&mut self) {
         self.open.values_mut().for_each(|open| open.is_garbled = true);
     }
 
-    /// A reply in its session, if it is in one: with a MAC, and encrypted.
+    /// Seals a reply in its session, if it is in one: adds a MAC, and encrypts it.
     pub(crate) fn seal(&mut self, reply: &[u8], certify: bool) -> Option<Vec<u8>> {
         let (envelope, _) = Envelope::split(reply).expect("a reply");
         let open = self.open.get_mut(&envelope.session_id)?;

@@ -1,4 +1,5 @@
-//! References are put together by their grammar, part by part, and have to be read as the parts that went in.
+//! Generates references from their grammar, part by part, and checks that they parse to the same
+//! parts.
 
 use super::super::*;
 use super::both_forms_read_back;
@@ -6,7 +7,7 @@ use encoding_rs::{UTF_8, UTF_16BE, UTF_16LE};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
-/// How a name is introduced, and whether a colon may stand for its first slash.
+/// How a name is introduced, and whether a colon may take the place of its first slash.
 const INTRODUCTIONS: [(&str, ReferenceForm); 24] = [
     ("hdl:", ReferenceForm::Hdl),
     ("HDL:", ReferenceForm::Hdl),
@@ -34,7 +35,7 @@ const INTRODUCTIONS: [(&str, ReferenceForm); 24] = [
     ("HDL://[::1]/", ReferenceForm::Direct),
 ];
 
-/// What stands between the name and the options, the options, and what follows.
+/// The text between the name and the options, the options, and the rest.
 #[derive(Clone, Debug)]
 struct ReferenceTail {
     types: Vec<String>,
@@ -52,7 +53,7 @@ fn behind() -> impl Strategy<Value = ReferenceTail> {
         .prop_map(|(types, indexes, others, fragment)| ReferenceTail { types, indexes, others, fragment })
 }
 
-/// Bytes percent-encoded, in capital letters or small ones.
+/// Percent-encodes bytes, in upper or lower case.
 fn coded(bytes: &[u8], small: bool, out: &mut String) {
     for byte in bytes {
         let _ = if small { write!(out, "%{byte:02x}") } else { write!(out, "%{byte:02X}") };
@@ -79,7 +80,8 @@ impl ReferenceTail {
     }
 }
 
-/// A name as it may be written: characters that mean something there are encoded, others where `mask` says so.
+/// A name as it may be written: characters with a special meaning are encoded, and others where
+/// `mask` selects them.
 fn name(handle: &str, form: ReferenceForm, mask: u64, small: bool) -> String {
     let mut out = String::new();
     let slash_at = handle.find('/').unwrap_or(handle.len());
@@ -87,9 +89,10 @@ fn name(handle: &str, form: ReferenceForm, mask: u64, small: bool) -> String {
         let is_first_slash = at == slash_at;
         let has_meaning = matches!(c, '%' | '?' | '#')
             || c == '@' && at < slash_at
-            // In URNs the first of a slash and a colon ends the prefix.
+            // In URNs the first slash or colon ends the prefix.
             || c == ':' && at < slash_at
-            // What is trimmed, and the first letter of what might look like a scheme, a host or a number of a value.
+            // Characters that are trimmed, and the first letter of what might look like a scheme, a
+            // host or an index.
             || at == 0
             || c.is_whitespace() && handle[at..].trim().is_empty()
             || c.is_whitespace() && handle[..at].trim().is_empty();
@@ -105,7 +108,7 @@ fn name(handle: &str, form: ReferenceForm, mask: u64, small: bool) -> String {
     out
 }
 
-/// Encodings with a text that each of them has. With a byte of theirs that means nothing in them, where there is one.
+/// Encodings, each with a text in it and with an invalid byte, if there is one.
 const ENCODINGS: [(&str, &str, Option<&[u8]>); 38] = [
     ("utf-8", "Ω日本é", Some(b"\xff")),
     ("ibm866", "Привет", None),
@@ -171,7 +174,7 @@ fn every_encoding_is_read_by_its_label_and_nothing_is_replaced() {
             let read =
                 HandleReference::parse(&written, &rules).unwrap_or_else(|error| panic!("{written}: {error}"));
             assert_eq!(read.handle, handle, "{written}");
-            // The slash may stand for itself where the encoding has ASCII in one byte each.
+            // The slash may stay unencoded if the encoding includes ASCII in single bytes.
             if encoding.is_ascii_compatible() {
                 let mut written = format!("{label}@cnri.test/");
                 coded(&bytes_in(encoding, text), true, &mut written);
@@ -186,7 +189,7 @@ fn every_encoding_is_read_by_its_label_and_nothing_is_replaced() {
             assert!(matches!(error, ReferenceError::NotInCharset(_)), "{written}: {error:?}");
         }
     }
-    // Those that browsers replace wholly, and one that nobody reads any more.
+    // Those that browsers replace wholly, and one that is obsolete.
     for label in ["replacement", "iso-2022-kr", "hz-gb-2312", "iso-2022-cn", "utf7", "utf-7", "none-such"] {
         let read = HandleReference::parse(&format!("hdl:{label}@a/b"), &rules);
         assert_eq!(read, Err(ReferenceError::UnknownCharset(label.to_owned())));
@@ -208,7 +211,7 @@ fn every_byte_of_a_handle_is_printed_so_that_it_reads_back_wherever_it_stands() 
         ] {
             both_forms_read_back(&handle);
         }
-        // Encoded it means itself, whatever it means otherwise.
+        // An encoded character stands for itself, whatever its special meaning.
         let written = format!("hdl:a/%{byte:02x}%{byte:02X}b");
         let read = HandleReference::parse(&written, &ReferenceRules::typed()).unwrap();
         assert_eq!(read.handle, format!("a/{c}{c}b"));
@@ -263,7 +266,7 @@ proptest! {
         let read = read.unwrap_or_else(|error| panic!("{written:?}: {error}"));
         prop_assert_eq!(&read.handle, "10.1/a b", "{}", written);
         prop_assert_eq!(read.types, Vec::from_iter(kind));
-        // A proxy takes no encodings, and looks the whole up.
+        // A proxy supports no encodings, and looks the whole text up.
         if !introduction.contains(':') {
             let path = format!("{}@10.1/a%20b", label.unwrap_or_default());
             let read = HandleReference::parse(&path, &ReferenceRules::proxy()).unwrap();
