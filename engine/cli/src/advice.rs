@@ -1,4 +1,4 @@
-//! What to do about a request that was not sent or not answered, in the words of the command line.
+//! Advice on a request that was not sent or not answered, in terms of the options of `hdl`.
 
 use handle_client::LookupError;
 use handle_client::administration::{AskError, SessionFailure};
@@ -15,23 +15,23 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
     })
 }
 
-const OLD_PROOF: &str = "prove it with a private key instead (--key), or pass --allow-old-proofs for a server that \
-                         speaks nothing newer";
+const OLD_PROOF: &str = "authenticate with a private key instead (--key), or pass --allow-old-proofs for a server that \
+    supports nothing newer";
 
 const fn of_session(why: &SessionFailure, has_secrets: bool) -> &'static str {
     match (why, has_secrets) {
         (SessionFailure::ServerKeyUnknown, true) => {
-            "name the public key of the server (--server-key FILE), or pass --allow-cleartext-secrets to send them so \
-             that everybody on the way can read them"
+            "name the public key of the server (--server-key FILE), or pass --allow-cleartext-secrets to send secrets \
+             unencrypted"
         }
         (SessionFailure::ServerKeyUnknown, false) => {
             "name the public key of the server (--server-key FILE), or pass --no-sessions"
         }
         (SessionFailure::NotUsed, _) => {
-            "use sessions, or pass --allow-cleartext-secrets to send them so that everybody on the way can read them"
+            "use sessions, or pass --allow-cleartext-secrets to send secrets unencrypted"
         }
         (SessionFailure::OldVersion(_), _) => {
-            "somebody on the way may have changed the version; pass --allow-old-sessions for a server that speaks \
+            "the version may have been changed on the path; pass --allow-old-sessions for a server that supports \
              nothing newer"
         }
         (_, true) => {

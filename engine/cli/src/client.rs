@@ -1,4 +1,5 @@
-//! What all commands that find services share: where the global service is, and how servers are asked.
+//! Options shared by all commands that find services: where the global service is, and how servers
+//! are asked.
 
 mod local;
 
@@ -16,40 +17,42 @@ use local::ClientDirectory;
 /// Where the global service is, and how servers are asked.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ClientArgs {
-    /// File of the global service: bootstrap_handles (JSON) or root_info of a deployed client. Unless
-    /// given, bootstrap_handles in --client-dir, and failing that root_info there.
+    /// File with the global service: bootstrap_handles (JSON), or root_info of a deployed client.
+    /// Default: bootstrap_handles in --client-dir, otherwise root_info there.
     #[arg(long, value_name = "FILE", env = "HDL_ROOT")]
     root: Option<PathBuf>,
-    /// Prefixes with a service of their own: local_info.json or local_info of a deployed client.
+    /// File with the services of single prefixes: local_info.json, or local_info of a deployed
+    /// client.
     #[arg(long, value_name = "FILE", env = "HDL_LOCAL_INFO")]
     local_info: Option<PathBuf>,
-    /// A site that all public questions go to: resolver_site of a deployed client.
+    /// File with the site that answers all public queries: resolver_site of a deployed client.
     #[arg(long, value_name = "FILE", env = "HDL_RESOLVER_SITE")]
     resolver_site: Option<PathBuf>,
-    /// Directory of a deployed client, with its files, config.dct among them. Unless this or --root is given, ~/.handle
-    /// if it is there.
+    /// Directory of a deployed client, with its files such as config.dct. Default: ~/.handle if it
+    /// exists, unless --root is given.
     #[arg(long, value_name = "DIR", env = "HDL_CLIENT_DIR")]
     client_dir: Option<PathBuf>,
-    /// Ask over TCP instead of UDP.
+    /// Use TCP instead of UDP.
     #[arg(long)]
     pub(crate) tcp: bool,
-    /// Ask sites with this keyword first (attribute site_filter_keywords), not with those of config.dct.
+    /// Prefer sites with this keyword (attribute site_filter_keywords), instead of those of
+    /// config.dct.
     #[arg(long, value_name = "WORD")]
     keyword: Option<String>,
-    /// Seconds that one handle may take.
+    /// Maximum time for one handle, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
 }
 
 impl ClientArgs {
-    /// A client that knows what the files say.
+    /// Returns a client set up from these files.
     pub(crate) fn client(&self) -> anyhow::Result<Arc<Client>> {
         let directory = ClientDirectory::find(self.client_dir.as_deref(), self.root.is_none())?;
         let settings = directory.settings()?;
         let mut client = Client::new(self.root(&directory, &settings)?);
-        // One server that does not answer must not take all the time there is.
+        // One silent server must not use up the whole time limit.
         client.patience.tcp_ms = 10_000;
-        // Who wants it renewed says so: `hdl root --refresh`.
+        // The file is renewed only on request, with `hdl root --refresh`.
         client.renewal.automatic = false;
         directory.apply(&settings, &mut client.preferences, &mut client.patience)?;
         self.add_overrides(&directory, &mut client.overrides)?;
@@ -63,33 +66,34 @@ impl ClientArgs {
         Ok(Arc::new(client))
     }
 
-    /// Which file says where the global service is, and how to have another.
+    /// The file that defines the global service, and how to use another.
     pub(crate) fn root_source(&self) -> (String, &'static str) {
         let Some(path) = &self.root else {
             return (
                 "the directory of the client (~/.handle) or --client-dir".to_owned(),
-                "--root FILE names another",
+                "choose another with --root FILE",
             );
         };
         let is_from_environment = std::env::var_os("HDL_ROOT").is_some_and(|root| root == **path);
         match is_from_environment {
             true => {
-                (format!("HDL_ROOT={}", path.display()), "unset HDL_ROOT, or name another file with --root")
+                (format!("HDL_ROOT={}", path.display()), "unset HDL_ROOT, or choose another file with --root")
             }
-            false => (path.display().to_string(), "--root FILE names another"),
+            false => (path.display().to_string(), "choose another with --root FILE"),
         }
     }
 
-    /// The global service; of no sites where no file is named and none is there.
+    /// Reads the global service; without sites if no file is named and none exists.
     fn root(&self, directory: &ClientDirectory, settings: &DctSettings) -> anyhow::Result<Root> {
         let found = || directory.file(&["bootstrap_handles", "root_info"]);
         let Some(path) = self.root.clone().or_else(found) else { return Ok(Root::default()) };
         let preferred = settings.text("preferred_global_service_handle").unwrap_or("0.NA/0.NA");
-        Root::read_preferring(&read(&path)?, preferred.as_bytes())
-            .with_context(|| format!("{} is no file of the global service", path.display()))
+        Root::read_preferring(&read(&path)?, preferred.as_bytes()).with_context(|| {
+            format!("{} is not a bootstrap file (bootstrap_handles or root_info)", path.display())
+        })
     }
 
-    /// Services that are known beforehand: those of options, and failing that those of the directory.
+    /// The services known beforehand: those of the options, otherwise those of the directory.
     fn add_overrides(&self, directory: &ClientDirectory, overrides: &mut Overrides) -> anyhow::Result<()> {
         let found = |given: &Option<PathBuf>, names| given.clone().or_else(|| directory.file(names));
         if let Some(path) = found(&self.resolver_site, &["resolver_site"]) {
@@ -107,7 +111,8 @@ impl ClientArgs {
 
 /// Reads a site: a siteinfo.json, or a site record.
 pub(crate) fn read_site(path: &Path) -> anyhow::Result<SiteBuf> {
-    bootstrap::read_site(&read(path)?).with_context(|| format!("{} is no site", path.display()))
+    bootstrap::read_site(&read(path)?)
+        .with_context(|| format!("{} is not a site (siteinfo.json or site record)", path.display()))
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

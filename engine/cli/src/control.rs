@@ -1,4 +1,4 @@
-//! `hdl control`: ask a running handled or handle-admin for its state, or tell it something.
+//! `hdl control`: query or control a running handled or handle-admin.
 
 use crate::ExitOutcome;
 use anyhow::Context as _;
@@ -8,19 +8,19 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Ask a running handled or handle-admin for its state, or tell it something.
+/// Query or control a running handled or handle-admin.
 ///
-/// Talks to the control socket that handled opens with --control, and handle-admin likewise.
+/// Connects to the control socket that handled and handle-admin open with --control.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl control status --socket /run/handled/control.sock
   hdl control reload --json | jq .generation
   hdl control roll-back 1234 --socket /run/handle-admin/control.sock")]
 pub(crate) struct Args {
-    /// What to ask or tell.
+    /// The command to send.
     #[arg(value_enum)]
     command: Command,
-    /// Of hold, the reason; of roll-back, the generation, the newest other one if none is given.
+    /// For hold: the reason. For roll-back: the generation; default: the newest other one.
     detail: Option<String>,
     /// The control socket.
     #[arg(long, short, default_value = "/run/handled/control.sock", env = "HANDLED_CONTROL")]
@@ -32,34 +32,34 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Command {
-    /// What is served since when, by which workers.
+    /// Show the published set, when it was loaded, and the workers.
     Status,
-    /// Counters and times, in all and for each worker, and who asks most.
+    /// Show counters and times, in total and for each worker, and the busiest sources.
     Stats,
-    /// Read the configuration again, as far as it can change while serving, and take the published set now.
+    /// Reload the settings that can change while serving, and load the current published set.
     Reload,
-    /// Open the file of the query log or the audit log again, after it was renamed.
+    /// Reopen the query log or the audit log after it was renamed.
     ReopenLog,
-    /// Answer what has arrived, then exit.
+    /// Answer pending requests, then exit.
     Drain,
-    /// Start its program once more, as it is on disk now, and let that take over without losing a request.
+    /// Replace the process by the program now on disk, without losing a request.
     Restart,
-    /// Of handle-admin: publish nothing more, also after a restart.
+    /// handle-admin: stop publishing, also after a restart.
     Hold,
-    /// Of handle-admin: publish again, beginning with what has changed meanwhile.
+    /// handle-admin: resume publishing, starting with all changes since the hold.
     Resume,
-    /// Of handle-admin: publish a kept generation again, and hold there.
+    /// handle-admin: publish a kept generation again, and hold it.
     RollBack,
-    /// Of handle-admin: build the published set from all records.
+    /// handle-admin: rebuild the published set from all records.
     Rebuild,
-    /// Of handle-admin: merge all layers of the published set into one.
+    /// handle-admin: merge all layers of the published set into one.
     Merge,
-    /// Of handle-admin: keep the published set, to go back to.
+    /// handle-admin: keep the published set for a later roll-back.
     Keep,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    // As it is typed.
+    // The name as it is typed.
     let name = clap::ValueEnum::to_possible_value(&args.command).context("each command has a name")?;
     let line = match &args.detail {
         Some(detail) => format!("{} {detail}", name.get_name()),
@@ -78,18 +78,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 /// Sends one command and reads its answer.
 pub(crate) fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Value> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
-        format!("cannot reach {} (is handled running with --control, and may you open it?)", socket.display())
+        format!("cannot connect to control socket {} (is handled running with --control, and may this user open the socket?)", socket.display())
     })?;
     // A new process may copy its set into memory before it serves.
     let patience = if command == "restart" { 150 } else { 10 };
     stream.set_read_timeout(Some(Duration::from_secs(patience)))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).context("no answer on the control socket")?;
+    BufReader::new(stream).read_line(&mut line).context("cannot read the answer on the control socket")?;
     serde_json::from_str(&line).context("the answer on the control socket is not JSON")
 }
 
-/// Objects as indented lines of name and value.
+/// Prints objects as indented lines of name and value.
 fn print_indented(value: &Value, depth: usize) {
     let indent = "  ".repeat(depth);
     match value {

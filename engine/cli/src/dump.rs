@@ -1,4 +1,4 @@
-//! Messages out of whatever people have: hex, the dumps of common tools, pcap files.
+//! Extracts messages from hex, dumps of common tools, and pcap files.
 
 use anyhow::{bail, ensure};
 use data_encoding::HEXLOWER_PERMISSIVE;
@@ -8,14 +8,14 @@ pub(crate) fn datagrams(input: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
     let packets = match pcap(input)? {
         Some(packets) => packets,
         None => text(std::str::from_utf8(input).map_err(|_| {
-            anyhow::anyhow!("the input is neither text nor a pcap file (pcapng? convert it: editcap -F pcap)")
+            anyhow::anyhow!("the input is neither text nor a pcap file (convert pcapng with editcap -F pcap)")
         })?)?,
     };
     Ok(packets.iter().map(|packet| payload(packet).to_vec()).collect())
 }
 
-/// The packets of a text: hex with or without offsets in front and characters behind. A line that is
-/// no hex, as those between the packets of `tcpdump -x`, ends a packet, and so does an empty one.
+/// The packets in a text: hex, with or without offsets before it and characters after it. An empty
+/// line or a line that is not hex, as `tcpdump -x` prints between packets, ends a packet.
 fn text(text: &str) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut packets = Vec::new();
     let mut packet = Vec::new();
@@ -26,10 +26,10 @@ fn text(text: &str) -> anyhow::Result<Vec<Vec<u8>>> {
         }
         match bytes_of(line) {
             Ok(bytes) if !bytes.is_empty() => packet.extend(bytes),
-            // Text between packets is common; a first line of it is, too.
+            // Text between packets is common, also as the first line.
             Ok(_) => packets.push(std::mem::take(&mut packet)),
             Err(odd) => {
-                // Something that looks like hex and is not must not be passed over in silence.
+                // Text that looks like hex but is not must be reported.
                 ensure!(!odd.starts_with("0x"), "line {}: {odd:?} is not hex", at + 1);
                 packets.push(std::mem::take(&mut packet));
             }
@@ -38,20 +38,21 @@ fn text(text: &str) -> anyhow::Result<Vec<Vec<u8>>> {
     packets.push(packet);
     packets.retain(|packet| !packet.is_empty());
     if packets.is_empty() && !text.trim().is_empty() {
-        bail!("there is no hex in the input");
+        bail!("no hex in the input");
     }
     Ok(packets)
 }
 
-/// Whether the line is how `hexdump` ends: the offset behind the `len` bytes before it, alone.
+/// Whether the line is the last line of `hexdump`: only the offset after the `len` bytes before it.
 fn is_end_offset(line: &str, len: usize) -> bool {
     let line = line.trim();
     len > 0 && matches!(line.len(), 7 | 8) && usize::from_str_radix(line, 16) == Ok(len)
 }
 
-/// The bytes of a line; what is not hex when there is something else.
+/// The bytes of a line, or the text of a line that is not hex.
 fn bytes_of(line: &str) -> Result<Vec<u8>, &str> {
-    // `hexdump -C` puts the characters between bars, `xxd` and `tcpdump -X` behind two spaces.
+    // `hexdump -C` puts the characters between bars; `xxd` and `tcpdump -X` put them after two
+    // spaces.
     let line = line.trim().split('|').next().unwrap_or_default().trim_end();
     let (line, has_offset) = match line.split_once(':') {
         Some((offset, rest)) if is_hex(offset.trim_start_matches("0x")) => (rest.trim_start(), true),
@@ -59,7 +60,7 @@ fn bytes_of(line: &str) -> Result<Vec<u8>, &str> {
     };
     let line = if has_offset { line.split("  ").next().unwrap_or_default() } else { line };
     let mut words: Vec<&str> = line.split_whitespace().filter(|word| *word != "#").collect();
-    // `hexdump` has offsets without a colon: eight digits before words of two.
+    // `hexdump` prints offsets without a colon: eight digits before words of two.
     if words.len() > 1 && words[0].len() >= 7 && words[1..].iter().all(|word| word.len() == 2) {
         words.remove(0);
     }
@@ -71,7 +72,7 @@ fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What is behind the IP and UDP headers, if there are any. A message begins with its version, 2.
+/// What follows the IP and UDP headers, if there are any. A message begins with its version, 2.
 fn payload(packet: &[u8]) -> &[u8] {
     const UDP: u8 = 17;
     const UDP_LEN: usize = 8;
@@ -83,12 +84,12 @@ fn payload(packet: &[u8]) -> &[u8] {
     let Some((udp, data)) = packet.get(ip_len..).and_then(<[u8]>::split_first_chunk::<UDP_LEN>) else {
         return packet;
     };
-    // Behind a short datagram there may be what fills a frame.
+    // Short Ethernet frames have padding after the datagram.
     let len = usize::from(u16::from_be_bytes([udp[4], udp[5]])).saturating_sub(UDP_LEN);
     data.get(..len).unwrap_or(data)
 }
 
-/// The IP packets of a pcap file; `None` when it is none.
+/// The IP packets of a pcap file; `None` if the input is not a pcap file.
 fn pcap(input: &[u8]) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
     const HEADER_LEN: usize = 24;
     const RECORD_LEN: usize = 16;
@@ -108,7 +109,7 @@ fn pcap(input: &[u8]) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
         Some(113) => 16,
         Some(276) => 20,
         link => bail!(
-            "the pcap file has packets of link type {link:?}; Ethernet, Linux cooked, loopback and raw IP are known"
+            "unsupported link type {link:?} in the pcap file: expected Ethernet, Linux cooked, loopback or raw IP"
         ),
     };
     let mut packets = Vec::new();

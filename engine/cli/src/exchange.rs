@@ -1,4 +1,4 @@
-//! One request and its answer: over UDP, with the retry scheme of deployed clients, or over TCP.
+//! One request and its answer, over TCP, or over UDP with the retry scheme of deployed clients.
 
 use crate::resolve::of_partial_answer;
 use anyhow::{Context as _, bail, ensure};
@@ -15,27 +15,28 @@ use std::time::{Duration, Instant};
 
 /// A request, ready to be sent.
 pub(crate) struct OutgoingQuery {
-    /// What answers refer to.
+    /// The id that answers repeat.
     pub(crate) request_id: i32,
     /// The message, envelope first.
     message: Vec<u8>,
-    /// The same cut up: one or more, as long as the request is.
+    /// The message as one or more datagrams, depending on its length.
     pub(crate) datagrams: Vec<Vec<u8>>,
-    /// Header and body: what its digest is computed from.
+    /// Header and body, over which the request digest is computed.
     pub(crate) covered: Vec<u8>,
 }
 
-/// An answer, put together.
+/// A complete answer.
 pub(crate) struct AssembledAnswer {
     /// The message, envelope first.
     pub(crate) message: Vec<u8>,
-    /// From the datagram that was answered to the whole answer.
+    /// Time from the datagram that was answered to the complete answer.
     pub(crate) took: Duration,
-    /// Datagrams the answer came in; 0 over TCP.
+    /// Number of datagrams of the answer; 0 over TCP.
     pub(crate) datagrams_count: usize,
 }
 
-/// The address in `host`, `host:port`, `[v6]:port` or a bare IPv6 address; the registered port by default.
+/// Parses `host`, `host:port`, `[v6]:port` or a bare IPv6 address; the default is the registered
+/// port.
 pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(ip) = server.parse::<std::net::IpAddr>() {
         return Ok((ip, limit::PORT).into());
@@ -43,12 +44,12 @@ pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
     let addresses =
         if server.contains(':') { server.to_socket_addrs() } else { (server, limit::PORT).to_socket_addrs() };
     let mut addresses = addresses.with_context(|| {
-        format!("{server:?} is no address: write host, host:port, 192.0.2.1:2641 or [2001:db8::1]:2641")
+        format!("invalid address {server:?}: expected HOST[:PORT], as 192.0.2.1:2641 or [2001:db8::1]:2641")
     })?;
     addresses.next().with_context(|| format!("{server} has no address"))
 }
 
-/// No answer comes: nobody listens, or the connection ended.
+/// There is no answer: the connection was refused or closed, or the time ran out.
 #[derive(Debug)]
 pub(crate) struct NoAnswer(String);
 
@@ -60,14 +61,14 @@ impl std::fmt::Display for NoAnswer {
 
 impl std::error::Error for NoAnswer {}
 
-/// Makes a request with an id of its own.
+/// Builds a request with a new id.
 pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<OutgoingQuery> {
-    // Positive, as deployed clients choose it, and hard to guess for those who would answer falsely.
+    // Positive, as deployed clients choose it, and hard to guess for an off-path attacker.
     let request_id = rand::random_range(1..i32::MAX);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
     let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s);
-    // Nobody knows its version, so that it is told ours as the one that is suggested.
+    // The version of the server is not known yet, so ours is suggested.
     let envelope = Envelope { version: Version::COMPATIBLE, ..Envelope::request(request_id) };
     let message = MessageBuf::request(&envelope, &header, request);
     let covered = message.covered().to_vec();
@@ -78,9 +79,10 @@ pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<O
     Ok(OutgoingQuery { request_id, message, datagrams, covered })
 }
 
-/// Sends the datagrams of a request, again after each of `waits_ms`, and waits for the answer.
+/// Sends the datagrams of a request, repeats them after each of `waits_ms`, and waits for the
+/// answer.
 ///
-/// `None` when none came. Answers to other requests are ignored.
+/// Returns `None` if there was no answer. Ignores answers to other requests.
 pub(crate) fn ask(
     server: SocketAddr,
     asked: &OutgoingQuery,
@@ -111,20 +113,20 @@ pub(crate) fn ask(
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     bail!(NoAnswer(format!(
-                        "nobody listens on {server} (is the server running, and is this its UDP port?)"
+                        "{server}: connection refused (is the server running, and is this its UDP port?)"
                     )))
                 }
                 Err(error) => return Err(error).with_context(|| format!("cannot receive from {server}")),
             };
             let Ok((envelope, _)) = Envelope::split(datagram) else { continue };
-            // Errors that refer to no request have the id of none.
+            // Errors that refer to no request have id 0.
             if envelope.request_id != asked.request_id && envelope.request_id != NO_REQUEST {
                 continue;
             }
             let message = match fragments.accept((), datagram, 0) {
                 Ok(ReassemblyOutcome::Whole(message)) => message.to_vec(),
                 Ok(ReassemblyOutcome::Complete(message)) => message,
-                // What cannot be a fragment is not our answer.
+                // A datagram that cannot be a fragment is not part of the answer.
                 Ok(ReassemblyOutcome::Incomplete) | Err(_) => continue,
             };
             let datagrams_count = cut(&envelope).len();
@@ -134,12 +136,15 @@ pub(crate) fn ask(
     if fragments.is_empty() {
         return Ok(None);
     }
-    bail!(NoAnswer(format!("only a part of the answer of {server} came in time ({})", of_partial_answer())))
+    bail!(NoAnswer(format!(
+        "incomplete answer from {server}: some datagrams did not arrive in time ({})",
+        of_partial_answer()
+    )))
 }
 
-/// Sends a request over a connection of its own, and waits for the answer.
+/// Sends a request over a new connection, and waits for the answer.
 ///
-/// `None` when none came within `patience`.
+/// Returns `None` if there was no answer within `patience`.
 pub(crate) fn ask_over_tcp(
     server: SocketAddr,
     asked: &OutgoingQuery,
@@ -166,7 +171,7 @@ pub(crate) fn ask_over_tcp(
         {
             let (envelope, _) = Envelope::split(message).context("the answer does not decode")?;
             let id = envelope.request_id;
-            ensure!(id == asked.request_id || id == NO_REQUEST, "{server} answers another request");
+            ensure!(id == asked.request_id || id == NO_REQUEST, "{server} answered another request");
             let (message, took) = (message.to_vec(), sent.elapsed());
             return Ok(Some(AssembledAnswer { message, took, datagrams_count: 0 }));
         }
@@ -188,5 +193,5 @@ pub(crate) fn ask_over_tcp(
     }
 }
 
-/// Request id of replies to what a server could not read.
+/// The request id of replies to requests that the server could not read.
 pub(crate) const NO_REQUEST: i32 = -1;

@@ -1,4 +1,4 @@
-//! `handled` as a process of its own, which is this program again: for `hdl demo` and `hdl lab`.
+//! Runs `handled` as a separate process of this program, for `hdl demo` and `hdl lab`.
 
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Serves: says where it listens on the first line, and ends when standard input does.
+/// Serves: prints the address on the first line, and stops at the end of standard input.
 pub(crate) fn serve(config: &Config) -> anyhow::Result<ExitOutcome> {
     let server = Server::start(config)?;
     println!("{}", server.addresses()[0]);
@@ -33,7 +33,7 @@ pub(crate) fn serve(config: &Config) -> anyhow::Result<ExitOutcome> {
 /// A server process, ended when it is dropped.
 pub(crate) struct HandledProcess {
     child: Child,
-    /// Where it answers.
+    /// The address at which it answers.
     pub(crate) address: SocketAddr,
     /// Its control socket.
     pub(crate) control: PathBuf,
@@ -45,7 +45,7 @@ impl HandledProcess {
         args: impl IntoIterator<Item = S>,
         control: PathBuf,
     ) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("cannot find the program that runs")?;
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
         let mut child = Command::new(program)
             .args(args)
             .stdin(Stdio::piped())
@@ -57,17 +57,17 @@ impl HandledProcess {
         BufReader::new(stdout).read_line(&mut line)?;
         let Ok(address) = line.trim().parse() else {
             let status = child.wait()?;
-            bail!("the server process did not start ({status}); it says why above");
+            bail!("the server process did not start ({status}); see its message above");
         };
         Ok(Self { child, address, control })
     }
 
-    /// Its number.
+    /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it in order.
+    /// Stops it in order.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         drop(self.child.stdin.take());
         let status = self.child.wait()?;
@@ -83,7 +83,7 @@ impl Drop for HandledProcess {
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Which prefixes a layer says are homed: those it is told, or those that occur.
+//! The homed prefixes of a layer: those that are given, or those that occur in its records.
 
 use anyhow::{bail, ensure};
 use handle_proto::name::PREFIX_RECORDS;
@@ -7,29 +7,29 @@ use handle_snapshot::HomedTable;
 use handle_snapshot::writer::HomedPrefixes;
 use std::collections::BTreeSet;
 
-/// Gathers the homed prefixes of a layer while its records are read.
+/// Collects the homed prefixes of a layer while its records are read.
 ///
-/// The newest table of a set is the one that counts, so a delta either has none or repeats the one
-/// below it: a delta adds prefixes and never takes one away.
+/// The newest table of a set is the valid one, so a delta either has no table or repeats the table
+/// below it: a delta adds prefixes and never removes one.
 pub(crate) struct HomedCollector<'a> {
-    /// The table that counts below a delta.
+    /// The valid table below a delta.
     below: Option<HomedTable<'a>>,
     is_delta: bool,
-    /// Prefixes were named, so those that occur do not matter.
+    /// Prefixes were given, so the prefixes of the records do not matter.
     is_told: bool,
-    /// Folded, and none of them in `below`.
+    /// Folded; none of them is in `below`.
     new: BTreeSet<Vec<u8>>,
-    /// Records that will not be answered from, and the first of them.
+    /// The number of records that will not be answered from, and the first of them.
     outside: Option<(u64, String)>,
 }
 
 impl<'a> HomedCollector<'a> {
-    /// For a layer that begins a set.
+    /// Creates one for a base layer.
     pub(crate) fn base(told: &[String]) -> anyhow::Result<Self> {
         Self::new(told, None, false)
     }
 
-    /// For a layer above others, among which `below` is the table that counts.
+    /// Creates one for a layer above others; `below` is the valid table of those.
     pub(crate) fn delta(told: &[String], below: Option<HomedTable<'a>>) -> anyhow::Result<Self> {
         Self::new(told, below, true)
     }
@@ -43,7 +43,7 @@ impl<'a> HomedCollector<'a> {
         Ok(gathered)
     }
 
-    /// Takes note of a prefix that is homed.
+    /// Adds a homed prefix.
     pub(crate) fn home(&mut self, prefix: &str) -> anyhow::Result<()> {
         let name = prefix_name(prefix)?;
         if !self.below.is_some_and(|below| below.has(name.as_bytes())) {
@@ -52,7 +52,7 @@ impl<'a> HomedCollector<'a> {
         Ok(())
     }
 
-    /// Takes note of a record.
+    /// Adds the prefix of a record.
     pub(crate) fn see(&mut self, handle: &str) {
         let key = Handle(handle.as_bytes()).looked_up();
         if self.has(Handle(&key)) {
@@ -65,8 +65,8 @@ impl<'a> HomedCollector<'a> {
         }
     }
 
-    /// Whether the record is answered from: its prefix is homed or, if it is the record of a derived
-    /// prefix, all that is derived from an ancestor.
+    /// Whether the record is answered from: its prefix is homed or, for the record of a derived
+    /// prefix, all prefixes derived from an ancestor are homed.
     fn has(&self, handle: Handle<'_>) -> bool {
         let has = |prefix: &[u8]| {
             self.below.is_some_and(|below| below.has(prefix)) || self.new.contains(&fold::folded(prefix))
@@ -76,17 +76,17 @@ impl<'a> HomedCollector<'a> {
         has(handle.naming_authority()) || ancestors.map(|ancestor| ancestor.0).any(has)
     }
 
-    /// Whether the layer goes above others.
+    /// Whether the layer is a delta.
     pub(crate) const fn is_delta(&self) -> bool {
         self.is_delta
     }
 
-    /// Records that will not be answered from, and the first of them.
+    /// The number of records that will not be answered from, and the first of them.
     pub(crate) const fn outside(&self) -> Option<&(u64, String)> {
         self.outside.as_ref()
     }
 
-    /// The table of the layer; `None` leaves it to the layers below.
+    /// The table of the layer; `None` if the layers below have the valid one.
     pub(crate) fn table(self) -> Option<HomedPrefixes> {
         if self.is_delta && self.new.is_empty() {
             return None;
@@ -99,11 +99,11 @@ impl<'a> HomedCollector<'a> {
     }
 }
 
-/// The name of a prefix that is written with or without `0.NA/`. That of the prefixes derived from one
-/// begins with `0.NA/` itself: `0.NA/0.NA/10` or, as homed, `0.NA/10`.
+/// The name of a prefix written with or without `0.NA/`. The name that homes all prefixes derived
+/// from a prefix itself begins with `0.NA/`: written `0.NA/0.NA/10`, homed as `0.NA/10`.
 ///
 /// # Errors
-/// When it is a handle, or no name at all.
+/// If it is a handle or not a valid name.
 pub(crate) fn prefix_name(prefix: &str) -> anyhow::Result<&str> {
     let without =
         |name: &'_ str| fold::starts_with(name.as_bytes(), PREFIX_RECORDS).then_some(PREFIX_RECORDS.len());
@@ -116,7 +116,7 @@ pub(crate) fn prefix_name(prefix: &str) -> anyhow::Result<&str> {
     Ok(name)
 }
 
-/// Refuses a delta that was built before the set below it homed more prefixes.
+/// Rejects a delta that was built before the set below it homed more prefixes.
 pub(crate) fn check_delta(
     delta: Option<HomedTable<'_>>,
     below: Option<HomedTable<'_>>,
@@ -124,7 +124,7 @@ pub(crate) fn check_delta(
     let (Some(delta), Some(below)) = (delta, below) else { return Ok(()) };
     if let Some(prefix) = below.iter().find(|prefix| !delta.has(prefix)) {
         bail!(
-            "the delta was built for an older set: it does not know that {} is homed now (build it again)",
+            "the delta was built for an older set, in which {} was not homed yet (build the delta again)",
             Handle(prefix)
         );
     }

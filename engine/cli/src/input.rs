@@ -1,4 +1,5 @@
-//! Records from files: one JSON object a line, or one JSON array; and where each came from.
+//! Reads records from files, one JSON object per line or one JSON array, and tracks the origin of
+//! each record.
 
 use anyhow::{Context as _, anyhow, bail};
 use handle_proto::Values;
@@ -10,26 +11,26 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _, Stdin};
 use std::path::{Path, PathBuf};
 
-/// Where a record came from, as a number: the file in the upper bits, the line in the lower ones.
+/// The origin of a record as a number: the file in the upper bits, the line in the lower ones.
 const LINE_BITS: u32 = 40;
-/// With this bit it is not the line, but the position in the array that the file is.
+/// If this bit is set, the lower bits are the position in an array instead of a line.
 const IN_ARRAY: u64 = 1 << (LINE_BITS - 1);
-/// Most bytes of a line; a record of the most and longest values, as JSON, is shorter.
+/// Maximum length of a line in bytes. The largest possible record is shorter as JSON.
 const LINE_LEN_MAX: u64 = 16 << 20;
 /// Buffer for reading files.
 const BUFFER_LEN: usize = 1 << 20;
 
-/// What a line says.
+/// The content of a line.
 pub(crate) enum InputEntry<'a> {
     /// The record of a handle.
     Record(&'a str, Values<'a>),
-    /// The handle is to go.
+    /// The handle is deleted.
     Deleted(&'a str),
     /// The prefix is homed.
     Homed(&'a str),
 }
 
-/// The files that records are read from; `-` is standard input.
+/// The input files; `-` is standard input.
 pub(crate) struct ValueInputs<'a> {
     paths: &'a [PathBuf],
     default_timestamp: u32,
@@ -52,21 +53,21 @@ impl<'a> ValueInputs<'a> {
         Self { paths, default_timestamp: 0 }
     }
 
-    /// Values without a time stamp get this one, in Unix seconds, instead of 0.
+    /// Gives values without a timestamp this one, in Unix seconds, instead of 0.
     pub(crate) const fn dated(self, default_timestamp: u32) -> Self {
         Self { default_timestamp, ..self }
     }
 
-    /// Bytes of all files, when that is known.
+    /// Total bytes of all files, if known.
     pub(crate) fn len(&self) -> Option<u64> {
         self.paths.iter().map(|path| Some(std::fs::metadata(path).ok()?.len())).sum()
     }
 
-    /// Hands over every entry, with its origin, and tells `bar` how many bytes were read.
+    /// Passes every entry with its origin to `take`, and advances `bar` by the bytes read.
     ///
     /// # Errors
-    /// When a file cannot be read or a line is no record, with file, line and what is wrong; and
-    /// those of `take`.
+    /// If a file cannot be read or a line is not a record, with file, line and reason; and those of
+    /// `take`.
     pub(crate) fn each(
         &self,
         bar: &ProgressBar,
@@ -89,20 +90,20 @@ impl<'a> ValueInputs<'a> {
         Ok(())
     }
 
-    /// The place that an origin stands for, as `file:line`, or `file: record N` in an array.
+    /// The place of an origin as `file:line`, or `file: record N` in an array.
     pub(crate) fn place(&self, origin: u64) -> String {
         let file_at = usize::try_from(origin >> LINE_BITS).unwrap_or(usize::MAX);
         place(self.paths.get(file_at).map_or(Path::new("?"), PathBuf::as_path), origin)
     }
 
-    /// What the builder did not like, with places instead of origins.
+    /// Formats an error of the builder, with places instead of origins.
     pub(crate) fn explain(&self, error: BuildError) -> anyhow::Error {
         match error {
             BuildError::Record { handle, origin, why } => {
                 anyhow!("{}: {}: {why}", self.place(origin), handle_proto::Handle(&handle))
             }
             BuildError::Duplicate { key, origins: [first, second] } => anyhow!(
-                "{}: {} is there already, from {}",
+                "{}: duplicate handle {}, first at {}",
                 self.place(second),
                 handle_proto::Handle(&key),
                 self.place(first)
@@ -148,7 +149,7 @@ fn each_line(
             return Ok(());
         }
         if len as u64 == LINE_LEN_MAX {
-            bail!("{}: a line has at most {LINE_LEN_MAX} bytes", at());
+            bail!("{}: line too long: the maximum is {LINE_LEN_MAX} bytes", at());
         }
         bar.inc(len as u64);
         let text = line.trim();
@@ -175,7 +176,7 @@ fn each_line(
     Ok(())
 }
 
-/// The handle in a line that is no good record, for the message about it.
+/// The handle in an invalid line, for the error message.
 fn handle_in(text: &str) -> String {
     let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
     match json.as_ref().and_then(|json| json["handle"].as_str()) {
@@ -184,7 +185,7 @@ fn handle_in(text: &str) -> String {
     }
 }
 
-/// Reads the whole array into memory: what a record of it is wrong about can then be told by its position.
+/// Reads the whole array into memory, so that an error can name the position of the record.
 fn each_of_array(
     reader: Box<dyn BufRead>,
     file_at: usize,
@@ -193,7 +194,7 @@ fn each_of_array(
     take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let records: Vec<serde_json::Value> = serde_json::from_reader(reader)
-        .with_context(|| format!("{} is no array of records", path.display()))?;
+        .with_context(|| format!("{} is not an array of records", path.display()))?;
     let mut encoded = Vec::new();
     for (json, number) in records.iter().zip(1..) {
         let origin = origin(file_at, IN_ARRAY | number);

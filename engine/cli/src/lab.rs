@@ -1,8 +1,9 @@
-//! `hdl lab`: a small Handle System on loopback, to learn with, to test with, and to break.
+//! `hdl lab`: a small Handle System on loopback, for learning and testing.
 //!
-//! Nine servers in five sites: the global registry; a service of three sites - four servers, two servers, and a
-//! mirror that lags behind - for real DOIs; and a registry of its own for the prefixes derived from 20.500, which
-//! serves handles, too. Each has a key of its own and signs.
+//! Nine servers in five sites: the global registry; a service for real DOIs with three sites (four
+//! servers, two servers, and an outdated mirror); and a registry of its own for the prefixes
+//! derived from 20.500, which also serves handles. Each site has its own key, and each server
+//! signs.
 
 mod records;
 mod topology;
@@ -25,7 +26,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use topology::{LabTopology, ServerPlace, SiteName};
 
-/// A small Handle System on loopback: nine servers in five sites, with real records.
+/// Run a small Handle System on loopback: nine servers in five sites, with real records.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,11 +35,11 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Make the sites, start their servers, and say what can be tried.
+    /// Create the sites, start their servers, and print commands to try.
     ///
-    /// Runs until it is interrupted (^C), for --seconds, or until standard input ends (^D); where that is closed when the
-    /// lab comes up, as in a container or a unit, its end does not count. The servers end with it, and what it wrote goes
-    /// unless --dir says where it is to stay.
+    /// Runs until it is interrupted (^C), until --seconds have passed, or until standard input ends
+    /// (^D). If standard input is closed from the start, as in a container or a unit, it is
+    /// ignored. Stops the servers at the end, and removes all files unless --dir is given.
     #[command(after_help = "Examples:
   hdl lab up
   hdl lab up --dir /tmp/lab
@@ -51,28 +52,30 @@ enum Command {
 
 #[derive(clap::Args, Debug)]
 struct UpArgs {
-    /// Work in this directory, which must be empty or not there, and leave everything in it.
+    /// Work in this directory, which must be empty or not exist, and keep all files.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Port of a server, in the order of the sites; may be given nine times. Others are chosen.
+    /// Port of a server, in the order of the sites; may be given up to nine times. Default: free
+    /// ports.
     #[arg(long, value_name = "PORT")]
     port: Vec<u16>,
-    /// Records of the service, as the handle REST API shows them, one a line; otherwise 1,251 real DOIs.
+    /// Records of the DOI service, in the format of the handle REST API, one per line. Default:
+    /// 1,251 real DOIs.
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
-    /// Say what was started as JSON, on one line: where the file of the global service is, and of each server its site,
+    /// Print the result as one line of JSON: the bootstrap file, and for each server its site,
     /// number, address, process and control socket.
     #[arg(long)]
     json: bool,
-    /// End so many seconds after the lab has come up.
+    /// Stop this many seconds after the start.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_SECONDS))]
     seconds: Option<u64>,
 }
 
-/// Most seconds that a lab can be told to stay up: ten years.
+/// Longest run time of a lab in seconds: ten years.
 const MAX_SECONDS: u64 = 10 * 365 * 86_400;
 
-/// What a server process of the lab is told.
+/// Options of a server process of the lab.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ServerArgs {
     #[arg(long)]
@@ -86,14 +89,14 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let Command::Up(args) = &args.command;
-    // Before anything is written or started, so that all of it is cleared away.
+    // Before any file is written or process started, so that all of it is cleaned up.
     let end = LabEnd::listen()?;
-    let temporary = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
     let directory = args.dir.clone().unwrap_or_else(|| temporary.path().to_owned());
-    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     ensure!(
         std::fs::read_dir(&directory)?.next().is_none(),
-        "{} is not empty: name another directory",
+        "{} is not empty: choose an empty or new directory",
         directory.display()
     );
     let topology = LabTopology::new(&args.port)?;
@@ -115,17 +118,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     output::check()?;
     end.wait(args.seconds.map(Duration::from_secs));
     drop(servers);
-    temporary.close().context("cannot clear the temporary directory")?;
+    temporary.close().context("cannot remove the temporary directory")?;
     if !args.json {
         match &args.dir {
-            Some(directory) => println!("the lab is down; what it wrote is in {}", directory.display()),
-            None => println!("the lab is down, and nothing of it is left"),
+            Some(directory) => println!("the lab has stopped; its files are in {}", directory.display()),
+            None => println!("the lab has stopped and removed its files"),
         }
     }
     Ok(ExitOutcome::Good)
 }
 
-/// Writes what a server needs: its share of the records, its site, its key, and its configuration.
+/// Writes the files of a server: its share of the records, its site, its key, and its
+/// configuration.
 fn make(
     directory: &Path,
     topology: &LabTopology,
@@ -134,7 +138,7 @@ fn make(
 ) -> anyhow::Result<PathBuf> {
     let own = directory.join(format!("{}-{}", place.site.name(), place.at + 1));
     let set = own.join("set");
-    create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
+    create_directory(&set).with_context(|| format!("cannot create {}", set.display()))?;
     records.publish(&set, topology.site(place.site), place)?;
     std::fs::write(own.join("siteinfo.json"), format!("{:#}", topology.site_json(place.site)))?;
     handle_auth::file::create_secret_file(&own.join("privkey.bin"), topology.key_file(place.site))?;
@@ -164,9 +168,9 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, HandledProcess
         println!("{}", json!({ "root": root, "servers": list }));
         return;
     }
-    println!("{}", paint(Paint::Good, format_args!("the lab is up, in {}", directory.display())));
+    println!("{}", paint(Paint::Good, format_args!("the lab is running in {}", directory.display())));
     println!();
-    let mut table = output::table(&["site", "server", "address", "process", "what it has"]);
+    let mut table = output::table(&["site", "server", "address", "process", "content"]);
     for (place, process) in servers {
         let what = if place.at == 0 { place.site.content() } else { "" };
         table.add_row([
@@ -186,22 +190,22 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, HandledProcess
         .find(|(place, _)| place.site == SiteName::Mirror)
         .map_or(0, |(_, process)| process.id());
     for (command, why) in [
-        ("hdl resolve hdl:20.500.LAB/hello --trace --certify".to_owned(), "every step"),
-        ("hdl site 10.1016".to_owned(), "which server has it"),
-        ("hdl check 10.1016/lab-new".to_owned(), "the mirror lags behind"),
-        (format!("kill -STOP {stop}"), "the mirror falls silent, and handles still resolve"),
+        ("hdl resolve hdl:20.500.LAB/hello --trace --certify".to_owned(), "shows every step"),
+        ("hdl site 10.1016".to_owned(), "shows which server is responsible"),
+        ("hdl check 10.1016/lab-new".to_owned(), "shows that the mirror is outdated"),
+        (format!("kill -STOP {stop}"), "stops the mirror; handles still resolve"),
     ] {
         println!("  {command:<52} {}", paint(Paint::Dim, format_args!("# {why}")));
     }
     println!();
     let how = if is_input_closed { "SIGTERM or ^C" } else { "^C or ^D" };
     match args.seconds {
-        Some(seconds) => println!("the lab ends after {seconds} s; {how} ends it before"),
-        None => println!("{how} ends the lab"),
+        Some(seconds) => println!("the lab stops after {seconds} s; {how} stops it earlier"),
+        None => println!("{how} stops the lab"),
     }
 }
 
-/// What ends the lab: a signal, the end of standard input, or the end of its time.
+/// What stops the lab: a signal, the end of standard input, or the end of its time.
 struct LabEnd {
     is_signalled: Arc<AtomicBool>,
     is_input_over: Arc<AtomicBool>,
@@ -219,7 +223,7 @@ impl LabEnd {
         let (send, causes) = mpsc::channel();
         let is_signalled = Arc::new(AtomicBool::new(false));
         let is_input_over = Arc::new(AtomicBool::new(false));
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen to signals")?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
         std::thread::spawn({
             let (send, is_signalled) = (send.clone(), Arc::clone(&is_signalled));
             move || {
@@ -240,17 +244,18 @@ impl LabEnd {
         Ok(Self { is_signalled, is_input_over, causes })
     }
 
-    /// Whether a signal has come before the lab was up.
+    /// Whether a signal arrived before the lab was ready.
     fn has_come(&self) -> bool {
         self.is_signalled.load(Ordering::Relaxed)
     }
 
-    /// Whether standard input is at its end, and was not ended by somebody at a terminal.
+    /// Whether standard input is at its end, and is not a terminal.
     fn input_has_ended(&self) -> bool {
         self.is_input_over.load(Ordering::Relaxed) && !std::io::stdin().is_terminal()
     }
 
-    /// Waits for the end. Standard input that is over by now was closed from the beginning, and its end means nothing.
+    /// Waits for the end. A standard input that has ended by now was closed from the start and is
+    /// ignored.
     fn wait(&self, at_most: Option<Duration>) {
         let deadline = at_most.map(|at_most| Instant::now() + at_most);
         let mut input_counts = !self.input_has_ended();
@@ -261,7 +266,7 @@ impl LabEnd {
                     let Ok(cause) = self.causes.recv_timeout(left) else { return };
                     cause
                 }
-                // A channel whose senders are gone has nobody to wait for.
+                // Without senders nothing else could stop the lab.
                 None => self.causes.recv().unwrap_or(EndCause::Signal),
             };
             if cause == EndCause::Signal || input_counts {

@@ -1,9 +1,9 @@
-//! `hdl`: resolve handles, build and publish snapshots, look into messages.
+//! `hdl`: resolves handles, builds and publishes snapshots, and decodes messages.
 //!
-//! One file for each command; `main` only knows their names and what their outcomes mean to a shell.
+//! One file for each command; `main` only has their names and maps outcomes to exit codes.
 #![forbid(unsafe_code)]
 
-// First, for the others print with it.
+// First, because its macros replace `println!` in the other modules.
 #[macro_use]
 mod output;
 
@@ -40,27 +40,27 @@ use std::process::ExitCode;
 
 /// The client and operator tool of the Handle System.
 ///
-/// Handles are names like 10.1045/july95-arms. This tool asks servers for their values, makes the
-/// snapshots that `handled` serves, and takes protocol messages apart.
+/// A handle is a name like 10.1045/july95-arms. This tool resolves and administers handles, builds
+/// the snapshots that `handled` serves, and decodes protocol messages.
 #[derive(Parser, Debug)]
 #[command(
     name = "hdl",
     version,
     max_term_width = 100,
     after_help = "Start here:
-  hdl demo                                    build, serve, resolve and load real records, and see
+  hdl demo                                    build, serve, resolve and load real records
   hdl snapshot publish ./set records.jsonl    publish records for handled to serve
   hdl resolve 10.1000/1 --server 127.0.0.1    ask a server
-  hdl resolve hdl:10.1000/1 --trace           find the responsible service, and see how
-  hdl init --help                             begin a service of your own
-  hdl lab up                                  a small Handle System to learn with, and to break
+  hdl resolve hdl:10.1000/1 --trace           find the responsible service, show each step
+  hdl init --help                             create a service
+  hdl lab up                                  run a small Handle System for experiments
 
 Every command has --help with examples."
 )]
 struct Args {
     #[command(subcommand)]
     command: Command,
-    /// When to use colours: on a terminal, where NO_COLOR is not set; always; never.
+    /// When to use colours: auto (on a terminal, unless NO_COLOR is set), always, or never.
     #[arg(
         long,
         value_enum,
@@ -74,76 +74,76 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Find the values of handles, from the responsible service or from a server.
+    /// Resolve handles through the responsible service or a given server.
     Resolve(Box<resolve::Args>),
-    /// Say which handle a reference means, and print its two best forms.
+    /// Show which handle a reference means, and print its two preferred forms.
     Reference(reference::Args),
-    /// Show the sites and servers of the service that is responsible for a handle or a prefix.
+    /// Show the sites and servers of the service responsible for a handle or a prefix.
     Site(service::Args),
-    /// Show where the global service is, or get its records anew.
+    /// Show the global service, or refresh its records.
     Root(root::Args),
-    /// Ask every server of a service for the same handle, and say who disagrees.
+    /// Compare the answers of all servers of a service for one handle.
     Check(service::check::Args),
-    /// Make everything that handled and handle-admin need to begin.
+    /// Create all files that handled and handle-admin need to start.
     Init(Box<init::Args>),
-    /// Create, change, delete, get and list handles.
+    /// Create, update, delete, get and list handles.
     Handle(Box<handle::Args>),
-    /// Carry out the operations of a batch file.
+    /// Run the operations of a batch file.
     Batch(Box<batch::Args>),
-    /// Make keys, change their form, and look at them.
+    /// Generate, convert and show keys.
     Key(key::Args),
-    /// Take records into a store, from files or another server.
+    /// Import records into a store, from files or another server.
     Import(Box<store::import::Args>),
-    /// Write all records of a store or of a published set.
+    /// Export all records of a store or of a published set.
     Export(store::export::Args),
-    /// Look after the store of handle-admin.
+    /// Manage the store of handle-admin.
     Store(store::Args),
-    /// Build, publish, check and look into snapshots.
+    /// Build, publish, verify and inspect snapshots.
     Snapshot(snapshot::Args),
-    /// Take protocol messages apart.
+    /// Decode protocol messages.
     Message(message::Args),
-    /// Ask a running handled or handle-admin for its state, or tell it something.
+    /// Query or control a running handled or handle-admin.
     Control(control::Args),
-    /// The whole system in one command: build, serve, resolve, load, publish while loading.
+    /// Run the whole system in one command: build, serve, resolve, load, and publish under load.
     Demo(demo::Args),
-    /// A small Handle System on loopback: nine servers in five sites, with real records.
+    /// Run a small Handle System on loopback: nine servers in five sites, with real records.
     Lab(lab::Args),
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  hdl completions bash > /etc/bash_completion.d/hdl")]
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Serve: what `hdl demo` starts as a process of its own.
+    /// Serve; the server process of `hdl demo`.
     #[command(hide = true)]
     DemoServer(demo::ServerArgs),
-    /// Serve: what `hdl lab` starts as processes of their own.
+    /// Serve; a server process of `hdl lab`.
     #[command(hide = true)]
     LabServer(lab::ServerArgs),
 }
 
-/// What a command came to, as an exit code. Usage errors are 2, of clap and [`UsageError`].
+/// The result of a command, as an exit code. Usage errors are 2, both of clap and [`UsageError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitOutcome {
-    /// As asked.
+    /// Success.
     Good = 0,
-    /// Something failed that is not listed below.
+    /// Any failure without a code of its own.
     Failed = 1,
-    /// What was given does not read, and nothing was done with it.
+    /// The input is invalid, and nothing was done with it.
     BadInput = 2,
-    /// There is no such handle.
+    /// The handle does not exist.
     NotFound = 3,
-    /// The handle is there, but no such value.
+    /// The handle exists, but has no such value.
     NoValues = 4,
-    /// The server is not responsible, or names another.
+    /// The server is not responsible, or refers to another.
     NotResponsible = 5,
     /// The server answered with another error.
     Refused = 6,
-    /// No answer came.
+    /// There was no answer.
     NoAnswer = 7,
 }
 
-/// A mistake on the command line that clap does not know of.
+/// A mistake on the command line that clap cannot detect.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -158,9 +158,9 @@ impl std::error::Error for UsageError {}
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        // Help and versions, which are this program's own text.
+        // Help and version texts, which are from this program.
         Err(error) if !error.use_stderr() => error.exit(),
-        // A usage error shows arguments, which may come from elsewhere.
+        // A usage error quotes arguments, which may come from elsewhere.
         Err(error) => {
             error.render().to_string().lines().for_each(|line| eprintln!("{line}"));
             return ExitCode::from(ExitOutcome::BadInput as u8);
@@ -200,7 +200,7 @@ fn main() -> ExitCode {
     });
     match done {
         Ok(outcome) => ExitCode::from(outcome as u8),
-        // A reader that has seen enough, as `head` does, is not a failure.
+        // A reader that closes the pipe early, such as `head`, is not a failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hdl: {error:#}");

@@ -1,4 +1,4 @@
-//! `hdl message decode`: bytes in, annotated fields out.
+//! `hdl message decode`: prints the fields of messages.
 
 mod body;
 
@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::PathBuf;
 
-/// Take protocol messages apart.
+/// Decode protocol messages.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -24,23 +24,23 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Print the fields of messages, with their offsets and meaning.
+    /// Print the fields of messages with their offsets and meaning.
     ///
-    /// Reads plain hex, the dumps of `tcpdump -x`, `xxd` and `hexdump -C`, and pcap files. IP and UDP
-    /// headers in front of a message are passed over; fragments are put together, and messages that follow
-    /// each other, as in a stream, are taken apart. Offsets count from the first byte of the envelope.
+    /// Reads plain hex, the dumps of `tcpdump -x`, `xxd` and `hexdump -C`, and pcap files. Skips IP
+    /// and UDP headers, reassembles fragments, and splits the messages of a stream. Offsets count
+    /// from the first byte of the envelope.
     #[command(after_help = "Examples:
   hdl message decode 020b020b0000000001020304000000000000003b...
   tcpdump -x -i lo udp port 2641 | hdl message decode
   hdl message decode --file capture.pcap --json
 
-Exit codes: 0 all decoded, 1 something did not.")]
+Exit codes: 0 all decoded, 1 at least one not decoded.")]
     Decode(DecodeArgs),
 }
 
 #[derive(clap::Args, Debug)]
 struct DecodeArgs {
-    /// The message as hex; spaces do not matter. Without it standard input is read.
+    /// The message as hex, with or without spaces. Default: standard input.
     hex: Vec<String>,
     /// Read this file instead of standard input.
     #[arg(long, short, conflicts_with = "hex")]
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let Command::Decode(args) = &args.command;
     let datagrams = dump::datagrams(&input(args)?)?;
     if datagrams.is_empty() {
-        bail!("there is no message in the input");
+        bail!("no message in the input");
     }
     let mut fragments = Reassembly::new(ReassemblyLimits {
         messages_max: 1024,
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
             let (message, was_cut) = match fragments.accept((), bytes, 0) {
                 Ok(ReassemblyOutcome::Complete(message)) => (Cow::Owned(message), true),
                 Ok(ReassemblyOutcome::Incomplete) => continue,
-                // What is no whole fragment is shown as far as it goes.
+                // An invalid fragment is printed as far as it can be decoded.
                 Ok(ReassemblyOutcome::Whole(_)) | Err(_) => (Cow::Borrowed(bytes), false),
             };
             if let Err(error) = show(&message, was_cut, args.json) {
@@ -83,7 +83,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     }
     if !fragments.is_empty() {
         outcome = ExitOutcome::Failed;
-        eprintln!("hdl: of {} messages, fragments are missing", fragments.len());
+        eprintln!(
+            "hdl: fragments of {} are missing",
+            output::counted(fragments.len() as u64, "message", "messages")
+        );
     }
     Ok(outcome)
 }
@@ -108,7 +111,7 @@ struct MessagePrinter<'a> {
     at: usize,
 }
 
-/// Bytes shown in one line; the rest is said to be more.
+/// Maximum number of bytes shown on one line; more are indicated by dots.
 const SHOWN_LEN: usize = 16;
 
 impl MessagePrinter<'_> {
@@ -123,7 +126,7 @@ impl MessagePrinter<'_> {
         self.at = end;
     }
 
-    /// Prints what is left of a message that does not decode.
+    /// Prints the rest of a message that cannot be decoded.
     fn broken(&mut self, error: DecodeError) -> anyhow::Error {
         self.field(self.bytes.len() - self.at, "rest", "");
         println!();
@@ -131,8 +134,8 @@ impl MessagePrinter<'_> {
     }
 }
 
-/// Splits an envelope and what it announces from what follows: a stream has messages one after the other, and a
-/// capture may have datagrams so that left together.
+/// Splits an envelope and its message from the bytes after it: a stream contains messages one after
+/// another, and so may a capture of datagrams.
 fn unit(bytes: &[u8]) -> (&[u8], &[u8]) {
     let Ok((envelope, rest)) = Envelope::split(bytes) else { return (bytes, &[]) };
     let message_len = envelope.message_len as usize;
@@ -148,27 +151,31 @@ fn unit(bytes: &[u8]) -> (&[u8], &[u8]) {
 
 fn show(bytes: &[u8], was_cut: bool, as_json: bool) -> anyhow::Result<()> {
     let (envelope, rest) = Envelope::split(bytes).with_context(|| {
-        format!("{} bytes are no message: {}", bytes.len(), output::hex(&bytes[..bytes.len().min(32)]))
+        format!("{} bytes are not a message: {}", bytes.len(), output::hex(&bytes[..bytes.len().min(32)]))
     })?;
     if as_json {
         let json = message_to_json(&envelope, rest);
         println!("{json}");
         let in_body = json.get("body").and_then(|body| body.get("error"));
         if let Some(error) = json.get("error").or(in_body).and_then(|error| error.as_str()) {
-            bail!("it does not decode: {error}");
+            bail!("cannot decode the message: {error}");
         }
     } else {
         as_text(&envelope, bytes, was_cut)?;
     }
     let message_len = envelope.message_len as usize;
-    ensure!(rest.len() == message_len, "of {message_len} bytes only {} are there", rest.len());
+    ensure!(
+        rest.len() == message_len,
+        "truncated message: expected {message_len} bytes, found {}",
+        rest.len()
+    );
     Ok(())
 }
 
 fn as_text(envelope: &Envelope, bytes: &[u8], was_cut: bool) -> anyhow::Result<()> {
     let rest = &bytes[Envelope::LEN..];
     let mut print = MessagePrinter { bytes, at: 0 };
-    println!("envelope{}", if was_cut { " (of the message put together from fragments)" } else { "" });
+    println!("envelope{}", if was_cut { " (of the message reassembled from fragments)" } else { "" });
     print.field(2, "version", &envelope.version.to_string());
     print.field(2, "flags, suggested", &envelope_flags(envelope));
     print.field(4, "session id", &envelope.session_id.to_string());
@@ -223,16 +230,16 @@ fn as_text(envelope: &Envelope, bytes: &[u8], was_cut: bool) -> anyhow::Result<(
             );
             print.field(message.credential.len(), "credential", &meaning);
         }
-        Err(error) => println!("        does not decode: {error}"),
+        Err(error) => println!("        cannot be decoded: {error}"),
     }
     if print.at < bytes.len() {
-        print.field(bytes.len() - print.at, "rest", "behind the credential, ignored");
+        print.field(bytes.len() - print.at, "rest", "after the credential, ignored");
     }
     println!();
-    body.map(drop).context("the body does not decode")
+    body.map(drop).context("cannot decode the body")
 }
 
-/// The name of an algorithm; old credentials have a code in its place.
+/// The name of an algorithm. Old credentials have a code instead.
 fn algorithm(identifier: &[u8]) -> String {
     match (identifier, DigestAlgorithm::from_identifier(identifier)) {
         ([_], Some(algorithm)) => algorithm.to_string(),

@@ -1,4 +1,4 @@
-//! What the namespace of a prefix says to people: whom to write to, and that it is not active.
+//! Notices in the namespace of a prefix: its contact, and whether it is inactive.
 
 use handle_client::lookup::Client;
 use handle_client::question::AnswerWants;
@@ -6,7 +6,8 @@ use handle_client::{LookupAnswer, driver, namespace};
 use handle_proto::Handle;
 use handle_template::Notice;
 
-/// What the namespaces of a handle say, the inner one first to be heard. `ask` gives what they are asked for.
+/// The notices in the namespaces of a handle; the inner namespace takes precedence. `ask` fetches
+/// them.
 pub(crate) fn of(
     handle: &[u8],
     wants: AnswerWants,
@@ -17,7 +18,7 @@ pub(crate) fn of(
     notices.fold(Notice::default(), |outer, inner| inner.or(outer))
 }
 
-/// Tells that the prefix of a handle is not active, as far as that is known by now: nobody is asked for it.
+/// Reports that the prefix of a handle is inactive, as far as is known already; sends no request.
 pub(crate) fn warn(client: &Client, handle: &[u8], wants: AnswerWants) {
     let notice = of(handle, wants, |question| {
         client.cache.get(question, driver::now()).map(handle_client::SharedAnswer::into_answer)
@@ -27,7 +28,7 @@ pub(crate) fn warn(client: &Client, handle: &[u8], wants: AnswerWants) {
     }
 }
 
-/// What is to be said of a prefix that is not active.
+/// The notice about an inactive prefix.
 pub(crate) fn inactive(notice: &Notice) -> Option<String> {
     let status = notice.status.as_deref().filter(|_| !notice.is_active())?;
     let message = notice.message.as_deref().map(|message| format!(": {message}"));

@@ -1,4 +1,4 @@
-//! Values and times as people read them.
+//! Formats values and times for people.
 
 use crate::style::{self, Paint, paint};
 use comfy_table::presets;
@@ -11,13 +11,13 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
-/// Prints one line to standard output. What is unprintable in it, line ends included, is escaped.
+/// Prints one line to standard output. Escapes unprintable characters, including line ends.
 macro_rules! println {
     () => { $crate::output::line(format_args!("")) };
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 
-/// Prints one line to standard error, escaped like those of standard output.
+/// Prints one line to standard error, escaped as on standard output.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::error_line(format_args!($($text)*)) };
 }
@@ -25,23 +25,23 @@ macro_rules! eprintln {
 /// The error of the first line that could not be printed.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line. After the first one that could not be printed this does nothing; [`check`] gives
-/// the error.
+/// Prints a line. After the first line that could not be printed, this does nothing; [`check`]
+/// returns the error.
 ///
-/// Everything that is printed goes through here, [`lines`] or [`error_line`], so that no text from
-/// elsewhere reaches the terminal as it is.
+/// All output goes through this function, [`lines`] or [`error_line`], so that no foreign text
+/// reaches the terminal unescaped.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     put(&one_line(&text.to_string()));
 }
 
-/// Prints a text of several lines: a table, JSON, a script. Its line ends stay.
+/// Prints text of several lines, such as a table, JSON or a script, and keeps its line ends.
 pub(crate) fn lines(text: impl fmt::Display) {
     put(&escaped(&text.to_string(), |text| PrintableLines(text).to_string()));
 }
 
 /// Prints a line to standard error.
 pub(crate) fn error_line(text: fmt::Arguments<'_>) {
-    // There is nowhere to report a failure to.
+    // A failure here cannot be reported anywhere.
     let _ = io::stderr().lock().write_all(format!("{}\n", one_line(&text.to_string())).as_bytes());
 }
 
@@ -51,17 +51,17 @@ fn put(text: &str) {
     }
     let mut out = io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")) {
-        // Another thread may have set it.
+        // Another thread may have set it already.
         let _ = UNPRINTED.set(error);
     }
 }
 
-/// The text on one line, in which tabs separate columns.
+/// Formats text as one line, in which tabs separate columns.
 fn one_line(text: &str) -> String {
     escaped(text, |text| PrintableLines(text).to_string().replace('\n', "\\n"))
 }
 
-/// Escapes everything but the colours of this program.
+/// Escapes everything except the colours of this program.
 fn escaped(text: &str, escape: impl Fn(&str) -> String) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -74,29 +74,30 @@ fn escaped(text: &str, escape: impl Fn(&str) -> String) -> String {
     out
 }
 
-/// Whether all lines could be printed. `main` asks this at the end, and before that whoever would go on for long.
+/// Checks whether all lines could be printed. `main` checks this at the end; long commands check it
+/// earlier.
 ///
 /// # Errors
-/// Why one could not; that the reader has gone is a broken pipe.
+/// The first error; a closed pipe is a broken pipe.
 pub(crate) fn check() -> anyhow::Result<()> {
     let Some(error) = UNPRINTED.get() else { return Ok(()) };
     let error = match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
         None => io::Error::new(error.kind(), error.to_string()),
     };
-    Err(anyhow::Error::new(error).context("cannot write what was found"))
+    Err(anyhow::Error::new(error).context("cannot write to standard output"))
 }
 
-/// Most characters of data in a table row, when it does not go to a file.
+/// Maximum number of characters of data in a table row, unless the output is a file.
 const DATA_CHARS_MAX: usize = 2000;
 
-/// A table without frames. Each row is one line, however long: what is copied from it is whole.
+/// A table without frames. Each row is one line of any length, so that copied text is complete.
 pub(crate) struct TextTable {
     table: comfy_table::Table,
     paints: Vec<Paint>,
 }
 
-/// A table with these columns.
+/// Creates a table with these columns.
 pub(crate) fn table(header: &[&str]) -> TextTable {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
@@ -108,7 +109,7 @@ impl TextTable {
         self.add_painted(Paint::Plain, row);
     }
 
-    /// Adds a row that is painted as a whole.
+    /// Adds a row painted in one colour.
     pub(crate) fn add_painted(&mut self, paint: Paint, row: impl IntoIterator<Item: fmt::Display>) {
         self.table.add_row(row.into_iter().map(|cell| Printable(cell).to_string()));
         self.paints.push(paint);
@@ -125,7 +126,7 @@ impl fmt::Display for TextTable {
     }
 }
 
-/// Values as a table.
+/// Formats values as a table.
 pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> TextTable {
     let mut table = table(&["index", "type", "ttl", "rights", "changed", "data"]);
     for value in values {
@@ -141,7 +142,7 @@ pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> TextTab
     table
 }
 
-/// The data of a value in one line, by what its type says.
+/// Describes the data of a value on one line, according to its type.
 pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
     let text = match Data::decode(kind, bytes) {
         Data::Admin(admin) => format!("{} may {}", admin.reference, admin.permissions),
@@ -157,7 +158,7 @@ pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
     short(&text, bytes.len())
 }
 
-/// `text`, of data of so many bytes, as [`printable`] shows it, up to a length.
+/// Shortens `text`, from data of `len` bytes, to a maximum length, as [`printable`] shows it.
 pub(crate) fn short(text: &str, len: usize) -> String {
     let text = printable(text);
     match text.char_indices().nth(DATA_CHARS_MAX) {
@@ -166,7 +167,7 @@ pub(crate) fn short(text: &str, len: usize) -> String {
     }
 }
 
-/// `text` on one line, with everything in it escaped that a terminal would obey.
+/// Escapes `text` for one line of a terminal.
 pub(crate) fn printable(text: &str) -> String {
     Printable(text).to_string()
 }
@@ -176,7 +177,7 @@ pub(crate) fn print_json(json: &Json) {
     lines(format_args!("{json:#}"));
 }
 
-/// JSON on one line, for files and buffers; `println!` needs no more than the JSON itself.
+/// JSON on one line, for files and buffers; `println!` accepts JSON directly.
 pub(crate) fn json_line(json: &Json) -> String {
     PrintableLines(json).to_string()
 }
@@ -194,12 +195,13 @@ fn site_line(site: &data::Site<'_>) -> String {
     line
 }
 
-/// Says on standard output, for scripts that asked for JSON, why there is nothing else.
+/// Prints an error as JSON to standard output, for scripts that requested JSON.
 pub(crate) fn error_as_json(why: &str) {
     println!("{}", serde_json::json!({ "error": why }));
 }
 
-/// What came of a command; if it failed also [as JSON](error_as_json), if that is wanted.
+/// The outcome of a command. If it failed and JSON is wanted, prints the error [as
+/// JSON](error_as_json).
 pub(crate) fn or_as_json<T>(done: anyhow::Result<T>, is_wanted: bool) -> anyhow::Result<T> {
     done.inspect_err(|error| {
         if is_wanted {
@@ -213,7 +215,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
 }
 
-/// A time to live, as people say it.
+/// Formats a time to live.
 pub(crate) fn ttl(ttl: Ttl) -> String {
     match ttl.kind {
         Ttl::RELATIVE => format!("{} s", ttl.seconds),
@@ -222,7 +224,7 @@ pub(crate) fn ttl(ttl: Ttl) -> String {
     }
 }
 
-/// A Unix time as ISO 8601; a dash for none.
+/// Formats a Unix time as ISO 8601, or a dash if there is none.
 pub(crate) fn unix_time(seconds: i64) -> String {
     match jiff::Timestamp::from_second(seconds) {
         Ok(time) if seconds != 0 => time.to_string(),
@@ -230,22 +232,22 @@ pub(crate) fn unix_time(seconds: i64) -> String {
     }
 }
 
-/// Bytes as people count them.
+/// Formats a number of bytes with a unit.
 pub(crate) fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
 }
 
-/// A count with separators.
+/// Formats a count with separators.
 pub(crate) fn count(count: u64) -> String {
     indicatif::HumanCount(count).to_string()
 }
 
-/// A count and what is counted.
+/// Formats a count with its noun in singular or plural.
 pub(crate) fn counted(count: u64, one: &str, several: &str) -> String {
     format!("{} {}", self::count(count), if count == 1 { one } else { several })
 }
 
-/// So many in that time, as a rate.
+/// Formats a count over a time as a rate.
 pub(crate) fn rate(count: u64, took: std::time::Duration) -> String {
     indicatif::HumanFloatCount((count as f64 / took.as_secs_f64()).round()).to_string()
 }
@@ -257,7 +259,7 @@ mod tests {
     #[test]
     fn a_line_stays_one_line_and_a_report_keeps_its_lines() {
         assert_eq!(one_line("a\tb\n\u{1b}[2J\u{9b}\u{202e}é"), "a\tb\\n\\u001b[2J\\u009b\\u202eé");
-        // A colour that this program did not choose is none of its own.
+        // A colour sequence that does not come from this program is escaped.
         assert_eq!(one_line("\u{1b}[31mred"), "\\u001b[31mred");
         let admin =
             handle_proto::data::Admin::new(handle_proto::data::AdminPermissions::ALL, b"10.1/\x1b[2J\n", 300);

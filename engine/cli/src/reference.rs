@@ -1,4 +1,4 @@
-//! `hdl reference`: what handle a reference means, and the forms in which it is best written.
+//! `hdl reference`: shows which handle a reference means, and its preferred forms.
 
 use crate::ExitOutcome;
 use crate::output::{self, printable};
@@ -6,21 +6,21 @@ use anyhow::Context as _;
 use handle_client::reference::{HandleReference, PROXY, ReferenceRules, canonical, charset, url};
 use serde_json::json;
 
-/// Say which handle a reference means, and print its two best forms.
+/// Show which handle a reference means, and print its two preferred forms.
 ///
-/// The text form is hdl: and the handle, with only %, ", # and ? percent-encoded; the other is safe in
-/// addresses. What can be read: bare handles, hdl:, doi:, urn:hdl:, info:hdl/, addresses of proxies,
-/// hdl://server/handle for one server, 300:handle for one value, options as in hdl:20.500.1/x?type=URL,
-/// and encodings as in hdl:iso-2022-jp@cnri.test/...
+/// The text form is hdl: and the handle, with only %, ", # and ? percent-encoded; the other form is
+/// safe in web addresses. Accepts bare handles, hdl:, doi:, urn:hdl:, info:hdl/, addresses of
+/// proxies, hdl://server/handle for one server, 300:handle for one value, options as in
+/// hdl:20.500.1/x?type=URL, and encodings as in hdl:iso-2022-jp@cnri.test/...
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl reference https://doi.org/10.1000/456%23789
   hdl reference 'hdl:latin1@handles-in-germany/Universit%E4t-Karlsruhe'
   hdl reference --lenient '<doi:10.1000/182>.'
 
-Exit codes: 0 references, 1 one of them is none; the others are shown.")]
+Exit codes: 0 all valid, 1 at least one invalid; the others are shown.")]
 pub(crate) struct Args {
-    /// References; each is one argument.
+    /// The references, one per argument.
     #[arg(required = true, value_name = "REFERENCE")]
     references: Vec<String>,
     #[command(flatten)]
@@ -28,21 +28,22 @@ pub(crate) struct Args {
     /// Print addresses of this proxy.
     #[arg(long, value_name = "URL", default_value = PROXY)]
     proxy: String,
-    /// Print JSON, an object a line; of what is no reference with `error`.
+    /// Print JSON, one object per line; an invalid reference has the field `error`.
     #[arg(long)]
     json: bool,
 }
 
-/// How references are read.
+/// How references are parsed.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct RulesArgs {
     /// Encoding of percent-encoded bytes that are not UTF-8.
     #[arg(long, value_name = "NAME")]
     charset: Option<String>,
-    /// Take angle brackets and the punctuation of running text off.
+    /// Strip angle brackets and the punctuation of running text.
     #[arg(long)]
     lenient: bool,
-    /// Another host whose addresses name handles, as hdl.handle.net and doi.org do; may be given more than once.
+    /// Additional proxy host whose addresses contain handles, like hdl.handle.net and doi.org; may
+    /// be given more than once.
     #[arg(long, value_name = "HOST")]
     host: Vec<String>,
 }
@@ -50,7 +51,7 @@ pub(crate) struct RulesArgs {
 impl RulesArgs {
     pub(crate) fn rules(&self) -> anyhow::Result<ReferenceRules> {
         let charset = match &self.charset {
-            Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
+            Some(name) => Some(charset(name).with_context(|| format!("unknown encoding {name}"))?),
             None => None,
         };
         let mut rules = ReferenceRules { lenient: self.lenient, charset, ..ReferenceRules::typed() };
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
                         output::json_line(&json!({ "reference": written, "error": error.to_string() }))
                     );
                 }
-                eprintln!("hdl: {}", printable(&format!("{written:?} is no reference: {error}")));
+                eprintln!("hdl: {}", printable(&format!("invalid reference {written:?}: {error}")));
             }
         }
     }

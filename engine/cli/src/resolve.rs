@@ -1,4 +1,4 @@
-//! `hdl resolve`: the values of handles, from the service that is responsible or from a server that is named.
+//! `hdl resolve`: resolves handles through the responsible service or a given server.
 
 mod bulk;
 mod direct;
@@ -23,16 +23,16 @@ use handle_proto::data::site::InterfaceProtocol;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Find the service that is responsible for a handle, and ask it for its values.
+/// Resolve handles through the responsible service or a given server.
 ///
-/// Handles may be written in any of their forms: bare, as hdl:, doi: or info: references, or as the
-/// address of a proxy (`hdl reference` explains them). Where the global service is, a file says: --root.
-/// Prints a table, or with --json the record as the handle REST API shows it. Of several handles a line
-/// is printed for each value: handle, index, type and data with tabulators between them.
+/// Accepts handles in all forms: bare, as hdl:, doi: or info: references, or as the address of a
+/// proxy (see `hdl reference`). --root names the file with the global service. Prints a table, or
+/// with --json the record in the format of the handle REST API. For several handles, prints one
+/// line per value: handle, index, type and data, separated by tabs.
 ///
-/// With --server that server is asked, over UDP and, as deployed clients do, up to three times: after
-/// 0.5, 1.5 and 3 seconds without an answer it gives up. With --tcp it asks once, over a connection, and
-/// waits for 10 seconds.
+/// With --server, asks that server over UDP, up to three times like deployed clients, and fails
+/// after 0.5, 1.5 and 3 seconds without an answer in turn. With --tcp, sends one request over a
+/// connection and waits 10 seconds.
 #[derive(clap::Args, Debug, Default)]
 #[command(after_help = concat!("Examples:
   hdl resolve 10.1045/july95-arms
@@ -43,7 +43,7 @@ use std::sync::Arc;
   hdl resolve 10.1045/july95-arms --server [::1]:2641 --type URL --json
   hdl resolve 0.NA/10.1045 --server 127.0.0.1 --index 1 --index 100 --tcp
 
-Exit codes, of several handles that of the first without values:
+Exit codes; for several handles, that of the first failure:
   0 found           3 no such handle    5 server not responsible, or no service known
   1 failed          4 no such value     6 the server answered with another error
   2 usage                               7 no answer"))]
@@ -51,54 +51,54 @@ pub(crate) struct Args {
     /// Handles, in any form.
     #[arg(value_name = "HANDLE", required_unless_present = "file")]
     handles: Vec<String>,
-    /// A file with a handle on each line; `-` is standard input.
+    /// File with one handle per line; `-` is standard input.
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Server to ask: host, host:port or an IPv6 address in brackets; the port is 2641 unless given.
+    /// Server to ask: host, host:port, or an IPv6 address in brackets; the default port is 2641.
     #[arg(long, short, value_name = "HOST[:PORT]", conflicts_with_all = ["file", "site", "trace", "certify", "authoritative", "signatures"])]
     server: Option<String>,
-    /// Ask the responsible server of this site: a siteinfo.json, or a site record.
+    /// Ask the responsible server of this site, from a siteinfo.json or a site record.
     #[arg(long, value_name = "FILE")]
     site: Option<PathBuf>,
     /// Only the value with this index; may be given more than once.
     #[arg(long, short, value_name = "N")]
     index: Vec<i32>,
-    /// Only values of this type, in any case; `URL.` takes URL and all its sub-types. Together with
-    /// --index the union is meant.
+    /// Only values of this type, in any case; `URL.` selects URL and its sub-types. With --index,
+    /// values that match either.
     #[arg(long, short = 't', value_name = "TYPE")]
     r#type: Vec<String>,
     /// Print only the target: the data of the first value of type URL.
     #[arg(long, conflicts_with_all = ["type", "index", "server"])]
     url: bool,
-    /// Show every step when it is done: who was asked, why, how long it took, and what came.
+    /// Show each step with the server, the reason, the time and the result.
     #[arg(long)]
     trace: bool,
-    /// Accept only answers that the responsible server has signed, all the way from the global service.
+    /// Accept only answers signed by the responsible server, at every step from the global service.
     #[arg(long)]
     certify: bool,
-    /// Verify the signatures of the values, up to the keys of the global service: of all values, whichever are
-    /// shown. Fails when one is not signed, was changed, or was signed and is not there; --url prints nothing then.
+    /// Verify the signatures of all values, up to the keys of the global service. Fails if a value
+    /// is unsigned or was changed, or if a signed value is missing; --url then prints nothing.
     #[arg(long, conflicts_with_all = ["file", "aliases"])]
     signatures: bool,
     /// Ask a primary site.
     #[arg(long)]
     authoritative: bool,
-    /// Ask for values that are not public, too.
+    /// Request values that are not public, too.
     #[arg(long)]
     all: bool,
-    /// Ask for a digest of the request in the answer, and fail if it is missing or of another request.
+    /// Request a digest of the request in the answer, and fail if it is missing or wrong.
     #[arg(long, requires = "server")]
     digest: bool,
-    /// Follow so many aliases (values HS_ALIAS). Deployed clients follow none.
+    /// Follow up to N aliases (HS_ALIAS values). Deployed clients follow none.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "server")]
     aliases: u8,
-    /// Ask for every record anew, even within one run.
+    /// Do not use cached records, not even within one run.
     #[arg(long)]
     no_cache: bool,
-    /// Handles that are resolved at the same time.
+    /// Number of handles resolved at the same time.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
-    /// Print JSON; of several handles an object a line.
+    /// Print JSON; for several handles, one object per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -110,17 +110,18 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Everything that is public of `handle`, from `server`, as a table.
+    /// Prints all public values of `handle` from `server` as a table.
     pub(crate) fn plain(handle: &str, server: &str) -> Self {
         Self { handles: vec![handle.to_owned()], server: Some(server.to_owned()), ..Self::default() }
     }
 
-    /// What is asked for a reference. Of its options `type`, `index`, `auth` and `cert` say something about that, the last
-    /// two by being there; the others are for whoever follows links.
+    /// The question for a reference. Its options `type`, `index`, `auth` and `cert` change the
+    /// question; the last two take no value. Other options are for programs that follow links.
     fn question(&self, reference: &HandleReference) -> anyhow::Result<Question> {
         let mut indexes = self.index.clone();
         for &index in &reference.indexes {
-            indexes.push(i32::try_from(index).with_context(|| format!("{index} is no index of a value"))?);
+            indexes
+                .push(i32::try_from(index).with_context(|| format!("{index} is not the index of a value"))?);
         }
         let mut types: Vec<Vec<u8>> =
             self.r#type.iter().chain(&reference.types).map(|kind| kind.clone().into()).collect();
@@ -136,7 +137,7 @@ impl Args {
         Ok(Question { handle: reference.handle.clone().into(), indexes, types, wants })
     }
 
-    /// What was asked for that is not to be had of a server that is named.
+    /// An option that cannot be used with --server.
     fn unknown_to_servers(&self, wants: AnswerWants) -> Option<&'static str> {
         let options = [
             (self.certify, "--certify"),
@@ -161,7 +162,7 @@ impl Args {
             use_cache: !self.no_cache,
             target: whom,
             identity: self.identity.read()?,
-            // For one question it would take longer.
+            // For one question, several workers would be slower.
             session_timeout_s: (self.file.is_some() || self.handles.len() > 1).then_some(SESSION_IDLE_S),
             allowances: self.identity.allowances(),
             aliases_max: self.aliases,
@@ -180,37 +181,37 @@ fn resolve(args: &Args) -> anyhow::Result<ExitOutcome> {
     let rules = args.rules.rules()?;
     if args.file.is_some() || args.handles.len() > 1 {
         if args.server.is_some() || args.trace || args.signatures {
-            bail!(UsageError(
-                "--server, --trace and --signatures are about one handle: name one, or leave the option out"
-                    .to_owned()
-            ));
+            bail!(UsageError("--server, --trace and --signatures need exactly one handle".to_owned()));
         }
         return bulk::run(args, &rules);
     }
-    let written = args.handles.first().context("a handle is missing")?;
+    let written = args.handles.first().context("no handle is given")?;
     let reference = HandleReference::parse(written, &rules)
-        .with_context(|| UsageError(format!("{written:?} is no handle")))?;
+        .with_context(|| UsageError(format!("invalid handle {written:?}")))?;
     let question = args.question(&reference)?;
     let server = args.server.as_ref().or(reference.server.as_ref());
     if let (Some(server), Some(option)) = (server, args.unknown_to_servers(question.wants)) {
         bail!(UsageError(format!(
-            "{option} is not for a server that is named, as {server} is: take it off, or ask for the handle alone"
+            "{option} cannot be used with a named server ({server}): remove it, or give the handle alone"
         )));
     }
     if let (Some(server), Some(named)) = (&args.server, &reference.server)
         && exchange::address(server)? != exchange::address(named)?
     {
-        bail!(UsageError(format!("--server says {server}, and the reference {named}: take one of them off")));
+        bail!(UsageError(format!(
+            "--server is {server}, but the reference names {named}: remove one of them"
+        )));
     }
-    // Who wrote a reference does not choose who gets a proof: it can be passed on, and secrets be guessed from it.
+    // The author of a reference must not choose who gets a proof: it could be relayed, and secrets
+    // guessed from it.
     if let (None, Some(named), true) = (&args.server, &reference.server, args.identity.auth.is_some()) {
         bail!(UsageError(format!(
-            "the reference names a server, {named}, and --auth (or HDL_AUTH) would prove to it who asks: add --server \
-             {named} if that is meant, or take --auth off"
+            "the reference names the server {named}, and --auth (or HDL_AUTH) would authenticate to it: add --server \
+            {named} to allow that, or remove --auth"
         )));
     }
     match server {
-        // Whoever wants more than is public has to answer what the server asks.
+        // A request for values that are not public needs a client that answers challenges.
         Some(server) if args.identity.auth.is_some() => {
             let protocol = if args.client.tcp { InterfaceProtocol::TCP } else { InterfaceProtocol::UDP };
             let target = ServerTarget::at(exchange::address(server)?, protocol);
@@ -225,7 +226,7 @@ fn resolve(args: &Args) -> anyhow::Result<ExitOutcome> {
     }
 }
 
-/// What a code of a response means to a shell.
+/// The exit code for a response code.
 pub(crate) const fn outcome(code: ResponseCode) -> ExitOutcome {
     match code {
         ResponseCode::SUCCESS => ExitOutcome::Good,

@@ -1,4 +1,4 @@
-//! `hdl root`: what is known of the global service, and the same asked for anew.
+//! `hdl root`: shows the global service, and refreshes its records.
 
 use crate::client::ClientArgs;
 use crate::{ExitOutcome, output, snapshot};
@@ -12,22 +12,23 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Show where the global service is, or get its records anew.
+/// Show the global service, or refresh its records.
 ///
-/// With --refresh the records of the global service are asked for again. Only what is signed by it, and whose values
-/// are all signed up to the keys that the old file trusts, takes the place of the old file.
+/// With --refresh, the records of the global service are resolved again. They replace the old file
+/// only if the answers are signed by the global service and all values are signed, up to the keys
+/// that the old file trusts.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl root
   hdl root --json
   hdl root --refresh --output bootstrap_handles
 
-Exit codes: 0 shown or written, 1 failed; then nothing is written.")]
+Exit codes: 0 shown or written, 1 failed, nothing written.")]
 pub(crate) struct Args {
-    /// Ask for the records anew, and verify them.
+    /// Resolve the records again, and verify them.
     #[arg(long, requires = "output")]
     refresh: bool,
-    /// Where to write them; the file that was read may be named.
+    /// File to write; may be the file that was read.
     #[arg(long, value_name = "FILE", requires = "refresh")]
     output: Option<PathBuf>,
     /// Print JSON.
@@ -51,18 +52,25 @@ fn show_or_refresh(args: &Args) -> anyhow::Result<ExitOutcome> {
             outcome.inspect_err(|error| eprintln!("hdl: {error}")).ok().map(|answer| (*answer).clone())
         };
         let file = refresh(&client.root.get(), snapshot::now_unix_ms(), &mut fetch)
-            .context("the records of the global service stay as they are")?;
+            .context("cannot refresh the records of the global service (no file was changed)")?;
         bootstrap::write(path, &file).with_context(|| format!("cannot write {}", path.display()))?;
         println!(
-            "{}: {} records, all signed",
+            "{}: {}, all signed",
             path.display(),
-            file["handles"].as_object().map_or(0, serde_json::Map::len)
+            output::counted(
+                file["handles"].as_object().map_or(0, serde_json::Map::len) as u64,
+                "record",
+                "records"
+            )
         );
         return Ok(ExitOutcome::Good);
     }
     let root = client.root.get();
-    anyhow::ensure!(!root.sites.is_empty(), "the global service is not known: name a file of it (--root)");
-    // The binary form does not say it.
+    anyhow::ensure!(
+        !root.sites.is_empty(),
+        "the global service is not known: name a bootstrap file with --root FILE"
+    );
+    // The binary form has no trusted keys.
     let updated = root.updated_unix_ms.and_then(|ms| i64::try_from(ms / 1000).ok()).map(output::unix_time);
     if args.json {
         let sites: Vec<_> = root.sites.iter().map(|site| site_to_json(&site.view())).collect();
@@ -71,7 +79,10 @@ fn show_or_refresh(args: &Args) -> anyhow::Result<ExitOutcome> {
         return Ok(ExitOutcome::Good);
     }
     let written = updated.as_deref().unwrap_or("at an unknown time");
-    println!("written {written}, {} trusted keys", root.trusted_keys.len());
+    println!(
+        "written {written}, {}",
+        output::counted(root.trusted_keys.len() as u64, "trusted key", "trusted keys")
+    );
     for site in &root.sites {
         println!("{}", output::describe(handle_proto::data::kind::HS_SITE, site.as_bytes()));
     }

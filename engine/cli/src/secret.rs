@@ -1,5 +1,5 @@
-//! Passphrases, secrets and keys, as operators name them: in files and the environment, never as arguments, which
-//! everybody on the machine can read.
+//! Passphrases, secrets and keys. Operators name files and environment variables that hold them;
+//! other users could read arguments.
 
 use crate::{UsageError, key};
 use anyhow::{Context as _, bail, ensure};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Bytes that are cleared when they are no longer needed.
+/// Bytes that are cleared when they are dropped.
 pub(crate) type SecretArgument = Zeroizing<Vec<u8>>;
 
 /// Where the passphrase of a key file is.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct PassphraseArgs {
-    /// File with the passphrase of the key, which nobody else may read; a newline at its end does not count.
+    /// File with the passphrase of the key; mode must be 0600. A newline at its end is ignored.
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_env")]
     passphrase_file: Option<PathBuf>,
     /// Environment variable with the passphrase of the key.
@@ -31,7 +31,7 @@ impl PassphraseArgs {
     }
 }
 
-/// A secret from a file or the environment; `None` when neither is named.
+/// Reads a secret from a file or the environment; `None` if neither is named.
 pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Result<Option<SecretArgument>> {
     if let Some(path) = file {
         return Ok(Some(without_newline(open_secret_file(path)?)));
@@ -52,48 +52,51 @@ fn without_newline(mut secret: SecretArgument) -> SecretArgument {
     secret
 }
 
-/// Who asks, and with which key or secret.
+/// The identity, and its key or secret.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct IdentityArgs {
-    /// Who asks: the value with the key, as 300:10.1045/ADMIN.
+    /// Identity to authenticate as: the value with the key, as 300:10.1045/ADMIN.
     #[arg(long, value_name = "INDEX:HANDLE", env = "HDL_AUTH")]
     pub(crate) auth: Option<String>,
-    /// Private key file, native, PEM or JWK, which nobody else may read.
+    /// Private key file (native, PEM or JWK); mode must be 0600.
     #[arg(long, value_name = "FILE", env = "HDL_KEY", requires = "auth")]
     key: Option<PathBuf>,
     #[command(flatten)]
     passphrase: PassphraseArgs,
-    /// File with the secret (HS_SECKEY) instead of a key, which nobody else may read.
+    /// File with the secret (HS_SECKEY), instead of a key; mode must be 0600.
     #[arg(long, value_name = "FILE", requires = "auth", conflicts_with = "key")]
     secret_file: Option<PathBuf>,
     /// Environment variable with the secret.
     #[arg(long, value_name = "NAME", requires = "auth", conflicts_with_all = ["key", "secret_file"])]
     secret_env: Option<String>,
-    /// The value holds the secret in its hashed form (SHA-1 in hexadecimal), as some tools store it.
+    /// The value holds the secret in its hashed form (SHA-1 in hexadecimal), as some tools store
+    /// it.
     #[arg(long)]
     hashed_secret: bool,
-    /// Answer challenges of versions below 2.7, with an MD5 or SHA-1 digest of the secret: whoever gets one can guess the
-    /// secret from it.
+    /// Answer challenges of versions below 2.7, with an MD5 or SHA-1 digest of the secret. Whoever
+    /// receives such an answer can guess the secret from it.
     #[arg(long, requires = "auth")]
     allow_old_proofs: bool,
 }
 
 impl IdentityArgs {
-    /// What may be done for old servers to prove who asks.
+    /// What is permitted to authenticate to old servers.
     pub(crate) fn allowances(&self) -> Allowances {
         Allowances { old_proofs: self.allow_old_proofs, ..Allowances::default() }
     }
 
-    /// The identity; `None` when none is named.
+    /// The identity; `None` if none is named.
     pub(crate) fn read(&self) -> anyhow::Result<Option<Arc<ClientIdentity>>> {
         let Some(auth) = &self.auth else { return Ok(None) };
         let (index, handle) = reference(auth)?;
         let key = match (&self.key, read(self.secret_file.as_ref(), self.secret_env.as_deref())?) {
             (Some(path), _) => private_key(path, self.passphrase.read()?.as_deref().map(Vec::as_slice))?,
-            (None, Some(secret)) if self.hashed_secret => IdentityKey::Secret(challenge::hashed_secret(&secret)),
+            (None, Some(secret)) if self.hashed_secret => {
+                IdentityKey::Secret(challenge::hashed_secret(&secret))
+            }
             (None, Some(secret)) => IdentityKey::Secret(secret),
             (None, None) => bail!(UsageError(
-                "--auth says who asks, but not how that is proven: add --key FILE, --secret-file FILE or --secret-env NAME"
+                "--auth needs a key or a secret: add --key FILE, --secret-file FILE or --secret-env NAME"
                     .to_owned()
             )),
         };
@@ -101,13 +104,13 @@ impl IdentityArgs {
     }
 }
 
-/// The private key in a file of any form, ready to sign.
+/// Reads a private key from a file of any form, ready to sign.
 pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<IdentityKey> {
     let record = key::private_record(path, passphrase)?;
     let key = PrivateKey::new_or_legacy(&record.view()).with_context(|| format!("{}", path.display()))?;
     if key.is_legacy() {
         eprintln!(
-            "hdl: warning: {} is an RSA key of only {} bits, which can be broken; replace it (hdl key generate)",
+            "hdl: warning: {} is an RSA key of only {} bits, which is too weak; replace it (hdl key generate)",
             path.display(),
             key.public().bits()
         );
@@ -115,19 +118,19 @@ pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Res
     Ok(IdentityKey::Private(Box::new(key)))
 }
 
-/// `index:handle`; a handle alone stands for index 0, any key of it.
+/// Parses `index:handle`; a handle alone has index 0, which means any of its keys.
 pub(crate) fn reference(text: &str) -> anyhow::Result<(i32, &str)> {
     let (index, handle) = match text.split_once(':') {
         Some((digits, handle)) if digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() => {
             let index =
-                digits.parse().map_err(|_| UsageError(format!("{digits} is too great for an index")))?;
+                digits.parse().map_err(|_| UsageError(format!("invalid index {digits}: too large")))?;
             (index, handle)
         }
         _ => (0, text),
     };
     ensure!(
         handle.contains('/'),
-        UsageError(format!("{text:?} is no identity: write INDEX:HANDLE, as 300:10.1045/ADMIN"))
+        UsageError(format!("invalid identity {text:?}: expected INDEX:HANDLE, as 300:10.1045/ADMIN"))
     );
     Ok((index, handle))
 }

@@ -1,4 +1,5 @@
-//! Which server is administered, and by whom: the one that is named, or for each handle the one that is responsible.
+//! Which server is administered, and as which identity: the named server, or the responsible one
+//! for each handle.
 
 use crate::UsageError;
 use crate::client::ClientArgs;
@@ -20,29 +21,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Idle seconds after which a server may forget a session of ours; its own default is a day.
+/// Seconds of idle time after which a server may drop one of our sessions; the default of servers
+/// is a day.
 pub(crate) const SESSION_IDLE_S: i32 = 600;
-/// Servers with which connections are kept at a time.
+/// Maximum number of servers with open connections.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Which server is asked, and who asks.
+/// The server and the identity.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ServerArgs {
-    /// Server to ask, over TCP: host, host:port or an IPv6 address in brackets; the port is 2641 unless given. Without
-    /// it, the server for administration at a primary site of the service that is responsible for each handle.
+    /// Server to ask, over TCP: host, host:port, or an IPv6 address in brackets; the default port
+    /// is 2641. Default: the server for administration at a primary site of the service responsible
+    /// for each handle.
     #[arg(long, short, value_name = "HOST[:PORT]", env = "HDL_SERVER")]
     server: Option<String>,
-    /// Public key of the server: then only answers count that it has signed, and requests go through a session, so that
-    /// each identity is challenged once and secrets travel encrypted. A server that is found has its key in the site
-    /// record.
+    /// Public key of the server. With it, only answers signed by the server are accepted, and
+    /// requests go through a session: each identity is challenged once, and secrets are encrypted.
+    /// For a server that is looked up, the site record has the key.
     #[arg(long, value_name = "FILE", env = "HDL_SERVER_KEY")]
     server_key: Option<PathBuf>,
     #[command(flatten)]
     sessions: SessionArgs,
-    /// Find servers only by records that are signed, all the way from the global service.
+    /// Look up servers only through signed records, at every step from the global service.
     #[arg(long, conflicts_with = "server")]
     certify: bool,
-    /// Seconds to wait for a connection, and for each answer.
+    /// Time limit for a connection, and for each answer, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
     #[command(flatten)]
@@ -51,18 +54,18 @@ pub(crate) struct ServerArgs {
     client: ClientArgs,
 }
 
-/// Exceptions for servers without sessions and for old servers, each by its name.
+/// Exceptions for servers without sessions and for old servers, one flag each.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 struct SessionArgs {
-    /// Send requests without a session. Otherwise nothing is sent where the key of the server is known and no session
-    /// comes about.
+    /// Send requests without a session. By default nothing is sent if the key of the server is
+    /// known and no session can be set up.
     #[arg(long)]
     no_sessions: bool,
-    /// Send secrets (HS_SECKEY) and values that not everybody may read without a session as well: everybody on the way
-    /// can read them.
+    /// Send secrets (HS_SECKEY) and values that are not public without a session as well,
+    /// unencrypted.
     #[arg(long)]
     allow_cleartext_secrets: bool,
-    /// Use sessions of versions below 2.7, in which messages can be changed or sent twice by others.
+    /// Allow sessions of versions below 2.7, in which an attacker can change or replay messages.
     #[arg(long)]
     allow_old_sessions: bool,
 }
@@ -76,23 +79,23 @@ impl ServerArgs {
         }
     }
 
-    /// How sessions are used where the key of the server is known.
+    /// How sessions are used if the key of the server is known.
     fn session_timeout_s(&self) -> Option<i32> {
         (!self.sessions.no_sessions).then_some(SESSION_IDLE_S)
     }
 
-    /// The server that was named.
+    /// The named server.
     ///
     /// # Errors
-    /// When none was, for `what` is not to be had of one that is found; or it has no address.
+    /// If none was named (`what` says why one is needed), or if it has no address.
     pub(crate) fn named(&self, what: &str) -> anyhow::Result<SocketAddr> {
         let server = self.server.as_deref();
-        let server = server
-            .with_context(|| UsageError(format!("{what}: name it, --server HOST[:PORT] or HDL_SERVER")))?;
+        let server =
+            server.with_context(|| UsageError(format!("{what}: set --server HOST[:PORT] or HDL_SERVER")))?;
         exchange::address(server)
     }
 
-    /// Who asks `server`, as nobody yet.
+    /// A client of `server`, without an identity.
     pub(crate) fn anonymous(&self, server: SocketAddr) -> anyhow::Result<Administrator> {
         let mut client = Administrator::new(server, Duration::from_secs(self.timeout));
         client.allow(self.allowances());
@@ -105,12 +108,12 @@ impl ServerArgs {
         Ok(client)
     }
 
-    /// What services are found by, if none is named.
+    /// The finder of services, if no server is named.
     pub(crate) fn finder(&self) -> anyhow::Result<Option<Arc<Client>>> {
         self.server.is_none().then(|| self.client.client()).transpose()
     }
 
-    /// Who asks, as the identity that was named.
+    /// The identity that was named.
     pub(crate) fn clients(&self) -> anyhow::Result<ServerClients<'_>> {
         let mut clients = ServerClients::new(self, self.finder()?)?;
         clients.identify(self.identity.read()?);
@@ -123,7 +126,7 @@ pub(crate) struct ServerClients<'a> {
     args: &'a ServerArgs,
     to: ServerChoice,
     identity: Option<Arc<ClientIdentity>>,
-    /// How sessions are used, once that was said; as [`Administrator::use_sessions`] takes it.
+    /// How sessions are used, once set; see [`Administrator::use_sessions`].
     sessions: Option<Option<i32>>,
 }
 
@@ -132,37 +135,38 @@ enum ServerChoice {
     Found(Box<FoundServers>),
 }
 
-/// Connections to servers that are found.
+/// Connections to servers that were looked up.
 struct FoundServers {
     driver: BlockingDriver,
     finder: Arc<Client>,
     clients: HashMap<ServerAddress, Administrator>,
 }
 
-/// What a connection is known by: the key belongs to it, for whom one service trusts at an address another need not.
+/// The key of a connection in the table. The server key is part of it, because services may trust
+/// different keys at one address.
 type ServerAddress = (SocketAddr, Vec<u8>);
 
 impl<'a> ServerClients<'a> {
-    /// Connections to the server that is named, or to those that `finder` leads to.
+    /// Connections to the named server, or to those that `finder` finds.
     pub(crate) fn new(args: &'a ServerArgs, finder: Option<Arc<Client>>) -> anyhow::Result<Self> {
         let to = match finder {
             Some(finder) => {
                 let driver = BlockingDriver::new(Arc::clone(&finder));
                 ServerChoice::Found(Box::new(FoundServers { driver, finder, clients: HashMap::new() }))
             }
-            None => ServerChoice::Named(Box::new(args.anonymous(args.named("no server is named")?)?)),
+            None => ServerChoice::Named(Box::new(args.anonymous(args.named("no server is set")?)?)),
         };
         Ok(Self { args, to, identity: None, sessions: None })
     }
 
-    /// From now on, `identity` asks.
+    /// Authenticates as `identity` from now on.
     pub(crate) fn identify(&mut self, identity: Option<Arc<ClientIdentity>>) {
         self.end_sessions();
         self.each(|client| client.identify(identity.clone()));
         self.identity = identity;
     }
 
-    /// From now on, sessions are used so, unless the command line has switched them off.
+    /// Sets how sessions are used from now on, unless the command line has switched them off.
     pub(crate) fn use_sessions(&mut self, timeout_s: Option<i32>) {
         let timeout_s = timeout_s.filter(|_| !self.args.sessions.no_sessions);
         if self.sessions != Some(timeout_s) {
@@ -172,7 +176,7 @@ impl<'a> ServerClients<'a> {
         self.sessions = Some(timeout_s);
     }
 
-    /// Ends all sessions at once: one by one, each server that does not answer would be waited for.
+    /// Ends all sessions at once; one by one, each silent server would cost a time-out.
     fn end_sessions(&mut self) {
         match &mut self.to {
             ServerChoice::Named(client) => Administrator::end_sessions([&mut **client]),
@@ -187,10 +191,12 @@ impl<'a> ServerClients<'a> {
         }
     }
 
-    /// The connection to the server for `handle`: of several primary sites to the first that takes one, and then to the
-    /// same again, for the others may not have heard of the change yet that the next request builds on.
+    /// The connection to the server for `handle`. Of several primary sites, the first that accepts
+    /// a connection is used, also for later requests: the others may not have the earlier changes
+    /// yet.
     ///
     /// # Errors
+    /// [`LookupError`] if the service is not found; otherwise why there is no connection.
     /// [`LookupError`] where the service is not found; else why there is no connection.
     pub(crate) fn of(&mut self, handle: &[u8]) -> anyhow::Result<&mut Administrator> {
         let FoundServers { driver, finder, clients } = match &mut self.to {
@@ -217,7 +223,7 @@ impl<'a> ServerClients<'a> {
                 clients.insert(known.clone(), client);
             }
             let began = Instant::now();
-            // One that was kept may have been left by the server meanwhile, which need not be back.
+            // The server may have closed a kept connection, and may be down now.
             let connected = clients.get_mut(&known).expect("there now").connect();
             let times = &finder.times;
             if let Err(error) = connected {
@@ -239,11 +245,11 @@ impl<'a> ServerClients<'a> {
     /// The connection to the one server that has all handles under `prefix`.
     ///
     /// # Errors
-    /// As [`of`](Self::of), and when there are several.
+    /// As [`of`](Self::of), and if the service has several servers.
     pub(crate) fn of_prefix(&mut self, prefix_record: &str) -> anyhow::Result<&mut Administrator> {
         let mut handle = prefix_record.as_bytes().to_vec();
         if let ServerChoice::Found(found) = &mut self.to {
-            // The handles that are asked for are under the prefix; those that are derived from one are prefix records.
+            // The requested handles are under the prefix; those derived from it are prefix records.
             let prefix = Handle(prefix_record.as_bytes()).local_name();
             if !prefix.contains(&b'/') {
                 handle = [prefix, b"/"].concat();
@@ -251,9 +257,7 @@ impl<'a> ServerClients<'a> {
             let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
             let servers = found.driver.servers(&handle, purpose, self.args.certify)?;
             if let Some((_, count @ 2..)) = servers.first().map(|server| server.position) {
-                bail!(
-                    "the service has {count} servers, each with handles of its own: name one of them, --server"
-                );
+                bail!("the service has {count} servers, each with its own handles: choose one with --server");
             }
         }
         self.of(&handle)
@@ -266,7 +270,7 @@ impl Drop for ServerClients<'_> {
     }
 }
 
-/// Where no key was named, that of the site record is the one of the server.
+/// If no key was named, the site record has the key of the server.
 fn trust(client: &mut Administrator, args: &ServerArgs, server: &ServerTarget) {
     if args.server_key.is_none()
         && let Ok(key) = PublicKey::from_record(&server.public_key)
@@ -315,7 +319,7 @@ mod tests {
         Arc::new(client)
     }
 
-    /// A server that takes connections and says nothing.
+    /// A server that accepts connections and never answers.
     struct SilentServer(TcpListener);
 
     impl SilentServer {
@@ -333,7 +337,7 @@ mod tests {
             self.0.local_addr().unwrap()
         }
 
-        /// Who has connected since this was asked last.
+        /// The connections accepted since the last call.
         fn accepted(&self) -> Vec<TcpStream> {
             std::iter::from_fn(|| Some(self.0.accept().ok()?.0)).collect()
         }
@@ -365,13 +369,13 @@ mod tests {
 
     #[test]
     fn of_several_primary_sites_the_same_is_asked_until_it_is_gone() {
-        // At an address that nothing else uses: the port that one of them leaves is free when it comes back.
+        // At an address that nothing else uses: the port is free when the server comes back.
         let new = || SilentServer::at(([127, 0, 0, 77], 0).into());
         let (mut both, args) = ([new(), new()], args());
         let [one, other] = [both[0].address(), both[1].address()];
         let finder = finder(&[(b"0.NA/10.1", site(one, b"key")), (b"0.NA/10.1", site(other, b"key"))]);
         let mut clients = ServerClients::new(&args, Some(finder)).unwrap();
-        // Which of them it is at first is a matter of luck, and more often than not it would be another the next time.
+        // The first choice is random, and a new choice would usually be another server.
         clients.of(b"10.1/a").unwrap();
         let accepted = [both[0].accepted(), both[1].accepted()];
         let at = usize::from(accepted[0].is_empty());
@@ -381,7 +385,7 @@ mod tests {
         }
         assert_eq!(known(&clients), [(address(at), b"key".to_vec())]);
         assert!(both.iter().all(|one| one.accepted().is_empty()), "one connection for all");
-        // It goes, and comes back: who has heard of the changes since is the other one.
+        // The server goes away and comes back; by then the other one has the changes.
         drop(accepted);
         both[at] = new();
         clients.of(b"10.1/b").unwrap();

@@ -22,10 +22,10 @@ use handle_template::Notice;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Show the sites and servers of the service that is responsible for a handle or a prefix.
+/// Show the sites and servers of the service responsible for a handle or a prefix.
 ///
-/// The server that the hash chooses in each site is marked. Behind the sites stand whom to write to about a prefix, and
-/// that it is not active, where its namespace (HS_NAMESPACE) says so.
+/// Marks the server that the hash chooses in each site. If the namespace (HS_NAMESPACE) of the
+/// prefix has them, also prints its contact and whether it is inactive.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl site 10.1045/july95-arms
@@ -35,7 +35,7 @@ Exit codes: 0 shown, 1 failed.")]
 pub(crate) struct Args {
     /// A handle, or a prefix.
     handle: String,
-    /// Ask the global service only for what it has signed.
+    /// Accept only signed answers of the global service.
     #[arg(long)]
     certify: bool,
     /// Print the site records as JSON.
@@ -45,17 +45,17 @@ pub(crate) struct Args {
     client: ClientArgs,
 }
 
-/// The sites of a service, and from where they are known.
+/// The sites of a service, and their source.
 pub(crate) struct LocatedService {
     pub(crate) handle: Vec<u8>,
     pub(crate) from: AnswerOrigin,
     pub(crate) sites: Vec<SharedSite>,
 }
 
-/// Finds the service of what was written: a handle, or a prefix whose handles are meant.
+/// Finds the service for a handle, or for a prefix whose handles are meant.
 pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyhow::Result<LocatedService> {
     let reference = HandleReference::parse(written, &ReferenceRules::typed())
-        .with_context(|| format!("{written:?} is no handle"))?;
+        .with_context(|| format!("invalid handle {written:?}"))?;
     let mut handle = reference.handle;
     if !handle.contains('/') {
         handle.push('/');
@@ -64,7 +64,7 @@ pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyh
     question.wants.certified = certify;
     let options = LookupOptions { trace: true, ..LookupOptions::default() };
     let resolved = BlockingDriver::new(Arc::clone(client)).resolve(&question, &options);
-    // Of the handle itself, the last: a referral leads on.
+    // The last sites for the handle itself: a referral leads to others.
     let steps = resolved.events.into_iter().filter(|event| {
         event.depth == 0 || matches!(event.step, LookupStep::Sites { from: AnswerOrigin::Referral, .. })
     });
@@ -73,7 +73,7 @@ pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyh
         _ => None,
     });
     match (sites.last(), resolved.outcome) {
-        // The sites that are known are those of a service on the way.
+        // The sites found so far belong to a service on the path.
         (_, Err(error)) if !error.is_of_the_servers_of(handle.as_bytes()) => Err(error.into()),
         (Some((from, sites)), _) => Ok(LocatedService { handle: handle.into_bytes(), from, sites }),
         (None, Err(error)) => Err(error.into()),
@@ -107,7 +107,7 @@ fn show(args: &Args) -> anyhow::Result<ExitOutcome> {
     for (number, site) in located.sites.iter().enumerate() {
         show_site(number + 1, site, Handle(&located.handle));
     }
-    // The global service is asked for this, and may be silent for long.
+    // Flushed first, because the global service is asked next and may take long.
     let (notice, unknown) = said();
     let inactive = notice::inactive(&notice).map(|what| paint(Paint::Odd, what).to_string());
     let contact = notice.contact.map(|contact| format!("contact {}", output::short(&contact, contact.len())));
@@ -118,13 +118,13 @@ fn show(args: &Args) -> anyhow::Result<ExitOutcome> {
         lines.iter().for_each(|line| println!("  {line}"));
     }
     if let Some(why) = unknown {
-        eprintln!("hdl: not all that the namespace says is known: {}", printable(&why));
+        eprintln!("hdl: the namespace is only partly known: {}", printable(&why));
     }
     Ok(ExitOutcome::Good)
 }
 
-/// What the namespaces of a handle say to people: those of the global service, and of the prefix that was just asked for.
-/// And why not all of it is known, where it is not.
+/// The notices in the namespaces of a handle: those of the global service, and of its prefix. Also
+/// why some are unknown, if so.
 fn said_to_people(client: &Arc<Client>, handle: &[u8], certified: bool) -> (Notice, Option<String>) {
     let mut driver = BlockingDriver::new(Arc::clone(client));
     let mut unknown = None;
@@ -150,7 +150,7 @@ fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {
         Some(HashOption::Prefix) => "the prefix",
         Some(HashOption::Suffix) => "the local name",
         Some(HashOption::Handle) => "the whole handle",
-        None => "nothing known",
+        None => "an unknown method",
     };
     println!();
     println!(

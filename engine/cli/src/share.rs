@@ -6,10 +6,10 @@ use handle_proto::Handle;
 use handle_proto::data::site::SiteBuf;
 use std::path::PathBuf;
 
-/// Which server of which site records are for.
+/// The server and the site whose share is selected.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ShareArgs {
-    /// Take only the share of one server of this site, a siteinfo.json: what hashes to it.
+    /// Use only the share of one server of this site (siteinfo.json), the records that hash to it.
     #[arg(long, value_name = "SITEINFO", requires = "server")]
     site: Option<PathBuf>,
     /// The server, by its serverId in --site.
@@ -17,19 +17,19 @@ pub(crate) struct ShareArgs {
     server: Option<i32>,
 }
 
-/// What one server of a site holds. Everything, where no site is named.
+/// The share of one server of a site, or everything if no site is named.
 #[derive(Debug)]
 pub(crate) struct Share(Option<(SiteBuf, usize)>);
 
 impl ShareArgs {
-    /// The share that is meant.
+    /// The selected share.
     pub(crate) fn read(&self) -> anyhow::Result<Share> {
         let (Some(path), Some(id)) = (&self.site, self.server) else { return Ok(Share(None)) };
         let site = read_site(path)?;
         let view = site.view();
         let shown = path.display();
         let at = view.servers.iter().position(|server| server.id == id);
-        let at = at.with_context(|| format!("no server of {shown} has the number {id}"))?;
+        let at = at.with_context(|| format!("{shown} has no server with serverId {id}"))?;
         ensure!(
             view.server_at(Handle(b"0.NA/0.NA")).is_some(),
             "{shown} has hash option {}, which is not defined: use 0, 1 or 2",

@@ -1,4 +1,4 @@
-//! `hdl snapshot`: records to layer files, layer files to published sets, and a look into both.
+//! `hdl snapshot`: builds layer files, publishes sets, and inspects both.
 
 use crate::homed_prefixes::{self, HomedCollector};
 use crate::input::{InputEntry, ValueInputs};
@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Build, publish, check and look into snapshots.
+/// Build, publish, verify and inspect snapshots.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -32,46 +32,46 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Make a layer file of records.
+    /// Build a layer file from records.
     ///
-    /// Records are JSON: one object a line, {"handle": ..., "values": [...]}, as the handle REST API
-    /// shows them, or one array of such objects; `-` is standard input. Their order does not matter. A
-    /// handle that comes twice is an error, and so is everything that could not be served; nothing is
-    /// written then. Memory is bounded, whatever the number of records, except for arrays: each is read
-    /// whole, so write large ones as lines (jq -c '.[]').
+    /// Records are JSON: one object per line, {"handle": ..., "values": [...]}, as in the handle
+    /// REST API, or one array of such objects; `-` is standard input. Records may be in any order.
+    /// A duplicate handle, or a record that could not be served, is an error, and nothing is
+    /// written. Memory use is bounded for any number of records, except for arrays: each array is
+    /// read as a whole, so write large ones as lines (jq -c '.[]').
     #[command(after_help = "Examples:
   hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016
   hdl snapshot build two.layer records.jsonl --site siteinfo.json --server 2")]
     Build(BuildArgs),
     /// Publish records or a layer file as the set that handled serves from a directory.
     ///
-    /// Publishing is atomic: whoever reads sees the old set or the new one, whole, also after a power
-    /// failure. A running handled takes the new set within milliseconds.
+    /// Publishing is atomic: readers see either the old or the new set, also after a power failure.
+    /// A running handled loads the new set within milliseconds.
     #[command(after_help = "Examples:
-  hdl snapshot publish ./set records.jsonl             replace the set by these records
-  hdl snapshot publish ./set --layer set.layer         by a layer file made before
-  hdl snapshot publish ./set --delta changes.jsonl     put changes over the set
+  hdl snapshot publish ./set records.jsonl             replace the set with these records
+  hdl snapshot publish ./set --layer set.layer         replace the set with a layer file
+  hdl snapshot publish ./set --delta changes.jsonl     add changes to the set
 
 In a delta, {\"handle\": \"10.1045/x\", \"deleted\": true} removes a handle.")]
     Publish(PublishArgs),
-    /// Merge the layers of a published set, so that lookups look in fewer places.
+    /// Merge the layers of a published set, so that lookups search fewer layers.
     #[command(after_help = "Examples:
-  hdl snapshot merge ./set             into one layer
-  hdl snapshot merge ./set --deltas    leave the base alone, which takes less time")]
+  hdl snapshot merge ./set             merge into one layer
+  hdl snapshot merge ./set --deltas    keep the base, which is faster")]
     Merge(MergeArgs),
-    /// Check every byte of a published set or of a layer file.
+    /// Verify every byte of a published set or of a layer file.
     #[command(after_help = "Examples:
   hdl snapshot verify ./set
   hdl snapshot verify set.layer
 
-Exit codes: 0 whole, 1 damaged or not there.")]
+Exit codes: 0 intact, 1 damaged or missing.")]
     Verify(VerifyArgs),
-    /// Say what is in a published set or in a layer file.
+    /// Show the contents of a published set or of a layer file.
     #[command(after_help = "Examples:
   hdl snapshot inspect ./set
   hdl snapshot inspect set.layer --handles 10")]
     Inspect(InspectArgs),
-    /// Print one record, all of it: values that are not public, too.
+    /// Print one record, including values that are not public.
     #[command(after_help = "Example:
   hdl snapshot get ./set 10.1045/july95-arms --json
 
@@ -81,14 +81,14 @@ Exit codes: 0 found, 3 no such handle, 1 failed.")]
 
 #[derive(clap::Args, Debug)]
 struct RecordArgs {
-    /// Files of records; `-` is standard input.
+    /// Files with records; `-` is standard input.
     #[arg(value_name = "RECORDS")]
     inputs: Vec<PathBuf>,
-    /// A prefix that is homed, as 10.1045; may be given more than once. Without it every prefix that
-    /// occurs is. In a delta prefixes are only ever added to those of the set below it.
+    /// Homed prefix, as 10.1045; may be given more than once. Default: every prefix that occurs. A
+    /// delta can only add prefixes to those of the set below it.
     #[arg(long, value_name = "PREFIX")]
     homed: Vec<String>,
-    /// Local names are told apart by case. As a rule they are not.
+    /// Distinguish the case of local names.
     #[arg(long)]
     case_sensitive: bool,
     /// Memory for sorting, in MiB.
@@ -105,30 +105,30 @@ struct BuildArgs {
     out: PathBuf,
     #[command(flatten)]
     records: RecordArgs,
-    /// Make a delta for the set published in this directory.
+    /// Build a delta for the set published in this directory.
     #[arg(long, value_name = "DIR", conflicts_with = "case_sensitive")]
     delta_for: Option<PathBuf>,
-    /// Print what was built as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(clap::Args, Debug)]
 struct PublishArgs {
-    /// Directory of the set; made if it is not there.
+    /// Directory of the set; created if it does not exist.
     dir: PathBuf,
     #[command(flatten)]
     records: RecordArgs,
     /// Publish this layer file instead of records.
     #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive", "memory", "site"])]
     layer: Option<PathBuf>,
-    /// Put it over what is published instead of replacing it.
+    /// Add a delta to the published set instead of replacing it.
     #[arg(long, conflicts_with = "case_sensitive")]
     delta: bool,
-    /// Keep files that are in no set any more for so many seconds.
+    /// Keep files of older sets for this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     grace: u64,
-    /// Print what was published as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -140,7 +140,7 @@ struct MergeArgs {
     /// Merge only the deltas, not the base.
     #[arg(long)]
     deltas: bool,
-    /// Print what was published as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -158,7 +158,7 @@ struct VerifyArgs {
 struct InspectArgs {
     /// Directory of a set, or a layer file.
     path: PathBuf,
-    /// List so many handles, in the order of the file.
+    /// List up to N handles, in the order of the file.
     #[arg(long, value_name = "N", default_value_t = 0)]
     handles: usize,
     /// Print JSON.
@@ -172,7 +172,7 @@ struct GetArgs {
     path: PathBuf,
     /// The handle.
     handle: String,
-    /// Print JSON, as one line that `build` reads.
+    /// Print JSON on one line, as `build` reads it.
     #[arg(long)]
     json: bool,
 }
@@ -194,16 +194,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitOutcome> {
     }
 }
 
-/// Now, Unix milliseconds.
+/// The current time in Unix milliseconds.
 pub(crate) fn now_unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Layers that a delta is put over without merging the other deltas first.
+/// Maximum number of layers; further deltas are merged with other deltas.
 const LAYERS_BEFORE_MERGE: usize = 8;
 
-/// Builds one layer of the records into `out`.
+/// Builds one layer from the records into `out`.
 fn build_layer<W: Write + Seek>(
     args: &RecordArgs,
     options: LayerOptions,
@@ -211,7 +211,7 @@ fn build_layer<W: Write + Seek>(
     temp_dir: &Path,
     out: W,
 ) -> anyhow::Result<(W, format::LayerHeader)> {
-    ensure!(!args.inputs.is_empty(), "name at least one file of records, or - for standard input");
+    ensure!(!args.inputs.is_empty(), "no input: name at least one file of records, or - for standard input");
     let (inputs, share) = (ValueInputs::new(&args.inputs), args.share.read()?);
     let reading = progress::bar("reading", inputs.len());
     let writing = progress::bar("writing", Some(0));
@@ -224,7 +224,7 @@ fn build_layer<W: Write + Seek>(
     });
     inputs.each(&reading, |origin, entry| {
         let added = match entry {
-            // Its prefix is homed by every server of the site.
+            // Every server of the site homes the prefix of its record.
             InputEntry::Record(handle, _) | InputEntry::Deleted(handle)
                 if !share.has(Handle(handle.as_bytes())) =>
             {
@@ -242,19 +242,18 @@ fn build_layer<W: Write + Seek>(
             InputEntry::Deleted(handle) if homed.is_delta() => {
                 builder.delete(origin, &Handle(handle.as_bytes()).looked_up())
             }
-            InputEntry::Deleted(handle) => bail!(
-                "{}: {handle} is to be deleted, but that makes sense in a delta only (--delta)",
-                inputs.place(origin)
-            ),
+            InputEntry::Deleted(handle) => {
+                bail!("{}: {handle}: deletions are allowed only in a delta (--delta)", inputs.place(origin))
+            }
         };
         added.map_err(|error| inputs.explain(error))
     })?;
     reading.finish_and_clear();
     if let Some((count, first)) = homed.outside() {
         eprintln!(
-            "hdl: warning: {count} record{} will not be answered from, because the prefix is not homed: {first}{}",
-            if *count == 1 { "" } else { "s" },
-            if *count == 1 { "" } else { " and so on" },
+            "hdl: warning: {} will not be served, because the prefix is not homed: {first}{}",
+            output::counted(*count, "record", "records"),
+            if *count == 1 { "" } else { " and others" },
         );
     }
     if let Some(table) = homed.table() {
@@ -281,7 +280,7 @@ fn build(args: &BuildArgs) -> anyhow::Result<ExitOutcome> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // Under another name until it is whole, so that what has the name is a layer.
+    // Written under a temporary name, so that a file with this name is always complete.
     let file = tempfile::NamedTempFile::new_in(directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
     let (file, header) = build_layer(&args.records, options, homed, directory, file)?;
@@ -296,7 +295,7 @@ fn fresh_options(args: &RecordArgs) -> LayerOptions {
 }
 
 fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
-    create_directory(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
+    create_directory(&args.dir).with_context(|| format!("cannot create {}", args.dir.display()))?;
     let mut publisher = SetPublisher::open(&args.dir)?;
     if args.delta {
         merge_when_due(&mut publisher)?;
@@ -306,14 +305,14 @@ fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
     let layer = if let Some(path) = &args.layer {
         let mut source = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let layer = Layer::open(MappedFile::open(path, LoadMode::Map)?)
-            .with_context(|| format!("{} is no layer file", path.display()))?;
+            .with_context(|| format!("{} is not a layer file", path.display()))?;
         let header = *layer.header();
         if args.delta {
             homed_prefixes::check_delta(
                 layer.homed(),
                 publisher.records().and_then(|below| below.homed_table()),
             )
-            .with_context(|| format!("{} cannot be put over the set", path.display()))?;
+            .with_context(|| format!("cannot publish {} as a delta of the set", path.display()))?;
         }
         publisher.stager().stage(place, |mut file, _| {
             std::io::copy(&mut source, &mut file)?;
@@ -322,7 +321,7 @@ fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
     } else {
         let options = match publisher.options(now_unix_ms()) {
             Some(options) if args.delta => options,
-            None if args.delta => bail!("{}: a delta needs a published set under it", args.dir.display()),
+            None if args.delta => bail!("{}: no published set, which a delta needs", args.dir.display()),
             _ => fresh_options(&args.records),
         };
         stage_records(&publisher, args, options, place)?
@@ -334,7 +333,7 @@ fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
     Ok(ExitOutcome::Good)
 }
 
-/// Builds in the directory of the set. What is wrong with the records is told with their places.
+/// Builds in the directory of the set. Errors in the records name their places.
 fn stage_records(
     publisher: &SetPublisher,
     args: &PublishArgs,
@@ -350,7 +349,7 @@ fn stage_records(
     let staged = publisher.stager().stage(place, |file, temp_dir: &Path| {
         build_layer(&args.records, options, homed, temp_dir, file).map_err(|error| {
             problem = Some(error);
-            std::io::Error::other("the records are not good").into()
+            std::io::Error::other("invalid records").into()
         })
     });
     match (staged, problem) {
@@ -359,7 +358,7 @@ fn stage_records(
     }
 }
 
-/// Merges the deltas once there are several, so that they do not become too many.
+/// Merges the deltas once there are several, to limit their number.
 fn merge_when_due(publisher: &mut SetPublisher) -> anyhow::Result<()> {
     let Some(manifest) = publisher.manifest().cloned() else { return Ok(()) };
     if manifest.layers.len() < LAYERS_BEFORE_MERGE {
@@ -407,12 +406,11 @@ fn show_published(dir: &Path, manifest: &Manifest, took: Duration, pruned_count:
         return;
     }
     println!(
-        "published generation {} in {}: {} handles in {} layer{}, {}, {:.2} s",
+        "published generation {} in {}: {} in {}, {}, {:.2} s",
         manifest.generation,
         dir.display(),
-        output::count(manifest.handles_count),
-        manifest.layers.len(),
-        if manifest.layers.len() == 1 { "" } else { "s" },
+        output::counted(manifest.handles_count, "handle", "handles"),
+        output::counted(manifest.layers.len() as u64, "layer", "layers"),
         output::bytes(manifest.layers.iter().map(|layer| layer.len).sum()),
         took.as_secs_f64(),
     );
@@ -437,15 +435,15 @@ fn show_layer(path: &Path, header: &format::LayerHeader, took: Option<Duration>,
     }
     let handles = header.handles_count + header.tombstones_count;
     println!(
-        "{}: {} handles, {} deletions, {}; index {:.1} bytes a handle; {}; made {}{}",
+        "{}: {}, {}, {}; index {:.1} bytes per handle; {}; built {}{}",
         path.display(),
-        output::count(header.handles_count),
-        output::count(header.tombstones_count),
+        output::counted(header.handles_count, "handle", "handles"),
+        output::counted(header.tombstones_count, "deletion", "deletions"),
         output::bytes(header.file_len),
         if handles == 0 { 0.0 } else { header.index_len as f64 / handles as f64 },
         match header.flags & format::FLAG_HOMED != 0 {
-            true => format!("{} homed prefixes", output::count(header.homed_count)),
-            false => "homed prefixes as below".to_owned(),
+            true => output::counted(header.homed_count.into(), "homed prefix", "homed prefixes"),
+            false => "homed prefixes of the layers below".to_owned(),
         },
         output::unix_time(i64::try_from(header.created_unix_ms / 1000).unwrap_or(0)),
         match took {
@@ -456,8 +454,7 @@ fn show_layer(path: &Path, header: &format::LayerHeader, took: Option<Duration>,
     );
 }
 
-/// A set, or a layer on its own.
-/// A published set, or a layer by itself.
+/// A published set, or a single layer.
 pub(crate) enum OpenedSource {
     Set(PublishedSet),
     Layer(Box<Layer<MappedFile>>),
@@ -470,7 +467,8 @@ impl OpenedSource {
         }
         let bytes = MappedFile::open(path, LoadMode::Map)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let layer = Layer::open(bytes).with_context(|| format!("{} is no whole layer", path.display()))?;
+        let layer =
+            Layer::open(bytes).with_context(|| format!("{} is not an intact layer", path.display()))?;
         Ok(Self::Layer(Box::new(layer)))
     }
 
@@ -521,12 +519,12 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
     }
     for (file, report) in &reports {
         println!(
-            "{}: whole: {} handles, {} deletions, {} public and {} other values",
+            "{}: intact: {}, {}, {}, {}",
             file.display(),
-            output::count(report.handles_count),
-            output::count(report.tombstones_count),
-            output::count(report.public_count),
-            output::count(report.private_count),
+            output::counted(report.handles_count, "handle", "handles"),
+            output::counted(report.tombstones_count, "deletion", "deletions"),
+            output::counted(report.public_count, "public value", "public values"),
+            output::counted(report.private_count, "other value", "other values"),
         );
     }
     Ok(ExitOutcome::Good)
@@ -559,11 +557,11 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<ExitOutcome> {
     }
     if let OpenedSource::Set(set) = &opened {
         println!(
-            "generation {}, published {}, {} handles, {} layer(s), newest first:",
+            "generation {}, published {}, {}, {}, newest first:",
             set.generation(),
             output::unix_time(i64::try_from(set.created_unix_ms() / 1000).unwrap_or(0)),
-            output::count(set.handles_count()),
-            set.layers().len(),
+            output::counted(set.handles_count(), "handle", "handles"),
+            output::counted(set.layers().len() as u64, "layer", "layers"),
         );
     }
     for (file, layer) in files.iter().zip(opened.layers()) {
@@ -590,7 +588,7 @@ fn get(args: &GetArgs) -> anyhow::Result<ExitOutcome> {
     if args.json {
         println!("{}", text(&record_to_json(args.handle.as_bytes(), values)));
     } else {
-        println!("{}  {} values", args.handle, values.len());
+        println!("{}  {}", args.handle, output::counted(values.len() as u64, "value", "values"));
         output::lines(output::values(values));
     }
     Ok(ExitOutcome::Good)

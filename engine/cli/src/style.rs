@@ -1,4 +1,4 @@
-//! Colours, where they help to read: on a terminal, unless somebody wants it otherwise.
+//! Colours for readability: on a terminal, unless disabled.
 
 use handle_proto::printable::Printable;
 use std::fmt;
@@ -11,26 +11,26 @@ pub(crate) enum ColorChoice {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
-    /// In files and pipes, too.
+    /// Also in files and pipes.
     Always,
-    /// Nowhere.
+    /// Never.
     Never,
 }
 
-/// What something looks like.
+/// The role of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Paint {
     #[default]
     Plain,
-    /// What it is about.
+    /// The subject of the output.
     Strong,
-    /// What is seldom read.
+    /// Rarely needed.
     Dim,
-    /// As it should be.
+    /// As expected.
     Good,
-    /// Not as it should be.
+    /// An error.
     Bad,
-    /// Worth a look.
+    /// Unusual.
     Odd,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn choose(when: ColorChoice) {
     IS_ON.store(is_on, Ordering::Relaxed);
 }
 
-/// `text` painted, where colours are used.
+/// Paints `text` if colours are used.
 pub(crate) fn paint<T: fmt::Display>(paint: Paint, text: T) -> PaintedText<T> {
     PaintedText { paint, text }
 }
@@ -78,13 +78,13 @@ impl<T: fmt::Display> fmt::Display for PaintedText<T> {
             Paint::Bad => BAD,
             Paint::Odd => ODD,
         };
-        // Only colours of this program may pass when the line is printed.
+        // Only colours of this program pass when the line is printed.
         write!(f, "{code}{}{END}", Printable(&self.text))
     }
 }
 
-/// Finds the first colour sequence of this program: where it begins, and its length. There is none
-/// where colours are off.
+/// Finds the first colour sequence of this program: its position and length. There is none if
+/// colours are off.
 pub(crate) fn find_sequence(text: &str) -> Option<(usize, usize)> {
     if !IS_ON.load(Ordering::Relaxed) {
         return None;

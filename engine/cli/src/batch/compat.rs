@@ -1,7 +1,8 @@
 //! The log that `hdl-genericbatch` writes, for programs that read it.
 //!
-//! Its counts are those of the reference: each operation on a handle and each prefix that is homed or
-//! released is an entry; AUTHENTICATE and SESSIONSETUP are none. Line numbers are those of the file.
+//! The counts follow the reference tools: each operation on a handle and each homed or released
+//! prefix is one entry; AUTHENTICATE and SESSIONSETUP are not entries. Line numbers are those of
+//! the batch file.
 
 use super::log::{LoggedResult as Verdict, MODE};
 use super::work::OperationResult;
@@ -17,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// The log, open for more.
+/// The log, open for appending.
 pub(super) struct CompatLog {
     file: File,
     done: u64,
@@ -25,7 +26,7 @@ pub(super) struct CompatLog {
 }
 
 impl CompatLog {
-    /// Begins a log in place of what the file may hold.
+    /// Starts a new log and discards what the file held.
     pub(super) fn begin(path: &Path) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(MODE).open(path);
@@ -36,11 +37,10 @@ impl CompatLog {
     }
 
     fn line(&mut self, text: &str) -> anyhow::Result<()> {
-        writeln!(self.file, "{}", Printable(text))
-            .context("cannot write the log in the form of the reference")
+        writeln!(self.file, "{}", Printable(text)).context("cannot write the log of --compat-log")
     }
 
-    /// What came of an operation that is not about homing.
+    /// Records the result of an operation other than HOME and UNHOME.
     pub(super) fn add_result(
         &mut self,
         line: u64,
@@ -57,7 +57,7 @@ impl CompatLog {
                 let why = came.message.as_deref().unwrap_or_default();
                 return self.invalid(line, &format!("error in authentication: {why}"));
             }
-            // Each prefix has a line of its own.
+            // Each prefix has its own line.
             BatchOperation::Home(_) | BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {
                 return Ok(());
             }
@@ -65,7 +65,7 @@ impl CompatLog {
         self.entry(line, words, operation.handle().unwrap_or_default(), came)
     }
 
-    /// What came of one prefix.
+    /// Records the result for one prefix.
     pub(super) fn homed(&mut self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.entry(line, "home/unhome", prefix, came)
     }
@@ -80,12 +80,12 @@ impl CompatLog {
         self.line(&format!("==>FAILURE[{line}]: {words}:{about}: {why}"))
     }
 
-    /// A block that does not read.
+    /// Records a block that cannot be parsed.
     pub(super) fn invalid(&mut self, line: u64, why: &str) -> anyhow::Result<()> {
         self.line(&format!("==>INVALID[{line}]: {why}"))
     }
 
-    /// The last lines.
+    /// Writes the last lines.
     pub(super) fn finish(&mut self, took: Duration) -> anyhow::Result<()> {
         self.line(&format!("Successes/Total Entries: {}/{}", self.done, self.entries))?;
         self.line(&format!("Finish Time: {}", now()))?;
@@ -100,12 +100,12 @@ fn now() -> String {
     unix_time(i64::try_from(now_unix_ms() / 1000).unwrap_or(i64::MAX))
 }
 
-/// `Error(101): HANDLE ALREADY EXISTS: what the server adds`, or what else went wrong.
+/// `Error(101): HANDLE ALREADY EXISTS: text of the server`, or the text of any other error.
 fn error_text(came: &OperationResult) -> String {
     let message = came.message.as_deref().unwrap_or_default();
     let Some(code) = came.code else { return message.to_owned() };
     let name = ResponseCode(code).to_string();
-    // Of a prefix it begins with its name.
+    // The message about a prefix begins with the name of the prefix.
     let (_, detail) = message.split_once(name.as_str()).unwrap_or(("", message));
     format!("Error({code}): {}{detail}", name.to_uppercase())
 }

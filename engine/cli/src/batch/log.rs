@@ -1,9 +1,9 @@
-//! The log of a batch: one line of JSON before and one after each operation, so that a run that was interrupted
-//! can go on where it ended.
+//! The log of a batch: one line of JSON before and one after each operation, so that an interrupted
+//! run can be resumed.
 //!
-//! An operation of which only the first line is there may have been done or not: it is asked for once more, and what
-//! is found done already then counts as done. Where the server could do nothing, the second line says so: then the
-//! operation is asked for as if it had not been begun.
+//! An operation with only the first line may or may not have been done. It is requested again, and
+//! a result that shows that the operation was done counts as done. If the server could not do
+//! anything, the second line says so, and the operation is treated as if it had never begun.
 
 use crate::output::hex;
 use anyhow::{Context as _, bail, ensure};
@@ -17,45 +17,46 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Wri
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Permissions of a log: handles, and what servers say of them, are its owner's alone.
+/// Permissions of a log. It holds handles and answers of servers, which only the owner may read.
 pub(super) const MODE: u32 = 0o600;
 
-/// What came of an operation. All but the last are final: a run that goes on passes them over.
+/// The result of an operation. All but the last are final: a resumed run skips these operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum LoggedResult {
-    /// As asked.
+    /// Done as requested.
     Done,
-    /// The server said no.
+    /// The server refused the operation.
     Refused,
-    /// It could not be asked for, as when a file is not there.
+    /// The operation could not be requested, for example because a file does not exist.
     Failed,
-    /// Nothing was done: it is as if it had not been begun.
+    /// Nothing was done: the operation counts as not begun.
     Postponed,
 }
 
 /// A line of the log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct LogLine {
-    /// Line of the operation in the batch file.
+    /// The line of the operation in the batch file.
     pub(super) line: u64,
     pub(super) operation: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) handle: Option<String>,
-    /// Not there yet when the operation begins.
+    /// Absent on the line that is written before the operation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) result: Option<LoggedResult>,
-    /// Response code of the server.
+    /// The response code of the server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) message: Option<String>,
 }
 
-/// The first line: which batch file this is the log of.
+/// The first line, which identifies the batch file of this log.
 ///
-/// The file may hold secrets that are easily guessed, and a plain digest of it would confirm a guess;
-/// each log has a key of its own, so that nothing can be computed beforehand or compared between logs.
+/// The batch file may hold secrets that are easy to guess, and a plain digest would confirm a
+/// guess. Each log therefore has its own key, so that digests cannot be precomputed or compared
+/// between logs.
 #[derive(Serialize, Deserialize)]
 struct LogHeader {
     /// The key, in hexadecimal.
@@ -64,7 +65,7 @@ struct LogHeader {
     batch: String,
 }
 
-/// The HMAC of the whole file, which is then at its beginning again.
+/// The HMAC of the whole file. Afterwards the file is at its beginning again.
 fn keyed_digest(key: &[u8], batch: &mut File) -> io::Result<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).map_err(io::Error::other)?;
     let mut room = vec![0; 1 << 16];
@@ -79,19 +80,22 @@ fn keyed_digest(key: &[u8], batch: &mut File) -> io::Result<String> {
     Ok(hex(&mac.finalize().into_bytes()))
 }
 
-/// What an earlier run has come to: by line, the result, or `None` where an operation was begun.
+/// The state of an earlier run: the result by line, or `None` for an operation that began but has
+/// no result.
 pub(super) type EarlierResults = HashMap<u64, Option<LoggedResult>>;
 
-/// The log, open for more.
+/// The log, open for appending.
 pub(super) struct BatchLog(File);
 
 impl BatchLog {
-    /// Begins the log of a batch file; there must be none. It is its owner's alone.
+    /// Creates the log of a batch file, which must not exist yet. Only its owner may read it.
     pub(super) fn begin(path: &Path, batch: &mut File) -> anyhow::Result<Self> {
         let shown = path.display();
         let file = OpenOptions::new().append(true).create_new(true).mode(MODE).open(path);
         let mut log = Self(file.with_context(|| {
-            format!("cannot begin the log {shown} (--resume goes on where it ends, --log names another)")
+            format!(
+                "cannot create the log {shown} (continue it with --resume, or choose another file with --log)"
+            )
         })?);
         let key: [u8; 32] = handle_auth::random();
         let batch = keyed_digest(&key, batch).context("cannot read the batch file")?;
@@ -99,7 +103,7 @@ impl BatchLog {
         Ok(log)
     }
 
-    /// Opens the log of a run that was interrupted, and reads what that has come to.
+    /// Opens the log of an interrupted run and reads its results.
     pub(super) fn resume(path: &Path, batch: &mut File) -> anyhow::Result<(Self, EarlierResults)> {
         let shown = path.display();
         let mut file = OpenOptions::new().read(true).write(true).open(path);
@@ -111,22 +115,22 @@ impl BatchLog {
         for number in 1.. {
             line.clear();
             let len = reader.read_line(&mut line).with_context(|| format!("{shown}:{number}"))?;
-            // The last line may have been cut by whatever ended the run.
+            // The last line may be incomplete, because the run was interrupted.
             if !line.ends_with('\n') {
                 break;
             }
             whole_len += len as u64;
             if number == 1 {
-                let header: LogHeader =
-                    serde_json::from_str(&line).with_context(|| format!("{shown} is no log of a batch"))?;
+                let header: LogHeader = serde_json::from_str(&line)
+                    .with_context(|| format!("{shown} is not the log of a batch"))?;
                 let key = data_encoding::HEXLOWER
                     .decode(header.key.as_bytes())
                     .ok()
-                    .with_context(|| format!("{shown} is no log of a batch"))?;
+                    .with_context(|| format!("{shown} is not the log of a batch"))?;
                 let digest = keyed_digest(&key, batch).context("cannot read the batch file")?;
                 ensure!(
                     header.batch == digest,
-                    "{shown} is the log of another batch file, or of one that has changed"
+                    "{shown} belongs to another batch file, or the batch file has changed"
                 );
                 continue;
             }
@@ -137,7 +141,7 @@ impl BatchLog {
             };
         }
         if whole_len == 0 {
-            bail!("{shown} is no log of a batch");
+            bail!("{shown} is not the log of a batch");
         }
         drop(reader);
         file.set_len(whole_len)?;
@@ -146,7 +150,7 @@ impl BatchLog {
         Ok((Self(file), earlier))
     }
 
-    /// Appends a line. It is the kernel's when this returns, so that it survives the process.
+    /// Appends a line. When this returns, the kernel has the line, so that it survives the process.
     pub(super) fn write(&mut self, line: &impl Serialize) -> anyhow::Result<()> {
         let text = serde_json::to_string(line)?;
         let line = format!("{}\n", Printable(text));

@@ -1,4 +1,5 @@
-//! `hdl batch`: the operations of a batch file, one after the other or several at once; what was interrupted goes on.
+//! `hdl batch`: carries out the operations of a batch file, in order or several at once, and
+//! resumes interrupted runs.
 
 mod compat;
 mod log;
@@ -26,17 +27,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use work::{NotNow, OperationResult};
 
-/// Operations that wait for each connection.
+/// Operations queued for each connection.
 const QUEUE: usize = 64;
 
-/// Carry out the operations of a batch file.
+/// Run the operations of a batch file.
 ///
-/// They go to the server that is named, or each to the one that is responsible for its handle.
+/// The operations go to the server given with --server, or each to the server responsible for its
+/// handle.
 ///
-/// The file is checked first: if anything in it does not read, or a file that it names, nothing is done. A log, one line of JSON for each
-/// result, stands beside it; after an interruption --resume goes on where that ends, and the store becomes what it
-/// would have been without. When the server does not answer, is too busy or takes no changes, the batch stops, and can
-/// go on in the same way.
+/// The file is checked first: if a line of it or a file that it names cannot be read, no operation
+/// is run. The result of each operation is written to a log, one line of JSON each. --resume
+/// continues an interrupted run from that log, with the same result as a run without interruption.
+/// If the server does not answer, is too busy or accepts no changes, the batch stops and can be
+/// resumed later.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl batch changes.txt --server 127.0.0.1
@@ -44,38 +47,38 @@ const QUEUE: usize = 64;
   hdl batch changes.txt --server 127.0.0.1 --parallel 8 --rate 1000
   hdl batch changes.txt --dry-run
 
-With --parallel, operations on one handle keep their order, and those on prefixes, identities and
-homing wait for all before them; others may overtake each other.
+With --parallel, operations on one handle keep their order, and operations on prefixes, identities
+and homing wait for all earlier ones. All other operations run in any order.
 
 Exit codes:
-  0 all done        1 some refused or failed, or stopped        2 the file does not read")]
+  0 all done        1 some refused or failed, or stopped        2 invalid batch file")]
 pub(crate) struct Args {
     /// The batch file; `-` is standard input.
     file: PathBuf,
     #[command(flatten)]
     server: ServerArgs,
-    /// The log; FILE.log unless given. Standard input has none unless given.
+    /// The log. Default: FILE.log; none for standard input.
     #[arg(long, value_name = "LOG")]
     log: Option<PathBuf>,
-    /// Go on where the log ends.
+    /// Continue an interrupted run from its log.
     #[arg(long)]
     resume: bool,
-    /// Only check the file.
+    /// Check the file and exit.
     #[arg(long)]
     dry_run: bool,
-    /// Pass over what does not read instead of doing nothing.
+    /// Skip invalid operations instead of refusing the whole file.
     #[arg(long)]
     keep_going: bool,
     /// Stop at the first operation that is refused or fails.
     #[arg(long)]
     stop_on_error: bool,
-    /// Operations at once, each on a connection of its own.
+    /// Number of operations at once, each on its own connection.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     parallel: u16,
-    /// Most operations a second.
+    /// Maximum number of operations per second.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// A log in the form of the reference tools, too.
+    /// Also write a log in the format of the reference tools.
     #[arg(long, value_name = "FILE")]
     compat_log: Option<PathBuf>,
     /// Print the counts as JSON.
@@ -83,14 +86,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What goes to a connection.
+/// A job for a connection.
 enum BatchJob {
     Ask {
         block: BatchBlock,
         was_begun: bool,
     },
     Identify(Option<Arc<ClientIdentity>>),
-    /// How sessions are used from here on; the seconds are those of
+    /// How sessions are used for the operations that follow; the seconds are those of
     /// [`use_sessions`](handle_client::administration::Administrator::use_sessions).
     UseSessions(Option<i32>),
 }
@@ -104,24 +107,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let is_bad = !checked.invalid.is_empty();
     if args.dry_run {
         println!(
-            "{} operations, {} that do not read",
-            output::count(checked.operations),
+            "{}, {} invalid",
+            output::counted(checked.operations, "operation", "operations"),
             checked.invalid.len()
         );
     }
     if args.dry_run || is_bad && !args.keep_going {
         return Ok(if is_bad { ExitOutcome::BadInput } else { ExitOutcome::Good });
     }
-    // Before the log begins: what is wrong with the command is no run that could be gone on with.
+    // Before the log is created: a wrong command line is not a run that can be resumed.
     let identity = args.server.identity.read()?;
     let clients = clients(args, identity.as_ref())?;
     let log_path = args.log.clone().or_else(|| log_beside(&args.file));
     let (log, earlier) = match (&log_path, args.resume) {
         (Some(path), true) => BatchLog::resume(path, &mut file).map(|(log, earlier)| (Some(log), earlier))?,
         (Some(path), false) => (Some(BatchLog::begin(path, &mut file)?), EarlierResults::new()),
-        (None, true) => bail!(UsageError(
-            "--resume needs the log of the run that was interrupted: name it with --log".to_owned()
-        )),
+        (None, true) => {
+            bail!(UsageError("--resume needs the log of the interrupted run: name it with --log".to_owned()))
+        }
         (None, false) => (None, EarlierResults::new()),
     };
     let compat = args.compat_log.as_deref().map(CompatLog::begin).transpose()?;
@@ -131,7 +134,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     report.finish(args.json)?;
     let state = report.state();
     if let Some(why) = &state.broken {
-        let go_on = if log_path.is_some() { "; --resume goes on" } else { "" };
+        let go_on = if log_path.is_some() { "; continue with --resume" } else { "" };
         eprintln!("hdl: stopped: {why}{go_on}");
         return Ok(ExitOutcome::Failed);
     }
@@ -153,7 +156,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     if path != Path::new("-") {
         return File::open(path).with_context(|| format!("cannot open {}", path.display()));
     }
-    let mut copy = tempfile::tempfile().context("cannot keep standard input")?;
+    let mut copy = tempfile::tempfile().context("cannot copy standard input to a temporary file")?;
     std::io::copy(&mut std::io::stdin(), &mut copy).context("cannot read standard input")?;
     copy.rewind()?;
     Ok(copy)
@@ -161,7 +164,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
 
 struct CheckSummary {
     operations: u64,
-    /// What does not read, by line: blocks, and files that blocks name.
+    /// What cannot be read, by line: blocks, and files that blocks name.
     invalid: Vec<(u64, String)>,
 }
 
@@ -183,7 +186,7 @@ fn check(file: &mut File) -> anyhow::Result<CheckSummary> {
     Ok(checked)
 }
 
-/// One for each connection; what one of them finds out all know.
+/// One for each connection; findings of one connection are shared with all.
 fn clients<'a>(
     args: &'a Args,
     identity: Option<&Arc<ClientIdentity>>,
@@ -221,7 +224,7 @@ fn carry_out(
     })
 }
 
-/// Asks for what comes through the queue, until its end. Once `stop` is set, what still comes is left undone.
+/// Runs the jobs of the queue until its end. Once `stop` is set, the remaining jobs are not run.
 fn serve(
     mut clients: ServerClients<'_>,
     jobs: &Receiver<BatchJob>,
@@ -250,7 +253,7 @@ fn serve(
             let came = match work::ask(&mut clients, operation, was_begun) {
                 Ok(came) => came,
                 Err(error) => {
-                    // What an earlier run began may be done all the same.
+                    // An operation that an earlier run began may still have been done.
                     if work::was_not_begun(&error) && !was_begun {
                         report.postponed(line, operation, advice::line(&error))?;
                     }
@@ -268,7 +271,7 @@ fn serve(
     }
 }
 
-/// Hands operations out to connections, in the order in which they may be carried out.
+/// Distributes operations to connections, in an order that respects their dependencies.
 struct HandOut<'a> {
     args: &'a Args,
     queues: Vec<Sender<BatchJob>>,
@@ -285,7 +288,7 @@ impl HandOut<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            // What does not read has been told about.
+            // Invalid operations have been reported already.
             let Ok(block) = block? else { continue };
             let before = earlier.get(&block.line);
             let is_local =
@@ -326,7 +329,7 @@ impl HandOut<'_> {
                         self.identity = Some(identity);
                         OperationResult::DONE
                     }
-                    // As deployed, the identity before stays.
+                    // As in deployed software, the previous identity stays.
                     Err(error) => OperationResult::failed(&error),
                 };
                 for queue in &self.queues {
@@ -349,7 +352,7 @@ impl HandOut<'_> {
                 let mut hasher = DefaultHasher::new();
                 handle.iter().for_each(|byte| byte.to_ascii_uppercase().hash(&mut hasher));
                 let at = usize::try_from(hasher.finish() % self.queues.len() as u64)?;
-                // Prefixes hold the administrators of what comes after them.
+                // Prefix records hold the administrators of the handles below them.
                 if is_prefix {
                     self.report.wait();
                 }
@@ -363,7 +366,7 @@ impl HandOut<'_> {
         }
     }
 
-    /// Something that no server is asked about.
+    /// A directive of the batch that needs no request.
     fn local(&self, block: &BatchBlock, came: &OperationResult) -> anyhow::Result<()> {
         if came.verdict != Verdict::Done && self.args.stop_on_error {
             self.stop.store(true, Ordering::Relaxed);
@@ -371,13 +374,13 @@ impl HandOut<'_> {
         self.report.add_result(block.line, &block.operation, came)
     }
 
-    /// Prefixes go to the server that the batch names; it is asked over TCP, whatever protocol stands there.
+    /// Homing goes to the server that the batch names, over TCP whatever protocol the batch gives.
     fn home(&self, block: &BatchBlock, home: &HomeBlock, was_begun: bool) -> anyhow::Result<()> {
         self.report.begins(block.line, &block.operation)?;
         let (mut answered, mut refused) = (0, Vec::new());
         let came = match self.ask_home(block.line, home, &mut answered, &mut refused) {
             Ok(()) => refused.into_iter().reduce(OperationResult::and).unwrap_or(OperationResult::DONE),
-            // Nobody knows what came of the prefix; of those before it something may have come.
+            // The result for this prefix is unknown; earlier prefixes may have been changed.
             Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
                 if work::was_not_begun(&error) && !was_begun && answered == 0 {
                     self.report.postponed(block.line, &block.operation, advice::line(&error))?;
@@ -391,7 +394,8 @@ impl HandOut<'_> {
         self.local(block, &came)
     }
 
-    /// Asks for all prefixes, also when some are refused; those are kept, and how many were answered.
+    /// Requests all prefixes, even if some are refused. Returns the refusals and the number of
+    /// answers.
     fn ask_home(
         &self,
         line: u64,
@@ -417,5 +421,5 @@ impl HandOut<'_> {
 }
 
 fn send(queue: &Sender<BatchJob>, job: BatchJob) -> anyhow::Result<()> {
-    queue.send(job).ok().context("a connection has come to an end by itself")
+    queue.send(job).ok().context("a connection thread ended unexpectedly")
 }

@@ -1,4 +1,4 @@
-//! What a batch comes to: the log, the counts, the bar, and what failed and why.
+//! The results of a batch: log, counts, progress bar, and the failures with their reasons.
 
 use super::compat::CompatLog;
 use super::log::{BatchLog, LogLine, LoggedResult as Verdict};
@@ -9,10 +9,10 @@ use indicatif::ProgressBar;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Failures that are told when all is over; the log has them all.
+/// Failures printed at the end of the run; the log has all of them.
 const SHOWN_MAX: usize = 20;
 
-/// Shared by those who work.
+/// The report, shared by all connections.
 pub(super) struct BatchReport {
     state: Mutex<ReportState>,
     idle: Condvar,
@@ -22,14 +22,14 @@ pub(super) struct BatchReport {
 pub(super) struct ReportState {
     log: Option<BatchLog>,
     compat: Option<CompatLog>,
-    /// In the whole file.
+    /// Operations in the whole file.
     operations_count: u64,
     bar: ProgressBar,
-    /// Operations that are under way or wait for it.
+    /// Operations that are running or queued.
     under_way: usize,
     pub(super) counts: BatchCounts,
     shown: Vec<String>,
-    /// Why no more can be asked for.
+    /// Why the batch cannot continue.
     pub(super) broken: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct BatchCounts {
     pub(super) done: u64,
     pub(super) refused: u64,
     pub(super) failed: u64,
-    /// Passed over, because an earlier run had come to a result.
+    /// Operations skipped because an earlier run has their result.
     pub(super) earlier: u64,
 }
 
@@ -58,29 +58,29 @@ impl BatchReport {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, ReportState> {
-        // What a thread that panicked has counted is still true.
+        // Counts stay valid after a panic of another thread.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operation is on its way to somebody.
+    /// Counts an operation that is queued for a connection.
     pub(super) fn given(&self) {
         self.state().under_way += 1;
     }
 
-    /// An operation is passed over, because an earlier run has come to a result.
+    /// Counts an operation that is skipped because an earlier run has its result.
     pub(super) fn passed_over(&self) {
         let mut state = self.state();
         state.counts.earlier += 1;
         state.bar.inc(1);
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no operation is running.
     pub(super) fn wait(&self) {
         let waits = self.idle.wait_while(self.state(), |state| state.under_way > 0);
         drop(waits.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Writes down that an operation begins.
+    /// Logs the start of an operation.
     pub(super) fn begins(&self, line: u64, operation: &BatchOperation) -> anyhow::Result<()> {
         let entry = entry(line, operation, None);
         match &mut self.state().log {
@@ -89,7 +89,7 @@ impl BatchReport {
         }
     }
 
-    /// Writes down that an operation was not begun after all, and why.
+    /// Logs that an operation was not started, and why.
     pub(super) fn postponed(&self, line: u64, operation: &BatchOperation, why: String) -> anyhow::Result<()> {
         let came = OperationResult { verdict: Verdict::Postponed, code: None, message: Some(why) };
         match &mut self.state().log {
@@ -98,7 +98,7 @@ impl BatchReport {
         }
     }
 
-    /// What was under way has come to an end without a result.
+    /// Counts a running operation as ended without a result.
     pub(super) fn ends(&self, broken: Option<String>) {
         let mut state = self.state();
         if state.broken.is_none() {
@@ -110,7 +110,7 @@ impl BatchReport {
         }
     }
 
-    /// Writes down what came of an operation.
+    /// Logs the result of an operation.
     pub(super) fn add_result(
         &self,
         line: u64,
@@ -141,22 +141,23 @@ impl BatchReport {
         Ok(())
     }
 
-    /// Writes down what came of one prefix of HOME or UNHOME.
+    /// Logs the result for one prefix of HOME or UNHOME.
     pub(super) fn homed(&self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.state().compat.as_mut().map_or(Ok(()), |compat| compat.homed(line, prefix, came))
     }
 
-    /// Writes down a block that does not read.
+    /// Logs a block that cannot be parsed.
     pub(super) fn invalid(&self, line: u64, why: &str) -> anyhow::Result<()> {
         self.state().compat.as_mut().map_or(Ok(()), |compat| compat.invalid(line, why))
     }
 
-    /// Says what all came to.
+    /// Prints the summary.
     pub(super) fn finish(&self, is_json: bool) -> anyhow::Result<()> {
         let mut state = self.state();
         state.bar.finish_and_clear();
         let BatchCounts { done, refused, failed, earlier } = state.counts;
-        // What is under way when a run stops may have been done; to us it has not.
+        // Operations that are running when a run stops have an unknown result; they count as not
+        // done.
         let left = state.operations_count.saturating_sub(done + refused + failed + earlier);
         let took = self.begun.elapsed();
         if let Some(compat) = &mut state.compat {
@@ -167,7 +168,7 @@ impl BatchReport {
         }
         let untold = usize::try_from(refused + failed)?.saturating_sub(state.shown.len());
         if untold > 0 {
-            eprintln!("hdl: and {} more, in the log", output::count(untold as u64));
+            eprintln!("hdl: {} more in the log", output::count(untold as u64));
         }
         if is_json {
             let json = serde_json::json!({
@@ -180,7 +181,7 @@ impl BatchReport {
                 0 => String::new(),
                 count => format!(", {} {what}", output::count(count)),
             };
-            let (before, left) = (some(earlier, "before"), some(left, "left"));
+            let (before, left) = (some(earlier, "done before"), some(left, "not done"));
             println!(
                 "{} done, {} refused, {} failed{before}{left}, in {:.1} s ({}/s)",
                 output::count(done),

@@ -1,4 +1,4 @@
-//! One operation of a batch, asked for on a connection.
+//! Runs one operation of a batch on a connection.
 
 use super::log::LoggedResult as Verdict;
 use crate::handle::values::from_file;
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// What came of an operation.
+/// The result of an operation.
 pub(super) struct OperationResult {
     pub(super) verdict: Verdict,
     pub(super) code: Option<i32>,
@@ -28,7 +28,7 @@ pub(super) struct OperationResult {
 impl OperationResult {
     pub(super) const DONE: Self = Self { verdict: Verdict::Done, code: Some(1), message: None };
 
-    /// Both, of one operation: the code is that of the first.
+    /// Combines the results of two requests of one operation; the code is that of the first.
     pub(super) fn and(self, other: Self) -> Self {
         let message = match (self.message, other.message) {
             (Some(first), Some(second)) => Some(format!("{first}; {second}")),
@@ -42,7 +42,7 @@ impl OperationResult {
     }
 }
 
-/// The server says that it cannot do anything now, whatever it is asked: nothing is decided about the operation.
+/// The server can do nothing at the moment, whatever the request: the operation is undecided.
 #[derive(Debug)]
 pub(super) struct NotNow(String);
 
@@ -54,10 +54,12 @@ impl std::fmt::Display for NotNow {
 
 impl std::error::Error for NotNow {}
 
-/// Asks for `operation`, one about a handle. `was_begun` by an earlier run, which may have got it done.
+/// Requests `operation`, which concerns one handle. `was_begun` if an earlier run began it and may
+/// have completed it.
 ///
 /// # Errors
-/// When no answer comes: then nobody knows what came of it. [`NotNow`], when the server is busy or takes no changes.
+/// If there is no answer: the result is then unknown. [`NotNow`] if the server is busy or accepts
+/// no changes.
 pub(super) fn ask(
     clients: &mut ServerClients<'_>,
     operation: &BatchOperation,
@@ -69,7 +71,7 @@ pub(super) fn ask(
         BatchOperation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
         BatchOperation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
         BatchOperation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
-        // These may be done twice.
+        // These operations can be repeated safely.
         _ => None,
     };
     let values = match operation {
@@ -105,7 +107,7 @@ pub(super) fn ask(
     };
     let client = match clients.of(request.handle().unwrap_or_default()) {
         Ok(client) => client,
-        // That of other handles may be found all the same.
+        // An operation on another handle may still be found done.
         Err(error) if error.downcast_ref().is_some_and(names_nobody) => {
             return Ok(OperationResult::failed(&error));
         }
@@ -114,26 +116,29 @@ pub(super) fn ask(
     let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
     let mut came = operation_result(&answer)?;
     if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
-        let message = Some("is found done after the interruption".to_owned());
+        let message = Some("was already done before the interruption".to_owned());
         return Ok(OperationResult { message, ..OperationResult::DONE });
     }
     if let (true, Some(code), Some(message)) = (was_begun, came.code, &mut came.message)
         && TAKEN_AWAY.contains(&ResponseCode(code))
     {
-        message.push_str(" (or it was done before the interruption, and took this right away)");
+        message.push_str(" (or it was done before the interruption, and removed this right)");
     }
-    // As a rule it was not: a server that was started anew has no sessions, and the handle of somebody else is in the way.
+    // Usually it was not: a restarted server has no sessions, and the handle may belong to somebody
+    // else.
     if let (true, Some(code), Some(message)) = (answer.was_repeated(), came.code, &mut came.message)
         && (done_already.is_some_and(|done| code == done.0) || TAKEN_AWAY.contains(&ResponseCode(code)))
     {
-        message
-            .push_str(" (or it was done at the first try: the session was over, and it was asked for again)");
+        message.push_str(
+            " (or the first request succeeded: the session had ended, and the request was sent again)",
+        );
     }
     Ok(came)
 }
 
-/// Whether an error of [`ask`] says that nothing was done: nobody was found or reached, or could do anything now, or the
-/// request was not sent as it could be read or the challenge to it not answered.
+/// Whether an error of [`ask`] shows that nothing was done: no server was found or reached, the
+/// server could do nothing at the moment, the request was not sent because it would have been
+/// readable, or its challenge was not answered.
 pub(super) fn was_not_begun(error: &anyhow::Error) -> bool {
     let is_unsent = |error: &AskError| {
         matches!(error, AskError::Connect(_) | AskError::NoSession { .. } | AskError::OldProof(_))
@@ -141,19 +146,21 @@ pub(super) fn was_not_begun(error: &anyhow::Error) -> bool {
     error.is::<NotNow>() || error.is::<LookupError>() || error.downcast_ref().is_some_and(is_unsent)
 }
 
-/// Whether records that were found say that nobody administers the handle; and not that somebody did not answer.
+/// Whether the records that were found show that no server administers the handle. False if a
+/// server did not answer.
 const fn names_nobody(error: &LookupError) -> bool {
     matches!(error, LookupError::NoService { .. } | LookupError::NoServer { .. } | LookupError::Circle { .. })
 }
 
-/// What somebody is told who has lost a right or a key, be it by the very change that is asked for once more.
+/// Whether a refusal can be the effect of a lost right or key, possibly lost by the repeated change
+/// itself.
 const TAKEN_AWAY: [ResponseCode; 3] = [
     ResponseCode::INVALID_ADMIN,
     ResponseCode::INSUFFICIENT_PERMISSIONS,
     ResponseCode::AUTHENTICATION_FAILED,
 ];
 
-/// Takes a prefix into the server's care, or releases it.
+/// Homes or unhomes a prefix.
 ///
 /// # Errors
 /// Those of [`ask`].
@@ -184,10 +191,10 @@ fn operation_result(answer: &AdministrationAnswer) -> anyhow::Result<OperationRe
     Ok(OperationResult { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
 }
 
-/// Reads each file that an operation names, unless it is in `seen` already.
+/// Reads each file that an operation names, unless `seen` has it already.
 ///
 /// # Errors
-/// When one cannot be read, or does not hold what the operation takes it for.
+/// If a file cannot be read, or does not hold what the operation expects.
 pub(super) fn check_files(
     operation: &BatchOperation,
     seen: &mut HashSet<(String, String)>,

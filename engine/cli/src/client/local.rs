@@ -1,4 +1,4 @@
-//! The directory of a deployed client, `~/.handle`: read as it is, and never written.
+//! The directory of a deployed client, `~/.handle`, which is only read.
 
 use super::read;
 use anyhow::{Context as _, bail, ensure};
@@ -10,38 +10,38 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The directory; none where nobody named one and there is none.
+/// The directory; absent if none is named and none exists.
 #[derive(Debug)]
 pub(super) struct ClientDirectory(Option<PathBuf>);
 
 impl ClientDirectory {
-    /// The one that was named, or that of the user where that is what is `wanted`.
+    /// Finds the named directory, or that of the user if it is `wanted`.
     pub(super) fn find(named: Option<&Path>, wanted: bool) -> anyhow::Result<Self> {
         if let Some(named) = named {
-            ensure!(named.is_dir(), "{} is no directory", named.display());
+            ensure!(named.is_dir(), "{} is not a directory", named.display());
             return Ok(Self(Some(named.to_owned())));
         }
-        // An empty one is none: it would be whatever directory this runs in.
+        // An empty HOME counts as unset; it would mean the working directory.
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
         let own = home.map(|home| PathBuf::from(home).join(".handle"));
         Ok(Self(own.filter(|path| wanted && path.is_dir())))
     }
 
-    /// The first of these files that is there.
+    /// The first of these files that exists.
     pub(super) fn file(&self, names: &[&str]) -> Option<PathBuf> {
         let directory = self.0.as_ref()?;
         names.iter().map(|name| directory.join(name)).find(|path| path.is_file())
     }
 
-    /// What `config.dct` says; nothing where there is none.
+    /// The settings of `config.dct`; empty if it does not exist.
     pub(super) fn settings(&self) -> anyhow::Result<DctSettings> {
         let Some(path) = self.file(&["config.dct"]) else { return Ok(DctSettings::default()) };
         DctSettings::parse(&text(&path)?).with_context(|| path.display().to_string())
     }
 
-    /// Sets what the settings and `local_addresses` say about whom to ask, and for how long. What settings say about other
-    /// things is left alone, and so is what means nothing: `trace_resolution`, for which there is --trace, and `auto_update_root_info`, for there is
-    /// `hdl root --refresh`.
+    /// Applies the settings and `local_addresses` that concern which servers are asked and for how
+    /// long. Ignored are invalid values, all other settings, and `trace_resolution` and
+    /// `auto_update_root_info`, which --trace and `hdl root --refresh` replace.
     pub(super) fn apply(
         &self,
         settings: &DctSettings,
@@ -73,22 +73,23 @@ fn apply(settings: &DctSettings, preferences: &mut Preferences, patience: &mut A
         keywords.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect();
 }
 
-/// Reads `local_addresses`: on each line the address that site records say, and the one at which the server is reached.
+/// Parses `local_addresses`: each line has the address in site records and the address at which the
+/// server is reached.
 fn addresses(text: &str) -> anyhow::Result<HashMap<IpAddr, IpAddr>> {
     let mut found = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let pair: Vec<Option<IpAddr>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
         let [Some(said), Some(reached)] = pair.as_slice() else {
-            bail!("line {}: two addresses should stand here, with a blank between them", at + 1)
+            bail!("line {}: expected two addresses separated by a space", at + 1)
         };
         found.insert(*said, *reached);
     }
     Ok(found)
 }
 
-/// A file as text.
+/// Reads a file as text.
 pub(super) fn text(path: &Path) -> anyhow::Result<String> {
-    String::from_utf8(read(path)?).with_context(|| format!("{} is no text", path.display()))
+    String::from_utf8(read(path)?).with_context(|| format!("{} is not UTF-8 text", path.display()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Load on the server of the demo, every answer verified, and what came of it.
+//! The load of the demo: every answer is verified, and the results are reported.
 
 use super::records::publish_change;
 use super::{Args, ProgressPrinter, cores};
@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-/// Loads the server and publishes a change every 100 ms meanwhile; also how many.
+/// Loads the server and publishes a change every 100 ms; also returns the number of changes.
 pub(super) fn run_while_publishing(
     args: &Args,
     server: &HandledProcess,
@@ -21,13 +21,13 @@ pub(super) fn run_while_publishing(
     std::thread::scope(|scope| {
         let running = scope.spawn(|| run(args, server, set, load));
         let mut changes = 0;
-        // The first changes come when the load runs, the last before it ends.
+        // The first change is published after the load has started, the last before it ends.
         while !running.is_finished() {
             std::thread::sleep(Duration::from_millis(100));
             changes += 1;
             publish_change(publisher, changes)?;
         }
-        let report = running.join().map_err(|_| anyhow::anyhow!("the load ended with a bug"))??;
+        let report = running.join().map_err(|_| anyhow::anyhow!("the load generator panicked"))??;
         Ok((report, changes))
     })
 }
@@ -57,7 +57,7 @@ pub(super) fn run(
     Ok(report)
 }
 
-/// Whether nothing was lost or wrong.
+/// Whether no answer was lost or wrong.
 pub(super) fn is_good(report: &RunReport) -> bool {
     let accounts = &report.accounts;
     report.verification.as_ref().is_some_and(|verified| verified.mismatched == 0)
@@ -65,7 +65,15 @@ pub(super) fn is_good(report: &RunReport) -> bool {
         && accounts.malformed == 0
 }
 
-/// Says what came of it.
+/// How stale the oldest accepted answer was.
+fn staleness(max_ms: f64) -> String {
+    match max_ms > 0.0 {
+        true => format!("answers at most {max_ms:.1} ms stale"),
+        false => "no stale answers".to_owned(),
+    }
+}
+
+/// Prints the results.
 pub(super) fn show(tell: &ProgressPrinter, report: &RunReport) {
     let accounts = &report.accounts;
     tell.line(&format!(
@@ -80,12 +88,12 @@ pub(super) fn show(tell: &ProgressPrinter, report: &RunReport) {
     ));
     if let Some(verified) = &report.verification {
         tell.line(&format!(
-            "verified {}, wrong {}, undecided {}; {} generations seen, none answered from more than {:.1} ms after its end",
+            "verified {}, wrong {}, undecided {}; {} seen; {}",
             output::count(verified.verified),
             verified.mismatched,
             verified.undecided,
-            verified.generations,
-            verified.staleness_max_ms,
+            output::counted(verified.generations, "generation", "generations"),
+            staleness(verified.staleness_max_ms),
         ));
     }
 }

@@ -18,39 +18,40 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Shown one by one, besides being loaded.
+/// Handles that are resolved and printed, in addition to the load.
 const SHOWN: [&str; 2] = [CHANGED, "10.1016/J.RCAE.2013.04.001"];
 
-/// The whole system in one command, on loopback and in a temporary directory.
+/// Run the whole system on loopback, in a temporary directory.
 ///
-/// Builds a snapshot of 1,251 real DOI records, starts handled as a process of its own, resolves some
-/// handles, loads it with every answer verified against the snapshot, publishes changes while the
-/// load runs, and says what was measured. Nothing remains but what --keep asks for.
+/// Builds a snapshot of 1,251 real DOI records, starts handled as a separate process, resolves some
+/// handles, loads the server with every answer verified against the snapshot, publishes changes
+/// during the load, and prints the measurements. Removes all files afterwards, unless --keep is
+/// given.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl demo
-  hdl demo --keep ./demo-files    leave the snapshot, to go on with it
+  hdl demo --keep ./demo-files    keep the snapshot for further use
   hdl demo --seconds 10 --rate 100000 --json")]
 pub(crate) struct Args {
-    /// Seconds of load at a fixed rate, and again as fast as answers come.
+    /// Duration of each load in seconds: one at a fixed rate, one as fast as answers arrive.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Requests a second at the fixed rate.
+    /// Requests per second at the fixed rate.
     #[arg(long, default_value = "20000")]
     rate: NonZeroU64,
-    /// How handled moves datagrams: over io_uring (uring), with recvmmsg and sendmmsg (portable), or the
+    /// How handled moves datagrams: io_uring (uring), recvmmsg and sendmmsg (portable), or the
     /// first of these that works (auto).
     #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
     datapath: DatapathChoice,
-    /// Work in this directory and leave everything there.
+    /// Work in this directory and keep all files.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Print only what was measured, as JSON.
+    /// Print only the measurements, as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints unless only JSON is wanted.
+/// Prints text, unless only JSON is wanted.
 struct ProgressPrinter {
     json: bool,
 }
@@ -67,16 +68,16 @@ impl ProgressPrinter {
     }
 }
 
-/// A core for the server and one for the load; `None` where there is only one.
+/// One core for the server and one for the load; `None` if there is only one.
 fn cores() -> anyhow::Result<Option<(usize, usize)>> {
-    let usable = usable_cores().context("cannot ask which cores may be used")?;
+    let usable = usable_cores().context("cannot determine the usable cores")?;
     Ok(match *usable {
         [server, load, ..] => Some((server, load)),
         _ => None,
     })
 }
 
-/// What was measured.
+/// The measurements.
 struct DemoFigures {
     fixed: RunReport,
     fastest: RunReport,
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     Ok(if good { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
-/// Publishes the records, and returns how many seconds that took.
+/// Publishes the records and returns the time this took in seconds.
 fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
     tell.step("build and publish a snapshot of real DOI records");
     let built = Instant::now();
@@ -132,7 +133,7 @@ fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Resu
     let build_s = built.elapsed().as_secs_f64();
     let manifest = publisher.manifest().context("a set was just published")?;
     tell.line(&format!(
-        "{} handles, {}, built, checked and published in {:.0} ms",
+        "{} handles, {}, built, verified and published in {:.0} ms",
         manifest.handles_count,
         output::bytes(manifest.layers[0].len),
         build_s * 1e3
@@ -175,18 +176,21 @@ fn measure(
     publisher: &mut SetPublisher,
 ) -> anyhow::Result<DemoFigures> {
     tell.step(&format!(
-        "load: {} requests a second for {} s, every answer verified, a change published every 100 ms",
+        "load: {} requests per second for {} s, every answer verified, a change published every 100 ms",
         output::count(args.rate.get()),
         args.seconds
     ));
     let load = LoadPattern::Open { rate: args.rate };
     let (fixed, changes_count) = load::run_while_publishing(args, server, set, publisher, load)?;
     load::show(tell, &fixed);
-    tell.line(&format!("{changes_count} changes were published meanwhile; the last is live:"));
+    tell.line(&format!(
+        "{} published during the load; the last one is live:",
+        output::counted(changes_count, "change", "changes")
+    ));
     if !args.json {
         show_resolving(server, CHANGED)?;
     }
-    tell.step(&format!("load: as fast as answers come for {} s, every answer verified", args.seconds));
+    tell.step(&format!("load: as fast as answers arrive for {} s, every answer verified", args.seconds));
     let fastest = load::run(args, server, set, LoadPattern::Closed { window: RunOptions::WINDOW })?;
     load::show(tell, &fastest);
     Ok(DemoFigures { fixed, fastest, changes_count })
@@ -195,11 +199,11 @@ fn measure(
 fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
     let DemoFigures { fixed, fastest, changes_count } = measured;
     println!();
-    println!("== what was measured");
-    let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);
+    println!("== measurements");
+    let mut table = output::table(&["", "at a fixed rate", "as fast as answers arrive"]);
     let row =
         |name: &str, value: &dyn Fn(&RunReport) -> String| [name.to_owned(), value(fixed), value(fastest)];
-    table.add_row(row("answers a second", &|report| {
+    table.add_row(row("answers per second", &|report| {
         indicatif::HumanFloatCount(report.answered_per_s.round()).to_string()
     }));
     table.add_row(row("response time, median", &|report| {
@@ -214,14 +218,15 @@ fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
     }));
     output::lines(&table);
     println!(
-        "one worker on one core, the load on {}; {changes_count} changes published under load; {}",
+        "one worker on one core, the load on {}; {} published under load; {}",
         if cores()?.is_some() { "another" } else { "the same" },
-        if measured.is_good() { "no answer lost or wrong" } else { "SOMETHING WAS LOST OR WRONG" },
+        output::counted(*changes_count, "change", "changes"),
+        if measured.is_good() { "no answer lost or wrong" } else { "ANSWERS WERE LOST OR WRONG" },
     );
     Ok(())
 }
 
-/// Commands for someone who has built nothing but this program.
+/// Prints commands to try for a user who has built only this program.
 fn show_what_next(args: &Args) {
     println!();
     println!("== what to try next");
@@ -229,12 +234,12 @@ fn show_what_next(args: &Args) {
     let (set, run) = (directory.join("set"), "cargo run --release --bin");
     let set = set.display();
     if args.keep.is_none() {
-        println!("{run} hdl -- demo --keep {}    # leave the files", directory.display());
+        println!("{run} hdl -- demo --keep {}    # keep the files", directory.display());
     }
     let root = if handle_server::privileges::is_root() { " --allow-root" } else { "" };
     println!("{run} handled -- --snapshot {set} --listen 127.0.0.1:2641{root}    # serve them, until Ctrl-C");
     println!("{run} hdl -- resolve {CHANGED} --server 127.0.0.1    # in another terminal");
     println!("{run} handle-loadgen -- run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");
     println!("{run} hdl -- snapshot publish {set} records.jsonl    # records of your own");
-    println!("{run} handle-loadgen -- limit    # what this machine's UDP can do at all");
+    println!("{run} handle-loadgen -- limit    # the UDP limit of this machine");
 }

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// Real records: DOIs of 2013 with their titles and journals.
 pub(crate) const RECORDS: &str = include_str!("../../../../tests/vectors/dois.jsonl");
-/// The record that is changed while the load runs.
+/// The record that changes during the load.
 pub(super) const CHANGED: &str = "10.1016/j.rcae.2013.04.001";
 
-/// Publishes all of them as a new set.
+/// Publishes all records as a new set.
 pub(super) fn publish_all(publisher: &mut SetPublisher) -> anyhow::Result<()> {
     let now = snapshot::now_unix_ms();
     let options = LayerOptions { seed: rand::random(), folds: true, created_unix_ms: now };
@@ -40,7 +40,7 @@ pub(super) fn publish_all(publisher: &mut SetPublisher) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Publishes a delta in which one record has another URL, and merges deltas when there are several.
+/// Publishes a delta that changes the URL of one record, and merges deltas if there are several.
 pub(super) fn publish_change(publisher: &mut SetPublisher, number: u64) -> anyhow::Result<()> {
     const LAYERS_BEFORE_MERGE: usize = 8;
     let now = snapshot::now_unix_ms();

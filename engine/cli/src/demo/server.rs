@@ -7,7 +7,7 @@ use handle_loadgen::DatapathChoice;
 use handle_server::config::{Config, Datapath};
 use std::path::{Path, PathBuf};
 
-/// What the server process of the demo is told.
+/// Options of the server process of the demo.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ServerArgs {
     #[arg(long)]
@@ -37,7 +37,7 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
     })
 }
 
-/// Starts it, and returns once it answers.
+/// Starts the server process and returns once it answers.
 pub(super) fn start(args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<HandledProcess> {
     let datapath = args.datapath.to_string();
     let args = ["demo-server".as_ref(), "--snapshot".as_ref(), set.as_os_str(), "--control".as_ref()];

@@ -1,4 +1,5 @@
-//! `hdl handle`: create, change, delete, get and list handles at the server that administers them.
+//! `hdl handle`: creates, updates, deletes, gets and lists handles at the server that administers
+//! them.
 
 pub(crate) mod values;
 
@@ -22,10 +23,11 @@ const EXIT_CODES: &str = "Exit codes:
   1 failed          4 no such value     6 refused, for another reason
   2 usage";
 
-/// Create, change, delete, get and list handles.
+/// Create, update, delete, get and list handles.
 ///
-/// Asks the server that administers them, over TCP: the one that is named, or the one that is found as `hdl resolve` finds
-/// services. Who asks is said with --auth, and proven with a key or a secret.
+/// The requests go over TCP to the server given with --server, or to the server for administration
+/// of the responsible service, which is found as in `hdl resolve`. --auth names the identity, which
+/// a key or a secret authenticates.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Args {
@@ -40,35 +42,35 @@ enum Command {
   hdl handle create 10.1045/new 1:URL=https://example.org/ 100:HS_ADMIN=300:10.1045/ADMIN \\
       --server 127.0.0.1 --auth 300:10.1045/ADMIN --key admin-private.bin
   hdl handle create 10.1045/ --mint 1:URL=https://example.org/ ...       with a random local name
-  hdl handle create 10.1045/new ... --root bootstrap_handles --certify   find who administers it")]
+  hdl handle create 10.1045/new ... --root bootstrap_handles --certify   find the server that administers it")]
     Create(CreateArgs),
-    /// Put values into a handle; with --remove, take values out.
+    /// Add or replace values of a handle; with --remove, remove values.
     #[command(after_help = "Examples:
-  hdl handle update 10.1045/new 1:URL=https://example.org/moved ...    there or not
+  hdl handle update 10.1045/new 1:URL=https://example.org/moved ...    add or replace
   hdl handle update 10.1045/new --remove 2 --remove 3 ...
 
-HS_ADMIN=INDEX:HANDLE may change everything about the record; HS_ADMIN=BITS:INDEX:HANDLE says
-otherwise.")]
+HS_ADMIN=INDEX:HANDLE grants all rights to the record; HS_ADMIN=BITS:INDEX:HANDLE grants those in
+BITS.")]
     Update(UpdateArgs),
     /// Delete handles.
     #[command(after_help = "Example:
   hdl handle delete 10.1045/old 10.1045/older --server 127.0.0.1:2642 ...")]
     Delete(NamesArgs),
-    /// Get a handle from the server that administers it, with values that are not public.
+    /// Get a handle from the server that administers it, including values that are not public.
     #[command(after_help = "Examples:
   hdl handle get 10.1045/new --server 127.0.0.1:2642 --auth 300:10.1045/ADMIN --key admin-private.bin
   hdl handle get 10.1045/new --type HS_ADMIN --json ...")]
     Get(GetArgs),
-    /// List the handles under a prefix, or the prefixes of the server.
+    /// List the handles under a prefix, or the homed prefixes of the server.
     #[command(after_help = "Examples:
   hdl handle list 10.1045 --server 127.0.0.1:2642 --auth 300:10.1045/ADMIN --key admin-private.bin
   hdl handle list --homed --server 127.0.0.1:2642 ...")]
     List(ListArgs),
-    /// Take prefixes into the server's care, as 0.NA/10.1045.
+    /// Home prefixes at the server, as 0.NA/10.1045.
     #[command(after_help = "Example:
   hdl handle home 0.NA/10.1045 --server 127.0.0.1:2642 ...")]
     Home(NamesArgs),
-    /// Release prefixes from the server's care.
+    /// Unhome prefixes at the server.
     #[command(after_help = "Example:
   hdl handle unhome 0.NA/10.1045 --server 127.0.0.1:2642 ...")]
     Unhome(NamesArgs),
@@ -80,10 +82,10 @@ struct CreateArgs {
     handle: String,
     #[command(flatten)]
     values: ValueArgs,
-    /// Replace the handle if it is there.
+    /// Replace the handle if it exists.
     #[arg(long)]
     overwrite: bool,
-    /// Let the server append a random name, and print what it became.
+    /// Let the server append a random local name, and print the new handle.
     #[arg(long)]
     mint: bool,
     #[command(flatten)]
@@ -96,13 +98,13 @@ struct UpdateArgs {
     handle: String,
     #[command(flatten)]
     values: ValueArgs,
-    /// Only add: fail if a value with that index is there.
+    /// Only add: fail if a value with that index exists.
     #[arg(long, conflicts_with_all = ["modify", "remove"])]
     add: bool,
-    /// Only replace: fail if no value with that index is there.
+    /// Only replace: fail if no value with that index exists.
     #[arg(long, conflicts_with = "remove")]
     modify: bool,
-    /// Take out the value with this index; may be given more than once.
+    /// Remove the value with this index; may be given more than once.
     #[arg(long, value_name = "INDEX", conflicts_with_all = ["values", "json_values"])]
     remove: Vec<i32>,
     #[command(flatten)]
@@ -111,7 +113,7 @@ struct UpdateArgs {
 
 #[derive(clap::Args, Debug)]
 struct NamesArgs {
-    /// One or more, each in a request of its own.
+    /// One or more handles, each in its own request.
     #[arg(required = true, value_name = "HANDLE")]
     handles: Vec<String>,
     #[command(flatten)]
@@ -125,7 +127,7 @@ struct GetArgs {
     /// Only the value with this index; may be given more than once.
     #[arg(long, short, value_name = "N")]
     index: Vec<i32>,
-    /// Only values of this type. Together with --index the union is meant.
+    /// Only values of this type. With --index, values that match either.
     #[arg(long, short = 't', value_name = "TYPE")]
     r#type: Vec<String>,
     #[command(flatten)]
@@ -137,7 +139,7 @@ struct ListArgs {
     /// The prefix, as 10.1045.
     #[arg(required_unless_present = "homed")]
     prefix: Option<String>,
-    /// List the prefixes that the server cares for.
+    /// List the homed prefixes of the server.
     #[arg(long, conflicts_with = "prefix")]
     homed: bool,
     #[command(flatten)]
@@ -182,7 +184,7 @@ fn create(args: &CreateArgs) -> anyhow::Result<ExitOutcome> {
     let mut clients = args.common.server.clients()?;
     let answer = clients.of(args.handle.as_bytes())?.ask(&Request::CreateHandle(body), flags)?;
     let created = match answer.reply().response {
-        // Old servers do not say what they have created: then it is what was asked for.
+        // Old servers do not return the name of the new handle; it is then the requested name.
         Response::Created(created) => created.handle.map(|name| Handle(name).to_string()),
         _ => None,
     };
@@ -193,7 +195,7 @@ fn update(args: &UpdateArgs) -> anyhow::Result<ExitOutcome> {
     let handle = args.handle.as_bytes();
     ensure!(
         !args.values.is_empty() || !args.remove.is_empty(),
-        "nothing to change: name values, or --remove INDEX"
+        "nothing to change: give values, or --remove INDEX"
     );
     let mut clients = args.common.server.clients()?;
     let client = clients.of(handle)?;
@@ -215,16 +217,16 @@ fn update(args: &UpdateArgs) -> anyhow::Result<ExitOutcome> {
     Ok(tell(&args.common, &args.handle, &answer))
 }
 
-/// Prefixes are homed at each server by itself, so nobody is found who would do it for all.
+/// Each server has its own homed prefixes, so the server must be named.
 fn each_prefix(
     args: &NamesArgs,
     request: impl Fn(HandleBody<'_>) -> Request<'_>,
 ) -> anyhow::Result<ExitOutcome> {
-    args.common.server.named("each server of a service homes prefixes by itself")?;
+    args.common.server.named("each server has its own homed prefixes")?;
     each(args, request)
 }
 
-/// One request for each name; the outcome is that of the first that was refused.
+/// Sends one request for each name; returns the outcome of the first that was refused.
 fn each(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> anyhow::Result<ExitOutcome> {
     let mut clients = args.common.server.clients()?;
     let mut outcome = ExitOutcome::Good;
@@ -271,14 +273,14 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitOutcome> {
     let client = match &name {
         Some(name) => clients.of_prefix(name)?,
         None => {
-            args.common.server.named("each server has homed prefixes of its own")?;
+            args.common.server.named("each server has its own homed prefixes")?;
             clients.of(BLANK)?
         }
     };
     let body = HandleBody { handle: name.as_ref().map_or(BLANK, |name| name.as_bytes()) };
     let request = if args.homed { Request::ListHomedNas(body) } else { Request::ListHandles(body) };
     let mut names = Vec::new();
-    // Names are printed as they come: there may be very many.
+    // Names are printed as they arrive: there may be very many.
     let is_json = args.common.json;
     let answer = client.list(&request, |name| {
         match is_json {
@@ -296,12 +298,12 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitOutcome> {
     Ok(ExitOutcome::Good)
 }
 
-/// The handle of a prefix that may be named without `0.NA/`.
+/// The handle of a prefix, which may be written without `0.NA/`.
 pub(crate) fn prefix_handle(prefix: &str) -> String {
     if prefix.contains('/') { prefix.to_owned() } else { format!("0.NA/{prefix}") }
 }
 
-/// Says what came of a request, and gives it as an exit code.
+/// Prints the result of a request and returns its exit code.
 fn tell(common: &Common, handle: &str, answer: &AdministrationAnswer) -> ExitOutcome {
     let (code, text) = (answer.code(), answer.text());
     if common.json {
@@ -314,11 +316,11 @@ fn tell(common: &Common, handle: &str, answer: &AdministrationAnswer) -> ExitOut
         println!("{handle}  done");
     } else {
         let colon = if text.is_empty() { "" } else { ": " };
-        eprintln!("hdl: {handle}: the server answers {} {code}{colon}{text}", code.0);
+        eprintln!("hdl: {handle}: the server answered {} {code}{colon}{text}", code.0);
     }
     if answer.was_repeated() && code != ResponseCode::SUCCESS {
         eprintln!(
-            "hdl: {handle}: the session was over, and it was asked for again: it may have been done at the first try"
+            "hdl: {handle}: the session had ended and the request was sent again: the first request may have succeeded"
         );
     }
     outcome(code)

@@ -1,4 +1,4 @@
-//! Values on the command line, and as JSON.
+//! Values given as arguments and as JSON.
 
 use crate::{UsageError, key, secret};
 use anyhow::{Context as _, bail, ensure};
@@ -11,24 +11,24 @@ use handle_proto::{Permissions, ValueBuf, Values};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// What the owner of a record may do unless said otherwise: everything but list handles, and create or delete derived
-/// prefixes.
+/// Default permissions of the administrator of a record: everything except list handles and create
+/// or delete derived prefixes.
 const OWNER: &str = "011111110011";
 
-/// Values, as a command takes them.
+/// The values of a command.
 #[derive(clap::Args, Debug)]
 pub(super) struct ValueArgs {
-    /// Values as INDEX:TYPE=DATA; with INDEX:TYPE=@FILE the data are those of a file.
+    /// Values as INDEX:TYPE=DATA; INDEX:TYPE=@FILE reads the data from a file.
     #[arg(value_name = "VALUE")]
     values: Vec<String>,
-    /// Values as JSON from a file, or `-`: a record, a list of values, or one value.
+    /// JSON file with values, `-` for standard input: a record, a list of values, or one value.
     #[arg(long, value_name = "FILE")]
     json_values: Option<PathBuf>,
-    /// Time to live of the values on the command line, in seconds.
+    /// Time to live of the values given as arguments, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = Ttl::DEFAULT.seconds, value_parser = clap::value_parser!(i32).range(0..))]
     ttl: i32,
-    /// Permissions of the values on the command line: whether administrators read, administrators write, everybody
-    /// reads, everybody writes. 1110 unless given, and 1100 for secrets.
+    /// Permissions of the values given as arguments, four bits: administrators read, administrators
+    /// write, everybody reads, everybody writes. Default: 1110, and 1100 for secrets.
     #[arg(long, value_name = "BITS")]
     permissions: Option<String>,
 }
@@ -67,17 +67,19 @@ impl ValueArgs {
     }
 }
 
-/// Index, type and data of `INDEX:TYPE=DATA`; or what is missing, without the data, which may be secret.
+/// Splits `INDEX:TYPE=DATA`. The error says what is missing, without the data, which may be secret.
 fn split(text: &str) -> Result<(i32, &str, &str), String> {
-    const FORM: &str = "write INDEX:TYPE=DATA, as 1:URL=https://example.org/";
-    // An index and a type alone, or words that were meant for another option.
+    const FORM: &str = "expected INDEX:TYPE=DATA, as 1:URL=https://example.org/";
+    // An index and a type alone, or words meant for another option.
     let (head, data) = text.split_once('=').ok_or_else(|| format!("{text:?} has no data: {FORM}"))?;
-    let (index, kind) =
-        head.split_once(':').ok_or_else(|| format!("the index is missing: write 1:{head}=..."))?;
+    let (index, kind) = head
+        .split_once(':')
+        .ok_or_else(|| format!("the index is missing: expected INDEX:{head}=..., as 1:{head}=..."))?;
     if kind.is_empty() {
         return Err(format!("the type is missing: {FORM}"));
     }
-    let number = index.parse().map_err(|_| format!("{index:?} is not an index: write 1:{kind}=..."))?;
+    let number =
+        index.parse().map_err(|_| format!("invalid index {index:?}: expected a number, as 1:{kind}=..."))?;
     Ok((number, kind, data))
 }
 
@@ -88,11 +90,11 @@ pub(super) fn encoded<'a>(values: &'a [ValueBuf], storage: &'a mut Vec<u8>) -> V
 
 fn permissions(bits: &str) -> anyhow::Result<Permissions> {
     let is_bits = bits.len() == 4 && bits.bytes().all(|bit| matches!(bit, b'0' | b'1'));
-    ensure!(is_bits, UsageError(format!("the permissions {bits:?} are not four times 0 or 1, as 1110")));
+    ensure!(is_bits, UsageError(format!("invalid permissions {bits:?}: expected four bits, as 1110")));
     Ok(Permissions(u8::from_str_radix(bits, 2)?))
 }
 
-/// Data by their type: administrators and groups have a short form, everything else is text.
+/// Parses data by type: administrators and groups have a short form, all other data is text.
 fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     let kind = kind.as_bytes();
     let mut data = Vec::new();
@@ -102,7 +104,7 @@ fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
             _ => (OWNER, text),
         };
         let permissions = AdminPermissions::parse(bits).with_context(|| {
-            format!("{bits:?} is not twelve times 0 or 1, list handles first, create handles last")
+            format!("invalid administrator permissions {bits:?}: expected twelve bits, from list handles to create handles")
         })?;
         let (index, handle) = secret::reference(admin)?;
         Admin::new(permissions, handle.as_bytes(), index).encode(&mut data);
@@ -119,7 +121,7 @@ fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Data from a file: keys in any form, sites as JSON too, everything else as it is.
+/// Reads data from a file: keys in any form, sites also as JSON, all other data as it is.
 pub(crate) fn from_file(kind: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     if is_a(kind.as_bytes(), b"HS_PUBKEY") {
         return key::public_record(path);
@@ -151,10 +153,10 @@ fn from_json(path: &Path) -> anyhow::Result<Vec<ValueBuf>> {
         Json::Array(values) => values.as_slice(),
         Json::Object(record) => match record.get("values") {
             Some(Json::Array(values)) => values,
-            Some(_) => bail!("`values` is no list"),
+            Some(_) => bail!("`values` is not a list"),
             None => std::slice::from_ref(&json),
         },
-        _ => bail!("neither a record, nor a list of values, nor a value"),
+        _ => bail!("expected a record, a list of values, or a value"),
     };
     values
         .iter()

@@ -1,5 +1,5 @@
-//! What a registry of prefixes asks for: the site record, the administrator's public key, and whom to call, in one
-//! archive under the names that registries know.
+//! The archive for a prefix registry: site record, administrator's public key and contact, under
+//! the file names that registries expect.
 
 use anyhow::Context as _;
 use handle_formats::dct::DctSettings;
@@ -7,25 +7,25 @@ use std::io::{Cursor, Write as _};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// Whom to call about a service.
+/// The contact of a service.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct BundleContact {
     /// The organisation that runs the service.
     #[arg(long, value_name = "TEXT", default_value = "")]
     organization: String,
-    /// A person of it.
+    /// A contact person of the organisation.
     #[arg(long, value_name = "TEXT", default_value = "")]
     contact_name: String,
-    /// Their telephone.
+    /// Telephone number of the contact.
     #[arg(long, value_name = "TEXT", default_value = "")]
     contact_phone: String,
-    /// Their e-mail address.
+    /// E-mail address of the contact.
     #[arg(long, value_name = "TEXT", default_value = "")]
     contact_email: String,
 }
 
 impl BundleContact {
-    /// With what a `contactdata.dct` says where no option does.
+    /// Fills empty fields from a `contactdata.dct`.
     pub(super) fn or(mut self, known: &DctSettings) -> Self {
         for (name, field) in [
             ("org_name", &mut self.organization),
@@ -40,7 +40,7 @@ impl BundleContact {
         self
     }
 
-    /// As text of names and values, in the way of deployed software.
+    /// Formats the fields as deployed software does.
     fn text(&self) -> String {
         let fields = [
             ("org_name", &self.organization),

@@ -1,28 +1,28 @@
-//! The configuration of both processes. What is not said there has its default, which `--help` and the documents name.
+//! The configuration of both processes. Settings that it omits have their default (see `--help`).
 
 use serde_json::json;
 use std::net::{IpAddr, SocketAddr};
 
-/// What both processes have to know.
+/// Facts that both configurations need.
 pub(super) struct InitSettings {
     pub(super) bind: IpAddr,
     pub(super) port: u16,
     pub(super) admin_port: u16,
-    /// The administrator of everything, as `index:handle`.
+    /// The administrator with all rights, as `index:handle`.
     pub(super) administrator: String,
 }
 
 impl InitSettings {
-    /// Whether connections for queries and for administration come to one port, that of `handle-admin`.
+    /// Whether connections for queries and for administration use one port, that of `handle-admin`.
     fn has_one_port(&self) -> bool {
         self.port == self.admin_port
     }
 
-    /// What both processes read.
+    /// The settings that both processes read.
     pub(super) fn service(&self) -> String {
         let administrator = quoted(&self.administrator);
         format!(
-            "# What handled and handle-admin share. Paths are relative to their configuration.\n\
+            "# Settings that handled and handle-admin share. Paths are relative to their configuration files.\n\
              site = \"siteinfo.json\"\n\
              \n\
              [server_key]\n\
@@ -41,7 +41,7 @@ impl InitSettings {
         let listen = quoted(&SocketAddr::new(self.bind, self.port).to_string());
         let tcp = match self.has_one_port() {
             true => {
-                "\n# Connections to the port are for handle-admin, which answers queries too.\n[tcp]\nenabled = false\n"
+                "\n# handle-admin accepts the connections to this port, and answers queries too.\n[tcp]\nenabled = false\n"
             }
             false => "",
         };
@@ -62,7 +62,7 @@ impl InitSettings {
     pub(super) fn handle_admin(&self) -> String {
         let listen = quoted(&SocketAddr::new(self.bind, self.admin_port).to_string());
         format!(
-            "# handle-admin: keeps the records, and publishes them to handled. Paths are relative to this file.\n\
+            "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.\n\
              shared = \"service.toml\"\n\
              listen = [{listen}]\n\
              control = \"run/handle-admin.sock\"\n\
@@ -80,7 +80,7 @@ impl InitSettings {
     }
 }
 
-/// A TOML string: of what may stand in one, JSON writes the same.
+/// Formats a TOML string. For the strings used here, JSON is valid TOML.
 fn quoted(text: &str) -> String {
     json!(text).to_string()
 }

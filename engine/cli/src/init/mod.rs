@@ -1,5 +1,5 @@
-//! `hdl init`: a directory from which `handled` and `handle-admin` start: keys, site record, configuration, store and
-//! first set, and what a registry asks for.
+//! `hdl init`: creates a directory from which `handled` and `handle-admin` start: keys, site
+//! record, configuration, store, first set, and the archive for a registry.
 
 mod adopt;
 mod bundle;
@@ -28,17 +28,18 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Index of the value with the administrator's key, and of the one that names them, as is usual.
+/// The customary indexes of the administrator's key and of the value that names the administrator.
 const KEY_INDEX: i32 = 300;
 const ADMIN_INDEX: i32 = 100;
 const SITE_INDEX: i32 = 1;
-/// Memory for making the first set, which has a handful of records.
+/// Memory for building the first set, which has a handful of records.
 const MEMORY: usize = 16 << 20;
 
-/// Make everything that handled and handle-admin need to begin.
+/// Create all files that handled and handle-admin need to start.
 ///
-/// Asks nothing: every answer is an option. The directory must not be there, or be empty. The server's key is not
-/// encrypted, for the server has to start by itself; the administrator's key is as --passphrase-file or --plain say.
+/// Asks no questions: every choice is an option. The directory must be empty or not exist. The
+/// server's key is not encrypted, because the server has to start unattended; --passphrase-file or
+/// --plain decides whether the administrator's key is.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
   hdl init /srv/handle --prefix 10.1045 --address 192.0.2.10 --passphrase-file passphrase
@@ -47,10 +48,10 @@ const MEMORY: usize = 16 << 20;
   hdl handle create 10.1045/first 1:URL=https://example.org/ --server 192.0.2.10:2642 \\
       --auth 300:10.1045/ADMIN --key /srv/handle/admin-private.bin --passphrase-file passphrase
 
-What goes to the registry of the prefix is sitebndl.zip. From the directory of a reference server:
+Send sitebndl.zip to the registry of the prefix. From the directory of a reference server:
   hdl init /srv/handle --adopt /hs/svr_1 --admin-port 2641")]
 pub(crate) struct Args {
-    /// The directory to make.
+    /// The directory to create.
     directory: PathBuf,
     /// The prefix, as 10.1045.
     #[arg(long, required_unless_present = "adopt")]
@@ -58,20 +59,20 @@ pub(crate) struct Args {
     /// The address at which clients reach the servers.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "adopt")]
     address: Option<IpAddr>,
-    /// The address on which the servers listen. All addresses of the machine unless given.
+    /// The address on which the servers listen. Default: all addresses.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
     /// Port for queries, over UDP and TCP.
     #[arg(long, default_value_t = handle_proto::limit::PORT)]
     port: u16,
-    /// Port for administration, over TCP. If it is that for queries, handled answers datagrams to it and handle-admin
-    /// connections.
+    /// Port for administration, over TCP. With the same port as for queries, handled gets the
+    /// datagrams and handle-admin the connections.
     #[arg(long, default_value_t = handle_proto::limit::PORT + 1)]
     admin_port: u16,
-    /// What the site record says about the site.
+    /// Description of the site in the site record.
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
-    /// Local names are told apart by case, for good. As a rule they are not.
+    /// Distinguish the case of local names. This cannot be changed later.
     #[arg(long)]
     case_sensitive: bool,
     /// Size of the keys in bits: 2048, 3072 or 4096.
@@ -86,7 +87,7 @@ pub(crate) struct Args {
     contact: BundleContact,
     #[command(flatten)]
     adopt: adopt::AdoptArgs,
-    /// Print what was made as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -95,23 +96,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     match (&args.adopt.adopt, &args.prefix, args.address) {
         (Some(directory), ..) => adopt::run(args, directory),
         (None, Some(prefix), Some(address)) => begin(args, prefix, address),
-        (None, ..) => bail!("--prefix and --address are needed, or --adopt"),
+        (None, ..) => bail!("missing options: give --prefix and --address, or --adopt"),
     }
 }
 
-/// A service from nothing.
+/// Creates a new service.
 fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutcome> {
     ensure!(
         !prefix.is_empty() && !prefix.contains(['/', ' ']) && prefix.is_ascii(),
-        "{prefix:?} is no prefix: write it as 10.1045"
+        "invalid prefix {prefix:?}: expected a prefix such as 10.1045"
     );
-    ensure!(!address.is_unspecified(), "--address is what clients connect to, so it cannot be {address}");
+    ensure!(!address.is_unspecified(), "invalid --address {address}: clients connect to this address");
     let passphrase = args.passphrase.read()?;
     key::decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
     check_empty(&args.directory)?;
     let server_key = generate::rsa(args.bits)?;
     let admin_key = generate::rsa(args.bits)?;
-    // When nothing is wrong with what was said, so that the next try finds none.
+    // After all arguments are checked, so that a failed attempt leaves no files behind.
     make_directory(&args.directory)?;
 
     let path = |name: &str| args.directory.join(name);
@@ -155,7 +156,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     Ok(ExitOutcome::Good)
 }
 
-/// The handle that has the administrator's key.
+/// The handle with the administrator's key.
 fn key_handle(prefix: &str) -> String {
     format!("{prefix}/ADMIN")
 }
@@ -165,32 +166,33 @@ fn administrator(prefix: &str) -> String {
     format!("{KEY_INDEX}:{}", key_handle(prefix))
 }
 
-/// Before the keys are made, which takes a while.
+/// Runs before the keys are generated, which takes a while.
 fn check_empty(directory: &Path) -> anyhow::Result<()> {
     if directory.is_dir() {
         let mut entries =
             directory.read_dir().with_context(|| format!("cannot read {}", directory.display()))?;
         if entries.next().is_some() {
-            bail!("{} is not empty; what is there stays as it is", directory.display());
+            bail!("{} is not empty: choose an empty or new directory", directory.display());
         }
     }
     Ok(())
 }
 
-/// The directory and those in it, which are for their owner alone; that of the published set is as every other.
+/// Creates the directory and its subdirectories, for their owner alone except that of the published
+/// set.
 fn make_directory(directory: &Path) -> anyhow::Result<()> {
     for path in [directory.to_owned(), directory.join("run")] {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
-        // What was there already may be open to others.
+        // An existing directory may be open to other users.
         let closed = made.and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o700)));
-        closed.with_context(|| format!("cannot make {}", path.display()))?;
+        closed.with_context(|| format!("cannot create {}", path.display()))?;
     }
     let set = directory.join("snapshot");
-    create_directory(&set).with_context(|| format!("cannot make {}", set.display()))
+    create_directory(&set).with_context(|| format!("cannot create {}", set.display()))
 }
 
-/// The first records, in the store and as the first set: the prefix with its site and its administrator, and the handle
-/// that has the administrator's key.
+/// Writes the first records to the store and as the first set: the prefix with its site and
+/// administrator, and the handle with the administrator's key.
 fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> anyhow::Result<()> {
     let path = |name: &str| args.directory.join(name);
     let key_handle = key_handle(prefix);
@@ -211,7 +213,7 @@ fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> 
         bulk.add(handle, Values::build(values.iter().copied(), &mut storage))?;
     }
     bulk.finish(|_| {})?;
-    // So that handled finds something to serve, whichever of the two starts first.
+    // Lets handled start with a set, whichever of the two processes starts first.
     let now = now_unix_ms();
     let options = LayerOptions { seed: rand::random(), folds: !args.case_sensitive, created_unix_ms: now };
     SetPublisher::open(&path("snapshot"))?.publish_base(now, |file, temp_dir| {
@@ -237,7 +239,7 @@ fn print_result(args: &Args, prefix: &str) {
         println!("{json}");
         return;
     }
-    let mut table = output::table(&["what", "where"]);
+    let mut table = output::table(&["content", "file"]);
     for (what, file) in [
         ("configuration of both", "service.toml"),
         ("configuration of handled", "handled.toml"),

@@ -1,11 +1,11 @@
-//! The site record of one server that answers and administers.
+//! The site record of a single server for queries and administration.
 
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteFlags};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::data::{SiteBuf, site::Address};
 use std::net::IpAddr;
 
-/// What a site record says of its only server.
+/// The contents of the site record of the only server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SiteDescription<'a> {
     pub(super) address: IpAddr,
@@ -15,10 +15,11 @@ pub(super) struct SiteDescription<'a> {
     pub(super) public_key: &'a [u8],
 }
 
-/// The record: connections for queries, connections for administration, datagrams for queries. Where connections have one
-/// port, they are one interface.
+/// Builds the record, with interfaces in this order: connections for queries, connections for
+/// administration, datagrams for queries. If queries and administration share a port, their
+/// connections are one interface.
 ///
-/// Deployed clients take the first interface that fits, so the order is that in which they should try.
+/// The order matters: deployed clients take the first interface that fits.
 pub(super) fn record(described: &SiteDescription<'_>) -> SiteBuf {
     let mut site = SiteBuilder::new();
     site.serial = 1;

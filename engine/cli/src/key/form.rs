@@ -1,4 +1,4 @@
-//! The forms that keys have in files: native, PEM and JWK; found out on the way in.
+//! The forms of key files: native, PEM and JWK, detected on reading.
 
 use anyhow::{Context as _, bail, ensure};
 use handle_auth::file::{FILE_LEN_MAX, open_secret_file};
@@ -10,12 +10,12 @@ use std::io::Read as _;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// How a key is written.
+/// The form of a key file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum KeyForm {
-    /// As handle servers and their tools have it.
+    /// The form of handle servers and their tools.
     Native,
-    /// As everybody else has it: SubjectPublicKeyInfo and PKCS #8.
+    /// The form of other software: SubjectPublicKeyInfo and PKCS #8.
     Pem,
     /// JSON Web Key.
     Jwk,
@@ -31,7 +31,7 @@ impl KeyForm {
     }
 }
 
-/// What is in a key file.
+/// The content of a key file.
 pub(super) enum KeyFile {
     Public { form: KeyForm, record: Vec<u8> },
     Private { form: KeyForm, key: PrivateKeyBuf, encrypted: bool },
@@ -44,7 +44,7 @@ impl KeyFile {
         }
     }
 
-    /// Algorithm, and bits of the modulus.
+    /// Algorithm, and length of the modulus in bits.
     pub(super) fn size(&self) -> anyhow::Result<(&'static str, usize)> {
         match self {
             Self::Public { record, .. } => {
@@ -59,24 +59,27 @@ impl KeyFile {
     }
 }
 
-/// Reads a key file. One with a private key is refused when others may read it, too.
+/// Reads a key file. A private key is rejected if other users may read the file.
 pub(super) fn read(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<KeyFile> {
     let shown = path.display();
     let mut bytes = Zeroizing::new(Vec::with_capacity(1 + usize::try_from(FILE_LEN_MAX)?));
     let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
     file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {shown}"))?;
-    ensure!(bytes.len() as u64 <= FILE_LEN_MAX, "{shown} is longer than any key ({FILE_LEN_MAX} bytes)");
+    ensure!(
+        bytes.len() as u64 <= FILE_LEN_MAX,
+        "{shown} is too long for a key (maximum {FILE_LEN_MAX} bytes)"
+    );
     match public(&bytes) {
         Some((form, record)) => {
-            let record = record.with_context(|| format!("{shown} is no public key"))?;
+            let record = record.with_context(|| format!("{shown} is not a public key"))?;
             Ok(KeyFile::Public { form, record })
         }
-        // Once more, with a look at who may read it.
+        // Read again, with a check of the permissions.
         None => private(&open_secret_file(path)?, passphrase).with_context(|| format!("{shown}")),
     }
 }
 
-/// A public key; `None` when it is none, and might be a private one.
+/// Reads a public key; `None` if the file may hold a private key instead.
 fn public(bytes: &[u8]) -> Option<(KeyForm, anyhow::Result<Vec<u8>>)> {
     if pem::is_pem(bytes) {
         return match pem::decode_public_key(bytes) {
@@ -105,7 +108,7 @@ fn private(bytes: &[u8], passphrase: Option<&[u8]>) -> anyhow::Result<KeyFile> {
         });
     }
     let form = if pem::is_pem(bytes) { KeyForm::Pem } else { KeyForm::Native };
-    // What reads without a passphrase was not encrypted.
+    // A file that can be read without a passphrase is not encrypted.
     let (key, encrypted) = match keyfile::decode(bytes, None) {
         Err(keyfile::KeyFileError::PassphraseNeeded) => (keyfile::decode(bytes, passphrase), true),
         key => (key, false),
@@ -121,19 +124,20 @@ fn is_json(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().starts_with(b"{")
 }
 
-/// A public key as a file.
+/// Encodes a public key as a file.
 pub(super) fn encode_public(key: &PublicKey<'_>, form: KeyForm) -> anyhow::Result<Vec<u8>> {
     Ok(match form {
         KeyForm::Native => key.to_bytes(),
         KeyForm::Pem => pem::encode_public_key(key)?.into_bytes(),
         KeyForm::Jwk => {
-            let jwk = json::public_key_to_jwk(key).context("a Diffie-Hellman key has no JWK")?;
+            let jwk =
+                json::public_key_to_jwk(key).context("a Diffie-Hellman key cannot be written as JWK")?;
             format!("{jwk}\n").into_bytes()
         }
     })
 }
 
-/// A private key as a file, encrypted when there is a passphrase.
+/// Encodes a private key as a file, encrypted if there is a passphrase.
 pub(super) fn encode_private(
     key: &PrivateKey<'_>,
     form: KeyForm,
@@ -147,7 +151,7 @@ pub(super) fn encode_private(
             Zeroizing::new(pem::encode_encrypted_private_key(key, passphrase)?.into_bytes())
         }
         (KeyForm::Jwk, None) => Zeroizing::new([json::private_key_to_jwk(key).as_bytes(), b"\n"].concat()),
-        (KeyForm::Jwk, Some(_)) => bail!("a JWK is not encrypted: choose another form, or --plain"),
+        (KeyForm::Jwk, Some(_)) => bail!("a JWK cannot be encrypted: choose another form, or pass --plain"),
     })
 }
 

@@ -1,4 +1,4 @@
-//! `hdl key`: make keys, change their form, and look at them.
+//! `hdl key`: generates, converts and shows keys.
 
 mod form;
 
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Make keys, change their form, and look at them.
+/// Generate, convert and show keys.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -23,18 +23,18 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Make an RSA key: a private file for its owner alone, and a public one to give away.
+    /// Generate an RSA key pair: a private file that only its owner may read, and a public file.
     #[command(after_help = "Examples:
   hdl key generate admin-private.bin admin-public.bin --passphrase-file passphrase
-  hdl key generate server-private.bin server-public.bin --plain    for a server: it starts by itself")]
+  hdl key generate server-private.bin server-public.bin --plain    for a server, which starts unattended")]
     Generate(GenerateArgs),
-    /// Write a key in another form: native, PEM or JWK; encrypted, or not.
+    /// Convert a key to another form (native, PEM or JWK), encrypted or not.
     #[command(after_help = "Examples:
   hdl key convert admin-private.bin admin.pem --passphrase-file old --new-passphrase-file new
   hdl key convert admin.pem admin-private.bin --to native --plain
   hdl key convert pubkey.bin pubkey.jwk --to jwk")]
     Convert(ConvertArgs),
-    /// Say what is in a key file; never its secrets.
+    /// Show the contents of a key file, without its secrets.
     #[command(after_help = "Examples:
   hdl key show admin-public.bin
   hdl key show admin-private.bin --passphrase-env PASSPHRASE --json")]
@@ -47,15 +47,15 @@ struct GenerateArgs {
     private: PathBuf,
     /// New file for the public key.
     public: PathBuf,
-    /// Size in bits: 2048, 3072 or 4096.
+    /// Length in bits: 2048, 3072 or 4096.
     #[arg(long, default_value_t = generate::RSA_BITS[0])]
     bits: u32,
-    /// The form of both files.
+    /// Form of both files.
     #[arg(long = "to", value_enum, default_value_t = KeyForm::Native)]
     form: KeyForm,
     #[command(flatten)]
     passphrase: PassphraseArgs,
-    /// Do not encrypt the private key: whoever reads the file has it.
+    /// Do not encrypt the private key.
     #[arg(long)]
     plain: bool,
     /// Print JSON, with the public key as JWK.
@@ -65,11 +65,11 @@ struct GenerateArgs {
 
 #[derive(clap::Args, Debug)]
 struct ConvertArgs {
-    /// The key file; its form is found out.
+    /// The key file, in any form.
     input: PathBuf,
     /// New file for the result.
     output: PathBuf,
-    /// The form of the result. Native unless the key is native, then PEM.
+    /// Form of the result. Default: native, or PEM if the key is native.
     #[arg(long = "to", value_enum)]
     form: Option<KeyForm>,
     #[command(flatten)]
@@ -80,14 +80,14 @@ struct ConvertArgs {
     /// Environment variable with the passphrase of the result.
     #[arg(long, value_name = "NAME")]
     new_passphrase_env: Option<String>,
-    /// Do not encrypt the result when it is a private key.
+    /// Do not encrypt the result if it is a private key.
     #[arg(long)]
     plain: bool,
 }
 
 #[derive(clap::Args, Debug)]
 struct ShowArgs {
-    /// The key file; its form is found out.
+    /// The key file, in any form.
     file: PathBuf,
     #[command(flatten)]
     passphrase: PassphraseArgs,
@@ -109,7 +109,11 @@ fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     let passphrase = args.passphrase.read()?;
     decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
     for path in [&args.private, &args.public] {
-        ensure!(!path.exists(), "{} is there already; keys are not overwritten", path.display());
+        ensure!(
+            !path.exists(),
+            "{} already exists: choose another file, as keys are never overwritten",
+            path.display()
+        );
     }
     let key = generate::rsa(args.bits)?;
     let public = key.view().public().context("an RSA key has its public half")?;
@@ -133,12 +137,12 @@ fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a private key is encrypted is never left to chance.
+/// Requires an explicit choice of whether a private key is encrypted.
 pub(crate) fn decided(has_passphrase: bool, plain: bool, how: &str) -> anyhow::Result<()> {
     match (has_passphrase, plain) {
-        (true, true) => bail!(UsageError("--plain and a passphrase exclude each other".to_owned())),
+        (true, true) => bail!(UsageError("--plain cannot be used with a passphrase".to_owned())),
         (false, false) => {
-            bail!(UsageError(format!("say how the private key is kept: {how}, or --plain")))
+            bail!(UsageError(format!("choose whether the private key is encrypted: {how}, or --plain")))
         }
         _ => Ok(()),
     }
@@ -161,7 +165,7 @@ fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What is said of a key, with its public half.
+/// Adds the facts about a public key to the description of a key.
 fn with_public(mut described: Json, public: &PublicKey<'_>) -> Json {
     described["fingerprint"] = fingerprint(public).into();
     described["publicKey"] = public_key_to_jwk(public).unwrap_or_default();
@@ -193,12 +197,12 @@ fn show(args: &ShowArgs) -> anyhow::Result<()> {
     println!("{algorithm} {kind} key of {bits} bits, {}{kept}", file.form().name());
     match &public {
         Some(public) => println!("fingerprint {}", fingerprint(public)),
-        None => println!("without its public half, so without a fingerprint"),
+        None => println!("no fingerprint: the file does not contain the public key"),
     }
     Ok(())
 }
 
-/// SHA-256 of the native public key: the same for all forms of a key.
+/// SHA-256 of the native public key, which is the same for all forms of a key.
 fn fingerprint(key: &PublicKey<'_>) -> String {
     format!("SHA256:{}", output::hex(&Sha256::digest(key.to_bytes())))
 }
@@ -213,21 +217,20 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The private key in a file of any form.
+/// Reads the private key from a file of any form.
 pub(crate) fn private_record(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<PrivateKeyBuf> {
     match form::read(path, passphrase)? {
         KeyFile::Private { key, .. } => Ok(key),
-        KeyFile::Public { .. } => bail!(
-            "{} is a public key; name the file with the private key, which hdl key generate or hdl-keygen made with it",
-            path.display()
-        ),
+        KeyFile::Public { .. } => {
+            bail!("{} is a public key: name the private key file that was generated with it", path.display())
+        }
     }
 }
 
-/// The record of the public key in a file of any form.
+/// Reads the record of the public key from a file of any form.
 pub(crate) fn public_record(path: &Path) -> anyhow::Result<Vec<u8>> {
     match form::read(path, None)? {
         KeyFile::Public { record, .. } => Ok(record),
-        KeyFile::Private { .. } => bail!("{} is a private key; the public one is asked for", path.display()),
+        KeyFile::Private { .. } => bail!("{} is a private key: name the public key file", path.display()),
     }
 }

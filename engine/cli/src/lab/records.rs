@@ -1,4 +1,4 @@
-//! What the servers of the lab hold: prefix records, service records, and handles.
+//! The records of the servers of the lab: prefix records, service records, and handles.
 
 use super::topology::{LabTopology, ServerPlace, SiteName};
 use crate::demo::RECORDS;
@@ -26,12 +26,12 @@ const SERVICE: &str = "0.SERV/LAB";
 const DELEGATED: &str = "20.500";
 /// A derived prefix there.
 const DERIVED: &str = "20.500.LAB";
-/// A handle that the mirror has not heard of.
+/// A handle that is missing on the mirror.
 const NEW: &str = "10.1016/lab-new";
 
 type LabRecord = (String, Vec<ValueBuf>);
 
-/// All records, by the service that has them.
+/// All records, by service.
 pub(super) struct LabRecords {
     registry: Vec<LabRecord>,
     local: Vec<LabRecord>,
@@ -45,13 +45,13 @@ fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
 }
 
 impl LabRecords {
-    /// The records of everybody; those of the service from a file, or the ones that are built in.
+    /// The records of all services; those of the DOI service from a file, or built in.
     pub(super) fn new(topology: &LabTopology, file: Option<&Path>) -> anyhow::Result<Self> {
         let mut local = match file {
             Some(path) => File::open(path)
                 .map_err(anyhow::Error::from)
                 .and_then(|file| read(BufReader::new(file)))
-                .with_context(|| format!("cannot take records from {}", path.display()))?,
+                .with_context(|| format!("cannot read records from {}", path.display()))?,
             None => read(RECORDS.as_bytes())?,
         };
         local.push((NEW.to_owned(), vec![value(1, kind::URL, b"https://lab.example/new")]));
@@ -75,7 +75,7 @@ impl LabRecords {
             values.push(value(900, kind::HS_SIGNATURE, signed.as_bytes()));
             registry.push((handle, values));
         }
-        // Some prefixes name their sites themselves, the others refer to the record of the service.
+        // Some prefixes name their sites themselves; the others refer to the record of the service.
         for (number, prefix) in prefixes.iter().enumerate() {
             let values = match number % 2 {
                 0 => vec![value(1, kind::HS_SERV, SERVICE.as_bytes())],
@@ -105,12 +105,13 @@ impl LabRecords {
         Ok(Self { registry, local, derived, prefixes, bootstrap })
     }
 
-    /// What clients have to know beforehand.
+    /// The bootstrap file of the clients.
     pub(super) const fn bootstrap(&self) -> &Json {
         &self.bootstrap
     }
 
-    /// Publishes the share of one server: what hashes to it. The mirror lacks what is new.
+    /// Publishes the share of one server, the handles that hash to it. The mirror lacks the new
+    /// handle.
     pub(super) fn publish(&self, set: &Path, site: &SiteBuf, place: &ServerPlace) -> anyhow::Result<()> {
         let (records, homed): (_, Vec<&str>) = match place.site {
             SiteName::Registry => (&self.registry, vec!["0.NA", "0.0", "0.SERV"]),
@@ -140,13 +141,13 @@ impl LabRecords {
     }
 }
 
-/// The owner of the trusted key, who signs the records of the global service.
+/// The owner of the trusted key, which signs the records of the global service.
 struct RecordSigner<'a> {
     key: PrivateKey,
     public: PublicKey<'a>,
 }
 
-/// The trusted key, and the certificate that says so of itself.
+/// The trusted key, and its self-signed certificate.
 const ISSUER: &str = "300:0.0/0.0";
 const CERTIFICATE: &str = "400:0.0/0.0";
 
@@ -182,7 +183,7 @@ fn lossy(handle: &[u8]) -> String {
     String::from_utf8_lossy(handle).into_owned()
 }
 
-/// Records, one a line, each handle once.
+/// Reads records, one per line, and rejects duplicate handles.
 fn read(lines: impl BufRead) -> anyhow::Result<Vec<LabRecord>> {
     let mut records = BTreeMap::new();
     let mut encoded = Vec::new();

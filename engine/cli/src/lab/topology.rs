@@ -17,7 +17,7 @@ pub(crate) enum SiteName {
     Primary,
     /// Two servers with the same records.
     Secondary,
-    /// One server that lags behind.
+    /// One outdated server.
     Mirror,
     /// The registry of the prefixes derived from 20.500, and of their handles.
     Derived,
@@ -43,7 +43,7 @@ impl SiteName {
             Self::Registry => "lab: global registry",
             Self::Primary => "lab: primary site",
             Self::Secondary => "lab: secondary site",
-            Self::Mirror => "lab: mirror that lags behind",
+            Self::Mirror => "lab: outdated mirror",
             Self::Derived => "lab: registry of 20.500",
         }
     }
@@ -54,7 +54,7 @@ impl SiteName {
 pub(crate) struct ServerPlace {
     /// Its site.
     pub(crate) site: SiteName,
-    /// Its position there, from 0.
+    /// Its position in the site, from 0.
     pub(crate) at: usize,
     /// Where it listens.
     pub(crate) address: SocketAddr,
@@ -74,19 +74,23 @@ pub(crate) struct LabTopology {
 }
 
 impl LabTopology {
-    /// Chooses ports where none are given, and makes the keys.
+    /// Chooses ports if none are given, and generates the keys.
     pub(crate) fn new(ports: &[u16]) -> anyhow::Result<Self> {
         let count = SiteName::ALL.iter().map(|site| site.servers_count()).sum();
-        ensure!(ports.len() <= count, "the lab has {count} servers, and {} ports are named", ports.len());
+        ensure!(
+            ports.len() <= count,
+            "too many ports: the lab has {count} servers, but {} ports are given",
+            ports.len()
+        );
         let mut addresses = addresses(ports, count)?.into_iter();
-        // Making keys takes most of the time that the lab takes to come up.
+        // Generating keys takes most of the start-up time.
         let keys = std::thread::scope(|scope| {
             let making = SiteName::ALL.map(|_| scope.spawn(|| generate::rsa(2048)));
             making.map(|making| making.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         let mut members = vec![];
         for (name, key) in SiteName::ALL.into_iter().zip(keys) {
-            let key = key.context("cannot make a key")?;
+            let key = key.context("cannot generate a key")?;
             let public_key = key.view().public().context("an RSA key has a public half")?.to_bytes();
             let addresses: Vec<_> = addresses.by_ref().take(name.servers_count()).collect();
             members.push(Member {
@@ -109,7 +113,7 @@ impl LabTopology {
         &self.member(name).site
     }
 
-    /// The same as JSON: its siteinfo.json.
+    /// The same as JSON, for siteinfo.json.
     pub(crate) fn site_json(&self, name: SiteName) -> Json {
         site_to_json(&self.site(name).view())
     }
@@ -158,10 +162,10 @@ fn site(name: SiteName, addresses: &[SocketAddr], public_key: &[u8]) -> SiteBuf 
     site.build()
 }
 
-/// So many addresses of loopback: the ports that are given, then others that are free.
+/// Returns `count` loopback addresses: the given ports, then free ones.
 ///
-/// These lie below the range that the kernel picks from for sockets that want any port, so that nobody takes them
-/// in passing when a server is stopped for a while.
+/// The free ports lie below the range for ephemeral ports of the kernel, so that no other socket
+/// gets the port of a server that is stopped for a while.
 fn addresses(ports: &[u16], count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     const RANGE: std::ops::Range<u16> = 20_000..30_000;
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -178,5 +182,5 @@ fn addresses(ports: &[u16], count: usize) -> anyhow::Result<Vec<SocketAddr>> {
         }
         port = if port + 1 < RANGE.end { port + 1 } else { RANGE.start };
     }
-    anyhow::bail!("there are not {count} free ports from {} to {}", RANGE.start, RANGE.end)
+    anyhow::bail!("cannot find {count} free ports from {} to {}", RANGE.start, RANGE.end)
 }

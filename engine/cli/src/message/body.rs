@@ -1,4 +1,4 @@
-//! Bodies, field by field.
+//! Prints message bodies field by field.
 
 use super::MessagePrinter;
 use crate::output;
@@ -12,7 +12,7 @@ use handle_proto::wire::session::{KeyExchange, SessionSetup};
 use handle_proto::wire::{Reply, Request, Response};
 use handle_proto::{Handle, Version};
 
-/// Prints the body of a request written in `version`.
+/// Prints the body of a request of protocol `version`.
 pub(super) fn request(print: &mut MessagePrinter<'_>, request: &Request<'_>, version: Version) {
     match *request {
         Request::Resolution(query) => {
@@ -57,19 +57,19 @@ pub(super) fn request(print: &mut MessagePrinter<'_>, request: &Request<'_>, ver
         Request::DumpHandles(body) => {
             receiver(print, body.receiver);
             if let Some(start) = body.start {
-                string(print, "starts behind", start.item);
+                string(print, "starts after", start.item);
                 print.field(4, "  of kind", &start.kind.to_string());
             }
         }
-        // All others are a handle, or not known.
+        // All others are a handle, or unknown.
         _ => request.handle().into_iter().for_each(|handle| string(print, "handle", handle)),
     }
 }
 
-/// Prints the body of a response written in `version`.
+/// Prints the body of a response of protocol `version`.
 pub(super) fn reply(print: &mut MessagePrinter<'_>, reply: &Reply<'_>, version: Version) {
     let is_challenge = matches!(reply.response, Response::Challenge(_));
-    // The old form of a challenge has the digest behind the nonce.
+    // The old form of a challenge has the digest after the nonce.
     if is_challenge && version < Version::LOWEST {
         response(print, &reply.response);
         reply.digest.iter().for_each(|one| digest(print, one));
@@ -78,7 +78,7 @@ pub(super) fn reply(print: &mut MessagePrinter<'_>, reply: &Reply<'_>, version: 
         response(print, &reply.response);
     }
     if matches!(reply.response, Response::Done | Response::Unknown([])) {
-        println!("        nothing: {}", reply.code);
+        println!("        empty: {}", reply.code);
     }
 }
 
@@ -130,7 +130,7 @@ fn receiver(print: &mut MessagePrinter<'_>, receiver: Receiver) {
 }
 
 fn digest(print: &mut MessagePrinter<'_>, digest: &RequestDigest<'_>) {
-    // Behind a length, the algorithm is not said.
+    // With a length in front, the digest has no algorithm.
     if digest.algorithm == DigestAlgorithm::OLD_MD5 {
         return counted(print, "request digest", digest.digest);
     }
@@ -176,7 +176,7 @@ fn string(print: &mut MessagePrinter<'_>, name: &str, bytes: &[u8]) {
     print.field(4 + bytes.len(), name, &format!("{:?}", Handle(bytes)));
 }
 
-/// Bytes behind their count, which mean nothing to a reader.
+/// Length-prefixed bytes without a readable form.
 fn counted(print: &mut MessagePrinter<'_>, name: &str, bytes: &[u8]) {
     print.field(4 + bytes.len(), name, &format!("{} bytes", bytes.len()));
 }

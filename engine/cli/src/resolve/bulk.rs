@@ -1,4 +1,4 @@
-//! `hdl resolve` of many handles: so many at a time, printed in the order in which they were given.
+//! `hdl resolve` of many handles: several at a time, printed in the given order.
 
 use super::{Args, global, hint, outcome};
 use crate::output::{self, printable};
@@ -19,12 +19,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Questions and outcomes that wait, for each job.
+/// Questions and outcomes queued for each worker.
 const WAITING: usize = 16;
-/// Questions that are given or answered before the first of them is printed, so that one that is slow does not make all
-/// that come after it wait in memory.
+/// Maximum number of questions that are open or answered before the oldest is printed. It bounds
+/// the memory when one question is slow.
 const AHEAD: usize = 1 << 14;
-/// Most bytes of a line, its end included: more than a message can ask for.
+/// Maximum length of a line in bytes, line end included: longer than any request can be.
 const LINE_LEN_MAX: u64 = 1 << 20;
 
 struct BulkQuestion {
@@ -39,7 +39,7 @@ struct BulkOutcome {
     outcome: anyhow::Result<LookupOutcome>,
 }
 
-/// What a worker does with a question.
+/// Answers one question, on a worker.
 type ResolveFunction<'a> = Box<dyn FnMut(&Question) -> LookupOutcome + 'a>;
 
 pub(super) fn run(args: &Args, rules: &ReferenceRules) -> anyhow::Result<ExitOutcome> {
@@ -55,20 +55,20 @@ pub(super) fn run(args: &Args, rules: &ReferenceRules) -> anyhow::Result<ExitOut
         show(args, &client, &mut out, done)
     };
     let ended = in_order(args.jobs.max(1).into(), |ask| read_all(args, rules, ask), &worker, &mut show_next);
-    // What was resolved is shown, however it ended.
+    // Results are printed even if the input ended with an error.
     let flushed = out.flush();
     bar.finish_and_clear();
-    // Also where nobody reads any more: servers would keep the sessions until they expire.
+    // Also after the output was closed: servers would keep the sessions until they expire.
     BlockingDriver::new(client).end_sessions();
     flushed?;
     ended
 }
 
-/// Takes a handle as it is written, and what is asked for it; whether anybody still wants to hear.
+/// Takes a handle as written and its question; returns whether more are wanted.
 type QuestionSink<'a> = dyn FnMut(&str, anyhow::Result<Question>) -> bool + 'a;
 
-/// Asks what `read` gives with so many workers, and shows what came of each in the order in which they were given;
-/// the outcome of the first that failed.
+/// Asks the questions of `read` with `workers_count` workers, shows the results in the given order,
+/// and returns the outcome of the first failure.
 fn in_order<'a>(
     jobs: usize,
     read: impl FnOnce(&mut QuestionSink<'_>) -> anyhow::Result<()> + Send,
@@ -85,7 +85,7 @@ fn in_order<'a>(
             read(&mut |written, question| {
                 let asked = BulkQuestion { number, written: written.to_owned(), question };
                 number += 1;
-                // Nobody hears any more when the output was closed.
+                // The receiver is gone once the output was closed.
                 occupy.send(()).is_ok() && give.send(asked).is_ok()
             })
         });
@@ -93,10 +93,10 @@ fn in_order<'a>(
             let (take, done, faults) = (take.clone(), done.clone(), &faults);
             scope.spawn(move || work(worker, &take, &done, faults));
         }
-        // Only the workers hold them from here on, so that all end when they do.
+        // Only the workers hold these channels from here on, so that all end together.
         drop((take, done));
         let shown = show_in_order(&hear, &free, show);
-        // Who does not want to see more ends the others, too.
+        // When the printer stops, the workers stop, too.
         drop((hear, free));
         let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let outcome = shown?;
@@ -104,16 +104,19 @@ fn in_order<'a>(
     })?;
     match faults.into_inner() {
         0 => Ok(outcome),
-        count => bail!("a fault in this program kept {count} of them from being resolved: please report it"),
+        count => bail!("internal error: handles not resolved: {count} (please report this)"),
     }
 }
 
 fn read_all(args: &Args, rules: &ReferenceRules, ask: &mut QuestionSink<'_>) -> anyhow::Result<()> {
     let question = |written: &str| {
         let read =
-            HandleReference::parse(written, rules).with_context(|| format!("{written:?} is no handle"));
+            HandleReference::parse(written, rules).with_context(|| format!("invalid handle {written:?}"));
         read.and_then(|reference| {
-            ensure!(reference.server.is_none(), "it names a server: resolve it alone");
+            ensure!(
+                reference.server.is_none(),
+                "the reference names a server: resolve it with a separate command"
+            );
             args.question(&reference)
         })
     };
@@ -136,10 +139,10 @@ fn read_all(args: &Args, rules: &ReferenceRules, ask: &mut QuestionSink<'_>) -> 
     .with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What some editors put in front of a text.
+/// The byte order mark that some editors put at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Hands over each line, without its end, as long as more are wanted. What one says is nothing to the others.
+/// Passes each line to `take`, without its line end, until that returns false.
 fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8]) -> bool) -> std::io::Result<()> {
     let mut line = Vec::new();
     let mut mark = BYTE_ORDER_MARK;
@@ -149,7 +152,7 @@ fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8]) -> bool) -> s
             return Ok(());
         }
         if line.len() as u64 == LINE_LEN_MAX && !line.ends_with(b"\n") {
-            let why = format!("a line has at most {LINE_LEN_MAX} bytes");
+            let why = format!("line too long: the maximum is {LINE_LEN_MAX} bytes");
             return Err(std::io::Error::new(ErrorKind::InvalidData, why));
         }
         let text = line.strip_prefix(std::mem::take(&mut mark)).unwrap_or(&line);
@@ -160,8 +163,8 @@ fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8]) -> bool) -> s
     }
 }
 
-/// Resolves one after the other. One that hits a fault is told as failed, because who prints in order waits for every
-/// number; then a worker takes over that knows nothing of it.
+/// Runs a worker. A panic is reported as a failure of its question, because the printer waits for
+/// every number; the worker then continues with fresh state.
 fn work<'a>(
     worker: &impl Fn() -> ResolveFunction<'a>,
     take: &Receiver<BulkQuestion>,
@@ -174,7 +177,7 @@ fn work<'a>(
         let outcome = resolved.unwrap_or_else(|_| {
             faults.fetch_add(1, Ordering::Relaxed);
             resolve = worker();
-            Err(anyhow!("a fault in this program kept it from being resolved"))
+            Err(anyhow!("internal error: not resolved (please report this)"))
         });
         if done.send(BulkOutcome { number, written, outcome }).is_err() {
             return;
@@ -182,7 +185,7 @@ fn work<'a>(
     }
 }
 
-/// Shows what came of each, in the order in which they were given; the outcome of the first that failed.
+/// Shows the results in the given order; returns the outcome of the first failure.
 fn show_in_order(
     hear: &Receiver<BulkOutcome>,
     free: &Receiver<()>,
@@ -194,7 +197,7 @@ fn show_in_order(
         waiting.insert(done.number, done);
         while let Some(done) = waiting.remove(&next) {
             next += 1;
-            // Its place: whoever asks takes one before.
+            // Frees its place; the reader takes a place before each question.
             let _ = free.try_recv();
             let outcome = show(&done)?;
             if outcome != ExitOutcome::Good {
@@ -260,7 +263,7 @@ mod tests {
     use super::*;
     use handle_client::LookupAnswer;
 
-    /// Gives so many numbers as handles, until nobody hears any more; how many were taken is in `asked`.
+    /// Passes numbers as handles until the receiver is gone; `asked` counts them.
     fn numbers<'a>(
         count: usize,
         asked: &'a AtomicU64,
@@ -293,7 +296,7 @@ mod tests {
         assert_eq!(read(b"").unwrap(), Vec::<Vec<u8>>::new());
         assert_eq!(read(b"a\r\n\xff\n\nb").unwrap(), [&b"a"[..], b"\xff", b"", b"b"]);
         assert_eq!(read(b"1\n2\n3\n4\n5\n").unwrap().len(), 4, "no more is wanted");
-        // The mark counts only in front of all.
+        // The mark is removed only at the start of the file.
         let marked = [BYTE_ORDER_MARK, b"a\n", BYTE_ORDER_MARK, b"b"].concat();
         assert_eq!(read(&marked).unwrap(), [b"a".to_vec(), [BYTE_ORDER_MARK, b"b"].concat()]);
         let max = usize::try_from(LINE_LEN_MAX).unwrap();
@@ -305,11 +308,11 @@ mod tests {
 
     #[test]
     fn a_worker_that_panics_loses_one_handle_and_the_whole_ends_with_an_error() {
-        // More than may wait, so that one number that never comes would hold up everything.
+        // More numbers than can wait, so that a number that never comes would block the rest.
         let (count, asked) = (2 * AHEAD, AtomicU64::new(0));
         let worker = || -> ResolveFunction<'_> {
             Box::new(|question| {
-                assert_ne!(question.handle, b"7", "an injected fault");
+                assert_ne!(question.handle, b"7", "an injected panic");
                 found(question)
             })
         };
@@ -319,7 +322,7 @@ mod tests {
             Ok(if done.outcome.is_ok() { ExitOutcome::Good } else { ExitOutcome::Failed })
         };
         let error = in_order(3, numbers(count, &asked), &worker, &mut show).unwrap_err();
-        assert!(error.to_string().contains("kept 1 of them"), "{error}");
+        assert!(error.to_string().contains("not resolved: 1"), "{error}");
         let expected = (0..count).map(|number| (number.to_string(), number != 7));
         assert!(shown.into_iter().eq(expected), "all others are shown, in order");
     }
@@ -329,7 +332,7 @@ mod tests {
         let (asked, ahead) = (AtomicU64::new(0), AHEAD as u64);
         let worker = || -> ResolveFunction<'_> {
             Box::new(|question| {
-                // The first is slow: it takes until whoever reads cannot go on.
+                // The first is slow: it blocks until the reader has to wait.
                 while question.handle == b"0" && asked.load(Ordering::SeqCst) < ahead {
                     std::thread::yield_now();
                 }
@@ -339,7 +342,7 @@ mod tests {
         let mut shown_count = 0;
         let mut show = |_: &BulkOutcome| {
             if shown_count == 0 {
-                // Its own place has been given to the next.
+                // The place of the slow question is free again.
                 let asked = asked.load(Ordering::SeqCst);
                 assert!((ahead..=ahead + 1).contains(&asked), "{asked}");
             }

@@ -1,4 +1,4 @@
-//! `hdl resolve --server`: ask one server for the values of a handle.
+//! `hdl resolve --server`: asks one server for the values of a handle.
 
 use super::{Args, outcome};
 use crate::ExitOutcome;
@@ -19,10 +19,10 @@ use sha2::{Digest as _, Sha256};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long an answer over TCP may take, connecting included.
+/// Time limit for an answer over TCP, including the connection.
 const TCP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks `server` for a handle, and shows what it says.
+/// Asks `server` for a handle and prints the answer.
 pub(super) fn run(
     args: &Args,
     question: &Question,
@@ -36,7 +36,8 @@ pub(super) fn run(
     let query = Query {
         handle: handle.as_bytes(),
         indexes: Indexes::new(&indexes),
-        types: Strings::from_encoded(question.types.len(), &types).context("the types do not fit")?,
+        types: Strings::from_encoded(question.types.len(), &types)
+            .context("too many types for one request")?,
     };
     let mut flags = OpFlags::PLAIN_REQUEST;
     if args.all {
@@ -47,13 +48,14 @@ pub(super) fn run(
     }
     let asked = exchange::request(&Request::Resolution(query), flags)?;
     let (answered, within) = match args.client.tcp {
-        true => {
-            (exchange::ask_over_tcp(server, &asked, TCP_PATIENCE)?, "10 seconds (does it answer over TCP?")
-        }
-        false => (ask_over_udp(server, &asked)?, "3 seconds (does it listen on UDP?"),
+        true => (
+            exchange::ask_over_tcp(server, &asked, TCP_PATIENCE)?,
+            "10 seconds (check that it answers over TCP,",
+        ),
+        false => (ask_over_udp(server, &asked)?, "3 seconds (check that it listens on UDP,"),
     };
     let Some(answered) = answered else {
-        let why = format!("no answer from {server} within {within} is a firewall between?)");
+        let why = format!("no answer from {server} within {within} and for a firewall)");
         if args.json {
             output::error_as_json(&why);
         }
@@ -86,14 +88,14 @@ fn show(
     asked: &OutgoingQuery,
     answered: &AssembledAnswer,
 ) -> anyhow::Result<ExitOutcome> {
-    let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
-    let message = Message::decode(message).context("the answer does not decode")?;
-    let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")?
+    let (envelope, message) = Envelope::split(&answered.message).context("cannot decode the answer")?;
+    let message = Message::decode(message).context("cannot decode the answer")?;
+    let Body::Reply(reply) = message.decode_body(envelope.version).context("cannot decode the answer")?
     else {
-        bail!("{server} sent a request where an answer should be");
+        bail!("{server} sent a request instead of an answer");
     };
     check(args, handle, asked, &envelope, &message, &reply)
-        .with_context(|| format!("{server} did not answer what was asked"))?;
+        .with_context(|| format!("{server} did not answer the question"))?;
     match (&reply.response, reply.code) {
         (Response::Answer(answer), _) => show_values(args, server, answered, answer)?,
         (Response::Failure(failure), code) => {
@@ -104,7 +106,7 @@ fn show(
     Ok(outcome(reply.code))
 }
 
-/// Whether the answer is one to what was asked.
+/// Checks that the answer belongs to the question.
 fn check(
     args: &Args,
     handle: &str,
@@ -115,11 +117,11 @@ fn check(
 ) -> anyhow::Result<()> {
     // A server that could not read the request knows neither its operation nor its digest.
     if envelope.request_id == exchange::NO_REQUEST {
-        // So it cannot say anything about the handle either.
+        // It cannot say anything about the handle either.
         let code = reply.code;
         ensure!(
             outcome(code) == ExitOutcome::Refused,
-            "the answer is to no request and says {} {code}",
+            "the answer refers to no request and has the code {} {code}",
             code.0
         );
         return Ok(());
@@ -130,16 +132,16 @@ fn check(
         match &reply.digest {
             Some(digest) => ensure!(
                 digest_of(&asked.covered, digest.algorithm)? == digest.digest,
-                "the digest in the answer is of another request"
+                "wrong request digest in the answer"
             ),
-            // Older ones have no digest.
-            None => ensure!(envelope.version < Version::LOWEST, "a digest was asked for, and none came"),
+            // Older versions have no digest.
+            None => ensure!(envelope.version < Version::LOWEST, "the answer has no request digest"),
         }
     }
     if let Response::Answer(answer) = &reply.response {
         let (echo, handle) = (Handle(answer.handle), Handle(handle.as_bytes()));
         let is_same = echo == handle || echo.0 == handle.looked_up();
-        ensure!(is_same, "the answer is about another handle, {echo}");
+        ensure!(is_same, "the answer is for another handle, {echo}");
     }
     Ok(())
 }
@@ -149,7 +151,7 @@ fn digest_of(covered: &[u8], algorithm: DigestAlgorithm) -> anyhow::Result<Vec<u
         DigestAlgorithm::OLD_MD5 | DigestAlgorithm::MD5 => md5::Md5::digest(covered).to_vec(),
         DigestAlgorithm::SHA1 => sha1::Sha1::digest(covered).to_vec(),
         DigestAlgorithm::SHA256 => Sha256::digest(covered).to_vec(),
-        other => bail!("the digest in the answer is of an unknown kind ({})", other.0),
+        other => bail!("unknown kind of request digest in the answer ({})", other.0),
     })
 }
 
@@ -167,16 +169,14 @@ fn show_values(
         output::print_json(&record);
         return Ok(());
     }
-    let count = answer.values.len();
     let came = match answered.datagrams_count {
         0 => "over TCP".to_owned(),
-        1 => "1 datagram".to_owned(),
-        count => format!("{count} datagrams"),
+        count => output::counted(count as u64, "datagram", "datagrams"),
     };
     println!(
-        "{}  {count} value{} from {server} in {:.1} ms, {came}",
+        "{}  {} from {server} in {:.1} ms, {came}",
         paint(Paint::Strong, printable(&Handle(answer.handle).to_string())),
-        if count == 1 { "" } else { "s" },
+        output::counted(answer.values.len() as u64, "value", "values"),
         answered.took.as_secs_f64() * 1e3,
     );
     output::lines(output::values(answer.values));
@@ -194,7 +194,7 @@ fn show_code(args: &Args, handle: &str, server: SocketAddr, code: ResponseCode, 
     }
     let colon = if text.is_empty() { "" } else { ": " };
     println!(
-        "{}  {server} answers {}{colon}{}",
+        "{}  {server} answered {}{colon}{}",
         paint(Paint::Strong, printable(handle)),
         paint(Paint::Odd, format_args!("{} {code}", code.0)),
         printable(text)

@@ -1,4 +1,4 @@
-//! `hdl resolve` without a server: one handle, from the global service down.
+//! `hdl resolve` of one handle without --server, starting at the global service.
 
 use super::{Args, hint, outcome};
 use crate::output::{self, printable};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) fn run(args: &Args, question: &Question, options: LookupOptions) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
     let mut driver = BlockingDriver::new(Arc::clone(&client));
-    // A signature is about all values; which are shown is for later.
+    // A signature covers all values; they are filtered later.
     let asked = match args.signatures {
         true => Question { indexes: vec![], types: vec![], ..question.clone() },
         false => question.clone(),
@@ -75,7 +75,7 @@ pub(super) fn target(answer: &LookupAnswer) -> Option<String> {
     Some(String::from_utf8_lossy(value.data).into_owned())
 }
 
-/// What the failure of a lookup means to a shell.
+/// The exit code for a failed lookup.
 pub(super) const fn failure(error: &LookupError) -> ExitOutcome {
     match error {
         LookupError::AllFailed { .. } | LookupError::TooSlow { .. } => ExitOutcome::NoAnswer,
@@ -108,7 +108,7 @@ fn add_trace(args: &Args, json: &mut Json, events: &[LookupEvent]) {
     }
 }
 
-/// An answer as JSON, with the members of the handle REST API.
+/// Formats an answer as JSON, with the fields of the handle REST API.
 pub(super) fn to_json(answer: &LookupAnswer) -> Json {
     let mut json = json!({ "responseCode": answer.code.0 });
     match answer.code {
@@ -159,25 +159,24 @@ fn show(
     if args.url {
         match target(answer) {
             _ if is_bad => {
-                eprintln!("hdl: not every value of {handle} is there and signed by somebody who is trusted");
-                eprintln!("hdl: without --url each of them is shown with what is wrong");
+                eprintln!("hdl: {handle}: a value is missing, or not signed by a trusted key");
+                eprintln!("hdl: run without --url to see the state of each value");
             }
             Some(url) => println!("{}", printable(&url)),
             None => eprintln!("hdl: {handle} has no URL"),
         }
         return;
     }
-    let count = answer.values().len();
     let from = answer.from.map_or_else(String::new, |from| format!(" from {from}"));
     println!(
-        "{}  {count} value{}{from}{}{}",
+        "{}  {}{from}{}{}",
         paint(Paint::Strong, &handle),
-        if count == 1 { "" } else { "s" },
+        output::counted(answer.values().len() as u64, "value", "values"),
         match answer.certified {
             true => paint(Paint::Good, ", signature good"),
             false => paint(Paint::Plain, ""),
         },
-        if answer.cached { ", known from before" } else { "" },
+        if answer.cached { ", cached" } else { "" },
     );
     output::lines(output::values(answer.values()));
     if let Some(report) = report {
@@ -189,7 +188,7 @@ fn verdict(verdict: ValueVerdict) -> &'static str {
     match verdict {
         ValueVerdict::Verified => "signed",
         ValueVerdict::BadDigest => "changed after it was signed",
-        ValueVerdict::Unsigned => "not signed by anybody who is trusted",
+        ValueVerdict::Unsigned => "not signed by a trusted key",
     }
 }
 
@@ -200,13 +199,13 @@ fn show_report(report: &SignatureReport) {
         println!("{}", paint(paints, format_args!("value {index}: {}", verdict(of))));
     }
     for index in &report.missing {
-        println!("{}", paint(Paint::Bad, format_args!("value {index}: signed, but not there")));
+        println!("{}", paint(Paint::Bad, format_args!("value {index}: signed, but missing")));
     }
     for (index, error) in &report.refused {
         let why = printable(&error.to_string());
         println!(
             "{}",
-            paint(Paint::Odd, format_args!("the signature in value {index} does not count: {why}"))
+            paint(Paint::Odd, format_args!("the signature in value {index} is not accepted: {why}"))
         );
     }
 }

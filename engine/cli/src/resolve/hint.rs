@@ -1,4 +1,4 @@
-//! What to try when a lookup came to nothing.
+//! Hints for failed lookups.
 
 use crate::client::ClientArgs;
 use handle_client::LookupError;
@@ -8,7 +8,7 @@ use handle_client::sockets::RECEIVE_BUFFER_LEN;
 use handle_proto::ResponseCode;
 use std::net::SocketAddr;
 
-/// What to try next, in the words of this command.
+/// The next thing to try, in terms of the options of `hdl`.
 pub(super) fn of(error: &LookupError, client: &Client, args: &ClientArgs) -> Option<String> {
     match error {
         LookupError::AllFailed {
@@ -33,44 +33,48 @@ fn is_of_the_root(client: &Client, address: SocketAddr) -> bool {
 fn of_silent_root(server: SocketAddr, args: &ClientArgs) -> String {
     let (file, how_else) = args.root_source();
     let lab = match server.ip().is_loopback() {
-        true => "; if it was the one of a lab, that is down: `hdl lab up` makes another",
+        true => "; if it belongs to a lab that has stopped, start a new one with `hdl lab up`",
         false => "",
     };
-    format!("that is the global service, as {file} says{lab}; {how_else}")
+    format!("that is the global service in {file}{lab}; {how_else}")
 }
 
-/// What to try when datagrams of an answer were lost: most often they found no room.
+/// A hint for an answer with lost datagrams: usually the receive buffer was too small.
 pub(crate) fn of_partial_answer() -> String {
     let allowed = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
     let allowed = allowed.and_then(|text| text.trim().parse::<usize>().ok());
     let too_low = match allowed {
         Some(allowed) if allowed < RECEIVE_BUFFER_LEN => format!(
-            "; the kernel allows receive buffers of {allowed} bytes, too little for long answers (sysctl \
-             net.core.rmem_max={RECEIVE_BUFFER_LEN})"
+            "; the kernel limits receive buffers to {allowed} bytes, too little for long answers (sysctl \
+            net.core.rmem_max={RECEIVE_BUFFER_LEN})"
         ),
         _ => String::new(),
     };
-    format!("--tcp asks without datagrams{too_low}")
+    format!("try --tcp{too_low}")
 }
 
 fn of_error(error: &LookupError) -> Option<&'static str> {
     Some(match error {
         LookupError::NoRoot => "try --root FILE, or --server HOST",
         LookupError::NoService { code: Some(ResponseCode::HANDLE_NOT_FOUND), .. } => {
-            "hdl reference shows how the handle was read"
+            "hdl reference shows how the handle is parsed"
         }
-        LookupError::NoService { .. } => "hdl resolve shows that record; who has it has to mend it",
+        LookupError::NoService { .. } => "hdl resolve shows that record; its administrator has to correct it",
         LookupError::NoServer { .. } => "hdl site shows its servers and their interfaces",
         LookupError::AllFailed { last, .. } => return of_attempt(last),
         LookupError::Circle { .. } | LookupError::TooManyIndirections { .. } => {
-            "--trace shows the way; who has the records on it has to mend them"
+            "--trace shows the steps; the administrators of those records have to correct them"
         }
-        LookupError::TooManyRequests => "--trace shows whom they would go to",
-        LookupError::TooSlow { .. } => "--patience SECONDS gives it more time, --trace shows who takes it",
+        LookupError::TooManyRequests => "--trace shows the servers that are asked",
+        LookupError::TooSlow { .. } => {
+            "allow more time with --patience SECONDS; --trace shows which server is slow"
+        }
         LookupError::OldProof(_) => {
-            "prove it with a private key (--key), or pass --allow-old-proofs for a server that speaks nothing newer"
+            "authenticate with a private key (--key), or pass --allow-old-proofs for a server that supports nothing newer"
         }
-        LookupError::Challenge(_) => "is --auth the identity that may read it, with its own key?",
+        LookupError::Challenge(_) => {
+            "check that --auth names an identity with the right to read, and that the key belongs to it"
+        }
         _ => return None,
     })
 }
@@ -78,19 +82,19 @@ fn of_error(error: &LookupError) -> Option<&'static str> {
 fn of_attempt(last: &AttemptError) -> Option<&'static str> {
     Some(match last {
         AttemptError::Silence => {
-            "is a firewall between? --tcp asks without datagrams, and --trace shows who is silent"
+            "a firewall may drop datagrams: try --tcp; --trace shows which servers do not answer"
         }
         AttemptError::Unreachable | AttemptError::Ended => {
-            "hdl site shows where its servers are; is the network up?"
+            "check the network; hdl site shows the addresses of the servers"
         }
         AttemptError::Signature(_) | AttemptError::NoKey | AttemptError::Digest => {
-            "hdl check --certify shows which servers sign as they should; without --certify nothing is proved"
+            "hdl check --certify shows which servers sign correctly; without --certify answers are not authenticated"
         }
-        AttemptError::Expired => "compare this clock with the server's",
-        AttemptError::Refused(_) => "hdl check shows what each server says",
-        AttemptError::NoAddress => "hdl site shows by which name the server is known, in domain",
+        AttemptError::Expired => "compare the clock of this machine with that of the server",
+        AttemptError::Refused(_) => "hdl check shows the answer of each server",
+        AttemptError::NoAddress => "hdl site shows the host name of the server, in the attribute domain",
         AttemptError::Malformed(_) | AttemptError::NotOurs(_) => {
-            "hdl check shows whether the other servers say more; is something on the way changing answers?"
+            "hdl check compares all servers; answers may be changed on the path"
         }
         _ => return None,
     })

@@ -1,4 +1,5 @@
-//! `hdl check`: the same handle at every site and server of its service, and who disagrees.
+//! `hdl check`: asks every site and server of a service for the same handle, and shows where they
+//! differ.
 
 use super::{LocatedService, locate};
 use crate::ExitOutcome;
@@ -15,20 +16,20 @@ use handle_proto::{Handle, ResponseCode};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 
-/// Ask every server of every site of a service for the same handle, and say who disagrees.
+/// Compare the answers of all servers of a service for one handle.
 ///
-/// Of each site the server that the hash chooses has to answer, over every protocol it speaks (with --tcp over
-/// TCP alone), and as the other sites do; every other server has to say that it is not responsible. A mirror that lags behind
-/// shows as one that disagrees.
+/// In each site, the server that the hash chooses has to answer over every protocol it supports
+/// (with --tcp only over TCP), with the same values as the other sites. All other servers have to
+/// answer that they are not responsible. An outdated mirror shows up as different.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
   hdl check 10.1045/july95-arms --certify
 
-Exit codes: 0 all agree, 1 somebody disagrees or does not answer.")]
+Exit codes: 0 all agree, 1 servers disagree or do not answer.")]
 pub(crate) struct Args {
     /// The handle.
     handle: String,
-    /// Ask for signatures, and check them.
+    /// Request signatures, and verify them.
     #[arg(long)]
     certify: bool,
     /// Print JSON.
@@ -38,11 +39,11 @@ pub(crate) struct Args {
     client: ClientArgs,
 }
 
-/// What one server said over one protocol.
+/// The answer of one server over one protocol.
 struct ServerReport {
     site: usize,
     server: usize,
-    /// Without a port, and over no protocol, where it cannot be asked.
+    /// Without port and protocol if the server cannot be asked.
     address: String,
     protocol: Option<InterfaceProtocol>,
     is_responsible: bool,
@@ -96,7 +97,7 @@ fn ask_site(
         };
         let target = |&protocol| ServerTarget::of(&view, at, protocol, InterfaceKind::QUERY, preferences);
         let targets: Vec<ServerTarget> = preferences.protocols.iter().filter_map(target).collect();
-        // That nobody can ask the others is no harm.
+        // Other servers that cannot be asked from here are not a fault.
         if targets.is_empty() && responsible == Some(at) {
             let error = LookupError::NoServer { handle: located.handle.clone() };
             said.push(said_of(server.address.to_string(), None, None, Err(error)));
@@ -116,7 +117,7 @@ fn ask_site(
                 LookupStep::Answered { took_ms, .. } => Some(took_ms),
                 _ => None,
             });
-            // Where the record has only its name, who answered says at which address that is.
+            // If the record has only its name, the answer shows the address.
             let from = resolved.outcome.as_ref().ok().and_then(|answer| answer.from).unwrap_or(address);
             let outcome = resolved.outcome.map(|answer| (*answer).clone());
             said.push(said_of(from.to_string(), Some(protocol), took_ms, outcome));
@@ -125,7 +126,7 @@ fn ask_site(
     said
 }
 
-/// What an answer says, whatever the order of its values.
+/// The content of an answer, independent of the order of its values.
 type CheckContent = (ResponseCode, Vec<Vec<u8>>);
 
 fn content(answer: &LookupAnswer) -> CheckContent {
@@ -156,7 +157,7 @@ fn over_tcp<'a>(said: &ServerReport, all: &'a [ServerReport]) -> Option<&'a Serv
     is_too_long_for_udp(said).then(|| all.iter().filter(is_same).find(is_over_tcp)).flatten()
 }
 
-/// What most of the responsible servers say; primary sites count when it is undecided.
+/// The most frequent answer of the responsible servers; on a tie, that of primary sites.
 fn most_common(said: &[ServerReport]) -> Option<CheckContent> {
     let mut counted: Vec<(CheckContent, usize)> = vec![];
     for said in said.iter().filter(|said| said.is_responsible && !is_too_long_for_udp(said)) {
@@ -170,11 +171,12 @@ fn most_common(said: &[ServerReport]) -> Option<CheckContent> {
     counted.into_iter().max_by_key(|(_, count)| *count).map(|(content, _)| content)
 }
 
-/// Whether an answer says something else than `expected` only of when values were changed.
+/// Whether an answer differs from `expected` only in the timestamps of values.
 fn differs_in_time(said: &ServerReport, expected: Option<&CheckContent>) -> bool {
     let timeless = |(code, values): &CheckContent| -> CheckContent {
         let mut values = values.clone();
-        // In each value, behind the index. RFC 3651 section 3.1, in the order of the wire.
+        // The timestamp follows the index in each value. RFC 3651 section 3.1, in the order on the
+        // wire.
         values.iter_mut().for_each(|value| value[4..8].fill(0));
         values.sort_unstable();
         (*code, values)
@@ -196,18 +198,17 @@ fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
     let all = said;
     let agree = good.iter().all(|&good| good) && !said.is_empty();
     let found = |said: &ServerReport| match &said.outcome {
-        Ok(answer) if answer.code == ResponseCode::SUCCESS => match answer.values().len() {
-            1 => "1 value".to_owned(),
-            count => format!("{count} values"),
-        },
+        Ok(answer) if answer.code == ResponseCode::SUCCESS => {
+            output::counted(answer.values().len() as u64, "value", "values")
+        }
         Ok(_) if over_tcp(said, all).is_some() => "too long for UDP, see TCP".to_owned(),
         Ok(answer) => format!("{} {}", answer.code.0, answer.code),
         Err(LookupError::AllFailed { last, .. }) => last.to_string(),
-        Err(LookupError::NoServer { .. }) => "no interface that can be asked from here".to_owned(),
+        Err(LookupError::NoServer { .. }) => "no interface that is reachable from here".to_owned(),
         Err(error) => error.to_string(),
     };
     let what = |at: usize| match in_time[at] {
-        true => format!("{}, differs only in time stamps", found(&said[at])),
+        true => format!("{}, differs only in timestamps", found(&said[at])),
         false => found(&said[at]),
     };
     if args.json {
@@ -229,7 +230,7 @@ fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
     }
     let mut table = output::table(&["", "site", "server", "address", "over", "responsible", "says", "ms"]);
     for (at, (said, &good)) in said.iter().zip(good).enumerate() {
-        // Servers that were right to refuse are the many that nobody looks for.
+        // Servers that refused correctly are many and uninteresting, so they are dimmed.
         let of = match (good, said.is_responsible) {
             (false, _) => Paint::Bad,
             (true, true) => Paint::Good,
@@ -250,6 +251,6 @@ fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
         );
     }
     output::lines(&table);
-    let (of, verdict) = if agree { (Paint::Good, "all agree") } else { (Paint::Bad, "not all agree") };
+    let (of, verdict) = if agree { (Paint::Good, "all agree") } else { (Paint::Bad, "servers disagree") };
     println!("{}", paint(of, verdict));
 }

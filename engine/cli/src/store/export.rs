@@ -1,4 +1,5 @@
-//! `hdl export`: all records of a store, or of a published set, as lines of JSON that `hdl import` takes in again.
+//! `hdl export`: writes all records of a store or a published set as lines of JSON, which `hdl
+//! import` reads.
 
 use crate::snapshot::OpenedSource;
 use crate::{ExitOutcome, output, progress};
@@ -15,52 +16,52 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Write all records of a store, or of a published set, as lines of JSON.
+/// Export all records of a store or of a published set as lines of JSON.
 ///
-/// The homed prefixes come first, then the records with all their values: also those that are not public, so the
-/// file is for its owner alone. A store cannot be read while handle-admin has it open; the set that it publishes can,
-/// and is at most some moments older.
+/// The homed prefixes come first, then the records with all their values. These include values that
+/// are not public, so only the owner may read the file. A store cannot be read while handle-admin
+/// has it open; its published set can, and is at most moments older.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  hdl export store.redb backup.jsonl               with handle-admin stopped
+  hdl export store.redb backup.jsonl               while handle-admin is stopped
   hdl export /var/lib/handled/snapshot backup.jsonl    at any time
   hdl export store.redb - | zstd > backup.jsonl.zst
   hdl export store.redb export.json --format reference    then, with a reference server stopped:
       hdl-java net.handle.apps.tools.LoadHandlesIntoStorageFromJson -f export.json -h SERVER_DIRECTORY
 
-What JSON has no form for, as names that are not UTF-8, is an error; nothing is left behind then.")]
+A record that JSON cannot represent, as with a name that is not UTF-8, is an error; no file is written then.")]
 pub(crate) struct Args {
     /// The file of a store, or the directory of a published set.
     source: PathBuf,
     /// New file to write; `-` is standard output.
     file: PathBuf,
-    /// The form of the file.
+    /// The format of the file.
     #[arg(long, value_enum, default_value_t)]
     format: ExportFormat,
 }
 
-/// How records are written.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum ExportFormat {
     /// Lines of JSON.
     #[default]
     Lines,
-    /// The JSON export of a reference server, which its programs load into its storage: to go back there.
+    /// The JSON export of a reference server, which its programs can load into its storage.
     Reference,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    ensure!(args.source.exists(), "there is no {}", args.source.display());
+    ensure!(args.source.exists(), "{} does not exist", args.source.display());
     if args.file == Path::new("-") {
         let mut out = ExportWriter::new(std::io::stdout().lock(), args.format);
         records(&args.source, &mut out)?;
         out.end()?.flush()?;
         return Ok(ExitOutcome::Good);
     }
-    ensure!(!args.file.exists(), "{} is there already; it stays as it is", args.file.display());
+    ensure!(!args.file.exists(), "{} already exists: choose another file", args.file.display());
     let directory =
         args.file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Its owner's alone from the beginning, and under another name until it is whole.
+    // Only its owner may read it from the start, and it has a temporary name until it is complete.
     let file = NamedTempFile::new_in(directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
     let mut out = ExportWriter::new(BufWriter::with_capacity(1 << 20, file.reopen()?), args.format);
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     finish(out.end()?)?;
     file.persist_noclobber(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
     File::open(directory)?.sync_all()?;
-    eprintln!("{} records in {}", output::count(count), args.file.display());
+    eprintln!("wrote {} to {}", output::counted(count, "record", "records"), args.file.display());
     Ok(ExitOutcome::Good)
 }
 
@@ -100,7 +101,7 @@ fn records(source: &Path, out: &mut ExportWriter<impl Write>) -> anyhow::Result<
     Ok(())
 }
 
-/// The records of a set, each as the newest layer has it.
+/// The records of a set; the newest layer with a record counts.
 fn published(opened: &OpenedSource, out: &mut ExportWriter<impl Write>) -> anyhow::Result<()> {
     let records = opened.records()?;
     let bar = progress::bar("records", None);
@@ -122,12 +123,12 @@ fn published(opened: &OpenedSource, out: &mut ExportWriter<impl Write>) -> anyho
     Ok(())
 }
 
-/// Writes homed prefixes and then records, each of which has been read back before.
+/// Writes homed prefixes, then records, and reads each record back as a check.
 struct ExportWriter<W> {
     out: W,
     format: ExportFormat,
     homed: Vec<String>,
-    /// Records so far.
+    /// Number of records so far.
     count: u64,
     encoded: Vec<u8>,
     again: Vec<u8>,
@@ -156,7 +157,8 @@ impl<W: Write> ExportWriter<W> {
         bar: &ProgressBar,
     ) -> anyhow::Result<()> {
         let mut json = record_to_json(handle, values.clone());
-        // An import gives its own time to values without a time stamp, and JSON leaves out one of 0, as the reference does.
+        // An import sets the timestamp of values without one, and JSON leaves out a timestamp of 0,
+        // as the reference server does.
         for member in json["values"].as_array_mut().into_iter().flatten() {
             if self.format == ExportFormat::Lines && member.get("timestamp").is_none() {
                 member["timestamp"] = "1970-01-01T00:00:00Z".into();
@@ -166,10 +168,10 @@ impl<W: Write> ExportWriter<W> {
         self.encoded.clear();
         self.again.clear();
         values.into_iter().for_each(|value| value.encode(&mut self.encoded));
-        // A backup that leaves something out would be found out when it is needed.
+        // An incomplete backup would be noticed only when it is needed.
         match RecordLine::parse(&line, &mut self.again) {
             Ok(record) if record.handle.as_bytes() == handle && self.again == self.encoded => {}
-            _ => bail!("{} has something that JSON has no form for", Handle(handle)),
+            _ => bail!("{} cannot be represented as JSON", Handle(handle)),
         }
         if self.format == ExportFormat::Reference {
             match self.count {
@@ -187,12 +189,12 @@ impl<W: Write> ExportWriter<W> {
         Ok(())
     }
 
-    /// What stands in front of the records in the form of the reference.
+    /// Writes the start of the file in the format of the reference server.
     fn begin(&mut self) -> anyhow::Result<()> {
         Ok(write!(self.out, "{{\"homedPrefixes\":{},\n\"handleRecords\":{{\n", json!(self.homed))?)
     }
 
-    /// What stands behind the records; gives the output back.
+    /// Writes the end of the file, and returns the output.
     fn end(mut self) -> anyhow::Result<W> {
         if self.format == ExportFormat::Reference {
             if self.count == 0 {

@@ -1,18 +1,19 @@
-//! Storage of reference servers, which is not read here: what to do instead.
+//! Detects the storage of reference servers, which cannot be read here, and explains the
+//! alternative.
 
 use anyhow::bail;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// How records leave the storage of a reference server.
+/// The program that exports records from the storage of a reference server.
 const EXPORT: &str = "hdl-java net.handle.apps.tools.StorageToJson";
 
-/// Refuses the storage of a reference server, and directories, with what to do instead.
+/// Rejects the storage of a reference server, and directories, with an alternative.
 pub(super) fn refuse(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if !path.is_dir() {
         return match path.extension() == Some(OsStr::new("jdb")) {
-            true => bail!("{shown} is storage of a reference server, {}", suggest_command(path)),
+            true => bail!("{shown} is the storage of a reference server, {}", suggest_command(path)),
             false => Ok(()),
         };
     }
@@ -23,7 +24,10 @@ pub(super) fn refuse(path: &Path) -> anyhow::Result<()> {
     }
     let mut entries = path.read_dir()?.filter_map(Result::ok);
     if entries.any(|entry| Path::new(&entry.file_name()).extension() == Some(OsStr::new("jdb"))) {
-        bail!("{shown} is storage of a reference server, {}", suggest_command(&path.join("00000000.jdb")));
+        bail!(
+            "{shown} is the storage of a reference server, {}",
+            suggest_command(&path.join("00000000.jdb"))
+        );
     }
     bail!("{shown} is a directory: name the files in it")
 }
@@ -32,13 +36,14 @@ pub(super) fn refuse(path: &Path) -> anyhow::Result<()> {
 fn suggest_command(file: &Path) -> String {
     let is_old = ["handles.jdb", "nas.jdb"].iter().any(|name| file.file_name() == Some(OsStr::new(name)));
     let directory = match (is_old, file.parent().and_then(Path::parent)) {
-        // In `bdbje` below the server's directory; without a path, nobody knows where that is.
+        // The storage is in `bdbje` below the server's directory; a bare file name does not tell
+        // where.
         (false, Some(parent)) if !parent.as_os_str().is_empty() => parent.display().to_string(),
         _ => "SERVER_DIRECTORY".to_owned(),
     };
     let first = match is_old {
         true => format!("of a version before 7: hdl-migrate-storage-to-bdbje {directory}, then "),
-        false => "which only its own programs read: ".to_owned(),
+        false => "which only its own programs can read: ".to_owned(),
     };
     format!("{first}{EXPORT} {directory} export.json, and import export.json")
 }

@@ -1,4 +1,4 @@
-//! `hdl import`: records from whatever has them, straight into a store.
+//! `hdl import`: writes records from files or another server directly into a store.
 
 use super::foreign;
 use super::remote::{self, RemoteArgs};
@@ -21,10 +21,10 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Take records into a store.
+/// Import records into a store.
 ///
-/// Records go straight into the file, sorted first, without the way over the network: stop handle-admin before.
-/// Nothing is written until everything has been read and found good.
+/// The records are sorted and written directly into the file, not over the network: stop
+/// handle-admin first. Nothing is written until all input has been read and is valid.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl import store.redb records.jsonl backup.jsonl
@@ -33,26 +33,26 @@ use std::time::{Duration, Instant};
   hdl import store.redb --server 192.0.2.1 --prefix 10.1045 \\
       --auth 300:10.1045/ADMIN --key admin-private.bin
 
-  hdl import store.redb prefixes.txt            a list of prefixes to home, one on a line
+  hdl import store.redb prefixes.txt            a list of prefixes to home, one per line
   hdl import store.redb records.jsonl --homed 10.1045 --homed 20.500.12345
 
 Lines are {\"handle\": ..., \"values\": [...]}, as the handle REST API shows records, or
-{\"homed\": \"0.NA/10.1045\"}. Values without a time stamp get the time of the import.")]
+{\"homed\": \"0.NA/10.1045\"}. Values without a timestamp get the time of the import.")]
 pub(crate) struct Args {
     /// The file of the store.
     store: PathBuf,
-    /// Files to read; `-` is standard input. All of one form.
+    /// Files to read, all of one format; `-` is standard input.
     #[arg(value_name = "FILE", required_unless_present_any = ["server", "homed"], conflicts_with = "server")]
     files: Vec<PathBuf>,
-    /// The form of the files. Found out from the first of them unless given.
+    /// The format of the files. Default: detected from the first file.
     #[arg(long, value_enum)]
     from: Option<ImportFormat>,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Make the store if it is not there.
+    /// Create the store if it does not exist.
     #[arg(long)]
     create: bool,
-    /// Local names are told apart by case in the store that is made.
+    /// Distinguish the case of local names in the new store.
     #[arg(long, requires = "create")]
     case_sensitive: bool,
     /// Home this prefix, as 10.1045; may be given more than once.
@@ -61,10 +61,11 @@ pub(crate) struct Args {
     /// Home the prefixes of all records.
     #[arg(long)]
     home: bool,
-    /// Keep records that are there instead of replacing them.
+    /// Keep existing records instead of replacing them.
     #[arg(long)]
     keep_existing: bool,
-    /// Pass over records that break a bound, or that another server does not give out, instead of stopping.
+    /// Skip records that exceed a limit, or that the other server does not release, instead of
+    /// stopping.
     #[arg(long)]
     keep_going: bool,
     /// Memory for sorting, in MiB.
@@ -75,7 +76,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What the files are.
+/// The format of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum ImportFormat {
     /// Lines of JSON, or an array of records.
@@ -84,11 +85,11 @@ enum ImportFormat {
     Export,
     /// The SQL tables of a reference server.
     Sql,
-    /// Prefixes to home, one on a line, as 10.1045 or 0.NA/10.1045.
+    /// Prefixes to home, one per line, as 10.1045 or 0.NA/10.1045.
     Prefixes,
 }
 
-/// A prefix on the command line.
+/// Parses a prefix on the command line.
 fn parse_prefix(text: &str) -> Result<String, String> {
     prefix_name(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -96,7 +97,7 @@ fn parse_prefix(text: &str) -> Result<String, String> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let started = Instant::now();
     args.files.iter().try_for_each(|path| foreign::refuse(path))?;
-    // First, so that no store is created for a file that is something else.
+    // First, so that an unreadable input does not create a store.
     let form = match (args.from, args.files.first()) {
         (None, Some(first)) => Some(recognise(first)?),
         (given, _) => given,
@@ -146,7 +147,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     Ok(if passed_over + withheld + unreadable == 0 { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
-/// What came of an import.
+/// The result of an import.
 struct ImportSummary {
     read: u64,
     passed_over: u64,
@@ -171,11 +172,11 @@ impl ImportSummary {
         }
         let homed = output::counted(*homed, "prefix", "prefixes");
         if *read == 0 {
-            println!("{homed} homed, no records read");
+            println!("no records read, {homed} homed");
         } else {
             println!(
-                "{} records read, {} written, {} kept, {} passed over, {homed} homed, in {:.1} s ({}/s)",
-                output::count(*read),
+                "read {}: {} written, {} kept, {} skipped, {homed} homed, in {:.1} s ({}/s)",
+                output::counted(*read, "record", "records"),
                 output::count(counts.written),
                 output::count(counts.kept),
                 output::count(*passed_over),
@@ -185,34 +186,34 @@ impl ImportSummary {
         }
         if withheld + unreadable > 0 {
             println!(
-                "{} of them with their public values alone, {} not readable",
-                output::count(*withheld),
+                "{} with only public values, {} not readable",
+                output::counted(*withheld, "record", "records"),
                 output::count(*unreadable),
             );
         }
     }
 }
 
-/// What has been taken in so far.
+/// The records taken so far.
 pub(super) struct ImportState<'a> {
     bulk: Bulk<'a>,
     args: &'a Args,
     /// Whether the store folds local names.
     folds: bool,
-    /// The time of the import, which values without a time stamp get.
+    /// The time of the import, for values without a timestamp.
     now_unix_s: u32,
-    /// Prefixes that are homed by this import, folded and without 0.NA/.
+    /// Prefixes homed by this import, folded and without 0.NA/.
     homed: HashSet<Vec<u8>>,
     read: u64,
     passed_over: u64,
-    /// Records of another server whose private values may not be read.
+    /// Number of records of another server whose private values are not readable.
     withheld: u64,
-    /// Handles and prefixes of another server that may not be read at all.
+    /// Number of handles and prefixes of another server that are not readable at all.
     unreadable: u64,
 }
 
 impl ImportState<'_> {
-    /// Takes a record in; `place` says where it came from.
+    /// Takes a record; `place` tells its origin.
     pub(super) fn record(
         &mut self,
         handle: &[u8],
@@ -222,7 +223,7 @@ impl ImportState<'_> {
         self.read += 1;
         if let Err(unfit) = check_record(handle, values.iter()) {
             let text = format!("{}: {}: {unfit}", place(), Handle(handle));
-            ensure!(self.args.keep_going, "{text} (--keep-going passes over it)");
+            ensure!(self.args.keep_going, "{text} (--keep-going skips it)");
             eprintln!("hdl: {text}");
             self.passed_over += 1;
             return Ok(());
@@ -233,16 +234,16 @@ impl ImportState<'_> {
         Ok(self.bulk.add(handle, values)?)
     }
 
-    /// Tells of a record that is taken with its `count` public values alone.
+    /// Reports a record taken with only its `count` public values.
     pub(super) fn withheld(&mut self, handle: &[u8], count: usize, why: &str) {
         self.withheld += 1;
-        eprintln!("hdl: {}: only its {count} public values are taken: {why}", Handle(handle));
+        eprintln!("hdl: {}: imported only the public values ({count}): {why}", Handle(handle));
     }
 
-    /// Tells of what is not taken because it may not be read.
+    /// Reports a handle or prefix that is not readable.
     pub(super) fn unreadable(&mut self, name: &[u8], why: &str) {
         self.unreadable += 1;
-        eprintln!("hdl: {}: not taken: {why}", Handle(name));
+        eprintln!("hdl: {}: not imported: {why}", Handle(name));
     }
 
     pub(super) fn homed(&mut self, prefix: &[u8]) {
@@ -254,14 +255,14 @@ impl ImportState<'_> {
     }
 }
 
-/// Why an import that read nothing fails, for an operator would take it for done.
+/// Why an import that read nothing fails. Otherwise it would look successful.
 const fn nothing_read(form: Option<ImportFormat>) -> &'static str {
     match form {
         Some(ImportFormat::Sql) => {
-            "no rows of the tables `handles` and `nas` were found: the import takes the dump of mysqldump or pg_dump, \
-             lines of JSON, a JSON export, or a list of prefixes (--from says which)"
+            "no rows of the tables `handles` and `nas` were found: expected a dump of mysqldump or pg_dump, lines of JSON, \
+             a JSON export, or a list of prefixes (select the format with --from)"
         }
-        _ => "nothing to import: no record and no prefix was found",
+        _ => "nothing to import: the input has no records and no prefixes",
     }
 }
 
@@ -273,7 +274,7 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
     Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
 }
 
-/// The form of a file, from its beginning.
+/// Detects the format of a file from its beginning.
 fn recognise(path: &Path) -> anyhow::Result<ImportFormat> {
     if path == Path::new("-") {
         return Ok(ImportFormat::Lines);
@@ -285,14 +286,14 @@ fn recognise(path: &Path) -> anyhow::Result<ImportFormat> {
         .with_context(|| format!("cannot read {}", path.display()))?;
     form_of(&begin).with_context(|| {
         format!(
-            "{} is none of the forms that are read: lines of JSON, a JSON export, a dump of mysqldump or pg_dump, or a \
-             list of prefixes (--from says which it is)",
+            "{} has an unknown format: expected lines of JSON, a JSON export, a dump of mysqldump or pg_dump, or a list of \
+             prefixes (select the format with --from)",
             path.display()
         )
     })
 }
 
-/// The form of a file that begins so; `None` when it is none of them.
+/// Detects the format from the beginning of a file; `None` if it is unknown.
 fn form_of(begin: &[u8]) -> Option<ImportFormat> {
     let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin).trim_ascii_start();
     if begin.is_empty() || begin.starts_with(b"[") {
@@ -307,14 +308,14 @@ fn form_of(begin: &[u8]) -> Option<ImportFormat> {
     if is_sql(begin) {
         return Some(ImportFormat::Sql);
     }
-    // The last line may be cut; of a shorter file it is read as well.
+    // The last line may be incomplete, except in a file shorter than the limit.
     is_list(begin.get(..LIST_LEN).unwrap_or(begin)).then_some(ImportFormat::Prefixes)
 }
 
-/// Bytes by which a list is known.
+/// Number of bytes from which a list is detected.
 const LIST_LEN: usize = 1024;
 
-/// Whether a dump begins so: with a comment, a command of psql, or a statement.
+/// Whether a dump can begin like this: with a comment, a command of psql, or a statement.
 fn is_sql(begin: &[u8]) -> bool {
     let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b';' | b'(' | b'`' | b'"');
     let word = begin.split(is_end).next().unwrap_or_default();
@@ -342,8 +343,8 @@ fn is_sql(begin: &[u8]) -> bool {
         || WORDS.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// Whether each line is one word, as names are, or a comment. Names that are no prefixes are refused
-/// with their line when the list is read.
+/// Whether each line is one word, as names are, or a comment. Invalid prefixes are rejected with
+/// their line number when the list is read.
 fn is_list(begin: &[u8]) -> bool {
     let is_word = |line: &[u8]| {
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte >= 0x80 || b"./-_:".contains(byte);
@@ -352,7 +353,7 @@ fn is_list(begin: &[u8]) -> bool {
     begin.split(|&byte| byte == b'\n').all(|line| is_word(line.trim_ascii()))
 }
 
-/// Prefixes to home, one on a line.
+/// Reads prefixes to home, one per line.
 fn prefixes(path: &Path, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     for (line, number) in open(path)?.lines().zip(1_u64..) {
         let at = || format!("{}:{number}", path.display());
@@ -378,7 +379,7 @@ fn lines(args: &Args, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
             Ok(())
         }
         InputEntry::Deleted(handle) => {
-            bail!("{}: {handle} is to be deleted, but an import takes records in only", inputs.place(origin))
+            bail!("{}: {handle}: an import cannot delete records", inputs.place(origin))
         }
     })?;
     reading.finish_and_clear();
@@ -406,7 +407,7 @@ fn json_export(path: &Path, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All values of a record have to stand together: what came later would replace what came before.
+/// Reads a dump. All rows of a record have to be adjacent: later rows would replace earlier ones.
 fn sql(args: &Args, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     let hasher = RandomState::new();
     let mut seen = HashSet::new();
@@ -425,8 +426,8 @@ fn sql(args: &Args, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
             let line = dump.line();
             ensure!(
                 seen.insert(hasher.hash_one(key(&handle, taken.folds))),
-                "{shown}:{line}: values of {} stand apart from each other: sort the rows by handle (mysqldump \
-                 --order-by-primary; in PostgreSQL \\copy (SELECT * FROM handles ORDER BY handle, idx))",
+                "{shown}:{line}: the values of {} are not adjacent: sort the rows by handle (mysqldump --order-by-primary; in \
+                PostgreSQL \\\\copy (SELECT * FROM handles ORDER BY handle, idx))",
                 Handle(&handle)
             );
             let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
@@ -459,7 +460,7 @@ mod tests {
             ("10.1045", ImportFormat::Prefixes),
             ("# homed\n\n0.NA/10.1045\r\n0.na/20.500.12345\n", ImportFormat::Prefixes),
             ("11404\nabc\n", ImportFormat::Prefixes),
-            // Refused by its first line.
+            // Rejected because of its first line.
             ("10.1045/a\n10.1045/b\n", ImportFormat::Prefixes),
         ] {
             assert_eq!(form_of(begin.as_bytes()), Some(form), "{begin}");

@@ -1,4 +1,5 @@
-//! `hdl store`, `hdl import` and `hdl export`: the records themselves, in and out, while no handle-admin has them open.
+//! `hdl store`, `hdl import` and `hdl export`: access to the records while no handle-admin has the
+//! store open.
 
 pub(crate) mod export;
 mod foreign;
@@ -10,7 +11,7 @@ use handle_admin::store::{Store, StoreConfig, StoreStats};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Look after the store of handle-admin.
+/// Manage the store of handle-admin.
 ///
 /// Only one process can have a store open: stop handle-admin first.
 #[derive(clap::Args, Debug)]
@@ -21,23 +22,23 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Make a new, empty store.
+    /// Create a new, empty store.
     #[command(after_help = "Example:
   hdl store create store.redb")]
     Create(CreateArgs),
-    /// Read everything, and say what does not fit.
+    /// Read everything, and report inconsistencies.
     #[command(after_help = "Example:
   hdl store check store.redb
 
-Exit codes: 0 whole, 1 damaged or not there.")]
+Exit codes: 0 intact, 1 damaged or missing.")]
     Check(StoreArgs),
-    /// Say how much is in it.
+    /// Show the size of its contents.
     #[command(after_help = "Example:
   hdl store stats store.redb --json")]
     Stats(StoreArgs),
-    /// Write all records as lines of JSON; the same as `hdl export`.
+    /// Export all records as lines of JSON; the same as `hdl export`.
     Export(export::Args),
-    /// Take records in; the same as `hdl import`.
+    /// Import records; the same as `hdl import`.
     Import(Box<import::Args>),
 }
 
@@ -45,7 +46,7 @@ Exit codes: 0 whole, 1 damaged or not there.")]
 struct CreateArgs {
     /// The file of the store.
     store: PathBuf,
-    /// Local names are told apart by case, for good. As a rule they are not.
+    /// Distinguish the case of local names. This cannot be changed later.
     #[arg(long)]
     case_sensitive: bool,
 }
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     match &args.command {
         Command::Create(args) => {
             Store::create(&StoreConfig::at(&args.store), !args.case_sensitive)?;
-            println!("made {}", args.store.display());
+            println!("created {}", args.store.display());
             Ok(ExitOutcome::Good)
         }
         Command::Check(args) => check(args),
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 }
 
 fn check(args: &StoreArgs) -> anyhow::Result<ExitOutcome> {
-    /// Findings that are told one by one.
+    /// Maximum number of findings that are printed.
     const TOLD_MAX: u64 = 100;
     let (mut damage, mut unusual) = (0, 0);
     let stats = Store::open_to_read(&StoreConfig::at(&args.store))?.check(|finding| {
@@ -92,7 +93,7 @@ fn check(args: &StoreArgs) -> anyhow::Result<ExitOutcome> {
     Ok(if damage == 0 { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
-/// Prints what is in a store; what a check has found, too.
+/// Prints statistics of a store, and the results of a check.
 fn show(stats: &StoreStats, is_json: bool, found: Option<(u64, u64)>) {
     if is_json {
         let mut json = json!({
@@ -111,11 +112,11 @@ fn show(stats: &StoreStats, is_json: bool, found: Option<(u64, u64)>) {
         return;
     }
     println!(
-        "{} records with {} values, {}, under {} homed prefixes",
-        output::count(stats.records),
-        output::count(stats.values),
+        "{} with {}, {}, under {}",
+        output::counted(stats.records, "record", "records"),
+        output::counted(stats.values, "value", "values"),
         output::bytes(stats.bytes),
-        output::count(stats.homed_prefixes)
+        output::counted(stats.homed_prefixes, "homed prefix", "homed prefixes")
     );
     println!(
         "last transaction {}, {} in the log",

@@ -1,4 +1,4 @@
-//! Records of another server: its listing, and each handle in it resolved.
+//! Imports the records of another server: lists its handles and resolves each.
 
 use super::import::ImportState;
 use crate::handle::prefix_handle;
@@ -20,50 +20,51 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Answers that wait to be taken in.
+/// Answers queued for the import.
 const QUEUE: usize = 256;
-/// How long a connection or an answer may take.
+/// Time limit for a connection or an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which server has the records.
+/// The server with the records.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RemoteArgs {
-    /// Take the records of this server, over TCP, by listing and resolving them.
+    /// Import the records of this server, over TCP, by listing and resolving them.
     #[arg(long, value_name = "HOST[:PORT]")]
     server: Option<String>,
-    /// The prefix to list; may be given more than once. Without it all that the server has homed.
+    /// Prefix to list; may be given more than once. Default: all homed prefixes of the server.
     #[arg(long, value_name = "PREFIX", requires = "server")]
     prefix: Vec<String>,
-    /// Public key of the server: then only answers count that it has signed, and values that are not public travel
-    /// encrypted in a session.
+    /// Public key of the server. With it, only answers signed by the server are accepted, and
+    /// values that are not public are sent encrypted in a session.
     #[arg(long, value_name = "FILE", requires = "server")]
     server_key: Option<PathBuf>,
-    /// Connections at once.
+    /// Number of connections.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     parallel: u16,
-    /// Most memory for the handles that the server lists, in MiB: a handle takes its length and 40 bytes. A longer list
-    /// stops the import.
+    /// Maximum memory for the handles that the server lists, in MiB: each takes its length and 40
+    /// bytes. A longer list stops the import.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     list_mib: u32,
     #[command(flatten)]
     identity: IdentityArgs,
 }
 
-/// Handles that the server has listed, up to a number of bytes.
+/// The handles that the server has listed, up to a number of bytes.
 struct ListedHandles {
     handles: Vec<Vec<u8>>,
     bytes_left: u64,
 }
 
 impl ListedHandles {
-    /// What a handle takes besides its bytes: its place in the list, and what the allocator adds.
+    /// Memory per handle besides its bytes: its place in the list, and the overhead of the
+    /// allocator.
     const OVERHEAD: u64 = 40;
 
     const fn new(mib: u32) -> Self {
         Self { handles: Vec::new(), bytes_left: (mib as u64) << 20 }
     }
 
-    /// Keeps `handle`; breaks where there is no room left.
+    /// Keeps `handle`; breaks if there is no room left.
     fn push(&mut self, handle: &[u8]) -> ControlFlow<()> {
         let needed = handle.len() as u64 + Self::OVERHEAD;
         let Some(left) = self.bytes_left.checked_sub(needed) else { return ControlFlow::Break(()) };
@@ -74,30 +75,30 @@ impl ListedHandles {
 }
 
 impl RemoteArgs {
-    /// Whether a server was named.
+    /// Whether a server is named.
     pub(super) const fn is_named(&self) -> bool {
         self.server.is_some()
     }
 }
 
-/// What the server has of a handle that it lists.
+/// The answer of the server about a listed handle.
 enum FetchedHandle {
     Record {
         handle: Vec<u8>,
         values_count: usize,
         encoded: Vec<u8>,
-        /// Why it has only the public values, if it has.
+        /// Why only the public values are readable, if so.
         withheld: Option<String>,
     },
-    /// Nothing of it may be read.
+    /// Not readable at all.
     Unreadable { handle: Vec<u8>, why: String },
     /// Deleted in the meantime.
     Gone,
 }
 
-/// Takes in every record of the server, as far as it may be read.
+/// Imports every record of the server, as far as it is readable.
 pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
-    let server = args.server.as_deref().context("name files, or --server")?;
+    let server = args.server.as_deref().context("no input: name files, or --server")?;
     let connect = args.connector(server)?;
     let mut client = connect();
     let names = list_all(args, &mut client, taken)?;
@@ -140,7 +141,7 @@ pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut ImportState<
 }
 
 impl RemoteArgs {
-    /// What connects to the server, as the identity that is named.
+    /// Creates connections to the server with the named identity.
     fn connector(&self, server: &str) -> anyhow::Result<impl Fn() -> Administrator> {
         let address = exchange::address(server)?;
         let (identity, allowances) = (self.identity.read()?, self.identity.allowances());
@@ -164,7 +165,8 @@ impl RemoteArgs {
     }
 }
 
-/// The handles under all prefixes. A prefix that may not be listed is told about, unless none may.
+/// Lists the handles under all prefixes. Reports prefixes that may not be listed; fails if none
+/// may.
 fn list_all(
     args: &RemoteArgs,
     client: &mut Administrator,
@@ -176,28 +178,28 @@ fn list_all(
         let request = Request::ListHomedNas(HandleBody { handle: BLANK });
         let mut homed = ListedHandles::new(args.list_mib);
         let refused = list(client, &request, &mut homed);
-        if let Some(why) = refused.context("the homed prefixes")? {
-            bail!("the homed prefixes: {why}");
+        if let Some(why) = refused.context("cannot list the homed prefixes")? {
+            bail!("cannot list the homed prefixes: {why}");
         }
         prefixes = homed.handles;
     }
     let (mut names, mut refusals) = (ListedHandles::new(args.list_mib), Vec::new());
     for prefix in &prefixes {
         let request = Request::ListHandles(HandleBody { handle: prefix });
-        let place = || format!("the handles under {}", Handle(prefix));
+        let place = || format!("cannot list the handles under {}", Handle(prefix));
         match list(client, &request, &mut names).with_context(place)? {
             None => taken.homed(prefix),
             Some(why) => refusals.push((prefix, why)),
         }
     }
     if let (Some((_, why)), true) = (refusals.first(), refusals.len() == prefixes.len()) {
-        bail!("the handles under {}: {why}", Handle(&prefixes[0]));
+        bail!("cannot list the handles under {}: {why}", Handle(&prefixes[0]));
     }
     refusals.iter().for_each(|(prefix, why)| taken.unreadable(prefix, why));
     Ok(names.handles)
 }
 
-/// Lists; why that is not allowed, if it is not.
+/// Lists; returns the reason if that is not allowed.
 fn list(
     client: &mut Administrator,
     request: &Request<'_>,
@@ -210,7 +212,7 @@ fn list(
         kept
     })?;
     if is_full {
-        bail!("the server lists more handles than fit into --list-mib: raise it, or name prefixes");
+        bail!("the server lists more handles than --list-mib allows: raise it, or name prefixes");
     }
     match answer.code() {
         ResponseCode::SUCCESS => Ok(None),
@@ -219,17 +221,18 @@ fn list(
     }
 }
 
-/// The record of a handle: all of it where that may be read, else its public values.
+/// The record of a handle: all values if they are readable, otherwise the public ones.
 ///
 /// # Errors
-/// When there is no answer, or another refusal than one about rights, unless such handles are passed over.
+/// If there is no answer, or a refusal for another reason than missing rights, unless such handles
+/// are skipped.
 fn fetch(client: &mut Administrator, handle: &[u8], keep_going: bool) -> anyhow::Result<FetchedHandle> {
     let request = Request::Resolution(Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY });
     let all = OpFlags::PLAIN_REQUEST.with(OpFlags::AUTHORITATIVE).without(OpFlags::PUBLIC_ONLY);
     let withheld = match client.ask(&request, all) {
         Ok(answer) if is_about_rights(answer.code()) => refusal(&answer),
         Ok(answer) => return fetched(handle, &answer, None, keep_going),
-        // Nobody asks, so that nothing but what is public is to be had.
+        // Without an identity, only public values are readable.
         Err(error @ AskError::WhoAsks) => error.to_string(),
         Err(error) => return Err(error.into()),
     };
@@ -253,7 +256,7 @@ fn fetched(
             FetchedHandle::Record { handle, values_count, encoded, withheld }
         }
         (ResponseCode::HANDLE_NOT_FOUND, _) => FetchedHandle::Gone,
-        // A record without values is one, too.
+        // A record without values is valid.
         (ResponseCode::VALUES_NOT_FOUND, _) => {
             FetchedHandle::Record { handle, values_count: 0, encoded: Vec::new(), withheld }
         }
@@ -262,7 +265,7 @@ fn fetched(
     })
 }
 
-/// Whether a refusal is about who asks, and what they may do.
+/// Whether a refusal concerns the identity and its rights.
 fn is_about_rights(code: ResponseCode) -> bool {
     (400..500).contains(&code.0)
 }
@@ -270,5 +273,5 @@ fn is_about_rights(code: ResponseCode) -> bool {
 fn refusal(answer: &AdministrationAnswer) -> String {
     let (code, text) = (answer.code(), answer.text());
     let colon = if text.is_empty() { "" } else { ": " };
-    format!("the server answers {} {code}{colon}{text}", code.0)
+    format!("the server answered {} {code}{colon}{text}", code.0)
 }

@@ -1,17 +1,17 @@
-//! The configuration of both processes, from settings by their names with dots.
+//! The configuration of both processes, from settings with dotted names.
 
 use serde_json::{Value as Json, json};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-/// What the processes have to know, beside what every service says.
+/// Settings of the processes in addition to those that every service has.
 #[derive(Debug, Default)]
 pub(super) struct AdoptedSettings {
-    /// Where handled answers.
+    /// Addresses of handled.
     pub(super) listen: Vec<SocketAddr>,
-    /// Where handle-admin does.
+    /// Addresses of handle-admin.
     pub(super) admin_listen: Vec<SocketAddr>,
-    /// Settings of both, and of each.
+    /// Settings of both processes, and of each.
     pub(super) shared: Vec<(&'static str, Json)>,
     pub(super) handled: Vec<(&'static str, Json)>,
     pub(super) handle_admin: Vec<(&'static str, Json)>,
@@ -24,7 +24,7 @@ impl AdoptedSettings {
             ("server_key.file", json!("server-private.bin")),
             ("sessions.socket", json!("run/sessions")),
         ];
-        let comment = "# What handled and handle-admin share. Paths are relative to their configuration.";
+        let comment = "# Settings that handled and handle-admin share. Paths are relative to their configuration files.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.shared)))
     }
 
@@ -49,7 +49,7 @@ impl AdoptedSettings {
             ("publish.directory", json!("snapshot")),
             ("forward.socket", json!("run/forward")),
         ];
-        let comment = "# handle-admin: keeps the records, and publishes them to handled. Paths are relative to this file.";
+        let comment = "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
     }
 }
@@ -58,8 +58,9 @@ fn addresses(addresses: &[SocketAddr]) -> Json {
     addresses.iter().map(SocketAddr::to_string).collect()
 }
 
-/// Settings by their names with dots, as TOML: those without a table first, then table by table in the order in which
-/// they come. Of texts, numbers, truth values and lists of them JSON writes what TOML reads.
+/// Settings with dotted names as TOML: first those without a table, then table by table in the
+/// order in which they appear. For strings, numbers, booleans and lists of them, JSON is valid
+/// TOML.
 fn toml<'a>(settings: impl Iterator<Item = &'a (&'static str, Json)> + Clone) -> String {
     let split = |name: &'static str| name.rsplit_once('.').unwrap_or(("", name));
     let mut tables: Vec<&str> = vec![""];

@@ -1,4 +1,4 @@
-//! Reads the directory of a reference server: what it serves, with which key, and for whom.
+//! Reads the directory of a reference server: its service, key and administrators.
 
 use crate::secret::SecretArgument;
 use anyhow::{Context as _, bail, ensure};
@@ -15,10 +15,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Most bytes of a configuration or site file.
+/// Maximum length of a configuration or site file, in bytes.
 const TEXT_LEN_MAX: u64 = 1 << 20;
 
-/// What the directory of a reference server says.
+/// The contents of the directory of a reference server.
 pub(super) struct ServerDirectory {
     /// `config.dct`.
     pub(super) config: DctSettings,
@@ -29,18 +29,18 @@ pub(super) struct ServerDirectory {
     pub(super) server_at: usize,
     /// The key that signs answers.
     pub(super) server_key: PrivateKeyBuf,
-    /// The file with the administrator's key, as it is.
+    /// The file with the administrator's private key, unchanged.
     pub(super) admin_key: Option<SecretArgument>,
     /// The administrator's public key.
     pub(super) admin_public: Option<Vec<u8>>,
     /// `contactdata.dct`.
     pub(super) contact: DctSettings,
-    /// Files that others than their owner may read, although they hold a private key.
+    /// Files with a private key that users other than their owner may read.
     pub(super) exposed: Vec<PathBuf>,
 }
 
 impl ServerDirectory {
-    /// Reads `directory`. `passphrase` opens the key of the server.
+    /// Reads `directory`. `passphrase` decrypts the key of the server.
     pub(super) fn read(directory: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<Self> {
         let path = |name: &str| directory.join(name);
         let config = settings(&path("config.dct"))?.with_context(|| {
@@ -59,7 +59,9 @@ impl ServerDirectory {
         let server_at = server_of(&site, &server)?;
         let mut exposed = vec![];
         let (key_path, key_file) = first(directory, &["privkey.bin", "privkey.pem"], &mut exposed)?
-            .with_context(|| format!("{} has no privkey.bin: it signs the answers", directory.display()))?;
+            .with_context(|| {
+                format!("{} has no privkey.bin, the key that signs answers", directory.display())
+            })?;
         let server_key = open_key(&key_path, &key_file, passphrase)?;
         check_key(&site, server_at, &server_key, &key_path)?;
         let admin = first(directory, &["admpriv.bin", "admpriv.pem"], &mut exposed)?;
@@ -70,14 +72,14 @@ impl ServerDirectory {
     }
 }
 
-/// The bytes of a file; `None` where there is none.
+/// The bytes of a file; `None` if it does not exist.
 fn bytes(path: &Path, len_max: u64) -> anyhow::Result<Option<SecretArgument>> {
     let shown = path.display();
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.with_context(|| format!("cannot open {shown}"))?,
     };
-    // Secrets do not stay behind where a buffer grew.
+    // A buffer that grows would leave copies of secrets behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(1 + usize::try_from(len_max)?));
     file.take(len_max + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {shown}"))?;
     ensure!(bytes.len() as u64 <= len_max, "{shown} is longer than {len_max} bytes");
@@ -91,7 +93,7 @@ fn settings(path: &Path) -> anyhow::Result<Option<DctSettings>> {
     Ok(Some(DctSettings::parse(text).with_context(|| format!("{shown}"))?))
 }
 
-/// The site record; `siteinfo.bin` counts where both are there, as for the reference.
+/// Reads the site record. If both files exist, `siteinfo.bin` is used, as in the reference server.
 fn site(directory: &Path) -> anyhow::Result<SiteBuf> {
     for name in ["siteinfo.bin", "siteinfo.json"] {
         let path = directory.join(name);
@@ -107,17 +109,15 @@ fn site(directory: &Path) -> anyhow::Result<SiteBuf> {
     bail!("{} has neither siteinfo.json nor siteinfo.bin", directory.display())
 }
 
-/// The position of the server that the configuration is of.
+/// The position of the server that the configuration describes.
 fn server_of(site: &SiteBuf, server: &DctSettings) -> anyhow::Result<usize> {
     let text = server.text("this_server_id").unwrap_or("1").trim();
-    let id: i32 = text.parse().with_context(|| format!("config.dct: this_server_id is {text:?}"))?;
+    let id: i32 = text.parse().with_context(|| format!("config.dct: invalid this_server_id {text:?}"))?;
     let at = site.view().servers.iter().position(|server| server.id == id);
-    at.with_context(|| {
-        format!("config.dct says that this is server {id}, which the site record does not have")
-    })
+    at.with_context(|| format!("config.dct: this_server_id is {id}, but the site record has no such server"))
 }
 
-/// The first of the files that is there, which holds a private key.
+/// The first of the private key files that exists.
 fn first(
     directory: &Path,
     names: &[&str],
@@ -126,7 +126,7 @@ fn first(
     for name in names {
         let path = directory.join(name);
         let Some(file) = bytes(&path, FILE_LEN_MAX)? else { continue };
-        // The reference leaves its keys readable for everybody, so this is no reason to stop.
+        // The reference server leaves its keys readable for everybody, so this is not an error.
         if path.metadata().is_ok_and(|about| about.mode() & 0o077 != 0) {
             exposed.push(path.clone());
         }
@@ -147,7 +147,7 @@ fn open_key(path: &Path, file: &[u8], passphrase: Option<&[u8]>) -> anyhow::Resu
     Ok(key)
 }
 
-/// That the key is the one which clients check signatures with.
+/// Checks that clients verify signatures with this key.
 fn check_key(site: &SiteBuf, at: usize, key: &PrivateKeyBuf, path: &Path) -> anyhow::Result<()> {
     let Some(server) = site.view().servers.iter().nth(at) else { return Ok(()) };
     let Some(public) = key.view().public() else { return Ok(()) };
@@ -155,14 +155,15 @@ fn check_key(site: &SiteBuf, at: usize, key: &PrivateKeyBuf, path: &Path) -> any
         PublicKey::decode(server.public_key).is_ok_and(|named| named.to_bytes() == public.to_bytes());
     ensure!(
         is_same,
-        "{} is not the key of server {} in the site record: clients would take its signatures for forged",
+        "{} is not the key of server {} in the site record: clients would reject its signatures",
         path.display(),
         server.id
     );
     Ok(())
 }
 
-/// The administrator's public key: from its own file, or from the private one where that is not encrypted.
+/// The administrator's public key: from its own file, otherwise from the private one if that is not
+/// encrypted.
 fn admin_public(directory: &Path, private: Option<&[u8]>) -> anyhow::Result<Option<Vec<u8>>> {
     for name in ["admpub.bin", "admpub.pem"] {
         let path = directory.join(name);

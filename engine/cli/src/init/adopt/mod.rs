@@ -1,4 +1,5 @@
-//! `hdl init --adopt`: the service of a reference server, with its keys, site record and settings, as one of ours.
+//! `hdl init --adopt`: takes over the service of a reference server, with its keys, site record and
+//! settings.
 
 mod config;
 mod directory;
@@ -20,22 +21,23 @@ use settings::TranslatedSettings;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// What `--adopt` may be told beside the directory.
+/// The options of `--adopt`.
 #[derive(clap::Args, Debug)]
 pub(super) struct AdoptArgs {
-    /// Take over the service of a reference server: keys, site record, settings and contact of its directory, the one
-    /// with config.dct. Records come afterwards, by hdl import.
+    /// Take over the service of a reference server from its directory, the one with config.dct:
+    /// keys, site record, settings and contact. Import the records afterwards with hdl import.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["prefix", "address", "case_sensitive", "bits", "passphrase_file",
         "passphrase_env", "plain", "description"])]
     pub(super) adopt: Option<PathBuf>,
-    /// File with the passphrase of its privkey.bin, which nobody else may read. Here that key is kept without one.
+    /// File with the passphrase of its privkey.bin; mode must be 0600. The copy of that key is not
+    /// encrypted.
     #[arg(long, value_name = "FILE", requires = "adopt", conflicts_with = "server_passphrase_env")]
     server_passphrase_file: Option<PathBuf>,
     /// Environment variable with that passphrase.
     #[arg(long, value_name = "NAME", requires = "adopt")]
     server_passphrase_env: Option<String>,
-    /// The global service, as bootstrap_handles in the .handle folder of the server's user: then administrators whose
-    /// records are at other services are asked for there.
+    /// Bootstrap file of the global service, as bootstrap_handles in the .handle directory of the
+    /// server's user. It lets handle-admin find administrators whose records are at other services.
     #[arg(long, value_name = "FILE", requires = "adopt")]
     root: Option<PathBuf>,
 }
@@ -46,14 +48,14 @@ impl AdoptArgs {
     }
 }
 
-/// Where the interfaces are, before and after.
+/// The interfaces, before and after.
 struct AdoptLayout {
     listen: Vec<SocketAddr>,
     admin_listen: Vec<SocketAddr>,
-    /// One number for both: datagrams at handled, connections at handle-admin.
+    /// One number for both: datagrams go to handled, connections to handle-admin.
     one_port: bool,
     site: SiteBuf,
-    /// Whether the site record is another one now.
+    /// Whether the site record has changed.
     site_changed: bool,
 }
 
@@ -63,14 +65,14 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     let translated = settings::translate(&adopted.config, &adopted.server);
     ensure!(
         !translated.homed.iter().any(|name| name.contains("YOUR_PREFIX")),
-        "config.dct still has YOUR_PREFIX: nothing was served from this directory, so begin with hdl init --prefix"
+        "config.dct still has YOUR_PREFIX: this directory never served a prefix, so use hdl init --prefix"
     );
     let layout = layout(args, &adopted)?;
     let root = args.adopt.root.as_deref().map(read_root).transpose()?;
     check_empty(&args.directory)?;
     make_directory(&args.directory)?;
     let path = |name: &str| args.directory.join(name);
-    std::fs::create_dir(path("log")).context("cannot make log")?;
+    std::fs::create_dir(path("log")).context("cannot create the directory log")?;
     create_secret_file(&path("server-private.bin"), &keyfile::plain(&adopted.server_key.view()))?;
     let server_public =
         adopted.site.view().servers.iter().nth(adopted.server_at).map(|server| server.public_key.to_vec());
@@ -97,7 +99,7 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     Ok(ExitOutcome::Good)
 }
 
-/// The site record with the interfaces of both processes, and where they listen.
+/// The site record with the interfaces of both processes, and their addresses.
 fn layout(args: &Args, adopted: &ServerDirectory) -> anyhow::Result<AdoptLayout> {
     let server =
         adopted.site.view().servers.iter().nth(adopted.server_at).context("the server is in the record")?;
@@ -167,13 +169,14 @@ fn configuration(
 
 fn read_root(path: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    handle_client::bootstrap::Root::read(&bytes)
-        .with_context(|| format!("{} is no file of the global service", path.display()))?;
+    handle_client::bootstrap::Root::read(&bytes).with_context(|| {
+        format!("{} is not a bootstrap file (bootstrap_handles or root_info)", path.display())
+    })?;
     Ok(bytes)
 }
 
-/// The store, with the homed prefixes and no records. No set is published: handled must not answer that handles do not
-/// exist which are only not imported yet.
+/// Creates the store, with the homed prefixes and no records. No set is published yet: handled must
+/// not report handles as missing that are not imported yet.
 fn make_store(path: &Path, directory: &Path, translated: &TranslatedSettings) -> anyhow::Result<()> {
     let store = Store::create(&StoreConfig::at(path), !translated.case_sensitive)?;
     let mut bulk = store.bulk(directory, super::MEMORY);
@@ -215,7 +218,7 @@ fn report(
         (
             "site record",
             match layout.site_changed {
-                true => format!("serial {}, changed: the registry has to know", layout.site.view().serial),
+                true => format!("serial {}, changed: send it to the registry", layout.site.view().serial),
                 false => format!("serial {}, unchanged", layout.site.view().serial),
             },
         ),
@@ -224,7 +227,7 @@ fn report(
     }
     output::lines(&table);
     if !translated.left_out.is_empty() {
-        let mut table = output::table(&["not taken over", "because"]);
+        let mut table = output::table(&["not taken over", "reason"]);
         for (key, why) in &translated.left_out {
             table.add_row([key.clone(), (*why).to_owned()]);
         }
@@ -232,7 +235,9 @@ fn report(
         output::lines(&table);
     }
     for path in exposed {
-        eprintln!("hdl: {path}: others than its owner may read this private key: chmod 600 {path}");
+        eprintln!(
+            "hdl: {path}: permissions too open for a private key: mode must be 0600 (chmod 600 {path})"
+        );
     }
     println!();
     println!("next:");
@@ -241,7 +246,7 @@ fn report(
     }
 }
 
-/// What is left to do, in order.
+/// The remaining steps, in order.
 fn next_steps(
     args: &Args,
     from: &Path,
@@ -278,11 +283,11 @@ fn next_steps(
             None => format!("{here}/siteinfo.json"),
         };
         steps.push(format!(
-            "send {what} to the registry of the prefix: it has the site record with its new serial number"
+            "send {what} to the registry of the prefix: it contains the site record with its new serial number"
         ));
     }
     if layout.one_port {
-        steps.push("connections go to handle-admin, datagrams to handled: both under one port".to_owned());
+        steps.push("on the shared port, connections go to handle-admin and datagrams to handled".to_owned());
     }
     steps
 }

@@ -1,46 +1,46 @@
-//! What the settings of a reference server are called here, and which of them nothing here stands for.
+//! Translates the settings of a reference server, and lists those without an equivalent here.
 
 use handle_formats::dct::DctSettings;
 use serde_json::{Value as Json, json};
 use std::net::{IpAddr, SocketAddr};
 
-/// Settings for both processes, and what is to be said about them.
+/// Settings for both processes, and remarks about them.
 #[derive(Debug, Default)]
 pub(super) struct TranslatedSettings {
     pub(super) shared: Vec<(&'static str, Json)>,
     pub(super) handled: Vec<(&'static str, Json)>,
     pub(super) handle_admin: Vec<(&'static str, Json)>,
     pub(super) case_sensitive: bool,
-    /// Prefixes that are homed.
+    /// Homed prefixes.
     pub(super) homed: Vec<String>,
     /// Administrators whose records may be at other services.
     pub(super) administrators: Vec<String>,
-    /// Keys with nothing here that does the same, and why or what to do.
+    /// Keys without an equivalent here, with the reason or what to do instead.
     pub(super) left_out: Vec<(String, &'static str)>,
 }
 
-/// Where a setting goes.
+/// How a setting is translated.
 #[derive(Clone, Copy)]
 enum SettingForm {
-    /// Identities, for both.
+    /// Identities, for both processes.
     Identities(&'static str),
     /// Yes or no.
     Truth(SettingProcess, &'static str),
-    /// Text for handled.
+    /// Text, for handled.
     Text(&'static str),
-    /// Milliseconds in seconds, for both.
+    /// Milliseconds that become seconds, for both processes.
     Seconds(&'static str, i64, i64),
     /// Milliseconds, under these names.
     Milliseconds(&'static str, &'static str),
     /// Days, for handle-admin.
     Days(&'static str),
-    /// Taken in elsewhere in this module.
+    /// Translated elsewhere in this module.
     Taken,
-    /// Nothing here does the same.
+    /// Has no equivalent here.
     LeftOut(&'static str),
 }
 
-/// Who reads a setting.
+/// Which process reads a setting.
 #[derive(Clone, Copy)]
 enum SettingProcess {
     Both,
@@ -68,16 +68,19 @@ const SERVER: &[(&str, SettingForm)] = &[
     ("case_sensitive", SettingForm::Taken),
     ("auto_homed_prefixes", SettingForm::Taken),
     ("this_server_id", SettingForm::Taken),
-    ("allow_recursion", SettingForm::LeftOut("handles of other services are not resolved for clients")),
-    ("encryption_alg", SettingForm::LeftOut("sessions use AES; sessions.ciphers allows others")),
-    ("storage_type", SettingForm::LeftOut("records come by an export: see \"next\"")),
-    ("sql_settings", SettingForm::LeftOut("records come by an export or a dump: see \"next\"")),
-    ("enable_monitor_daemon", SettingForm::LeftOut("observe.http has metrics")),
-    ("enable_txn_queue", SettingForm::LeftOut("the log of transactions is always kept")),
+    (
+        "allow_recursion",
+        SettingForm::LeftOut("handled does not resolve handles of other services for clients"),
+    ),
+    ("encryption_alg", SettingForm::LeftOut("sessions use AES; set sessions.ciphers to allow others")),
+    ("storage_type", SettingForm::LeftOut("export and import the records: see \"next\"")),
+    ("sql_settings", SettingForm::LeftOut("export or dump the records and import them: see \"next\"")),
+    ("enable_monitor_daemon", SettingForm::LeftOut("observe.http serves metrics")),
+    ("enable_txn_queue", SettingForm::LeftOut("the transaction log is always kept")),
     ("http_config", SettingForm::LeftOut("there is no HTTP interface")),
 ];
 
-/// The keys beside `server_config`.
+/// The keys outside `server_config`.
 const OUTER: &[(&str, SettingForm)] = &[
     ("server_config", SettingForm::Taken),
     ("server_type", SettingForm::Taken),
@@ -86,18 +89,18 @@ const OUTER: &[(&str, SettingForm)] = &[
         "no_udp_resolution",
         SettingForm::LeftOut("datagrams are always answered; the site record says whether clients use them"),
     ),
-    ("log_save_config", SettingForm::LeftOut("logs are renamed by logrotate")),
+    ("log_save_config", SettingForm::LeftOut("logrotate rotates the logs")),
     ("hdl_http_config", SettingForm::LeftOut("there is no HTTP interface; the site record has none either")),
 ];
 
-/// Reads both levels of a `config.dct`.
+/// Translates both levels of a `config.dct`.
 pub(super) fn translate(config: &DctSettings, server: &DctSettings) -> TranslatedSettings {
     let mut found = TranslatedSettings {
         case_sensitive: server.truth("case_sensitive").unwrap_or(false),
         homed: server.texts("auto_homed_prefixes").into_iter().map(str::to_owned).collect(),
         ..TranslatedSettings::default()
     };
-    // The reference takes what is not said for no.
+    // The reference server treats a missing setting as no.
     let is_full = json!(server.truth("server_admin_full_access").unwrap_or(false));
     found.shared.push(("administrators.server_full_access", is_full));
     for key in server.keys() {
@@ -124,7 +127,7 @@ impl TranslatedSettings {
         match form {
             Some(SettingForm::Taken) => {}
             Some(SettingForm::LeftOut(why)) => self.left_out.push((key.to_owned(), why)),
-            None => self.left_out.push((key.to_owned(), "nothing here stands for it")),
+            None => self.left_out.push((key.to_owned(), "no equivalent")),
             Some(SettingForm::Identities(name)) => {
                 let identities = settings.texts(key);
                 for identity in identities.iter().copied().map(str::to_owned) {
@@ -136,15 +139,15 @@ impl TranslatedSettings {
             }
             Some(SettingForm::Truth(process, name)) => match settings.truth(key) {
                 Some(truth) => self.settings_of(process).push((name, json!(truth))),
-                None => self.left_out.push((key.to_owned(), "it is neither yes nor no")),
+                None => self.left_out.push((key.to_owned(), "invalid value: expected yes or no")),
             },
             Some(SettingForm::Text(name)) => match settings.text(key) {
                 Some(text) => self.handled.push((name, json!(text))),
-                None => self.left_out.push((key.to_owned(), "it is not a text")),
+                None => self.left_out.push((key.to_owned(), "invalid value: expected text")),
             },
             Some(SettingForm::Seconds(name, from, to)) => match number() {
                 Some(ms) => self.shared.push((name, json!((ms / 1000).clamp(from, to)))),
-                None => self.left_out.push((key.to_owned(), "it is not a number")),
+                None => self.left_out.push((key.to_owned(), "invalid value: expected a number")),
             },
             Some(SettingForm::Milliseconds(handled, admin)) => match number() {
                 Some(ms) => {
@@ -152,11 +155,11 @@ impl TranslatedSettings {
                     self.handled.push((handled, ms.clone()));
                     self.handle_admin.push((admin, ms));
                 }
-                None => self.left_out.push((key.to_owned(), "it is not a number")),
+                None => self.left_out.push((key.to_owned(), "invalid value: expected a number")),
             },
             Some(SettingForm::Days(name)) => match number() {
                 Some(days) => self.handle_admin.push((name, json!(days.clamp(0, 36_500)))),
-                None => self.left_out.push((key.to_owned(), "it is not a number")),
+                None => self.left_out.push((key.to_owned(), "invalid value: expected a number")),
             },
         }
     }
@@ -176,14 +179,14 @@ fn is_interface(key: &str) -> bool {
     ["hdl_udp", "hdl_tcp"].iter().any(|name| key.starts_with(name)) && key.ends_with("_config")
 }
 
-/// The settings of the interfaces that are in use and stay.
+/// The settings of the interfaces that are in use and kept.
 fn interfaces(config: &DctSettings) -> impl Iterator<Item = &DctSettings> {
     let used = |name: &&str| name.starts_with("hdl_udp") || name.starts_with("hdl_tcp");
     let names = config.texts("interfaces").into_iter().filter(used).collect::<Vec<_>>();
     names.into_iter().filter_map(|name| config.settings_of(&format!("{name}_config")))
 }
 
-/// The addresses on which the reference listens, over TCP and UDP; each once.
+/// The addresses on which the reference server listens over TCP and UDP, each once.
 pub(super) fn listened_on(config: &DctSettings, fallback: u16) -> Vec<SocketAddr> {
     let mut addresses = vec![];
     for interface in interfaces(config) {
