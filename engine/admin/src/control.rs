@@ -5,7 +5,7 @@ use crate::publish::{Command, NoCommand, StorePublisher};
 use crate::server::AdminState;
 use crate::settings::reload;
 use anyhow::{Context as _, bail};
-use handle_process::socket::bind_for_owner;
+use handle_daemon::socket::bind_for_owner;
 use serde_json::{Value, json};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;

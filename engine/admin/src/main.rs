@@ -7,10 +7,10 @@ use handle_admin::remote::RemoteServices;
 use handle_admin::server::{Server, check_set, read_identity, site_differences};
 use handle_admin::settings::{AdminHooks, ReadConfig, reload};
 use handle_admin::store::{Store, StoreError};
-use handle_process::listen::raise_file_limit;
-use handle_process::log;
-use handle_process::privileges::{check_user, is_root};
-use handle_process::reload::shown;
+use handle_daemon::listen::raise_file_limit;
+use handle_daemon::log;
+use handle_daemon::privileges::{check_user, is_root};
+use handle_daemon::reload::shown;
 use sd_notify::NotifyState;
 use std::fs::File;
 use std::net::SocketAddr;
@@ -172,7 +172,7 @@ fn check(args: &Args, config: &Config) -> anyhow::Result<()> {
         config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     );
     if let Some(path) = &args.config {
-        println!("{}", handle_process::text::explain_shared(path)?);
+        println!("{}", handle_daemon::text::explain_shared(path)?);
     }
     Ok(())
 }

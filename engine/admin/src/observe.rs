@@ -8,7 +8,7 @@ use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
 use crate::server::AdminState;
-use handle_process::http::{self, BadRequest, HttpResponse, HttpStatus};
+use handle_daemon::http::{self, BadRequest, HttpResponse, HttpStatus};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;

@@ -6,8 +6,8 @@
 use crate::audit::AuditTarget;
 use crate::config::Config;
 use crate::server::{AdminState, in_force};
-use handle_process::log::SetLog;
-use handle_process::reload::{SettingChanges, merged};
+use handle_daemon::log::SetLog;
+use handle_daemon::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -160,7 +160,7 @@ fn taken(shared: &AdminState) -> anyhow::Result<SettingChanges> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_process::reload::has;
+    use handle_daemon::reload::has;
 
     #[test]
     fn every_name_that_is_live_is_a_setting() {

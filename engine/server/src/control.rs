@@ -3,7 +3,7 @@
 use crate::server::ServerState;
 use crate::takeover;
 use anyhow::{Context as _, bail};
-use handle_process::socket::bind_for_owner;
+use handle_daemon::socket::bind_for_owner;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::AsFd as _;

@@ -51,5 +51,5 @@ pub mod watchdog;
 pub mod worker;
 
 pub use config::Config;
-pub use handle_process::{privileges, server_key};
+pub use handle_daemon::{privileges, server_key};
 pub use server::Server;

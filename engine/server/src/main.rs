@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
-use handle_process::listen::raise_file_limit;
-use handle_process::log;
-use handle_process::reload::shown;
+use handle_daemon::listen::raise_file_limit;
+use handle_daemon::log;
+use handle_daemon::reload::shown;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::first_set;
@@ -195,7 +195,7 @@ fn check(args: &Args, config: &Config) -> anyhow::Result<()> {
         config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     );
     if let Some(path) = &args.config {
-        println!("{}", handle_process::text::explain_shared(path)?);
+        println!("{}", handle_daemon::text::explain_shared(path)?);
     }
     Ok(())
 }
