@@ -7,6 +7,7 @@ use crate::audit::AuditTarget;
 use crate::config::Config;
 use crate::server::{AdminState, in_force};
 use handle_daemon::log::SetLog;
+use handle_daemon::readiness;
 use handle_daemon::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::fmt;
@@ -91,11 +92,7 @@ pub fn reload(shared: &AdminState) -> Value {
     // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
     // nor may the service manager take the end of the one for that of the other.
     let _taking = shared.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
-    // Without a service manager there is nobody to tell.
-    if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
-    }
-    let said = match taken(shared) {
+    readiness::reloading(|| match taken(shared) {
         Ok(SettingChanges { changed, need_restart }) => {
             tracing::info!(?changed, "configuration reloaded");
             let mut said = json!({ "ok": true, "settings_changed": changed });
@@ -113,9 +110,7 @@ pub fn reload(shared: &AdminState) -> Value {
             tracing::error!(error, "the configuration is not reloaded");
             json!({ "ok": false, "error": error })
         }
-    };
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    said
+    })
 }
 
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.

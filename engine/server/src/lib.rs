@@ -9,7 +9,7 @@
 //! - [`tcp`]: requests over connections, on the same core.
 //! - [`rate_limit`]: how many datagrams go to whom.
 //! - [`counters`]: what happened to every datagram, by reason.
-//! - [`control`]: status, statistics and commands over a UNIX socket.
+//! - [`control`]: the commands of the control socket.
 //! - [`latency`], [`sources`]: how long answers take, and who asks most.
 //! - [`query_log`]: a line for each answer, or for some.
 //! - [`observe`]: metrics and health over HTTP.
@@ -35,7 +35,6 @@ mod replies;
 pub mod server;
 pub mod sessions;
 mod settings;
-pub mod shutdown;
 pub mod site;
 pub mod slow;
 pub mod sources;
@@ -47,6 +46,7 @@ pub mod templates;
 #[cfg(test)]
 mod tests;
 pub mod verification;
+pub mod wakers;
 pub mod watchdog;
 pub mod worker;
 
