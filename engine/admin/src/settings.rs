@@ -7,6 +7,7 @@ use crate::audit::AuditTarget;
 use crate::config::Config;
 use crate::server::{AdminState, in_force};
 use handle_daemon::log::SetLog;
+use handle_daemon::program::ReadConfig;
 use handle_daemon::readiness;
 use handle_daemon::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
@@ -46,14 +47,11 @@ pub const LIVE: [&str; 29] = [
     "tcp.write_ms",
 ];
 
-/// Reads the configuration again, wherever it comes from.
-pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
-
 /// What a server can do only as the program that it is.
 #[derive(Default)]
 pub struct AdminHooks {
     /// For a reload; without it there is none.
-    pub read_config: Option<ReadConfig>,
+    pub read_config: Option<ReadConfig<Config>>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }

@@ -17,6 +17,7 @@
 //! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
 //! - [`watchdog`]: the sign of life for a service manager.
 //! - [`templates`]: values computed for handles that are not stored.
+//! - [`program`]: the arguments, and the life of the process.
 //! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod latency;
 mod leftovers;
 pub mod live;
 pub mod observe;
+pub mod program;
 pub mod query_log;
 pub mod rate_limit;
 mod replies;

@@ -4,7 +4,6 @@ use crate::config::Config;
 use crate::counters::CounterShards;
 use crate::live::{self, ServedSet};
 use crate::observe;
-use crate::privileges;
 use crate::query_log::{self, QueryLog};
 use crate::settings::{self, LiveSettings};
 use crate::site::OwnSite;
@@ -19,6 +18,8 @@ use anyhow::{Context as _, anyhow, ensure};
 use handle_daemon::control::ControlSocket;
 use handle_daemon::listen::explain_refusal;
 use handle_daemon::log::SetLog;
+use handle_daemon::privileges;
+use handle_daemon::program::ReadConfig;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::sessions::Holder;
 use handle_daemon::shutdown::Shutdown;
@@ -128,16 +129,13 @@ impl ServerState {
     }
 }
 
-/// Reads the configuration, as at the start.
-pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
-
 /// What a server can do only as the program that it is.
 #[derive(Default)]
 pub struct ServerHooks {
     /// How this program is started, for a restart by take-over.
     pub program: Option<SuccessorProgram>,
     /// For a reload; without it the published set alone is reloaded.
-    pub read_config: Option<ReadConfig>,
+    pub read_config: Option<ReadConfig<Config>>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }
