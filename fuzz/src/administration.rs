@@ -9,7 +9,7 @@ use handle_admin::service::{ActiveRules, AdminService};
 use handle_admin::store::Store;
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
-use handle_process::site::SiteRecord;
+use handle_daemon::site::SiteRecord;
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer};

@@ -3,18 +3,18 @@
 use arbitrary::{Arbitrary, Unstructured};
 use handle_auth::session::SessionKey;
 use handle_auth::source::{RequestOrigin, SourceList};
+use handle_daemon::sessions::holder::{SharedTable, answer};
+use handle_daemon::sessions::protocol::{LinkReply, LinkRequest};
+use handle_daemon::sessions::session::{IdentityClaim, PROTECTED_SINCE};
+use handle_daemon::sessions::traffic::{check, decrypt, encrypt, seal};
+use handle_daemon::sessions::{
+    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, SessionTable,
+    SessionsConfig,
+};
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Header, Message};
-use handle_sessions::holder::{SharedTable, answer};
-use handle_sessions::protocol::{LinkReply, LinkRequest};
-use handle_sessions::session::{IdentityClaim, PROTECTED_SINCE};
-use handle_sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_sessions::{
-    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, SessionTable,
-    SessionsConfig,
-};
 use std::collections::BTreeSet;
 
 /// Most steps of one input.

@@ -5,7 +5,7 @@ use crate::vectors;
 use handle_admin::config::{AdministratorsConfig, Config};
 use handle_admin::server::Server;
 use handle_admin::store::{Store, StoreConfig};
-use handle_process::server_key::ServerKeyConfig;
+use handle_daemon::server_key::ServerKeyConfig;
 use handle_proto::Values;
 use serde_json::Value as Json;
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@ use crate::vectors;
 use handle_admin::config::Config;
 use handle_admin::remote::RemoteConfig;
 use handle_admin::store::{Store, StoreConfig};
-use handle_process::server_key::ServerKeyConfig;
+use handle_daemon::server_key::ServerKeyConfig;
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};

@@ -4,6 +4,9 @@
 
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::message::verify_message;
+use handle_daemon::sessions::config::CipherName;
+use handle_daemon::sessions::holder::{Holder, SharedTable};
+use handle_daemon::sessions::{SessionTable, SessionsConfig};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -13,9 +16,6 @@ use handle_proto::wire::session::{ExchangedKey, KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values, Version};
 use handle_server::config::Datapath;
-use handle_sessions::config::CipherName;
-use handle_sessions::holder::{Holder, SharedTable};
-use handle_sessions::{SessionTable, SessionsConfig};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, Protection, pair, set_up_request_as};

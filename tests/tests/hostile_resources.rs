@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_process::listen::raise_file_limit;
+use handle_daemon::listen::raise_file_limit;
 use handle_proto::wire::Envelope;
 use handle_tests::daemon::ask;
 use handle_tests::initialised::InitialisedService;

@@ -153,7 +153,7 @@ fn what_would_not_work_without_root_is_said_at_the_start() {
     let mut command = handled();
     command.env_remove("HANDLED_ALLOW_ROOT").arg("--snapshot").arg(place.set());
     let (code, error) = fail(command);
-    assert!(code == 2 && error.contains("does not serve as root") && error.contains("--user"), "{error}");
+    assert!(code == 2 && error.contains("refusing to run as root") && error.contains("--user"), "{error}");
     let mut command = handled();
     command.arg("--snapshot").arg(place.set());
     command.args(["--listen", "127.0.0.1:0", "--user", "no-such-user-here"]);

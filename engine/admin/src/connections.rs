@@ -2,7 +2,7 @@
 //! end, and all requests that are not whole, or wait to be worked on, bounded together.
 //!
 //! When there are as many connections as may be, a new one takes the place of one that does little with it
-//! ([`handle_process::connections`]). When half requests hold as much memory as they may, the oldest make room.
+//! ([`handle_daemon::connections`]). When half requests hold as much memory as they may, the oldest make room.
 //!
 //! RFC 3652 section 2.3: a connection is closed after an answer, unless the request asks to keep it.
 
@@ -13,7 +13,7 @@ use crate::server::AdminState;
 use crate::service::ReplyMessages;
 use crate::service::reply::unreadable;
 use crate::store::now_unix_ms;
-use handle_process::connections::{ConnectionTable, ConnectionWait, TableLimits};
+use handle_daemon::connections::{ConnectionTable, ConnectionWait, TableLimits};
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
 use std::io;

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use handle_auth::cost::{self, Units};
 use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{RequestOrigin, SourceList};
-use handle_process::priority::stand_back;
+use handle_daemon::priority::stand_back;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

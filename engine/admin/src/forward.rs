@@ -6,8 +6,8 @@
 use crate::server::AdminState;
 use crate::service::ListPages;
 use anyhow::{Context as _, ensure};
-use handle_sessions::Holder;
-use handle_sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
+use handle_daemon::sessions::Holder;
+use handle_daemon::sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};

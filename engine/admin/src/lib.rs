@@ -9,7 +9,7 @@
 //! - [`publish`]: from changes in the store to sets that resolvers serve.
 //! - [`audit`], [`counters`]: who did what, and how often what happened.
 //! - [`disk`]: room on the disks, seen before it is gone.
-//! - [`config`], [`settings`], [`server`], [`connections`], [`control`], [`observe`], [`health`]: the process around it.
+//! - [`config`], [`settings`], [`server`], [`connections`], [`control`], [`observe`], [`health`], [`program`]: the process around it.
 #![forbid(unsafe_code)]
 
 pub mod audit;
@@ -24,6 +24,7 @@ pub mod health;
 pub mod observe;
 pub mod operation;
 pub mod permission;
+pub mod program;
 pub mod publish;
 pub mod referral;
 pub mod remote;

@@ -8,106 +8,41 @@ use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
 use crate::server::AdminState;
-use handle_process::http::{self, BadRequest, HttpResponse, HttpStatus};
+use handle_daemon::scrape::{ScrapeLimits, Scraped};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
-/// Serves scrapers until the server stops.
-pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
-    let clients = Arc::new(Semaphore::new(shared.config().observe.http_connections));
-    let patience = Duration::from_millis(shared.config().observe.http_patience_ms.into());
-    let mut stopping = shared.stopping();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|&stops| stops) => return,
-        };
-        let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&clients).try_acquire_owned()) else {
-            continue;
-        };
-        let shared = Arc::clone(&shared);
-        tokio::spawn(async move {
-            // Who is slower gets no answer.
-            let _ = timeout(patience, talk(stream, &shared)).await;
-            drop(place);
-        });
+impl Scraped for AdminState {
+    fn limits(&self) -> ScrapeLimits {
+        let observe = &self.config().observe;
+        ScrapeLimits {
+            connections: observe.http_connections,
+            header_len_max: observe.http_header_bytes,
+            patience: Duration::from_millis(observe.http_patience_ms.into()),
+        }
     }
-}
 
-async fn talk(mut stream: TcpStream, shared: &Arc<AdminState>) -> io::Result<()> {
-    let len_max = shared.config().observe.http_header_bytes;
-    let mut head = Vec::new();
-    let mut room = [0; 1024];
-    let (response, is_head) = loop {
-        match http::parse(&head, len_max) {
-            Ok(None) => {}
-            Ok(Some(request)) => {
-                let (shared, path) = (Arc::clone(shared), request.path.to_owned());
-                let answered = tokio::task::spawn_blocking(move || respond(&shared, &path)).await;
-                break (
-                    answered.unwrap_or_else(|_| HttpResponse::text(HttpStatus::Unavailable, "bug")),
-                    request.is_head,
-                );
-            }
-            Err(bad) => break (refuse(bad), false),
+    fn metrics(&self) -> Result<String, String> {
+        metrics(self).map_err(|_| "the store cannot be read".to_owned())
+    }
+
+    fn liveness(&self) -> Result<String, String> {
+        self.service.store.failure().map_or_else(|| Ok("alive".to_owned()), Err)
+    }
+
+    fn readiness(&self) -> Result<String, String> {
+        if self.is_draining() {
+            return Err("draining".to_owned());
         }
-        match stream.read(&mut room).await? {
-            0 => return Ok(()),
-            len => head.extend_from_slice(&room[..len]),
-        }
-    };
-    stream.write_all(&response.to_bytes(is_head)).await?;
-    stream.shutdown().await?;
-    while stream.read(&mut room).await? > 0 {}
-    Ok(())
-}
-
-fn refuse(bad: BadRequest) -> HttpResponse {
-    let text = match bad {
-        BadRequest::Malformed => "this is not HTTP/1",
-        BadRequest::TooLong => "the head of the request is too long",
-        BadRequest::Method => "only GET and HEAD are answered",
-    };
-    HttpResponse::text(bad.status(), text)
-}
-
-fn respond(shared: &AdminState, path: &str) -> HttpResponse {
-    let store = &shared.service.store;
-    match path {
-        "/metrics" => match metrics(shared) {
-            Ok(body) => HttpResponse {
-                status: HttpStatus::Ok,
-                content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                body,
-            },
-            Err(_) => HttpResponse::text(HttpStatus::Unavailable, "the store cannot be read"),
-        },
-        "/healthz" => match store.failure() {
-            None => HttpResponse::text(HttpStatus::Ok, "alive"),
-            Some(why) => HttpResponse::text(HttpStatus::Unavailable, why),
-        },
-        "/readyz" if shared.is_draining() => HttpResponse::text(HttpStatus::Unavailable, "draining"),
-        "/readyz" => match shared.health.look(store) {
-            Ok(took) => {
-                let low = shared.disks.look(&shared.config()).into_iter().filter(|room| room.is_low);
-                let low: String =
-                    low.map(|room| format!("; the disk of {} is nearly full", room.of)).collect();
-                HttpResponse::text(HttpStatus::Ok, format!("ready: written and read back in {took:?}{low}"))
-            }
-            Err(why) => HttpResponse::text(HttpStatus::Unavailable, why),
-        },
-        _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
+        let took = self.health.look(&self.service.store)?;
+        let low = self.disks.look(&self.config()).into_iter().filter(|room| room.is_low);
+        let low: String = low.map(|room| format!("; the disk of {} is nearly full", room.of)).collect();
+        Ok(format!("ready: written and read back in {took:?}{low}"))
     }
 }
 

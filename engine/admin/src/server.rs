@@ -3,7 +3,6 @@
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::connections::{AdminConnections, serve};
-use crate::control::Control;
 use crate::costly::CostlyWork;
 use crate::disk::DiskWatch;
 use crate::forward::ForwardSocket;
@@ -16,22 +15,25 @@ use crate::service::reply::ReplySealer;
 use crate::service::{ActiveRules, AdminService};
 use crate::settings::{AdminHooks, AdminSettings};
 use crate::store::{Store, now_unix_ms};
-use crate::{control, observe};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
 use handle_auth::source::SourceList;
-use handle_process::listen::explain_refusal;
-use handle_process::privileges::become_user;
-use handle_process::server_key;
-use handle_process::site::{ListenerService, SiteRecord, differences};
-use handle_sessions::SessionEndpoint;
+use handle_daemon::control::ControlSocket;
+use handle_daemon::listen::explain_refusal;
+use handle_daemon::privileges::become_user;
+use handle_daemon::scrape::ScrapeEndpoint;
+use handle_daemon::server_key;
+use handle_daemon::sessions::SessionEndpoint;
+use handle_daemon::shutdown::Shutdown;
+use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_snapshot::LoadMode;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -50,6 +52,8 @@ const PRUNE_COUNT: usize = 10_000;
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
+    /// First, so that they end before what they tell about.
+    helpers: HelperThreads,
     shared: Arc<AdminState>,
     runtime: Runtime,
     addresses: Vec<SocketAddr>,
@@ -72,6 +76,7 @@ pub struct AdminState {
     /// What is in force of the configuration.
     pub settings: AdminSettings,
     stop: watch::Sender<bool>,
+    shutdown: Arc<Shutdown>,
     started_unix_ms: u64,
 }
 
@@ -85,6 +90,7 @@ impl AdminState {
     /// Lets everything come to an end.
     pub fn drain(&self) {
         self.stop.send_replace(true);
+        self.shutdown.drain();
     }
 
     /// Whether it is told to stop.
@@ -157,12 +163,12 @@ impl Server {
             .iter()
             .map(|&address| connections_listener(address, config.tcp.backlog))
             .collect::<anyhow::Result<_>>()?;
-        let http = config.observe.http.map(|address| connections_listener(address, 64)).transpose();
-        let http = http.context("metrics and health (`observe.http`)")?;
+        let scrapes = config.observe.http.map(ScrapeEndpoint::bind).transpose()?;
         if let Some(user) = &config.user {
             become_user(user)?;
         }
-        let control = config.control.as_deref().map(Control::bind).transpose()?;
+        let bind_control = |path| ControlSocket::bind(path, false, "handle-admin");
+        let control = config.control.as_deref().map(bind_control).transpose()?;
         let (site, key) = read_identity(config)?;
         for difference in site_differences(config, &site) {
             tracing::warn!("{difference}");
@@ -192,6 +198,7 @@ impl Server {
             .with_sessions(SessionEndpoint::new(&config.sessions))
             .with_remote(remote)
             .with_referrals(referrals);
+        let mut helpers = HelperThreads::new()?;
         let shared = Arc::new(AdminState {
             service: Arc::new(service),
             connections: AdminConnections::new(&config.tcp),
@@ -200,10 +207,11 @@ impl Server {
             publisher: publishing,
             settings: AdminSettings::new(config.clone(), hooks),
             stop: watch::Sender::new(false),
+            shutdown: Arc::clone(&helpers.shutdown),
             started_unix_ms: now_unix_ms(),
         });
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-        let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
+        let http_address = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let runtime = runtime(config)?;
         {
             let _inside = runtime.enter();
@@ -211,15 +219,8 @@ impl Server {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 runtime.spawn(serve(listener, Arc::clone(&shared)));
             }
-            if let Some(http) = http {
-                let listener = tokio::net::TcpListener::from_std(http)?;
-                runtime.spawn(observe::serve(listener, Arc::clone(&shared)));
-            }
             if let Some(forward) = forward {
                 forward.serve(&shared)?;
-            }
-            if let Some(control) = control {
-                runtime.spawn(control::serve(control.listen()?, Arc::clone(&shared)));
             }
             runtime.spawn(look_after_disks(Arc::clone(&shared)));
             if config.store.log_days > 0 {
@@ -229,7 +230,15 @@ impl Server {
                 runtime.spawn(expire_sessions(Arc::clone(&shared)));
             }
         }
-        Ok(Self { shared, runtime, addresses, http: http_address })
+        if let Some(scrapes) = scrapes {
+            let (shutdown, shared) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
+            helpers.start("observer", move || scrapes.serve(&shutdown, &shared))?;
+        }
+        if let Some(control) = control {
+            let (shutdown, shared) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
+            helpers.start("control", move || control.serve(&shutdown, &shared))?;
+        }
+        Ok(Self { helpers, shared, runtime, addresses, http: http_address })
     }
 
     /// The addresses that it answers on.
@@ -270,11 +279,42 @@ impl Server {
     pub fn stop(self) {
         self.shared.drain();
         self.runtime.block_on(self.shared.connections.none_left(GOODBYE_PATIENCE));
+        drop(self.helpers);
         self.runtime.shutdown_timeout(GOODBYE_PATIENCE);
         self.shared.service.audit.summarise();
         self.shared.service.costly().into_iter().for_each(CostlyWork::close);
         if let Some(publishing) = &self.shared.publisher {
             publishing.stop();
+        }
+    }
+}
+
+/// The threads of control socket and scrape endpoint. Dropping it stops them.
+#[derive(Debug)]
+struct HelperThreads {
+    shutdown: Arc<Shutdown>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl HelperThreads {
+    fn new() -> anyhow::Result<Self> {
+        let shutdown = Shutdown::new().context("cannot make a signal for the end")?;
+        Ok(Self { shutdown: Arc::new(shutdown), threads: Vec::new() })
+    }
+
+    fn start(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        self.threads.push(thread.with_context(|| format!("cannot start the thread {name}"))?);
+        Ok(())
+    }
+}
+
+impl Drop for HelperThreads {
+    fn drop(&mut self) {
+        self.shutdown.stop();
+        for thread in self.threads.drain(..) {
+            // A bug was shown where it happened.
+            let _ = thread.join();
         }
     }
 }

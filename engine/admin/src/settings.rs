@@ -6,8 +6,10 @@
 use crate::audit::AuditTarget;
 use crate::config::Config;
 use crate::server::{AdminState, in_force};
-use handle_process::log::SetLog;
-use handle_process::reload::{SettingChanges, merged};
+use handle_daemon::log::SetLog;
+use handle_daemon::program::ReadConfig;
+use handle_daemon::readiness;
+use handle_daemon::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -45,14 +47,11 @@ pub const LIVE: [&str; 29] = [
     "tcp.write_ms",
 ];
 
-/// Reads the configuration again, wherever it comes from.
-pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
-
 /// What a server can do only as the program that it is.
 #[derive(Default)]
 pub struct AdminHooks {
     /// For a reload; without it there is none.
-    pub read_config: Option<ReadConfig>,
+    pub read_config: Option<ReadConfig<Config>>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }
@@ -91,11 +90,7 @@ pub fn reload(shared: &AdminState) -> Value {
     // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
     // nor may the service manager take the end of the one for that of the other.
     let _taking = shared.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
-    // Without a service manager there is nobody to tell.
-    if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
-    }
-    let said = match apply_changes(shared) {
+    readiness::reloading(|| match apply_changes(shared) {
         Ok(SettingChanges { changed, need_restart }) => {
             tracing::info!(?changed, "configuration reloaded");
             let mut said = json!({ "ok": true, "settings_changed": changed });
@@ -113,9 +108,7 @@ pub fn reload(shared: &AdminState) -> Value {
             tracing::error!(error, "the configuration is not reloaded");
             json!({ "ok": false, "error": error })
         }
-    };
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    said
+    })
 }
 
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
@@ -160,7 +153,7 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_process::reload::has;
+    use handle_daemon::reload::has;
 
     #[test]
     fn every_name_that_is_live_is_a_setting() {

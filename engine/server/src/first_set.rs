@@ -1,22 +1,23 @@
 //! Before there is a set: the process waits for the first one, and says so.
 
 use crate::config::Config;
-use crate::observe::Observer;
-use crate::observe::http::{HttpResponse, HttpStatus};
+use handle_daemon::readiness;
+use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, Scraped};
+use handle_daemon::shutdown::Shutdown;
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
-use sd_notify::NotifyState;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the directory is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which the directory is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether there is nothing to serve yet: no set has been published in the directory of the configuration.
 fn is_unpublished(config: &Config) -> bool {
     matches!(read_manifest(&config.snapshot), Err(SetError { kind: SetErrorKind::NotPublished, .. }))
 }
 
-/// What is said while it is so.
+/// What operators are told while it is so.
 fn message(config: &Config) -> String {
     format!("waiting for the first set in {}: none has been published there yet", config.snapshot.display())
 }
@@ -29,7 +30,7 @@ fn message(config: &Config) -> String {
 ///
 /// # Errors
 /// When the address of `observe.http` cannot be had.
-pub fn wait_for_set(config: &Config, mut is_told_to_stop: impl FnMut() -> bool) -> anyhow::Result<bool> {
+pub fn wait_for_set(config: &Config, is_told_to_stop: impl FnMut() -> bool) -> anyhow::Result<bool> {
     let has_predecessor =
         || config.take_over && config.control.as_ref().is_some_and(|path| UnixStream::connect(path).is_ok());
     if !config.wait_for_set || !is_unpublished(config) || has_predecessor() {
@@ -38,31 +39,51 @@ pub fn wait_for_set(config: &Config, mut is_told_to_stop: impl FnMut() -> bool) 
     let message = message(config);
     let directory = config.snapshot.display();
     tracing::warn!("{message}; publish one: hdl snapshot publish {directory} RECORDS, or start handle-admin");
-    // Without a service manager there is nobody to tell.
-    let _ = sd_notify::notify(&[
-        NotifyState::MainPid(std::process::id()),
-        NotifyState::Ready,
-        NotifyState::Status(&message),
-    ]);
-    let mut is_stopped = false;
-    let is_over = || {
-        is_stopped = is_told_to_stop();
-        let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-        is_stopped || !is_unpublished(config)
-    };
-    match config.observe.http {
-        Some(address) => Observer::bind(address)?.serve_until(&config.observe, is_over, |path| match path {
-            "/healthz" => HttpResponse::text(HttpStatus::Ok, "ok"),
-            "/readyz" | "/metrics" => HttpResponse::text(HttpStatus::Unavailable, message.as_str()),
-            _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
-        }),
-        None => wait_until(is_over),
-    }
-    Ok(!is_stopped)
+    readiness::ready(&message);
+    let Some(address) = config.observe.http else { return Ok(wait_until_published(config, is_told_to_stop)) };
+    let endpoint = ScrapeEndpoint::bind(address)?;
+    let shutdown = Arc::new(Shutdown::new()?);
+    let waiting = Arc::new(WaitingProcess { limits: config.observe.scrape_limits(), message });
+    std::thread::scope(|scope| {
+        scope.spawn(|| endpoint.serve(&shutdown, &waiting));
+        let is_published = wait_until_published(config, is_told_to_stop);
+        shutdown.stop();
+        Ok(is_published)
+    })
 }
 
-fn wait_until(mut is_over: impl FnMut() -> bool) {
-    while !is_over() {
+/// Waits until a set is published; false when `is_told_to_stop` comes first.
+fn wait_until_published(config: &Config, mut is_told_to_stop: impl FnMut() -> bool) -> bool {
+    while is_unpublished(config) {
+        if is_told_to_stop() {
+            return false;
+        }
+        readiness::alive();
         std::thread::sleep(LOOK_INTERVAL);
+    }
+    true
+}
+
+/// What a scraper is told meanwhile.
+struct WaitingProcess {
+    limits: ScrapeLimits,
+    message: String,
+}
+
+impl Scraped for WaitingProcess {
+    fn limits(&self) -> ScrapeLimits {
+        self.limits
+    }
+
+    fn metrics(&self) -> Result<String, String> {
+        Err(self.message.clone())
+    }
+
+    fn liveness(&self) -> Result<String, String> {
+        Ok("ok".to_owned())
+    }
+
+    fn readiness(&self) -> Result<String, String> {
+        Err(self.message.clone())
     }
 }

@@ -20,7 +20,7 @@ mod thread;
 use crate::slow::queue::SlowJob;
 use breaker::CircuitBreaker;
 use config::ForwardConfig;
-use handle_sessions::forward::ForwardedRequest;
+use handle_daemon::sessions::forward::ForwardedRequest;
 use places::{ForwardPlace, ForwardPlaces, NoPlace};
 use queue::{ForwardItem, ForwardQueue};
 use stats::{ForwardCounts, ForwardStats};

@@ -9,7 +9,7 @@
 //! - [`tcp`]: requests over connections, on the same core.
 //! - [`rate_limit`]: how many datagrams go to whom.
 //! - [`counters`]: what happened to every datagram, by reason.
-//! - [`control`]: status, statistics and commands over a UNIX socket.
+//! - [`control`]: the commands of the control socket.
 //! - [`latency`], [`sources`]: how long answers take, and who asks most.
 //! - [`query_log`]: a line for each answer, or for some.
 //! - [`observe`]: metrics and health over HTTP.
@@ -17,6 +17,7 @@
 //! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
 //! - [`watchdog`]: the sign of life for a service manager.
 //! - [`templates`]: values computed for handles that are not stored.
+//! - [`program`]: the arguments, and the life of the process.
 //! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]
 
@@ -29,13 +30,13 @@ pub mod latency;
 mod leftovers;
 pub mod live;
 pub mod observe;
+pub mod program;
 pub mod query_log;
 pub mod rate_limit;
 mod replies;
 pub mod server;
 pub mod sessions;
 mod settings;
-pub mod shutdown;
 pub mod site;
 pub mod slow;
 pub mod sources;
@@ -47,9 +48,10 @@ pub mod templates;
 #[cfg(test)]
 mod tests;
 pub mod verification;
+pub mod wakers;
 pub mod watchdog;
 pub mod worker;
 
 pub use config::Config;
-pub use handle_process::{privileges, server_key};
+pub use handle_daemon::{privileges, server_key};
 pub use server::Server;

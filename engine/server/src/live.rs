@@ -3,10 +3,11 @@
 //! Workers read it without a lock. A set that does not open keeps the old one serving; the error stays
 //! visible in `status` until a set opens again.
 
-use crate::shutdown::{Shutdown, WorkerWakers};
 use crate::templates::{SetTemplates, TemplatesConfig};
 use crate::verification::{LayerState, RecordChecks, VerificationLedger};
+use crate::wakers::WorkerWakers;
 use arc_swap::{ArcSwap, Cache};
+use handle_daemon::shutdown::Shutdown;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST};
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};

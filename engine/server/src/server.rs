@@ -1,14 +1,11 @@
 //! Starts everything and stops it again.
 
 use crate::config::Config;
-use crate::control::Control;
 use crate::counters::CounterShards;
 use crate::live::{self, ServedSet};
-use crate::observe::Observer;
-use crate::privileges;
+use crate::observe;
 use crate::query_log::{self, QueryLog};
 use crate::settings::{self, LiveSettings};
-use crate::shutdown::Shutdown;
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
@@ -18,11 +15,16 @@ use crate::templates::TemplatesConfig;
 use crate::verification;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
+use handle_daemon::control::ControlSocket;
+use handle_daemon::listen::explain_refusal;
+use handle_daemon::log::SetLog;
+use handle_daemon::privileges;
+use handle_daemon::program::ReadConfig;
+use handle_daemon::scrape::ScrapeEndpoint;
+use handle_daemon::sessions::Holder;
+use handle_daemon::shutdown::Shutdown;
+use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_net::SocketOptions;
-use handle_process::listen::explain_refusal;
-use handle_process::log::SetLog;
-use handle_process::site::{ListenerService, SiteRecord, differences};
-use handle_sessions::Holder;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::SetErrorKind;
 use serde_json::Value;
@@ -125,14 +127,7 @@ impl ServerState {
     pub fn is_degraded(&self) -> bool {
         !self.is_draining() && self.running.iter().any(|running| !running.load(Ordering::Relaxed))
     }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.shutdown.is_stopped()
-    }
 }
-
-/// Reads the configuration, as at the start.
-pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 
 /// What a server can do only as the program that it is.
 #[derive(Default)]
@@ -140,7 +135,7 @@ pub struct ServerHooks {
     /// How this program is started, for a restart by take-over.
     pub program: Option<SuccessorProgram>,
     /// For a reload; without it the published set alone is reloaded.
-    pub read_config: Option<ReadConfig>,
+    pub read_config: Option<ReadConfig<Config>>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }
@@ -216,7 +211,7 @@ impl Server {
         }
         bind_missing(config, workers_count, &mut sockets)?;
         let listeners = bind_listeners(config, &sockets, predecessor.as_mut())?;
-        let observer = open_observer(config, predecessor.as_mut())?;
+        let scrapes = open_scrapes(config, predecessor.as_mut())?;
         if let Some(user) = &config.user {
             privileges::become_user(user)?;
             // What was opened as root must be there for the user, too, or the next set is not.
@@ -225,12 +220,12 @@ impl Server {
         let shutdown = Arc::new(Shutdown::new().context("cannot make a signal for the end")?);
         let slow = SlowPath::new(config, signer, sockets.len(), &shutdown)?.map(Arc::new);
         let control = match &config.control {
-            Some(path) => Some(Control::bind(path, predecessor.is_some(), config.limits.control_line_bytes)?),
+            Some(path) => Some(ControlSocket::bind(path, predecessor.is_some(), "handled")?),
             None => None,
         };
         let holder = hold_sessions(config, predecessor.is_some())?;
         let (query_log, log_writer) = QueryLog::open(&config.query_log)?.unzip();
-        let http_address = observer.as_ref().map(Observer::address).transpose()?;
+        let http_address = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let shared = Arc::new(ServerState {
             live,
             shards: CounterShards::new(sockets.len()),
@@ -255,12 +250,12 @@ impl Server {
             server.shared.handover.give_up(|at| at < inherited_count);
             return Err(error);
         }
-        if let Some(observer) = &observer {
-            let announced = SocketAnnouncement { kind: SocketKind::Http, address: observer.address()? };
-            server.shared.handover.hold(None, announced, observer.descriptor()?);
+        if let Some(scrapes) = &scrapes {
+            let announced = SocketAnnouncement { kind: SocketKind::Http, address: scrapes.address()? };
+            server.shared.handover.hold(None, announced, scrapes.descriptor()?);
         }
         server.start_slow_path(holder)?;
-        server.start_helpers(control, observer, log_writer)?;
+        server.start_helpers(control, scrapes, log_writer)?;
         Ok(server)
     }
 
@@ -330,8 +325,8 @@ impl Server {
 
     fn start_helpers(
         &mut self,
-        control: Option<Control>,
-        observer: Option<Observer>,
+        control: Option<ControlSocket>,
+        scrapes: Option<ScrapeEndpoint>,
         log_writer: Option<query_log::QueryLogWriter>,
     ) -> anyhow::Result<()> {
         let shared = Arc::clone(&self.shared);
@@ -347,11 +342,12 @@ impl Server {
         if let Some(mut control) = control {
             if let Err(error) = control.take_place() {
                 // Nobody else serves any more, so this is no reason to go.
-                tracing::error!("{error:#}");
+                tracing::error!("{:#}", anyhow::Error::new(error));
             }
             let shared = Arc::clone(&self.shared);
-            let thread =
-                std::thread::Builder::new().name("control".into()).spawn(move || control.serve(&shared));
+            let thread = std::thread::Builder::new()
+                .name("control".into())
+                .spawn(move || control.serve(&shared.shutdown, &shared));
             self.helpers.push(thread.context("cannot start the control thread")?);
         }
         if let Some(writer) = log_writer {
@@ -361,10 +357,11 @@ impl Server {
             });
             self.helpers.push(thread.context("cannot start the thread of the query log")?);
         }
-        if let Some(observer) = observer {
+        if let Some(scrapes) = scrapes {
             let shared = Arc::clone(&self.shared);
-            let thread =
-                std::thread::Builder::new().name("observer".into()).spawn(move || observer.serve(&shared));
+            let thread = std::thread::Builder::new()
+                .name("observer".into())
+                .spawn(move || observe::serve(scrapes, &shared));
             self.helpers.push(thread.context("cannot start the observer thread")?);
         }
         Ok(())
@@ -531,12 +528,12 @@ fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> V
 }
 
 /// Opens the address of metrics and health, on the listener of another process if it has one there.
-fn open_observer(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<Observer>> {
+fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<ScrapeEndpoint>> {
     let Some(address) = config.observe.http else { return Ok(None) };
     let taken = from.and_then(|from| from.take(SocketKind::Http, address));
     Ok(Some(match taken {
-        Some(listener) => Observer::on(listener.into())?,
-        None => Observer::bind(address)?,
+        Some(listener) => ScrapeEndpoint::on(listener.into())?,
+        None => ScrapeEndpoint::bind(address)?,
     }))
 }
 

@@ -5,8 +5,8 @@
 
 pub mod sealer;
 
-use handle_sessions::config::SessionsConfig;
-use handle_sessions::{SessionLimits, SessionTable, SetupTerms};
+use handle_daemon::sessions::config::SessionsConfig;
+use handle_daemon::sessions::{SessionLimits, SessionTable, SetupTerms};
 use serde_json::{Map, Value};
 use std::time::Instant;
 

@@ -9,8 +9,9 @@ use crate::config::Config;
 use crate::server::{ServerState, read_site, templates_of};
 use crate::site::OwnSite;
 use arc_swap::ArcSwap;
-use handle_process::log::SetLog;
-use handle_process::reload::{self, SettingChanges};
+use handle_daemon::log::SetLog;
+use handle_daemon::readiness;
+use handle_daemon::reload::{self, SettingChanges};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -147,13 +148,7 @@ pub(crate) fn reload(shared: &ServerState) -> Value {
     // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
     // nor may the service manager take the end of the one for that of the other.
     let _reloading = shared.settings.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-    // Without a service manager there is nobody to tell.
-    if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
-    }
-    let said = reload_all(shared);
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    said
+    readiness::reloading(|| reload_all(shared))
 }
 
 fn reload_all(shared: &ServerState) -> Value {

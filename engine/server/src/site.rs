@@ -1,6 +1,6 @@
 //! Who this server is: the site record, and the place in it.
 
-use handle_process::site::SiteRecord;
+use handle_daemon::site::SiteRecord;
 use handle_proto::HashOption;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_resolver::ServiceFacts;

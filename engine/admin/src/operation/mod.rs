@@ -21,7 +21,7 @@ use crate::permission::group::EntitlementOutcome;
 use crate::permission::view::{DecisionView, RemoteFacts};
 use crate::permission::{ActionRequirement, Administrators, OperatorDuty};
 use crate::store::{StoreError, StoreRecords, is_responsible, key};
-use handle_process::site::SiteRecord;
+use handle_daemon::site::SiteRecord;
 use handle_proto::data::kind;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::Reference;

@@ -232,7 +232,7 @@ impl fmt::Display for ActionRequirement {
 }
 
 /// An identity that is configured: an administrator of the server, or a group of them.
-pub type ConfiguredIdentity = handle_process::identity::HandleIdentity;
+pub type ConfiguredIdentity = handle_daemon::identity::HandleIdentity;
 
 /// What the operator says about who may do what.
 #[derive(Clone, Debug, Default)]

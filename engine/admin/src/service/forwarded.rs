@@ -5,11 +5,11 @@ use super::{AdminService, ListPages, PreparedResponse, ReplyMessages, now_unix_s
 use crate::operation::{NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal};
 use crate::referral::{NotResolved, RECURSION_MAX, UNDERSTOOD_SINCE};
 use handle_auth::challenges::IssuedChallenge;
+use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
+use handle_daemon::sessions::{IncomingMessage, TakenChallenge, numbers};
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Values};
-use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
-use handle_sessions::{IncomingMessage, TakenChallenge, numbers};
 use std::sync::Arc;
 
 const TOO_MANY_DATAGRAMS: OperationRefusal = OperationRefusal::new(

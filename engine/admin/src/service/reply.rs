@@ -9,7 +9,8 @@ use handle_auth::challenge::request_digest;
 use handle_auth::challenges::SessionChallenge;
 use handle_auth::message::sign_message;
 use handle_auth::{Digest, PrivateKey};
-use handle_process::site::SiteRecord;
+use handle_daemon::sessions::AnswerSealer;
+use handle_daemon::site::SiteRecord;
 use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
 use handle_proto::limit::MESSAGE_EXPIRATION_S;
 use handle_proto::wire::admin::{CreatedHandle, Listing};
@@ -23,7 +24,6 @@ use handle_proto::wire::referral::Referral;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
-use handle_sessions::AnswerSealer;
 
 /// What a reply repeats of its request.
 #[derive(Clone, Debug)]

@@ -6,12 +6,12 @@ use super::{AdminService, PreparedResponse, TOO_MANY_CHALLENGES, new_challenge};
 use crate::operation::{OperationAnswer, OperationRefusal, WriteEffect};
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
+use handle_daemon::sessions::endpoint::KeyExchangeWork;
+use handle_daemon::sessions::{IncomingMessage, MessageRejection};
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
 use handle_proto::{ResponseCode, Version};
-use handle_sessions::endpoint::KeyExchangeWork;
-use handle_sessions::{IncomingMessage, MessageRejection};
 use std::net::SocketAddr;
 
 // Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl` and `credentials.jsonl`.

@@ -4,11 +4,11 @@
 
 use super::ObserverState;
 use super::health::{liveness, readiness};
-use super::http::HttpStatus;
 use super::process::ProcessFigures;
 use crate::counters::{AnswerPath, CounterKind, Counters, Transport};
 use crate::latency::AnswerTimes;
 use crate::slow::stats::SlowCounters;
+use handle_daemon::http::HttpStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -16,9 +16,6 @@ use std::fmt::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
-
-/// The type of the text.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Reads everything when it is asked to write it.
 #[derive(Debug)]

@@ -2,8 +2,10 @@
 
 use crate::sources::PrefixBits;
 use anyhow::ensure;
+use handle_daemon::scrape::ScrapeLimits;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// What the outside may see, and how much that may cost.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -100,6 +102,16 @@ impl ObserveParameters {
             self.sources_ipv6_bits
         );
         Ok(())
+    }
+
+    /// Bounds of the HTTP endpoint.
+    #[must_use]
+    pub fn scrape_limits(&self) -> ScrapeLimits {
+        ScrapeLimits {
+            connections: self.http_connections,
+            header_len_max: self.http_header_bytes,
+            patience: Duration::from_millis(self.http_patience_ms.into()),
+        }
     }
 
     /// What a source network is.

@@ -9,9 +9,9 @@ pub mod line;
 pub mod settings;
 
 use crate::counters::{Counters, Transport};
-use crate::shutdown::Shutdown;
 use anyhow::Context as _;
 use crossbeam_queue::ArrayQueue;
+use handle_daemon::shutdown::Shutdown;
 use handle_proto::ResponseCode;
 use line::{QueryLogEntry, RequestSummary};
 pub use settings::{QueryLogFormat, QueryLogSettings};

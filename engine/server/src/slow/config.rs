@@ -2,13 +2,13 @@
 
 use anyhow::ensure;
 use handle_auth::Pbkdf2Limits;
-pub use handle_process::administrators::AdministratorsConfig;
-pub use handle_process::identity::{HandleIdentity, identities};
-pub use handle_process::server_key::ServerKeyConfig;
+pub use handle_daemon::administrators::AdministratorsConfig;
+pub use handle_daemon::identity::{HandleIdentity, identities};
+pub use handle_daemon::server_key::ServerKeyConfig;
+use handle_daemon::sessions::config::exempt_sources;
 use handle_proto::limit::{
     MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, PBKDF2_KEY_BITS_MAX, VLIST_EXPANSION_MAX,
 };
-use handle_sessions::config::exempt_sources;
 use serde::{Deserialize, Serialize};
 
 /// The slow path: what needs a signature or an identity.

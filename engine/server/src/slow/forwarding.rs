@@ -6,12 +6,12 @@ use super::work::{AnswerBuffers, JobContext};
 use crate::forward::ForwardState;
 use crate::sessions::sealer::refusing;
 use handle_auth::challenges::IssuedChallenge;
+use handle_daemon::sessions::MessageRejection;
+use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};
 use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, refuse_listing};
-use handle_sessions::MessageRejection;
-use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
 

@@ -18,6 +18,9 @@ use handle_auth::cost::{self, Units};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_auth::source::{self, RequestOrigin};
+use handle_daemon::sessions::numbers::{is_of_admin, of_handled};
+use handle_daemon::sessions::traffic::{self, LiveSession as _};
+use handle_daemon::sessions::{MessageRejection, Session};
 use handle_proto::OpCode;
 use handle_proto::limit::{MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
@@ -31,9 +34,6 @@ use handle_resolver::{
     AnswerContext, AnswerOutcome, NotLocal, RefusalReason, ReplyParts, SlowPathRequest, SortingRoom,
     answer_message, refuse_stream,
 };
-use handle_sessions::numbers::{is_of_admin, of_handled};
-use handle_sessions::traffic::{self, LiveSession as _};
-use handle_sessions::{MessageRejection, Session};
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
 use std::cell::Cell;

@@ -20,6 +20,7 @@ pub(crate) use successor::restart;
 
 use crate::server::ServerState;
 use anyhow::{Context as _, anyhow, bail, ensure};
+use handle_daemon::readiness;
 use rustix::process::{Pid, geteuid};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -153,8 +154,8 @@ pub(crate) fn hand_over(
         }
     };
     tracing::info!(pid, sockets = taken.len(), "the other process serves; this one answers what it has");
-    // Said by this process, which the service manager believes.
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(pid.cast_unsigned())]);
+    // Sent by this process, which the service manager believes.
+    readiness::hand_over(pid.cast_unsigned());
     handover.done.store(true, Ordering::Relaxed);
     handover.give_up(|at| taken.contains(&at));
     shared.drain();

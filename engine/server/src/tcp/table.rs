@@ -1,9 +1,9 @@
 //! What is kept of each connection, in the table that both processes use.
 
 use super::settings::TcpSettings;
+pub(super) use handle_daemon::connections::ConnectionWait;
+use handle_daemon::connections::{self, TableLimits};
 use handle_net::StreamId;
-pub(super) use handle_process::connections::ConnectionWait;
-use handle_process::connections::{self, TableLimits};
 
 /// All connections of a worker.
 pub(super) type StreamTable = connections::ConnectionTable<StreamId, TableStream>;

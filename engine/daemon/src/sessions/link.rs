@@ -1,12 +1,12 @@
 //! The side of the process that asks: a table in another process, and one of our own while nobody answers.
 
-use crate::holder::{TakenChallenge, check_peer};
-use crate::protocol::{
+use crate::sessions::holder::{TakenChallenge, check_peer};
+use crate::sessions::protocol::{
     ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, TOLD_LEN_MAX, frame_buffer, receive, send,
 };
-use crate::session::{NewSession, SessionIdentity, SessionKeys};
-use crate::table::{SessionRefusal, SessionTable};
-use crate::traffic::LiveSession;
+use crate::sessions::session::{NewSession, SessionIdentity, SessionKeys};
+use crate::sessions::table::{SessionRefusal, SessionTable};
+use crate::sessions::traffic::LiveSession;
 use handle_auth::message::MacKey;
 use handle_proto::wire::list::Reference;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -241,10 +241,10 @@ impl JointSessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder::{Holder, SharedTable};
-    use crate::session::IdentityClaim;
-    use crate::table::SessionLimits;
-    use crate::table::tests::new_session;
+    use crate::sessions::holder::{Holder, SharedTable};
+    use crate::sessions::session::IdentityClaim;
+    use crate::sessions::table::SessionLimits;
+    use crate::sessions::table::tests::new_session;
     use handle_auth::source::RequestOrigin;
     use std::io::Write as _;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -252,7 +252,7 @@ mod tests {
     use std::thread::JoinHandle;
 
     fn limits() -> SessionLimits {
-        SessionLimits { sessions_max: 3, ..crate::table::tests::limits() }
+        SessionLimits { sessions_max: 3, ..crate::sessions::table::tests::limits() }
     }
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 

@@ -3,8 +3,8 @@
 //! A frame is the length of what follows in four bytes, a byte that says what it is, and its fields; numbers are
 //! big-endian. One side asks, the other answers, in order. Keys are in it: the socket is for one user alone.
 
-use crate::session::{IdentityClaim, NewSession, SessionIdentity};
-use crate::table::SessionRefusal;
+use crate::sessions::session::{IdentityClaim, NewSession, SessionIdentity};
+use crate::sessions::table::SessionRefusal;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::digest::Digest;
 use handle_auth::session::SessionKey;
@@ -337,7 +337,7 @@ pub fn receive(socket: &mut impl Read, buffer: &mut Zeroizing<Vec<u8>>, len_max:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::new_session;
+    use crate::sessions::table::tests::new_session;
 
     fn asks() -> Vec<Vec<u8>> {
         let claimed = Reference { handle: b"0.NA/TST", index: 301 };

@@ -2,12 +2,14 @@
 //!
 //! Only processes of the same user are answered: the socket is for its owner alone, and the kernel says who connects.
 
-use crate::protocol::{ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send};
-use crate::session::Session;
-use crate::table::SessionTable;
-use crate::traffic::LiveSession as _;
+use crate::sessions::protocol::{
+    ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send,
+};
+use crate::sessions::session::Session;
+use crate::sessions::table::SessionTable;
+use crate::sessions::traffic::LiveSession as _;
+use crate::socket::bind_for_owner;
 use handle_auth::challenges::IssuedChallenge;
-use handle_process::socket::bind_for_owner;
 use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
 use std::io;

@@ -1,46 +1,50 @@
-//! The end of the server, as something that threads can sleep on.
+//! The end of a process, as an event that threads can sleep on.
 
-use handle_net::Waker;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// While the server drains, how often threads look whether they should stop: it takes a moment only.
+/// Interval at which threads look whether to stop while the process drains, which takes a moment.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
-/// Whether the server drains, or has stopped, and the sleep of whoever has to know.
+/// Whether a process drains or has stopped.
+///
+/// A process first drains: it answers what has arrived. Then it stops, and its threads end.
 #[derive(Debug)]
 pub struct Shutdown {
     draining: AtomicBool,
     stopped: AtomicBool,
-    /// Used once, when the server begins to drain, and never reset: it can be polled from then on.
-    signal: Waker,
+    /// Written once, when the process begins to drain, and never read: it polls as ready from then on.
+    signal: OwnedFd,
 }
 
 impl Shutdown {
-    /// Of a server that runs.
+    /// State of a process that serves.
     ///
     /// # Errors
     /// When the kernel has no more descriptors.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { draining: AtomicBool::new(false), stopped: AtomicBool::new(false), signal: Waker::new()? })
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { draining: AtomicBool::new(false), stopped: AtomicBool::new(false), signal })
     }
 
-    /// Begins the end.
+    /// Begins to drain, and wakes who sleeps in [`poll`](Self::poll).
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
-        self.signal.wake();
+        #[expect(clippy::host_endian_bytes, reason = "the kernel's numbers are in host order")]
+        let one = 1u64.to_ne_bytes();
+        // It is refused only after 2^64 - 2 calls, and then the descriptor is ready.
+        let _ = rustix::io::write(&self.signal, &one);
     }
 
-    /// Ends it, some moments after [`drain`](Self::drain).
+    /// Ends the threads, some moments after [`drain`](Self::drain).
     pub fn stop(&self) {
         self.drain();
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Whether the end has begun.
+    /// Whether the process drains, or has stopped.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
@@ -52,8 +56,8 @@ impl Shutdown {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Sleeps until one of `fds` is ready, the server begins to drain, or `patience` is over; while it drains, for a
-    /// moment. A signal ends it early.
+    /// Sleeps until one of `fds` is ready, the process begins to drain, or `patience` is over. While the process
+    /// drains, it sleeps for a moment at most. A signal ends the sleep early.
     pub fn poll<'a>(&'a self, fds: &mut [PollFd<'a>], patience: Option<Duration>) {
         let is_draining = self.is_draining();
         let patience =
@@ -71,32 +75,16 @@ impl Shutdown {
             polled
         };
         if polled.is_err() {
-            // A signal; or no memory, for which there is no better answer than some patience.
+            // A signal, or no memory; for the latter, waiting is the best answer.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Sleeps until `fd` has input, the server begins to drain, or `patience` is over. Whether there is input.
+    /// Sleeps until `fd` has input, the process begins to drain, or `patience` is over. Returns whether there is input.
     pub fn wait_for(&self, fd: BorrowedFd<'_>, patience: Option<Duration>) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
         self.poll(&mut fds, patience);
         !fds[0].revents().is_empty()
-    }
-}
-
-/// What ends the waits of the workers, when something they look at between two batches has changed.
-#[derive(Debug, Default)]
-pub struct WorkerWakers(Mutex<Vec<Waker>>);
-
-impl WorkerWakers {
-    /// With the waker of one more.
-    pub(crate) fn add(&self, waker: Waker) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
-    }
-
-    /// Wakes all, who then look. To be called after the change.
-    pub(crate) fn wake(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an operator says about sessions.
 
-use crate::setup::SetupTerms;
-use crate::table::SessionLimits;
+use crate::sessions::setup::SetupTerms;
+use crate::sessions::table::SessionLimits;
 use anyhow::{Context as _, anyhow, ensure};
 use handle_auth::source::SourceList;
 use handle_proto::code::Cipher;

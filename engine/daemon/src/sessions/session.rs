@@ -1,7 +1,7 @@
 //! One session: its key, who it is of, and what has been seen and sent in it.
 
-use crate::traffic::LiveSession;
-use crate::window::CounterWindow;
+use crate::sessions::traffic::LiveSession;
+use crate::sessions::window::CounterWindow;
 use ctutils::CtEq as _;
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
@@ -203,7 +203,7 @@ impl LiveSession for Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::new_session;
+    use crate::sessions::table::tests::new_session;
 
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 

@@ -1,6 +1,6 @@
 //! Messages in a session: what has to be right about one that comes, and what is done to one that goes.
 
-use crate::session::{PROTECTED_SINCE, SessionIdentity, SessionKeys};
+use crate::sessions::session::{PROTECTED_SINCE, SessionIdentity, SessionKeys};
 use handle_auth::SignError;
 use handle_proto::Version;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -112,8 +112,8 @@ pub fn encrypt(session: &(impl LiveSession + ?Sized), random: &[u8; 16], message
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{NewSession, Session};
-    use crate::table::tests::new_session;
+    use crate::sessions::session::{NewSession, Session};
+    use crate::sessions::table::tests::new_session;
     use handle_proto::wire::credential::Credential;
     use handle_proto::wire::{Header, MessageBuf};
     use handle_proto::{OpCode, OpFlags, ResponseCode};

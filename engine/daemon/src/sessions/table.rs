@@ -9,8 +9,8 @@
 //! the same source. They never take the place of a proven session: where proven sessions are too many, the newest proven
 //! one takes the place of the one that is idle for longest.
 
-use crate::session::{NewSession, Session};
-use crate::traffic::LiveSession as _;
+use crate::sessions::session::{NewSession, Session};
+use crate::sessions::traffic::LiveSession as _;
 use arc_swap::ArcSwap;
 use handle_auth::source::{self, RequestOrigin, SourceList};
 use rustc_hash::FxHashMap;
@@ -437,7 +437,7 @@ fn longest_idle(map: &SessionMap, now_s: u32) -> Option<Arc<Session>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::session::IdentityClaim;
+    use crate::sessions::session::IdentityClaim;
     use handle_auth::session::SessionKey;
     use handle_proto::Version;
     use handle_proto::code::Cipher;

@@ -1,14 +1,14 @@
 //! Sessions for a process that takes messages one at a time and may wait for another process: opened when they come,
 //! sealed when they go.
 
-use crate::config::SessionsConfig;
-use crate::holder::TakenChallenge;
-use crate::link::{AnySession, JointSessions};
-use crate::numbers;
-use crate::session::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
-use crate::setup::{AgreedSession, SetupError, SetupTerms, agree};
-use crate::table::{SessionRefusal, SessionTable};
-use crate::traffic::{MessageRejection, check, decrypt, encrypt, seal};
+use crate::sessions::config::SessionsConfig;
+use crate::sessions::holder::TakenChallenge;
+use crate::sessions::link::{AnySession, JointSessions};
+use crate::sessions::numbers;
+use crate::sessions::session::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
+use crate::sessions::setup::{AgreedSession, SetupError, SetupTerms, agree};
+use crate::sessions::table::{SessionRefusal, SessionTable};
+use crate::sessions::traffic::{MessageRejection, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
 use handle_auth::cost::{self, Units};
 use handle_auth::source::RequestOrigin;

@@ -4,7 +4,7 @@
 //! up. A frame is a length of four bytes, a byte that says what it is, and its fields; numbers are big-endian. What was
 //! encrypted is in the clear here, so the socket is for one user alone, and both sides look who the other one is.
 
-use crate::protocol::{challenge, put_challenge};
+use crate::sessions::protocol::{challenge, put_challenge};
 use handle_auth::challenges::IssuedChallenge;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;

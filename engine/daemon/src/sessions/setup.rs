@@ -2,7 +2,7 @@
 //!
 //! Diffie-Hellman is what works between deployed systems; keys encrypted with RSA do not, and are refused.
 
-use crate::session::PROTECTED_SINCE;
+use crate::sessions::session::PROTECTED_SINCE;
 use handle_auth::agreement::{AgreementError, PRIVATE_LEN, respond};
 use handle_auth::session::SessionKey;
 use handle_proto::Version;

@@ -1,0 +1,158 @@
+//! The program `handle-admin`: its arguments, and what it does with its settings.
+
+use crate::config::Config;
+use crate::remote::RemoteServices;
+use crate::server::{Server, check_set, read_identity, site_differences};
+use crate::settings::{AdminHooks, reload};
+use crate::store::{Store, StoreError};
+use anyhow::{Context as _, anyhow};
+use clap::Parser;
+use handle_daemon::program::{CommonArgs, CommonSettings, Program, Startup, lay_over};
+use handle_daemon::readiness;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval at which the program looks whether the server has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Keeps the authoritative records of a service, and changes them for their administrators.
+///
+/// It answers the handle protocol over TCP on a port of its own, which the site record names as the interface for
+/// administration. A change is acknowledged when it is on the disk. Flags win over the configuration file.
+///
+/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP opens the audit log
+/// again and reloads the configuration.
+///
+/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "handle-admin",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  handle-admin --config /etc/handled/handle-admin.toml --check-config
+  handle-admin --config /etc/handled/handle-admin.toml
+  echo status | socat - UNIX:/run/handle-admin/control.sock"
+)]
+pub struct HandleAdmin {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// The file of the store.
+    #[arg(long)]
+    store: Option<PathBuf>,
+    /// Site record of this service, as JSON.
+    #[arg(long)]
+    site: Option<PathBuf>,
+}
+
+impl Program for HandleAdmin {
+    const NAME: &'static str = "handle-admin";
+    type Config = Config;
+
+    fn common(&self) -> &CommonArgs {
+        &self.common
+    }
+
+    fn common_settings(config: &mut Config) -> CommonSettings<'_> {
+        CommonSettings {
+            shared: &mut config.shared,
+            server_id: &mut config.server_id,
+            listen: &mut config.listen,
+            control: &mut config.control,
+            user: &mut config.user,
+            allow_root: &mut config.allow_root,
+            log: &mut config.log,
+        }
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Config> {
+        Config::read(path)
+    }
+
+    fn lay_over(&self, config: &mut Config) {
+        lay_over(&mut config.store.file, self.store.as_ref());
+        lay_over(&mut config.site, self.site.as_ref());
+    }
+
+    fn check_settings(config: &Config) -> anyhow::Result<()> {
+        config.check()
+    }
+
+    fn check(config: &Config) -> anyhow::Result<String> {
+        check(config)
+    }
+
+    fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
+        serve(config, startup)
+    }
+}
+
+fn check(config: &Config) -> anyhow::Result<String> {
+    let (site, key) = read_identity(config)?;
+    for difference in site_differences(config, &site) {
+        eprintln!("handle-admin: warning: {difference}");
+    }
+    RemoteServices::open(&config.elsewhere)?;
+    let records = match Store::open_to_read(&config.store) {
+        Ok(store) => {
+            let stats = store.stats()?;
+            drop(store);
+            let file = &config.store.file;
+            File::options().write(true).open(file).with_context(|| {
+                format!("the store {0} cannot be written (who may: ls -l {0})", file.display())
+            })?;
+            format!("{} records under {} homed prefixes", stats.records, stats.homed_prefixes)
+        }
+        // Asked before a reload: the process that serves has looked at it.
+        Err(StoreError::Locked(path)) => format!("records not looked at, for {} is in use", path.display()),
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(directory) = &config.publish.directory {
+        check_set(directory)?;
+    }
+    Ok(format!(
+        "{records}, for server {} of {} in the site, {}, on {}",
+        site.server_at() + 1,
+        site.servers_count(),
+        if key.is_some() { "with a key to sign" } else { "without a key to sign" },
+        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    ))
+}
+
+fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
+    let Startup { signals, set_log, read_config } = startup;
+    // Looking through the store takes a while, and nothing is under way until the server serves.
+    let starting = signals.exit_at_once().context("cannot listen to signals")?;
+    let hooks = AdminHooks { read_config: Some(read_config), set_log: Some(set_log) };
+    let server = Server::start_with(config, hooks)?;
+    drop(starting);
+    readiness::ready("serving");
+    tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");
+    if config.sessions.enabled && config.sessions.socket.is_none() {
+        tracing::info!(
+            "sessions are known to this process alone; deployed clients set them up with handled, and administer only where \
+             both have the same `sessions.socket`"
+        );
+    }
+    let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
+    let reload = move || {
+        if let Err(error) = to_reload.service.audit.reopen(to_reload.config().audit_files()) {
+            tracing::error!("{error:#}");
+        }
+        let reply = reload(&to_reload);
+        tracing::info!(said = %reply, "reloaded");
+    };
+    let obeyed = signals.obey(reload, move || to_stop.drain());
+    obeyed.context("cannot start the thread that listens to signals")?;
+    while !server.is_finished() {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    readiness::stopping();
+    tracing::info!("stopping: answering what has arrived");
+    let failure = server.failure();
+    server.stop();
+    // Started again, the store is read from the disk as it is there, and publishing goes on where the set is.
+    failure.map_or(Ok(()), |why| Err(anyhow!(why)))
+}

@@ -1,0 +1,98 @@
+//! Clients of a listener that is not for the protocol: the control socket and the scrape endpoint. Each client has a
+//! thread, their number is bounded, and further clients wait in the kernel.
+
+use crate::shutdown::Shutdown;
+use std::io::{self, ErrorKind};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Pause after a failed accept, and interval at which a client's thread looks whether to stop.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A listener that does not block, and the streams that it accepts.
+pub(crate) trait Listener: AsFd {
+    /// A connection to a client.
+    type Stream: Send + 'static;
+
+    /// Accepts a client, whose stream blocks.
+    fn accept(&self) -> io::Result<Self::Stream>;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    fn accept(&self) -> io::Result<UnixStream> {
+        let (stream, _) = self.accept()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.accept()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    }
+}
+
+/// One place among the clients, given back when it is dropped.
+struct ClientPlace(Arc<AtomicUsize>);
+
+impl Drop for ClientPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Accepts clients until `shutdown` has stopped, and runs `talk` for each in a thread called `thread_name`.
+///
+/// `clients_max` is asked before each client: how many there may be at a time. When the process has stopped, clients
+/// have `goodbye` to end.
+pub(crate) fn serve_clients<L: Listener>(
+    listener: &L,
+    thread_name: &str,
+    shutdown: &Shutdown,
+    (clients_max, goodbye): (impl Fn() -> usize, Duration),
+    talk: impl Fn(L::Stream) + Send + Sync + 'static,
+) {
+    let (clients, talk) = (Arc::new(AtomicUsize::new(0)), Arc::new(talk));
+    while !shutdown.is_stopped() {
+        if clients.load(Ordering::Acquire) >= clients_max() {
+            shutdown.poll(&mut [], Some(LOOK_INTERVAL));
+            continue;
+        }
+        let stream = match listener.accept() {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // While fewer clients are served than is allowed, only the listener matters.
+                shutdown.wait_for(listener.as_fd(), None);
+                continue;
+            }
+            Err(_) => {
+                // Out of descriptors, mostly.
+                std::thread::sleep(LOOK_INTERVAL);
+                continue;
+            }
+        };
+        clients.fetch_add(1, Ordering::Relaxed);
+        let (place, talk) = (ClientPlace(Arc::clone(&clients)), Arc::clone(&talk));
+        let thread = std::thread::Builder::new().name(thread_name.to_owned()).spawn(move || {
+            talk(stream);
+            drop(place);
+        });
+        if let Err(error) = thread {
+            tracing::warn!(%error, "cannot start the thread {thread_name}");
+        }
+    }
+    let since = Instant::now();
+    while clients.load(Ordering::Acquire) > 0 && since.elapsed() < goodbye {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,46 @@
+//! What every process of the Handle System has, apart from what it answers.
+//!
+//! - [`administrators`], [`identity`]: who may do what, as configured for every process.
+//! - [`connections`]: who is connected, how long each may wait, and whose place a new one takes.
+//! - [`control`]: the control socket.
+//! - [`http`]: the part of HTTP that a scraper needs.
+//! - [`listen`]: addresses that cannot be bound, and the limit of open files.
+//! - [`log`]: what is logged, and how to change it.
+//! - [`priority`]: threads that let others go first.
+//! - [`privileges`]: from root to another user.
+//! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
+//! - [`readiness`]: what the service manager is told.
+//! - [`reload`]: settings that can change while serving, and how a configuration is printed.
+//! - [`scrape`]: metrics and health over HTTP.
+//! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
+//! - [`sessions`]: sessions of the protocol, and sharing them between processes.
+//! - [`shutdown`]: the end of a process, as an event to sleep on.
+//! - [`signals`]: what SIGTERM, SIGINT and SIGHUP ask for.
+//! - [`site`]: the site record, and the place of a server in it.
+//! - [`socket`]: local sockets that only their owner can connect to.
+//! - [`source_counts`]: how many of something each source has.
+//! - [`text`]: files that an operator writes.
+#![forbid(unsafe_code)]
+
+pub mod administrators;
+mod clients;
+pub mod connections;
+pub mod control;
+pub mod http;
+pub mod identity;
+pub mod listen;
+pub mod log;
+pub mod priority;
+pub mod privileges;
+pub mod program;
+pub mod readiness;
+pub mod reload;
+pub mod scrape;
+pub mod server_key;
+pub mod sessions;
+pub mod shutdown;
+pub mod signals;
+pub mod site;
+pub mod socket;
+pub mod source_counts;
+pub mod text;

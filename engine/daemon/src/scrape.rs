@@ -1,0 +1,283 @@
+//! The scrape endpoint: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
+//!
+//! A process hands in what it answers as [`Scraped`]; this module binds, accepts, bounds, reads and writes. Each
+//! connection has a thread, the number of connections is bounded, and each has a deadline for all of it.
+
+use crate::clients::{LOOK_INTERVAL, serve_clients};
+use crate::http::{self, HttpResponse, HttpStatus};
+use crate::listen::explain_refusal;
+use crate::shutdown::Shutdown;
+use anyhow::Context as _;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time that the client has to close after the response.
+const LINGER: Duration = Duration::from_secs(1);
+/// Media type of the metrics.
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Bounds of the endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrapeLimits {
+    /// Connections at a time; further ones wait in the kernel.
+    pub connections: usize,
+    /// Most bytes of the head of a request.
+    pub header_len_max: usize,
+    /// Time of a connection from its first byte to the last one.
+    pub patience: Duration,
+}
+
+/// What a process tells a scraper, and counts of it.
+pub trait Scraped: Send + Sync + 'static {
+    /// The bounds in force.
+    fn limits(&self) -> ScrapeLimits;
+
+    /// All metrics as OpenMetrics text.
+    ///
+    /// # Errors
+    /// One sentence why there are none.
+    fn metrics(&self) -> Result<String, String>;
+
+    /// Whether the process is alive, with a word for people.
+    ///
+    /// # Errors
+    /// What is wrong, one problem on each line.
+    fn liveness(&self) -> Result<String, String>;
+
+    /// Whether the process is ready for requests, with a word for people.
+    ///
+    /// # Errors
+    /// What is wrong, one problem on each line.
+    fn readiness(&self) -> Result<String, String>;
+
+    /// Counts a response.
+    fn count_response(&self, _status: HttpStatus) {}
+
+    /// Counts a connection that ended without a whole response.
+    fn count_abandoned(&self) {}
+
+    /// Whether another process accepts connections on the same listener now. This one then answers those that it has,
+    /// and accepts no more.
+    fn is_handed_over(&self) -> bool {
+        false
+    }
+}
+
+/// A bound HTTP address.
+#[derive(Debug)]
+pub struct ScrapeEndpoint {
+    listener: TcpListener,
+}
+
+impl ScrapeEndpoint {
+    /// Binds `address`.
+    ///
+    /// # Errors
+    /// When the kernel does not allow it: one sentence with the likely cause.
+    pub fn bind(address: SocketAddr) -> anyhow::Result<Self> {
+        let bound = TcpListener::bind(address).map_err(|error| explain_refusal(address, error));
+        Ok(Self::on(bound.context("metrics and health (`observe.http`)")?)?)
+    }
+
+    /// Goes on with a listener that is bound already.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn on(listener: TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener })
+    }
+
+    /// Another descriptor of the listener.
+    ///
+    /// # Errors
+    /// When the kernel has no more descriptors.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
+    }
+
+    /// The address, with the port that the kernel chose.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown` has stopped.
+    pub fn serve(self, shutdown: &Arc<Shutdown>, scraped: &Arc<impl Scraped>) {
+        let clients_max = || if scraped.is_handed_over() { 0 } else { scraped.limits().connections };
+        // After a hand-over, who is connected still gets an answer; otherwise connections end with the process.
+        let goodbye = scraped.limits().patience + LINGER;
+        let (of_clients, stop) = (Arc::clone(scraped), Arc::clone(shutdown));
+        serve_clients(&self.listener, "scrape-client", shutdown, (clients_max, goodbye), move |stream| {
+            let is_over = || stop.is_stopped() && !of_clients.is_handed_over();
+            if talk(&stream, &*of_clients, is_over).is_err() {
+                of_clients.count_abandoned();
+            }
+        });
+    }
+}
+
+/// A connection with a deadline. Reads and writes fail once it is over.
+struct TimedStream<'s, F> {
+    stream: &'s TcpStream,
+    deadline: Instant,
+    is_over: F,
+}
+
+impl<F: Fn() -> bool> TimedStream<'_, F> {
+    /// Time of the next system call, which is short, so that the end of the process is noticed.
+    fn patience(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || (self.is_over)() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        Ok(left.min(LOOK_INTERVAL))
+    }
+
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.stream.set_read_timeout(Some(self.patience()?))?;
+            match self.stream.read(room) {
+                Err(error) if is_temporary(&error) => {}
+                read => return read,
+            }
+        }
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(Some(self.patience()?))?;
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(len) => bytes = &bytes[len..],
+                Err(error) if is_temporary(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Reads a request, writes the response, and closes so that the response arrives.
+fn talk(stream: &TcpStream, scraped: &impl Scraped, is_over: impl Fn() -> bool) -> io::Result<()> {
+    let limits = scraped.limits();
+    let mut timed = TimedStream { stream, deadline: Instant::now() + limits.patience, is_over };
+    let (mut head, mut room) = (Vec::new(), [0; 1024]);
+    let (response, is_head) = loop {
+        match http::parse(&head, limits.header_len_max) {
+            Ok(Some(request)) => break (respond(request.path, scraped), request.is_head),
+            Err(bad) => break (HttpResponse::text(bad.status(), bad.status().text()), false),
+            Ok(None) => {}
+        }
+        let room_len = room.len().min(limits.header_len_max - head.len());
+        match timed.read(&mut room[..room_len])? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            len => head.extend_from_slice(&room[..len]),
+        }
+    };
+    scraped.count_response(response.status);
+    timed.write_all(&response.to_bytes(is_head))?;
+    if stream.shutdown(std::net::Shutdown::Write).is_err() {
+        return Ok(());
+    }
+    // What still arrives is thrown away: closing with bytes unread would take the response back.
+    timed.deadline = timed.deadline.min(Instant::now() + LINGER);
+    while timed.read(&mut room).is_ok_and(|len| len > 0) {}
+    Ok(())
+}
+
+fn respond(path: &str, scraped: &impl Scraped) -> HttpResponse {
+    let text = |told: Result<String, String>| match told {
+        Ok(text) => HttpResponse::text(HttpStatus::Ok, text),
+        Err(text) => HttpResponse::text(HttpStatus::Unavailable, text),
+    };
+    match path {
+        "/healthz" => text(scraped.liveness()),
+        "/readyz" => text(scraped.readiness()),
+        "/metrics" => match scraped.metrics() {
+            Ok(body) => HttpResponse { status: HttpStatus::Ok, content_type: METRICS_TYPE, body },
+            Err(why) => text(Err(why)),
+        },
+        _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Sample {
+        responses: AtomicUsize,
+        abandoned: AtomicUsize,
+    }
+
+    impl Scraped for Sample {
+        fn limits(&self) -> ScrapeLimits {
+            ScrapeLimits { connections: 2, header_len_max: 256, patience: Duration::from_millis(300) }
+        }
+
+        fn metrics(&self) -> Result<String, String> {
+            Ok("# EOF\n".to_owned())
+        }
+
+        fn liveness(&self) -> Result<String, String> {
+            Ok("ok".to_owned())
+        }
+
+        fn readiness(&self) -> Result<String, String> {
+            Err("starting".to_owned())
+        }
+
+        fn count_response(&self, _status: HttpStatus) {
+            self.responses.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn count_abandoned(&self) {
+            self.abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn ask(address: SocketAddr, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    }
+
+    #[test]
+    fn slow_clients_take_no_place_for_longer_than_their_time() {
+        let endpoint = ScrapeEndpoint::bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = endpoint.address().unwrap();
+        let (shutdown, sample) = (Arc::new(Shutdown::new().unwrap()), Arc::new(Sample::default()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| endpoint.serve(&shutdown, &sample));
+            let get = |path: &str| ask(address, format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
+            let metrics = get("/metrics?x");
+            assert!(metrics.starts_with("HTTP/1.1 200 ") && metrics.ends_with("# EOF\n"), "{metrics}");
+            assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
+            assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
+            assert!(get("/readyz").starts_with("HTTP/1.1 503 "));
+            assert!(get("/").starts_with("HTTP/1.1 404 "));
+            assert!(ask(address, &[b'x'; 300]).starts_with("HTTP/1.1 4"));
+            assert_eq!(sample.responses.load(Ordering::Relaxed), 5);
+            let slow = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+            assert!(get("/healthz").ends_with("ok\n"), "their places are free again");
+            assert_eq!(sample.abandoned.load(Ordering::Relaxed), 2);
+            drop(slow);
+            let _idle = TcpStream::connect(address).unwrap();
+            shutdown.stop();
+        });
+    }
+}

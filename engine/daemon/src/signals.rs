@@ -1,0 +1,66 @@
+//! Signals: SIGTERM and SIGINT stop a process, SIGHUP makes it read its configuration again.
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals as PendingSignals;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The signals of this process. From its creation on they are kept until somebody asks for them.
+#[derive(Debug)]
+pub struct Signals(PendingSignals);
+
+/// While it exists, SIGTERM and SIGINT end the process at once.
+#[derive(Debug)]
+#[must_use = "without it signals are kept"]
+pub struct ExitAtOnce(Arc<AtomicBool>);
+
+impl Drop for ExitAtOnce {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Signals {
+    /// Begins to keep signals. No thread is started.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn new() -> io::Result<Self> {
+        PendingSignals::new([SIGTERM, SIGINT, SIGHUP]).map(Self)
+    }
+
+    /// Lets SIGTERM and SIGINT end the process with code 0 while nothing is under way that they could harm.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn exit_at_once(&self) -> io::Result<ExitAtOnce> {
+        let is_on = Arc::new(AtomicBool::new(true));
+        for signal in [SIGTERM, SIGINT] {
+            signal_hook::flag::register_conditional_shutdown(signal, 0, Arc::clone(&is_on))?;
+        }
+        Ok(ExitAtOnce(is_on))
+    }
+
+    /// Takes the signals so far. Returns whether one of them was to stop the process; others are dropped.
+    pub fn is_told_to_stop(&mut self) -> bool {
+        self.0.pending().any(|signal| signal != SIGHUP)
+    }
+
+    /// Starts the thread that carries out what signals ask for. It ends with the process.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn obey(
+        mut self,
+        reload: impl Fn() + Send + 'static,
+        stop: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
+            for signal in self.0.forever() {
+                if signal == SIGHUP { reload() } else { stop() }
+            }
+        });
+        thread.map(drop)
+    }
+}

@@ -1,0 +1,206 @@
+//! The program `handled`: its arguments, and what it does with its settings.
+
+use crate::Server;
+use crate::config::{Config, Datapath};
+use crate::first_set;
+use crate::server::{ServerHooks, open_live, read_site};
+use crate::slow;
+use crate::takeover::SuccessorProgram;
+use crate::watchdog::Watchdog;
+use anyhow::{Context as _, anyhow};
+use clap::Parser;
+use handle_daemon::program::{CommonArgs, CommonSettings, Program, Startup, lay_over, lay_over_optional};
+use handle_daemon::readiness;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// Serves a published set of handle records over UDP and TCP.
+///
+/// The set is a directory that `hdl snapshot publish` fills. A new set is taken while serving, without
+/// losing a request. Flags win over the configuration file.
+///
+/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP reads the configuration again, as
+/// far as it can change while serving, takes the published set now, and opens the query log again.
+///
+/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "handled",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  handled --snapshot ./set --listen 127.0.0.1:2641
+  handled --config /etc/handled/handled.toml --check-config
+  handled --config /etc/handled/handled.toml --take-over
+  echo status | socat - UNIX:/run/handled/control.sock"
+)]
+pub struct Handled {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Directory of the published set.
+    #[arg(long)]
+    snapshot: Option<PathBuf>,
+    /// Site record of this service, as JSON.
+    #[arg(long)]
+    site: Option<PathBuf>,
+    /// Worker threads for each address; 0 for one on each core.
+    #[arg(long)]
+    workers: Option<usize>,
+    /// How datagrams are moved.
+    #[arg(long, value_enum)]
+    datapath: Option<Datapath>,
+    /// Share the ports with other processes of this user: for handing over, on purpose.
+    #[arg(long)]
+    share_port: bool,
+    /// Take over from the handled behind the control socket, if there is one: go on with its sockets,
+    /// without losing a request, and let it go.
+    #[arg(long)]
+    take_over: bool,
+    /// Copy the set into memory instead of mapping its files.
+    #[arg(long)]
+    copy_to_memory: bool,
+}
+
+impl Program for Handled {
+    const NAME: &'static str = "handled";
+    type Config = Config;
+
+    fn common(&self) -> &CommonArgs {
+        &self.common
+    }
+
+    fn common_settings(config: &mut Config) -> CommonSettings<'_> {
+        CommonSettings {
+            shared: &mut config.shared,
+            server_id: &mut config.server_id,
+            listen: &mut config.listen,
+            control: &mut config.control,
+            user: &mut config.user,
+            allow_root: &mut config.allow_root,
+            log: &mut config.log,
+        }
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Config> {
+        Config::read(path)
+    }
+
+    fn lay_over(&self, config: &mut Config) {
+        lay_over(&mut config.snapshot, self.snapshot.as_ref());
+        lay_over_optional(&mut config.site, self.site.as_ref());
+        lay_over(&mut config.workers, self.workers.as_ref());
+        lay_over(&mut config.datapath, self.datapath.as_ref());
+        config.copy_to_memory |= self.copy_to_memory;
+        config.share_port |= self.share_port;
+        config.take_over |= self.take_over;
+    }
+
+    fn check_settings(config: &Config) -> anyhow::Result<()> {
+        config.check()
+    }
+
+    fn check(config: &Config) -> anyhow::Result<String> {
+        check(config)
+    }
+
+    fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
+        serve(config, startup)
+    }
+}
+
+fn check(config: &Config) -> anyhow::Result<String> {
+    if config.pin {
+        // Those that workers come to: each has a socket for each address.
+        let workers_count = if config.workers == 0 { config.cores.len() } else { config.workers };
+        config
+            .cores
+            .iter()
+            .take(workers_count * config.listen.len())
+            .try_for_each(|&core| check_core(core))?;
+    }
+    let site = read_site(config)?;
+    slow::open_signer(config, &site)?;
+    for difference in site.differences() {
+        eprintln!("handled: warning: {difference}");
+    }
+    let live = open_live(config)?;
+    let set = live.current();
+    set.verify()?;
+    Ok(format!(
+        "generation {} with {} layers, {} bytes, for server {} of {} in the site, on {}",
+        set.generation(),
+        set.layers().len(),
+        set.bytes_mapped(),
+        site.service().server_at + 1,
+        site.service().servers_count,
+        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    ))
+}
+
+/// Whether a worker could run on `core`, asked by a thread that is given up for it.
+fn check_core(core: usize) -> anyhow::Result<()> {
+    let pinned = std::thread::spawn(move || handle_net::pin_to_core(core)).join();
+    let pinned = pinned.map_err(|_| anyhow!("the thread that tried panicked"))?;
+    pinned.with_context(|| format!("`cores`: cannot run on core {core} (which are allowed: taskset -p $$)"))
+}
+
+/// How this program was started, for its successor.
+fn successor() -> Option<SuccessorProgram> {
+    let take_over = OsString::from("--take-over");
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|it| *it != take_over).collect();
+    arguments.push(take_over);
+    // Asked now: once the file is replaced, the kernel calls it deleted.
+    Some(SuccessorProgram { path: std::env::current_exe().ok()?, arguments })
+}
+
+/// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the sender's.
+fn quiet_panics() {
+    const SHOWN_MAX: u32 = 10;
+    static SHOWN: AtomicU32 = AtomicU32::new(0);
+    let show = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if SHOWN.fetch_add(1, Ordering::Relaxed) < SHOWN_MAX {
+            show(panic);
+        }
+    }));
+}
+
+fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
+    let Startup { mut signals, set_log, read_config } = startup;
+    quiet_panics();
+    if !first_set::wait_for_set(config, || signals.is_told_to_stop())? {
+        return Ok(());
+    }
+    let (read_config, set_log) = (Some(read_config), Some(set_log));
+    let server = Server::start_with(config, ServerHooks { program: successor(), read_config, set_log })?;
+    readiness::ready("serving");
+    tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
+    let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
+    let reload = move || {
+        to_reload.reopen_log();
+        let reply = to_reload.reload();
+        tracing::info!(said = %reply, "reloaded");
+    };
+    let obeyed = signals.obey(reload, move || to_stop.drain());
+    obeyed.context("cannot start the thread that listens to signals")?;
+    let mut watchdog = readiness::watchdog_patience()
+        .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
+    while !server.shared().has_ended() && !server.shared().is_draining() {
+        if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
+            readiness::alive();
+        }
+        server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
+    }
+    // After a hand-over the service goes on.
+    if !server.shared().is_handed_over() {
+        readiness::stopping();
+    }
+    let drained = server.shared().is_draining();
+    tracing::info!("stopping: answering what has arrived");
+    server.stop()?;
+    anyhow::ensure!(drained, "all workers have stopped by themselves; the log says why");
+    Ok(())
+}
