@@ -30,7 +30,7 @@ fn loadgen(args: &[&str]) -> Output {
 fn steady(args: &[&str]) -> Output {
     let is_late = |output: &Output| {
         let out = text(&output.stdout);
-        out.contains("were not sent") || out.contains("behind schedule\n")
+        out.contains("requests not sent") || out.contains("behind schedule\n")
     };
     let mut tries = (0..5).map(|_| loadgen(args));
     let mut output = tries.next().unwrap();
@@ -157,8 +157,8 @@ fn one_file_may_be_standard_output_and_all_must_be_writable_to_begin_with() {
     let missing = place.path("missing/report");
     // Nobody waits for an hour to be told.
     for (files, code, says) in [
-        (["--json", "-", "--csv", "-"], 2, "- is named for two files"),
-        (["--json", &file, "--html", &file], 2, "is named for two files"),
+        (["--json", "-", "--csv", "-"], 2, "- is used for two outputs"),
+        (["--json", &file, "--html", &file], 2, "is used for two outputs"),
         (["--json", &there, "--html", &missing], 3, "cannot write"),
         (["--json", &file, "--csv", place.0.path().to_str().unwrap()], 3, "Is a directory"),
     ] {
@@ -194,9 +194,9 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
         ["hostile", "--target", &server, "--probe", "10.1/a", "--duration", "1h", "--findings", "1000000"];
     let measure = ["limit", "--duration", "1h", "--window", "4", "--json", &limit];
     for (args, says) in [
-        (&search[..], "bound by    nothing: it was stopped early"),
+        (&search[..], "bound by    nothing: stopped early"),
         (&[&attack[..], &["--json", &hostile]].concat(), "STOPPED early"),
-        (&measure, "it was stopped"),
+        (&measure, "stopped by the user"),
     ] {
         let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // Once something is told, it is at work.
@@ -244,7 +244,7 @@ fn what_is_stopped_while_names_are_read_says_so() {
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         assert_eq!(output.status.code(), Some(3), "{how:?}: {}", text(&output.stderr));
-        assert_eq!(text(&output.stderr), "handle-loadgen: it was stopped\n", "{how:?}");
+        assert_eq!(text(&output.stderr), "handle-loadgen: stopped by the user\n", "{how:?}");
     }
 }
 
@@ -259,7 +259,7 @@ fn who_never_answers_is_not_asked_for_hours() {
     ] {
         let output = loadgen(&[command, &names].concat());
         assert_eq!(output.status.code(), Some(3), "{}{}", text(&output.stdout), text(&output.stderr));
-        assert!(text(&output.stderr).contains("there was no answer at all"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("no answer from"), "{}", text(&output.stderr));
     }
 }
 
@@ -318,7 +318,7 @@ fn a_capture_is_sent_as_it_was_to_another_port() {
     assert!(rate <= 2.05 / (slowest_ns / 1e9), "{rate}/s, of which one took {slowest_ns} ns");
     let output = loadgen(&[&run[..], &["--rate", "10", "--mix", "miss"]].concat());
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--mix is for names"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--mix cannot be used with a capture"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -411,10 +411,10 @@ fn wrong_answers_are_kept_and_sent_again() {
     ];
     let output = loadgen(&[&run[..], &rest].concat());
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains("10 of 20 answers are wrong"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("wrong answers: 10 of 20"), "{}", text(&output.stdout));
     let again = loadgen(&["replay", &wrong, "--target", &server, "--json", "-"]);
     assert_eq!(again.status.code(), Some(1));
-    assert_eq!(text(&again.stderr).matches("wrong again, as before").count(), 3, "{}", text(&again.stderr));
+    assert_eq!(text(&again.stderr).matches("same wrong answer").count(), 3, "{}", text(&again.stderr));
     assert!(text(&again.stdout).contains("\"outcome\": \"same-again\""));
 }
 

@@ -152,7 +152,7 @@ fn an_interrupt_gives_the_terminal_back_and_the_results() {
     kill_process(Pid::from_child(&seen.child), Signal::INT).unwrap();
     let (status, report, bytes) = seen.finish();
     assert_eq!(status.code(), Some(3), "{report}");
-    contains_all(&report, &["INVALID     it was stopped early", "response time"]);
+    contains_all(&report, &["INVALID     stopped early", "response time"]);
     let written = String::from_utf8_lossy(&bytes);
     let colors = ["\u{1b}[38;", "\u{1b}[48;", "\u{1b}[31m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[36m"];
     assert!(colors.iter().all(|color| !written.contains(color)), "NO_COLOR: {written:?}");
