@@ -170,7 +170,8 @@ pub struct HistogramBucket {
 /// Every request and every answer, counted once.
 ///
 /// `scheduled = sent + not_sent`, `not_sent = behind_schedule + refused + blocked`,
-/// `sent = answered + late + duplicate_only + lost`, `answered =` sum of `codes` `+ malformed + truncated`.
+/// `sent = answered + late + duplicate_only + lost`,
+/// `answered =` sum of `codes` `+ malformed + truncated`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Accounts {
     /// Requests of the schedule; in a closed loop, those handed to the kernel.

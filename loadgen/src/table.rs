@@ -85,7 +85,7 @@ impl fmt::Display for ReportSetting {
             write!(f, ", {} too long and left out", self.handles_too_long)?;
         }
         if let Some(skipped @ 1..) = self.skipped {
-            write!(f, ", {skipped} packets or lines skipped")?;
+            write!(f, ", {} skipped", counted(skipped, "packet or line", "packets or lines"))?;
         }
         writeln!(f, ", {}, seed {}", self.pattern, self.seed)?;
         if self.forms != ["1=plain"] {

@@ -703,7 +703,7 @@ fn messages_are_taken_apart() {
     assert_eq!(json["header"]["opcode"], 1);
     // As in a stream, the second cut short.
     let (code, error) = fail(hdl(["message", "decode", hex, &hex[..hex.len() - 8]]));
-    assert_eq!((code, error.contains("of 59 bytes only 55 are there")), (1, true), "{error}");
+    assert_eq!((code, error.contains("expected 59 bytes, found 55")), (1, true), "{error}");
     assert_eq!(fail(hdl(["message", "decode", "0203"])).0, 1);
     assert_eq!(fail(hdl(["message", "decode", "no hex at all"])).0, 1);
 }

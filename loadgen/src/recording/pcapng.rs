@@ -163,7 +163,8 @@ pub(super) mod tests {
         [section(false), device(false, link, 6), blocks.collect::<Vec<_>>().concat()].concat()
     }
 
-    /// One packet of each of three devices, which tell the same second by clocks of their own, in two sections.
+    /// One packet of each of three devices, with the same second on different clocks, in two
+    /// sections.
     fn capture(is_big: bool) -> Vec<u8> {
         const S: u64 = 1_700_000_000;
         [
