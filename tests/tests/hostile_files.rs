@@ -125,8 +125,8 @@ fn an_import_that_reads_nothing_fails() {
     let directory = tempfile::tempdir().unwrap();
     let import = |more: &[&str]| hdl_in(&directory, &[&["import", "store.redb", "--create"], more].concat());
     write(&directory, "prefixes", "\u{feff}# homed here\n0.NA/10.1045\r\n20.500.12345\n\n");
-    assert_eq!(succeed(import(&["prefixes"])), "2 prefixes homed, no records read\n");
-    assert_eq!(succeed(import(&["--homed", "0.NA/10.1046"])), "1 prefix homed, no records read\n");
+    assert_eq!(succeed(import(&["prefixes"])), "no records read, 2 prefixes homed\n");
+    assert_eq!(succeed(import(&["--homed", "0.NA/10.1046"])), "no records read, 1 prefix homed\n");
     let stats = succeed(hdl_in(&directory, &["store", "stats", "store.redb", "--json"]));
     let stats: Json = serde_json::from_str(&stats).unwrap();
     assert_eq!(stats["homed_prefixes"], 3, "{stats}");
@@ -266,9 +266,9 @@ fn mistakes_on_the_command_line_end_with_2_and_say_what_to_write() {
     for (args, says) in [
         (
             &["handle", "create", "10.1/a", "URL=https://example.org/"][..],
-            "the index is missing: write 1:URL=...",
+            "the index is missing: expected INDEX:URL=...",
         ),
-        (&["handle", "create", "10.1/a", "x:URL=y"], "\"x\" is not an index: write 1:URL=..."),
+        (&["handle", "create", "10.1/a", "x:URL=y"], "invalid index \"x\": expected a number"),
         (&["handle", "create", "10.1/a", "1:URL"], "has no data: write INDEX:TYPE=DATA"),
         (&["handle", "create", "10.1/a", "1:=x"], "the type is missing"),
         (&["handle", "create", "10.1/a", "1:HS_ADMIN=300"], "invalid identity"),

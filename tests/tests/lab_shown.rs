@@ -233,7 +233,7 @@ fn a_lab_that_nobody_can_be_told_of_ends_and_clears_up() {
     drop(read);
     let full = std::fs::File::create("/dev/full").unwrap();
     for (stdout, expected, says) in
-        [(Stdio::from(full), 1, "cannot write what was found: No space left"), (closed.into(), 0, "")]
+        [(Stdio::from(full), 1, "cannot write to standard output: No space left"), (closed.into(), 0, "")]
     {
         let mut command = hdl(["lab", "up"]);
         command.env("TMPDIR", directory.path()).stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
