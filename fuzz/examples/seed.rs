@@ -1,8 +1,8 @@
-//! Writes seeds for every target, made from `tests/vectors`, to a folder: `DIR/<target>/<checksum>`, and to
-//! `DIR/kept/<target>/<name>` those that show a defect which coverage of code alone does not tell apart.
+//! Writes seeds for every target, made from `tests/vectors`, to `DIR/<target>/<checksum>`. Seeds
+//! that show a defect which code coverage does not distinguish go to `DIR/kept/<target>/<name>`.
 //!
-//! The committed corpora are the second kind, and the first with what was found from it, minimised;
-//! `docs/fuzzing.md` has the commands.
+//! The committed corpora are the second kind, and the first together with what was found from it,
+//! minimised; `docs/fuzzing.md` has the commands.
 
 use handle_auth::{digest, kdf, keyfile};
 use handle_fuzz::{TARGETS, layer_examples, put_datagram};
@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Longer seeds slow a fuzzer down more than they show it.
+/// Longer seeds cost a fuzzer more time than they are worth.
 const SEED_LEN_MAX: usize = 8192;
 
 /// Inputs by target.
@@ -37,14 +37,14 @@ impl Seeds {
         }
     }
 
-    /// An input that stays, whatever a fuzzer thinks of it.
+    /// Adds an input that minimisation must not remove.
     fn keep(&mut self, target: &'static str, name: impl Into<String>, input: impl Into<Vec<u8>>) {
         let input = input.into();
         self.add(target, &input[..]);
         self.kept.push((target, name.into(), input));
     }
 
-    /// One value of JSON as text.
+    /// Adds one value of JSON as text.
     fn text(&mut self, target: &'static str, json: &Json) {
         self.add(target, json.to_string());
     }
@@ -80,7 +80,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// A message in its stream form, to all targets that see a part of it.
+/// Adds a message in its stream form to all targets for a part of it.
 fn message(seeds: &mut Seeds, stream: &[u8]) {
     seeds.add("message", stream);
     let Ok((envelope, rest)) = Envelope::split(stream) else { return };
@@ -109,7 +109,7 @@ fn message(seeds: &mut Seeds, stream: &[u8]) {
     }
 }
 
-/// A body without its digest, to the target of its family.
+/// Adds a body without its digest to the target of its family.
 fn family(seeds: &mut Seeds, op_code: i32, response_code: i32, body: &[u8]) {
     let target = match (response_code, op_code) {
         (402, _) | (0 | 1, 200 | 201) => "auth",
@@ -148,7 +148,7 @@ fn messages(seeds: &mut Seeds) {
         }
         seeds.add("reassembly", input);
     }
-    // Read as plans, so that any bytes will do.
+    // These are parsed as plans, so any bytes will do.
     for len in [0, 40, 200, 600] {
         for step in [1, 7, 31, 111] {
             let plan: Vec<u8> =
@@ -197,7 +197,8 @@ fn credentials(seeds: &mut Seeds) {
     }
 }
 
-/// Answers with secrets, in the form of their target, with few rounds where there are rounds.
+/// Answers to challenges with their secrets, in the form of their target, with few rounds of key
+/// derivation.
 fn challenge_answer(seeds: &mut Seeds, line: &Json) {
     let (Some(_), Some(_)) = (line["secret_hex"].as_str(), line["answer_hex"].as_str()) else { return };
     let minor = line["version"].as_str().and_then(|text| text.strip_prefix("2.")?.parse().ok());
@@ -224,7 +225,7 @@ fn conversations(seeds: &mut Seeds) {
         let name = line["name"].as_str().unwrap_or_default();
         for datagram in &datagrams {
             seeds.add("resolver", &datagram[..]);
-            // Answers around the size of one datagram, and everything malformed.
+            // Answers around the size of one datagram, and all malformed ones.
             if name.contains("/SIZE-") || name.starts_with("main/malformed/") {
                 seeds.keep("resolver", name.trim_start_matches("main/").replace('/', "-"), &datagram[..]);
             }
@@ -274,7 +275,7 @@ fn values(seeds: &mut Seeds) {
 
 fn records(seeds: &mut Seeds) {
     for record in document("records.json").as_array().expect("a list").iter().filter(|record| {
-        // The many that look alike.
+        // The many similar ones.
         !record["handle"].as_str().is_some_and(|handle| handle.contains("/ITEM-"))
     }) {
         let record = serde_json::json!({"handle": record["handle"], "values": record["values"]});
@@ -325,7 +326,7 @@ fn files(seeds: &mut Seeds) {
     layers.into_iter().for_each(|layer| seeds.add("layer", layer));
 }
 
-/// Inputs for defects that no other input shows: each was missed when the defect was put in on purpose.
+/// Inputs for defects that no other input shows: each defect was missed when it was injected.
 fn chosen(seeds: &mut Seeds) {
     seeds.keep("name", "long", [&b"10.1/"[..], &[b'x'; 300]].concat());
     let line = r#"{"handle":"a","values":[{"index":1,"type":"T","data":"x"}],"values":[{"index":2,"type":"T","data":"y"}]}"#;
@@ -367,7 +368,8 @@ fn chosen(seeds: &mut Seeds) {
     }
 }
 
-/// Layers that only the full check tells from whole ones, once their checksums are made right.
+/// Layers that only the full check distinguishes from intact ones, once their checksums are
+/// corrected.
 fn damaged_layers(seeds: &mut Seeds, layer: &[u8]) {
     let find = |bytes: &[u8]| {
         layer.windows(bytes.len()).position(|window| window == bytes).expect("it is in the layer")
@@ -377,21 +379,21 @@ fn damaged_layers(seeds: &mut Seeds, layer: &[u8]) {
         damaged[at..at + bytes.len()].copy_from_slice(bytes);
         seeds.keep("layer", name, damaged);
     };
-    // Behind the permissions: the type and its length.
+    // The permissions are followed by the type and its length.
     let (public, private) = (find(b"\x0e\0\0\0\x03URL"), find(b"\x0c\0\0\0\x09HS_SECKEY"));
     change("private-among-public", public, &[0x0c]);
     change("public-among-private", private, &[0x0e]);
-    // In front of a private value, which begins 13 bytes before its permissions: its position.
+    // A private value is preceded by its position, and begins 13 bytes before its permissions.
     change("position-too-high", private - 13 - 2, &[0xff, 0xff]);
     change("index-zero", public - 13, &[0; 4]);
     let [first, second] = slots(layer);
-    // A fingerprint, and behind all of them as many distances.
+    // A fingerprint; all fingerprints are followed by as many distances.
     let distance = |slot: usize| slot + 28;
     change("slot-of-another-record", distance(second), &layer[distance(first)..distance(first) + 2]);
     change("slot-used-twice", second, &layer[first..first + 2]);
 }
 
-/// Where the fingerprints of the first two slots of the index are.
+/// Offsets of the fingerprints of the first two slots of the index.
 fn slots(layer: &[u8]) -> [usize; 2] {
     use handle_snapshot::format::header_at::INDEX_AT;
     let at = layer[INDEX_AT..].first_chunk().map(|number| u64::from_le_bytes(*number));

@@ -1,4 +1,4 @@
-//! Nothing changes but by whoever may, once for each challenge.
+//! Only identities with the right change anything, once for each challenge.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(administration);

@@ -1,4 +1,4 @@
-//! A batch is answered as each of its datagrams alone.
+//! A batch is answered like each of its datagrams alone.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(batch);

@@ -1,4 +1,4 @@
-//! Blocks of batch files are the same however the bytes come, on lines that are there.
+//! Blocks of batch files do not depend on how the input is split, and have valid line numbers.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(batch_file);

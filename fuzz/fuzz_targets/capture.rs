@@ -1,4 +1,4 @@
-//! Requests of a capture are whole, and stand in it as they are.
+//! Requests of a capture are complete, and occur in it unchanged.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(capture);

@@ -1,4 +1,4 @@
-//! The table of challenges keeps its bounds, and agrees with a plain list.
+//! The table of challenges keeps its limits, and agrees with a plain list.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(challenges);

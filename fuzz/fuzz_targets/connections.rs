@@ -1,4 +1,5 @@
-//! Whatever TCP connections do and whenever, each message is answered as it is alone, and all is accounted for.
+//! For any order of events on TCP connections, each message is answered as if alone, and all is
+//! accounted for.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(connections);

@@ -1,4 +1,4 @@
-//! A credential encodes to the same fields, and covers what its version says.
+//! A credential encodes to the same fields, and covers the bytes that its version defines.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(credential);

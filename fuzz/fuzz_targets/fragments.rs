@@ -1,4 +1,4 @@
-//! Fragments in any order, repeated and among noise, give the messages that were cut.
+//! Fragments in any order, repeated and mixed with noise, give the original messages.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(fragments);

@@ -1,4 +1,4 @@
-//! An answer of the JSON API stands for a message.
+//! An answer of the JSON API becomes the equivalent message.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(json_answer);

@@ -1,4 +1,5 @@
-//! Records of a JSON export are the same however the bytes come, and JSON of that shape is read.
+//! Records of a JSON export do not depend on how the input is split, and all JSON of that shape is
+//! accepted.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(json_export);

@@ -1,4 +1,4 @@
-//! Nobody signs with a key that is made up.
+//! An invented key has signed nothing.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(jws);

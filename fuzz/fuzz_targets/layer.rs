@@ -1,4 +1,4 @@
-//! No layer makes a lookup read past it or endlessly; what is verified can be read.
+//! Lookups in a layer stay in bounds and end; a verified layer can be read completely.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(layer);

@@ -1,4 +1,4 @@
-//! Whatever a lookup is told, it ends within its bounds and believes nothing unsigned.
+//! A lookup ends within its limits for any answers, and accepts nothing unsigned.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(lookup);

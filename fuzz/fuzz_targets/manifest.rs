@@ -1,4 +1,4 @@
-//! Only what is written as a MANIFEST is read as one.
+//! Only the output of the encoder is accepted as a MANIFEST.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(manifest);

@@ -1,4 +1,4 @@
-//! What decodes as a message is written to a message that says the same.
+//! What decodes as a message is written to an equivalent message.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(message);

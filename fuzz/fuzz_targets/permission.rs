@@ -1,4 +1,4 @@
-//! Who may do what is what a plain search says.
+//! Permission decisions agree with a plain search.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(permission);

@@ -1,4 +1,4 @@
-//! Well-formed questions are answered as by a plain search.
+//! Well-formed questions are answered like a plain search answers them.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(question);

@@ -1,4 +1,4 @@
-//! What reads as a reference prints in two forms that read as the same handle.
+//! What parses as a reference prints in two forms that parse as the same handle.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(reference);

@@ -1,4 +1,4 @@
-//! Whatever is asked, the answer is a message, to this request, and shows nothing private.
+//! For every request the answer is a message with its id and without private values.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(resolver);

@@ -1,4 +1,4 @@
-//! What processes say about sessions encodes to the same bytes, and has an answer.
+//! Requests between processes about sessions encode to the same bytes, and have an answer.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(session_socket);

@@ -1,4 +1,4 @@
-//! Sessions keep their bounds and count each message once, as a plain list says.
+//! Sessions keep their limits and accept each message once, like a plain list.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(session_table);

@@ -1,4 +1,4 @@
-//! Settings of deployed software are read, or refused on a line that is there.
+//! Settings of deployed software are parsed, or rejected with a valid line number.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(settings);

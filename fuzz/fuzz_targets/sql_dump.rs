@@ -1,4 +1,4 @@
-//! Records of an SQL dump are the same however the bytes come, and their values decode.
+//! Records of an SQL dump do not depend on how the input is split, and their values decode.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(sql_dump);

@@ -1,4 +1,4 @@
-//! However a stream arrives, the same messages come out of it.
+//! The messages of a stream do not depend on how it is split.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(stream);

@@ -1,4 +1,4 @@
-//! Templates come to an end within their bounds, always the same, with values that decode.
+//! Templates end within their limits, are deterministic, and give values that decode.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(template);

@@ -1,4 +1,4 @@
-//! A train falls into the datagrams it was made of.
+//! A train is split into the datagrams that it was made of.
 #![cfg_attr(fuzzing, no_main)]
 
 handle_fuzz::target!(train);

@@ -1,4 +1,4 @@
-//! The administration process as a state machine: requests, challenges, answers, and what they change.
+//! The administration process as a state machine: requests, challenges, proofs, and their changes.
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::audit::Audit;
@@ -20,10 +20,10 @@ use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, Values, Ve
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Names that requests are about; some are one when folded, some are not here.
+/// Names that requests use; some are equal when folded, some do not exist.
 const HANDLES: [&[u8]; 8] =
     [b"10.1/a", b"10.1/A", b"10.1/b", b"0.NA/10.1", b"0.NA/10.1.2", b"10.2/x", b"10.1", b"\xff/"];
-/// Who there is: an administrator of everything, one of one handle, and nobody.
+/// Identities: an administrator of everything, one of a single handle, and one without rights.
 const IDENTITIES: [Reference<'_>; 3] = [
     Reference { handle: b"10.1/admin", index: 1 },
     Reference { handle: b"10.1/admin", index: 2 },
@@ -58,12 +58,12 @@ enum OperationSpec {
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// Somebody asks.
+    /// A client sends a request.
     Ask { handle: u8, flags: u8, minor: u8, asked: OperationSpec },
-    /// Somebody answers one of the last challenges, perhaps not the first time: what covers another now and then, and
-    /// sometimes with the secret of somebody else.
+    /// A client answers one of the last challenges, perhaps repeatedly. Sometimes the answer covers
+    /// another challenge or uses the secret of another identity.
     Answer { back: u8, crossed: u8, identity: u8, lies: u8 },
-    /// Any bytes.
+    /// Arbitrary bytes.
     Noise(Vec<u8>),
 }
 
@@ -115,7 +115,7 @@ fn service() -> Arc<AdminService> {
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {
-    // Old enough that answers to challenges are made without PBKDF2.
+    // An old version, so that answers to challenges need no PBKDF2.
     let suggested = Version::new(2, 1 + minor % 6);
     let envelope = Envelope { suggested, session_id, ..Envelope::request(request_id) };
     let bits = [
@@ -132,7 +132,7 @@ fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Req
 }
 
 impl OperationSpec {
-    /// The message that asks so.
+    /// The message with this request.
     fn message(&self, handle: &[u8], minor: u8, flags: u8, request_id: i32) -> Option<Vec<u8>> {
         let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
         let mut values = |given: &[ValueSpec]| {
@@ -172,10 +172,11 @@ impl OperationSpec {
     }
 }
 
-/// Requests are answered under their numbers, nothing changes without an answer that says so, nobody but those who may
-/// change anything, no challenge is answered twice, and the store stays whole.
+/// Answers carry the id of their request, nothing changes without an answer that confirms it, only
+/// identities with the right change anything, no challenge is answered twice, and the store stays
+/// consistent.
 ///
-/// Input: anything; it is read as a plan by the crate `arbitrary`.
+/// Input: any bytes, parsed as a plan by the crate `arbitrary`.
 pub fn administration(bytes: &[u8]) {
     let mut plan = Unstructured::new(bytes);
     let steps: Vec<Step> = std::iter::from_fn(|| if plan.is_empty() { None } else { plan.arbitrary().ok() })
@@ -189,7 +190,7 @@ pub fn administration(bytes: &[u8]) {
         let (sent, may_change) = match step {
             Step::Ask { handle, flags, minor, asked } => {
                 let handle = HANDLES[usize::from(*handle) % HANDLES.len()];
-                // Without a name only values that everybody may write are changed.
+                // Without an identity, only publicly writable values are changed.
                 (asked.message(handle, *minor, *flags, at), matches!(asked, OperationSpec::Modify(_)))
             }
             Step::Answer { back, crossed, identity, lies } => {

@@ -1,4 +1,4 @@
-//! Keys that work, key files that open, and answers to challenges that are right.
+//! Keys, key files, and answers to challenges.
 
 use handle_auth::agreement::{Group, KeyPair, respond};
 use handle_auth::{Algorithm, Pbkdf2Limits, PrivateKey, PublicKey, VerifyError};
@@ -8,11 +8,11 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::data;
 use handle_proto::wire::auth::{SecretAnswer, SignedAnswer};
 
-/// Rounds that keep a run short.
+/// Number of rounds that keeps a run short.
 const ITERATIONS_MAX: u32 = 16;
 
-/// What opens as a key file holds a private key, which reads back from every form that it can be written in;
-/// what works as an RSA key signs what its public half verifies.
+/// What opens as a key file holds a private key, which can be read back from every form that it can
+/// be written in; what works as an RSA key makes signatures that its public half verifies.
 pub fn key_file(bytes: &[u8]) {
     let Ok(opened) = keyfile::decode_within(bytes, Some(b"pass phrase"), ITERATIONS_MAX) else { return };
     let key = opened.view();
@@ -30,23 +30,24 @@ pub fn key_file(bytes: &[u8]) {
     }
     let Ok(key) = PrivateKey::new(&key) else { return };
     let signature = key.sign(DigestAlgorithm::SHA256, &[bytes]);
-    // Whether q of a DSA key is a prime nobody has asked; with another number some signatures are none.
+    // The q of a DSA key is not checked to be prime; with a composite q some signatures do not
+    // verify.
     if key.algorithm() == Algorithm::Rsa {
         let signature = signature.expect("a signature");
         assert_eq!(key.public().verify(DigestAlgorithm::SHA256, &[bytes], &signature), Ok(()));
     }
 }
 
-/// Splits so many bytes off, or as many as there are.
+/// Splits off up to `len` bytes.
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (taken, rest) = bytes.split_at(len.min(bytes.len()));
     *bytes = rest;
     taken
 }
 
-/// A byte of minor version, 16 of nonce, 20 of digest, one byte of the length of a secret and the secret, then
-/// an answer: it is right exactly when it is the one that the secret gives. Our own answer is right, for no
-/// other secret.
+/// Input: one byte of minor version, 16 of nonce, 20 of digest, one byte of the length of a secret,
+/// the secret, and an answer. The answer is right exactly if it is the one that the secret gives.
+/// Our own answer is right, and for no other secret.
 pub fn challenge_answer(mut bytes: &[u8]) {
     let minor = take(&mut bytes, 1).first().map_or(11, |byte| byte % 12);
     let version = Version::new(2, minor);
@@ -93,7 +94,7 @@ fn is_right(version: Version, covered: [&[u8]; 2], answer: &[u8], secret: &[u8])
     }
 }
 
-/// No bytes are right for a key whose private half nobody has used on this.
+/// No bytes verify with a key whose private half was not used on them.
 fn public_answer(covered: [&[u8]; 2], answer: &[u8]) {
     let Ok(answer) = SignedAnswer::decode(answer) else { return };
     let key = PublicKey::new(&data::PublicKey::Rsa {
@@ -104,13 +105,13 @@ fn public_answer(covered: [&[u8]; 2], answer: &[u8]) {
     assert!(challenge::verify_public(&covered, &answer, &key).is_err());
 }
 
-/// A record of a public key: as one of Diffie-Hellman it leads both sides to the same secret or is refused by
-/// both, as one of RSA or DSA it verifies nothing that was not signed with its private half.
+/// A record of a public key. A Diffie-Hellman key gives both sides the same secret, or both reject
+/// it. An RSA or DSA key verifies nothing that was not signed with its private half.
 pub fn key_agreement(bytes: &[u8]) {
     if let Ok(key) = PublicKey::from_record(bytes) {
         assert!(key.verify(DigestAlgorithm::SHA256, &[b"unsigned"], bytes).is_err());
     }
-    // Larger ones take longer and show nothing else.
+    // Larger keys take longer and test nothing else.
     let bits = 512..=1024;
     let Ok((server_record, secret)) = respond(bytes, &bits, &[0x5a; 64]) else { return };
     let Ok(data::PublicKey::Dh { y, p, g }) = data::PublicKey::decode(bytes) else {
@@ -121,7 +122,7 @@ pub fn key_agreement(bytes: &[u8]) {
     let server = KeyPair::new(group.clone(), &[0x5a; 64]);
     assert_eq!(server.public_record(), server_record);
     assert_eq!(server.agree(&data::PublicKey::Dh { y, p, g }.to_bytes()).as_ref(), Ok(&secret));
-    // A client that knows its private value reaches what the server does.
+    // A client with the private value gets the same result as the server.
     let client = KeyPair::new(group, &[0x77; 64]);
     let reached = client.agree(&server_record);
     let other = server.agree(&client.public_record());

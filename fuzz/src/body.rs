@@ -1,7 +1,7 @@
 //! Bodies of requests and responses, and credentials.
 //!
-//! The property of most: what decodes encodes to the bytes it was read from, and what followed them was
-//! ignored. It says at once that no field was lost, moved or read twice.
+//! Most targets assert that what decodes encodes to the same bytes, and that bytes after them are
+//! ignored. This shows that no field is lost, moved or read twice.
 
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleIndexes, HandleValues, Listing};
@@ -21,10 +21,10 @@ use handle_proto::wire::session::{ExchangedKey, SessionAnswer, SessionKey, Sessi
 use handle_proto::wire::{Credential, Envelope, Header, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 
-/// Behind a session set-up and its answer; written always, read never.
+/// Follows a session set-up and its answer; always written, never read.
 const PADDING_LEN: usize = 2;
 
-/// Decodes, encodes, and decodes again: the encoding, when there is one.
+/// Decodes, encodes, and decodes again; returns the encoding, if there is one.
 macro_rules! round_trip {
     ($decode:expr, $bytes:expr) => {
         round_trip!($decode, |read, out| read.encode(out), $bytes)
@@ -52,7 +52,7 @@ macro_rules! round_trip {
     }};
 }
 
-/// Asserts that an encoding is what stands at the front of the bytes.
+/// Asserts that the bytes begin with an encoding.
 fn front(encoded: Option<Vec<u8>>, bytes: &[u8]) {
     if let Some(encoded) = encoded {
         assert!(bytes.starts_with(&encoded), "read from other bytes than these: {encoded:02x?}");
@@ -66,7 +66,7 @@ fn padded_front(encoded: Option<Vec<u8>>, bytes: &[u8]) {
     front(Some(encoded), bytes);
 }
 
-/// Splits four bytes off as a number.
+/// Splits off four bytes as a number.
 fn number(bytes: &[u8]) -> Option<(i32, &[u8])> {
     bytes.split_first_chunk().map(|(number, rest)| (i32::from_be_bytes(*number), rest))
 }
@@ -92,10 +92,11 @@ pub fn request_body(bytes: &[u8]) {
     }
 }
 
-/// The body of a response, for every operation, response code and version: encodes to the bytes it was read
-/// from, digest included, or to the form that has replaced them.
+/// The body of a response, for every operation, response code and version: encodes to the bytes it
+/// was read from, digest included, or to the form that has replaced them.
 ///
-/// Input: operation code and response code in four bytes each, version in two, a byte whose lowest bit says
+/// Input: operation code and response code in four bytes each, version in two, a byte whose lowest
+/// bit tells that a digest comes first, and the body.
 /// that a digest comes first, and the body.
 pub fn response_body(bytes: &[u8]) {
     let Some((op_code, rest)) = number(bytes) else { return };
@@ -113,7 +114,7 @@ pub fn response_body(bytes: &[u8]) {
     };
     let mut encoded = Vec::new();
     reply.encode(version, &mut encoded);
-    // As written, so that what old versions cannot say is gone.
+    // As written, without what old versions cannot express.
     header.response_code = reply.code.for_version(version);
     header.flags = reply.flags(header.flags, version);
     let again = Reply::decode(&header, version, &encoded).expect("a body was written");
@@ -125,7 +126,7 @@ pub fn response_body(bytes: &[u8]) {
     assert_eq!(twice, encoded);
     let is_front = match reply.response {
         Response::Verdict(_) | Response::TransactionsFollow(_) | Response::Session(_) => false,
-        // An empty text needs no length, and gets one.
+        // An empty text needs no length, but gets one.
         Response::Failure(failure) => !failure.message.is_empty(),
         _ => true,
     };
@@ -134,8 +135,8 @@ pub fn response_body(bytes: &[u8]) {
     }
 }
 
-/// The bodies of resolution, both ways: encode to the bytes they were read from; their lists hold what they
-/// say.
+/// The bodies of resolution, requests and answers: encode to the bytes they were read from; their
+/// lists have the announced contents.
 pub fn query(bytes: &[u8]) {
     front(round_trip!(Query::decode, bytes), bytes);
     front(round_trip!(QueryAnswer::decode, bytes), bytes);
@@ -161,8 +162,8 @@ pub fn admin(bytes: &[u8]) {
     front(round_trip!(Listing::decode, bytes), bytes);
 }
 
-/// The bodies of authentication, their answers, and the digest of a request: encode to the bytes they were
-/// read from.
+/// The bodies of authentication, their answers, and the digest of a request: encode to the bytes
+/// they were read from.
 pub fn auth(bytes: &[u8]) {
     front(round_trip!(Challenge::decode, bytes), bytes);
     let old = round_trip!(
@@ -189,7 +190,8 @@ pub fn auth(bytes: &[u8]) {
     }
 }
 
-/// The bodies of sessions, and the keys inside them: encode to the bytes they were read from, and two zeros.
+/// The bodies of sessions, and the keys inside them: encode to the bytes they were read from, and
+/// two zeros.
 pub fn session(bytes: &[u8]) {
     padded_front(round_trip!(SessionSetup::decode, bytes), bytes);
     padded_front(round_trip!(SessionAnswer::decode, bytes), bytes);
@@ -207,7 +209,7 @@ pub fn session(bytes: &[u8]) {
 pub fn referral(bytes: &[u8]) {
     front(round_trip!(Referral::decode, bytes), bytes);
     let failure = round_trip!(Failure::decode, bytes);
-    // An empty text needs no length, and gets one.
+    // An empty text needs no length, but gets one.
     if bytes.is_empty() {
         assert_eq!(failure, Some(vec![0; 4]));
     } else {
@@ -233,8 +235,8 @@ pub fn replication(bytes: &[u8]) {
     }
 }
 
-/// A credential encodes to one with the same fields, and to the same bytes where nothing was left over. What
-/// a signature or MAC covers is what the version says, put together plainly.
+/// A credential encodes to one with the same fields, and to the same bytes if none were left over.
+/// A plain construction gives the bytes that a signature or MAC covers in each version.
 pub fn credential(bytes: &[u8]) {
     let Ok(credential) = Credential::decode(bytes) else { return };
     let encoded = round_trip!(Credential::decode, bytes).expect("decoded before");
@@ -272,7 +274,7 @@ pub fn credential(bytes: &[u8]) {
     }
 }
 
-/// What is signed in front of header and body, but for version 2.6.
+/// The signed bytes before header and body, in all versions but 2.6.
 fn prefix(envelope: &Envelope, counter: i32) -> Vec<u8> {
     let (version, suggested) = (envelope.version, envelope.suggested);
     let numbers = [envelope.session_id, envelope.request_id, counter].map(i32::to_be_bytes);

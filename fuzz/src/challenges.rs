@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Numbers that are tried for a new challenge.
 const TRIES: usize = 8;
-/// Most steps of one input; a table of a few places shows everything long before.
+/// Maximum number of steps of one input; a small table needs few.
 const STEPS_MAX: usize = 2000;
 
 #[derive(Debug, Arbitrary)]
@@ -26,15 +26,15 @@ struct LimitsSpec {
 enum Step {
     /// A request of `len` bytes from one of a few sources gets a challenge.
     Issue { source: u8, len: u8, number: u32, step: u8 },
-    /// Somebody answers one of the challenges so far, or one that was never made.
+    /// An answer to one of the challenges so far, or to one that does not exist.
     Take { number: u32 },
-    /// The `at`-th challenge that waits is answered.
+    /// An answer to the `at`-th pending challenge.
     TakeWaiting { at: u8 },
     /// Time passes.
     Pass { ms: u8 },
 }
 
-/// What waits, oldest first.
+/// A pending challenge; the oldest comes first.
 struct ChallengeModel {
     limits: ChallengeLimits,
     waiting: Vec<ModelChallenge>,
@@ -48,7 +48,8 @@ struct ModelChallenge {
     expires_ms: u64,
 }
 
-/// Few sources, some of which are one: two addresses of one IPv6 network, one IPv4 address written in two ways.
+/// A few sources, some of them equivalent: two addresses of one IPv6 network, one IPv4 address in
+/// two forms.
 fn address(source: u8) -> IpAddr {
     let host = source / 4 % 4;
     let v4 = Ipv4Addr::new(192, 0, 2, host);
@@ -59,7 +60,7 @@ fn address(source: u8) -> IpAddr {
     }
 }
 
-/// The same for sources that are one.
+/// The same for equivalent sources.
 fn group(source: u8) -> u8 {
     source / 4 % 4 * 2 + u8::from(source % 4 >= 2)
 }
@@ -75,7 +76,7 @@ impl ChallengeModel {
         self.waiting.iter().map(|kept| kept.len).sum()
     }
 
-    /// The number, and how many made room.
+    /// The number of the challenge, and how many were evicted for it.
     fn issue(&mut self, source: u8, len: usize, numbers: &[u32]) -> (Result<i32, ChallengeRefusal>, u64) {
         let limits = &self.limits;
         if limits.challenges_max == 0 || len > limits.bytes_max {
@@ -100,10 +101,10 @@ impl ChallengeModel {
     }
 }
 
-/// Challenges are given, taken, forgotten and refused as by a plain list that is searched; none is taken twice or
-/// late; no bound is passed; everything is counted.
+/// Challenges are created, taken, expired and refused as by a linear search in a list. None is
+/// taken twice or late, no limit is exceeded, and everything is counted.
 ///
-/// Input: anything; it is read as bounds and steps by the crate `arbitrary`.
+/// Input: any bytes, parsed as limits and steps by the crate `arbitrary`.
 pub fn challenges(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
     let Ok(LimitsSpec { challenges, bytes, per_source, age_ms }) = input.arbitrary() else { return };
@@ -157,7 +158,7 @@ pub fn challenges(bytes: &[u8]) {
     }
 }
 
-/// One that shows by its nonce which it is.
+/// Creates a challenge that can be recognised by its nonce.
 fn challenge(id: i32, len: usize) -> IssuedChallenge {
     let mut nonce = [0; 16];
     nonce[..4].copy_from_slice(&id.to_be_bytes());

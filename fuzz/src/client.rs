@@ -1,4 +1,4 @@
-//! The client side: references, bootstrap files, lookups that are told anything at all, signed values.
+//! The client side: references, bootstrap files, lookups with arbitrary answers, signed values.
 
 use handle_auth::PublicKey;
 use handle_client::bootstrap::{Overrides, Root, read_site};
@@ -15,7 +15,7 @@ use handle_proto::{Handle, OpFlags, ResponseCode};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What reads as a reference prints in two forms that read as the same handle, and only that.
+/// What parses as a reference prints in two forms that parse as the same handle and nothing else.
 pub fn reference(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut rules = ReferenceRules::typed();
@@ -37,8 +37,8 @@ fn read_back(text: &str, rules: &ReferenceRules) {
     }
 }
 
-/// A file of the global service, of prefixes with a service of their own, or of a site: what reads names few sites,
-/// each once, which have a server for every handle.
+/// A bootstrap file, a file of prefixes with a service, or a site: what can be read names few
+/// sites, each once, with a server for every handle.
 pub fn bootstrap(bytes: &[u8]) {
     if let Ok(root) = Root::read(bytes) {
         assert!((1..=SITES_MAX).contains(&root.sites.len()));
@@ -57,8 +57,8 @@ pub fn bootstrap(bytes: &[u8]) {
     }
 }
 
-/// One server over every protocol but HTTPS, at an address of each family, and one that has a name alone; with a key whose
-/// private half nobody uses here.
+/// One server over every protocol but HTTPS, at an address of each family, and one that has only a
+/// name; the private half of its key is not used here.
 fn root(key: &[u8]) -> Root {
     let site = |address: Address| {
         let mut site = SiteBuilder::new();
@@ -79,11 +79,11 @@ fn root(key: &[u8]) -> Root {
     Root::of_sites([both.build(), named.build()])
 }
 
-/// Requests that a lookup may make here.
+/// Maximum number of requests of a lookup here.
 const REQUESTS_MAX: usize = 32;
 
-/// Answers, each with two bytes of length, big-endian, in front; what the first byte chooses is said at `reply`.
-/// Every lookup ends within its bounds, and one that wants signatures never with an answer.
+/// Answers, each after its length in two bytes, big-endian; `reply` documents the first byte. Every
+/// lookup ends within its limits, and one that requires signatures never ends with an answer.
 pub fn lookup(bytes: &[u8]) {
     let key = public_key();
     for certified in [false, true] {
@@ -120,7 +120,7 @@ fn feed(
             return outcome;
         }
         if let Some((number, _)) = lookup.poll_name() {
-            // So many addresses as there are whole ones; without an answer time passes.
+            // One address for each complete one in the input; without an answer time passes.
             if let Some(answer) = take(&mut bytes) {
                 let addresses = answer.chunks_exact(4).map(|ip| [ip[0], ip[1], ip[2], ip[3]].into());
                 lookup.handle_addresses(now, number, &addresses.collect::<Vec<IpAddr>>());
@@ -134,7 +134,7 @@ fn feed(
                 Some(answer) if transmit.target.protocol == InterfaceProtocol::HTTP => {
                     let head_len = request.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
                     let message = reply(&request[head_len + 4..], answer).concat();
-                    // With bit 6 the head is left to who chose the bytes, too.
+                    // With bit 6 the head comes from the input, too.
                     if answer.first().is_none_or(|choice| choice & 0x40 == 0) {
                         lookup.handle_stream(now, number, b"HTTP/1.1 200 OK\r\n\r\n");
                     }
@@ -157,7 +157,7 @@ fn feed(
     }
 }
 
-/// Two bytes of length, and so many bytes or as many as there are.
+/// Splits off two bytes of length, and up to that many bytes.
 fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let ([high, low], rest) = bytes.split_first_chunk()?;
     let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
@@ -166,9 +166,10 @@ fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// The lower three bits of the first byte choose the response code; bit 3 puts the handle of the request in front of
-/// the body, as answers have it; bit 4 a digest of the request; with bit 5 the bytes are the message as they are,
-/// but for the request id, and with bit 6 in that, too. Longer answers come in fragments.
+/// The lower three bits of the first byte choose the response code. Bit 3 puts the handle of the
+/// request before the body, as in real answers; bit 4 adds a request digest. With bit 5 the bytes
+/// are the message, except for the request id; with bit 6 that as well. Longer answers are sent in
+/// fragments.
 fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     const CODES: [ResponseCode; 8] = [
         ResponseCode::SUCCESS,
@@ -219,15 +220,15 @@ fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     cut(&envelope).map(|fragment| [&fragment.envelope, &message[fragment.range]].concat()).collect()
 }
 
-/// The record of a public key. That of nobody, of a size that is used.
+/// The record of a public key of a usual size, whose private half is unknown.
 fn public_key() -> Vec<u8> {
     use handle_proto::data::PublicKey;
     use handle_proto::data::key::Number;
     PublicKey::Rsa { e: Number::new(&[1, 0, 1]), n: Number::new(&[0xc5; 256]) }.to_bytes()
 }
 
-/// The data of a signed value: what reads was signed by nobody whose key is made up, and says the same to whoever
-/// reads it again.
+/// The data of a signed value: an invented key has signed nothing that can be read, and a value
+/// reads the same every time.
 pub fn jws(bytes: &[u8]) {
     let Ok(jws) = Jws::parse(bytes) else { return };
     assert_eq!(Jws::parse(bytes).as_ref(), Ok(&jws));

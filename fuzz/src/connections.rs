@@ -1,4 +1,4 @@
-//! The machine behind TCP connections, on wires that take as much as they like and a clock that jumps.
+//! The state machine of TCP connections, with arbitrary write sizes and a jumping clock.
 
 use crate::fixture::FIXTURES;
 use crate::generator::Generator;
@@ -17,29 +17,29 @@ use handle_server::tcp::{ConnectionActions, ConnectionTurn, TcpConnections};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// Most bytes of a request here.
+/// Maximum length of a request here.
 const REQUEST_LEN_MAX: u32 = 3000;
-/// Steps of one input; more say nothing new.
+/// Maximum number of steps of one input; more show nothing new.
 const STEPS_MAX: usize = 400;
 
-/// A connection as the plain model sees it.
+/// A connection in the plain model.
 #[derive(Default)]
 struct ConnectionModel {
-    /// All that it sent while it was open.
+    /// All bytes that it sent while it was open.
     sent: Vec<u8>,
-    /// All that it was sent.
+    /// All bytes that it received.
     got: Vec<u8>,
-    /// What it will still take before it has to read.
+    /// How much it accepts before it has to read.
     room: usize,
-    /// What was kept for it.
+    /// Bytes kept for it.
     kept: usize,
     reads: bool,
-    /// It was given up by the machine: with `close`, or with `abort`.
+    /// The machine gave it up, with `close` or with `abort`.
     closed: bool,
     aborted: bool,
-    /// It went by itself.
+    /// The peer closed it.
     lost: bool,
-    /// It has ended its sending.
+    /// The peer has ended its sending.
     ended: bool,
     peer: u8,
 }
@@ -103,10 +103,11 @@ impl ConnectionActions for Wires {
     }
 }
 
-/// Whatever connections do and whenever: each answer is that of its message alone, at most one notice follows, no
-/// answer is missing where nothing was cut short, and everything is accounted for.
+/// For any order and timing of events: each answer depends on its message alone, at most one notice
+/// follows, no answer is missing on a connection that was not cut short, and everything is
+/// accounted for.
 ///
-/// Input: steps, each of a byte that says which and on what connection, and a byte that says how much.
+/// Input: steps, each of a byte for the kind and the connection, and a byte for the amount.
 pub fn connections(bytes: &[u8]) {
     for fixture in &*FIXTURES {
         let context = fixture.context();
@@ -193,7 +194,7 @@ fn run<B: AsRef<[u8]>>(
                     rest = after;
                     piece.to_vec()
                 } else {
-                    // Well-formed requests, however cut.
+                    // Well-formed requests, split at any place.
                     let waiting = to_send.entry(at).or_default();
                     let len = usize::from(much) * if what == 4 { 16 } else { 1 };
                     while waiting.len() < len {
@@ -241,7 +242,7 @@ fn run<B: AsRef<[u8]>>(
         tcp.tick(&mut turn);
         check_now(&tcp, &wires, counters);
     }
-    // Everybody reads all there is, and is closed then.
+    // All peers read everything, and are then closed.
     let mut turn = ConnectionTurn {
         wire: &mut wires,
         context,
@@ -274,7 +275,7 @@ fn run<B: AsRef<[u8]>>(
     assert_eq!(values["tcp_dropped_bug"], 0);
 }
 
-/// The other side reads: what was kept goes, and there is room for so much.
+/// The peer reads: the kept bytes are delivered, and there is room for `room` more.
 fn read<B: AsRef<[u8]>>(
     tcp: &mut TcpConnections,
     id: StreamId,
@@ -294,7 +295,7 @@ fn read<B: AsRef<[u8]>>(
     }
 }
 
-/// What is true between any two steps.
+/// Invariants between any two steps.
 fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
     assert_eq!(tcp.len(), wires.all.len());
     assert!(tcp.len() <= 3);
@@ -308,7 +309,7 @@ fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
     }
 }
 
-/// Each answer is that of a message of its own; with `is_all`, of each message there is one.
+/// Each answer belongs to a message of its own; with `is_all`, each message has one.
 fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &AnswerContext<'_, B>) {
     let mut expected: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut rest = &model.sent[..];
@@ -342,7 +343,7 @@ fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &Answer
     }
     assert!(got.is_empty(), "answers are whole");
     assert!(notices <= usize::from(model.closed));
-    // A connection that nobody gave up has all its answers.
+    // A connection that was not given up has all its answers.
     if is_all && !model.closed || model.closed && notices == 0 && !model.aborted && !model.lost && is_last {
         assert!(expected.values().all(|&count| count == 0), "an answer is missing: {expected:?}");
     }

@@ -1,14 +1,14 @@
 //! Several datagrams in one input.
 //!
-//! Each is two bytes of length, big-endian, one byte of choice to the target, and the datagram. A length
-//! that lies ends with the input.
+//! Each has two bytes of length, big-endian, one choice byte for the target, and the datagram. A
+//! length beyond the end of the input is cut there.
 
-/// Bytes in front of each datagram.
+/// Number of bytes before each datagram.
 const HEAD_LEN: usize = 3;
-/// Most datagrams that are taken from one input: more only make it slow.
+/// Maximum number of datagrams of one input; more only make it slow.
 const DATAGRAMS_MAX: usize = 200;
 
-/// The datagrams of an input, each with its byte of choice.
+/// The datagrams of an input, each with its choice byte.
 #[must_use]
 pub fn datagrams(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
     let mut all = Vec::new();
@@ -23,10 +23,10 @@ pub fn datagrams(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
     all
 }
 
-/// Appends a datagram and its byte of choice to an input.
+/// Appends a datagram and its choice byte to an input.
 ///
 /// # Panics
-/// When it is longer than any datagram.
+/// If it is longer than any datagram.
 pub fn put_datagram(input: &mut Vec<u8>, choice: u8, datagram: &[u8]) {
     let len = u16::try_from(datagram.len()).expect("a datagram is shorter");
     input.extend_from_slice(&len.to_be_bytes());

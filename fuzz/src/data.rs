@@ -1,4 +1,4 @@
-//! Values, and what is inside them.
+//! Values and their contents.
 
 use crate::json;
 use handle_proto::data::admin::names;
@@ -15,8 +15,8 @@ use handle_proto::wire::cursor::Cursor;
 use handle_proto::wire::list::References;
 use handle_proto::{Handle, HashOption, Permissions, Value, ValueBuf, Values};
 
-/// A value encodes to the bytes it was read from, its data by its type too; printed as JSON it reads back,
-/// and loses only what that form has no room for.
+/// A value encodes to the same bytes, and so do its data according to type. Printed as JSON it can
+/// be read back, and loses only what JSON cannot represent.
 pub fn value(bytes: &[u8]) {
     list(bytes);
     let (value, rest) = match Value::split(bytes) {
@@ -63,8 +63,8 @@ fn list(bytes: &[u8]) {
     assert_eq!(Values::from_encoded(values.len(), values.as_bytes()), Ok(values));
 }
 
-/// A site record encodes to the same bytes, directly and taken apart; it sends a handle to one of its
-/// servers, the one that the hash says; printed as JSON it reads back.
+/// A site record encodes to the same bytes, directly and from its parts. It assigns a handle to the
+/// server that the hash selects. Printed as JSON it can be read back.
 pub fn site(bytes: &[u8]) {
     let site = match Site::decode(bytes) {
         Ok(site) => site,
@@ -97,7 +97,7 @@ pub fn site(bytes: &[u8]) {
     assert_eq!(site_from_json(&site_to_json(&site)), Ok(as_json_has_it(&owned)));
 }
 
-/// The site without what its JSON has no room for.
+/// The site without what its JSON cannot represent.
 fn as_json_has_it(site: &SiteBuf) -> SiteBuf {
     let lossy = |bytes: &mut Vec<u8>| *bytes = String::from_utf8_lossy(bytes).into_owned().into_bytes();
     let mut site = site.edit();
@@ -108,7 +108,7 @@ fn as_json_has_it(site: &SiteBuf) -> SiteBuf {
         lossy(value);
     }
     for server in &mut site.servers {
-        // Mapped IPv4 addresses are read as IPv4, as deployed.
+        // Mapped IPv4 addresses are read as IPv4, as in deployed software.
         server.address = server.address.ip().into();
         server.public_key = match PublicKey::decode(&server.public_key) {
             Ok(key @ (PublicKey::Rsa { .. } | PublicKey::Dsa { .. })) => key.to_bytes(),
@@ -119,8 +119,8 @@ fn as_json_has_it(site: &SiteBuf) -> SiteBuf {
     site.build()
 }
 
-/// An administrator and a group encode to the same bytes, name whom they hold and nobody else, and print as
-/// JSON that reads back.
+/// An administrator and a group encode to the same bytes, name their members and nobody else, and
+/// print as JSON that can be read back.
 pub fn admin_vlist(bytes: &[u8]) {
     let mut encoded = Vec::new();
     match Admin::decode(bytes) {
@@ -155,8 +155,8 @@ pub fn admin_vlist(bytes: &[u8]) {
     }
 }
 
-/// Keys that decode encode to a form that decodes to the same numbers and stays as it is, and read back from
-/// their JSON; key files encode to the same bytes.
+/// Keys that decode encode to a stable form with the same numbers, and can be read back from their
+/// JSON; key files encode to the same bytes.
 pub fn key(bytes: &[u8]) {
     match PublicKey::decode(bytes) {
         Ok(key) => {

@@ -1,4 +1,4 @@
-//! The fixed set of records that requests are answered from, and what it holds, as a plain map.
+//! The fixed set of records that requests are answered from, and its contents as a plain map.
 
 use handle_proto::code::HashOption;
 use handle_proto::data::{SiteBuf, SiteBuilder};
@@ -10,16 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::sync::LazyLock;
 
-/// The records of the vectors: every kind of value, name and size that the reference was asked for.
+/// The records of the vectors: every kind of value, name and size that the reference server was
+/// tested with.
 const RECORDS: &str = include_str!("../../tests/vectors/records.json");
 /// A handle that an older layer has and the newest deletes.
 const DELETED: &[u8] = b"TST/TARGET";
 /// A handle that both layers have.
 const REPLACED: &[u8] = b"TST/ALIAS";
-/// Any time; fixed.
+/// An arbitrary fixed time.
 pub(crate) const NOW_UNIX_S: u32 = 1_800_000_000;
 
-/// A set in two layers, and the service that answers from it.
+/// A set of two layers, and the services that answer from it.
 pub(crate) struct Fixture {
     layers: [Layer<Vec<u8>>; 2],
     pub(crate) service: ServiceFacts<'static>,
@@ -28,11 +29,12 @@ pub(crate) struct Fixture {
     /// The homed prefixes, folded.
     pub(crate) homed: BTreeSet<Vec<u8>>,
     pub(crate) folds: bool,
-    /// The handles as they were given.
+    /// The handles with their original spelling.
     pub(crate) handles: Vec<Vec<u8>>,
 }
 
-/// A site of one server that folds, and one server of three that does not, and sends short answers only.
+/// A site of one server that folds, and one of three servers that do not fold and send only short
+/// answers.
 pub(crate) static FIXTURES: LazyLock<[Fixture; 2]> =
     LazyLock::new(|| [Fixture::new(true, 1, 0), Fixture::new(false, 3, 1)]);
 
@@ -54,7 +56,8 @@ impl Fixture {
         ];
         let homed: BTreeSet<_> =
             base.iter().map(|(handle, _)| fold::folded(Handle(handle).naming_authority())).collect();
-        // What is delegated by an ancestor, and nothing of its own. Without it the older layer vouches for its records.
+        // A delegation by an ancestor, without records of its own. The older layer vouches for its
+        // own records.
         let homed = homed.into_iter().filter(|prefix| !folds || prefix != b"FAR").collect();
         let mut model = BTreeMap::new();
         for (handle, values) in base.iter().chain(&delta) {
@@ -76,18 +79,18 @@ impl Fixture {
         Self { layers, service, model, homed, folds, handles }
     }
 
-    /// What a request is answered from.
+    /// The context of a request.
     pub(crate) fn context(&self) -> AnswerContext<'_, Vec<u8>> {
         self.context_of(self.service)
     }
 
-    /// The same, of a server that signs, makes challenges, and computes values.
+    /// The same for a server that signs, makes challenges and computes values.
     pub(crate) fn slow_context(&self) -> AnswerContext<'_, Vec<u8>> {
         let service = ServiceFacts { signs: true, authenticates: true, ..self.service };
         self.context_of(service).computing(Some(&ExtendedNames))
     }
 
-    /// The same, of a server that has sessions.
+    /// The same for a server with sessions.
     pub(crate) fn session_context(&self) -> AnswerContext<'_, Vec<u8>> {
         self.context_of(ServiceFacts { authenticates: true, sessions: true, ..self.service })
     }
@@ -98,7 +101,7 @@ impl Fixture {
     }
 }
 
-/// Handles with an @ in them may be computed.
+/// Handles with an @ may be computed.
 #[derive(Debug)]
 struct ExtendedNames;
 

@@ -1,4 +1,4 @@
-//! Batch files, and what other servers export.
+//! Batch files, and exports of other servers.
 
 use handle_formats::batch::{BatchBlock, BatchReader, InvalidBlock};
 use handle_formats::dct::DctSettings;
@@ -7,7 +7,8 @@ use handle_formats::export::{self, Export};
 use serde_json::Value as Json;
 use std::io::BufReader;
 
-/// Blocks are the same however the bytes come, stand on lines that are there, and have values that decode.
+/// Blocks do not depend on how the input is split, have valid line numbers, and have values that
+/// decode.
 pub fn batch_file(bytes: &[u8]) {
     let whole = blocks(bytes, 1 << 16);
     assert_eq!(blocks(bytes, 1), whole, "byte by byte");
@@ -25,8 +26,8 @@ fn blocks(bytes: &[u8], room: usize) -> Vec<Result<BatchBlock, InvalidBlock>> {
     blocks.map(|block| block.expect("nothing fails to be read from memory")).collect()
 }
 
-/// Settings are read, or refused on a line that is there; what reads says no more than stands there, and the same whatever
-/// follows it.
+/// Settings are parsed, or rejected with a valid line number. The result contains nothing that is
+/// not in the text, and does not depend on what follows it.
 pub fn settings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match DctSettings::parse(&text) {
@@ -41,21 +42,21 @@ pub fn settings(bytes: &[u8]) {
     }
 }
 
-/// Records are the same however the bytes come, and whatever is such an export as JSON is one here.
+/// Records do not depend on how the input is split, and every JSON text of this shape is accepted.
 pub fn json_export(bytes: &[u8]) {
     let whole = items(bytes, 1 << 16);
     assert_eq!(items(bytes, 1), whole, "byte by byte");
     let Ok(Json::Object(object)) = serde_json::from_slice(bytes) else { return };
     let prefixes = object.get("homedPrefixes").map_or(Some(0), |list| strings(list).map(|list| list.len()));
     let records = object.get("handleRecords").map_or(Some(0), |records| Some(records.as_object()?.len()));
-    // Members that come twice, or are written with escapes, a tree shows otherwise.
+    // A tree handles duplicate members and escaped names differently.
     let is_plain = ["homedPrefixes", "handleRecords"].into_iter().all(|name| {
         let count = bytes.windows(name.len()).filter(|window| *window == name.as_bytes()).count();
         count == usize::from(object.contains_key(name))
     });
     if let (Some(prefixes), Some(records), true) = (prefixes, records, is_plain) {
         let found = whole.expect("what JSON reads is read");
-        // Records with one name are as many here, and one in a tree.
+        // Records with the same name are several here, but one in a tree.
         assert!(found.len() >= prefixes + records, "{} items, {prefixes} and {records}", found.len());
     }
 }
@@ -76,7 +77,7 @@ fn items(bytes: &[u8], room: usize) -> Option<Vec<String>> {
     Some(items)
 }
 
-/// Records are the same however the bytes come, and their values decode.
+/// Records do not depend on how the input is split, and their values decode.
 pub fn sql_dump(bytes: &[u8]) {
     let whole = rows(bytes, 1 << 16);
     assert_eq!(rows(bytes, 1), whole, "byte by byte");

@@ -1,4 +1,4 @@
-//! The frame of messages: envelope, header, and the whole of a message.
+//! The frame of messages: envelope, header, and the whole message.
 
 use handle_proto::json::{message_to_json, text};
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
@@ -8,10 +8,10 @@ use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf};
 use handle_proto::{DecodeError, ResponseCode, Version};
 
-/// 20 bytes are an envelope and 24 a header, and encode to the same bytes but for three bits without meaning;
-/// the datagrams planned for a message carry each of its bytes once, in order, and none too many.
+/// 20 bytes are an envelope and 24 a header, and encode to the same bytes except for three unused
+/// bits. The datagrams planned for a message carry each of its bytes once, in order, and no more.
 ///
-/// Input: an envelope, then a header; anything may be missing, and more may follow.
+/// Input: an envelope, then a header; either may be incomplete, and more bytes may follow.
 pub fn envelope(bytes: &[u8]) {
     let split = Envelope::split(bytes);
     let Some((fixed, rest)) = bytes.split_first_chunk::<{ Envelope::LEN }>() else {
@@ -51,16 +51,16 @@ fn plan(envelope: &Envelope) {
     assert_eq!((end, count), (message_len, message_len.div_ceil(UDP_DATA_LEN_MAX).max(1)));
 }
 
-/// What decodes is written to a message that decodes to the same fields, body and credential, and that is
-/// written to itself; every part that decodes lies inside the message.
+/// What decodes is written to a message that decodes to the same fields, body and credential, and
+/// that is written to itself; every decoded part lies inside the message.
 ///
-/// Input: a message in its stream form. It is read as it is, and with its lengths made right.
+/// Input: a message in its stream form. It is used as it is, and with corrected lengths.
 pub fn message(bytes: &[u8]) {
     one(bytes);
     one(&with_lengths(bytes));
 }
 
-/// The same bytes, with the lengths in envelope and header made to fit, and an empty credential where there
+/// The same bytes, with corrected lengths in envelope and header, and an empty credential if there
 /// is none.
 pub(crate) fn with_lengths(bytes: &[u8]) -> Vec<u8> {
     const BODY_AT: usize = Envelope::LEN + Header::LEN;
@@ -115,8 +115,8 @@ fn one(bytes: &[u8]) {
     assert_eq!(write(&envelope, &again).as_ref(), Some(&written));
 }
 
-/// Asserts that `rest` prints as JSON, that reads as what was printed, and that says so where the message or its body
-/// does not decode.
+/// Asserts that `rest` prints as JSON that can be read back, and that reports a message or body
+/// that does not decode.
 fn prints(envelope: &Envelope, message: Result<&Message<'_>, &DecodeError>, rest: &[u8]) {
     let json = message_to_json(envelope, rest);
     assert_eq!(serde_json::from_str(&text(&json)).ok().as_ref(), Some(&json));
@@ -133,7 +133,8 @@ fn prints(envelope: &Envelope, message: Result<&Message<'_>, &DecodeError>, rest
     }
 }
 
-/// The message written anew; `None` when its body or credential do not decode, or it has become too long.
+/// The message written again; `None` if its body or credential do not decode, or it has become too
+/// long.
 fn write(envelope: &Envelope, message: &Message<'_>) -> Option<Vec<u8>> {
     let body = message.decode_body(envelope.version);
     let credential = message.decode_credential();
@@ -155,7 +156,7 @@ fn write(envelope: &Envelope, message: &Message<'_>) -> Option<Vec<u8>> {
     written.ok()
 }
 
-/// Asserts that `again` says what `message` says, apart from what old versions cannot say.
+/// Asserts that `again` equals `message`, except for what old versions cannot express.
 fn same(envelope: &Envelope, message: &Message<'_>, again: &Message<'_>) {
     let version = envelope.version;
     let header = Header {

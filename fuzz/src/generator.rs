@@ -1,4 +1,4 @@
-//! Numbers that look random and are always the same, so that a finding is found again.
+//! Reproducible pseudo-random numbers, so that a finding can be repeated.
 
 /// A generator of numbers.
 pub(crate) struct Generator(u64);

@@ -8,8 +8,8 @@ use handle_proto::json::{
 use handle_proto::value::Ttl;
 use handle_proto::{Permissions, Value, ValueBuf};
 
-/// Asserts that a value, printed, reads back to what JSON has room for, and is then printed and read without
-/// any loss.
+/// Asserts that a printed value can be read back up to what JSON cannot represent, and from then on
+/// without loss.
 pub(crate) fn prints_and_reads(value: &Value<'_>) {
     let printed = value_to_json(value);
     let parsed: Json = serde_json::from_str(&text(&printed)).expect("the text of JSON is JSON");
@@ -36,8 +36,9 @@ pub(crate) fn prints_and_reads(value: &Value<'_>) {
     assert_eq!(again, read);
 }
 
-/// JSON that reads as a record or as a value prints as JSON that reads as the same, but for flags of keys and
-/// what else that form has no room for; as deployed software reads it, only permissions differ.
+/// JSON that parses as a record or as a value prints as JSON that parses as the same, except for
+/// flags of keys and other data that JSON cannot represent; in the reading of deployed software,
+/// only permissions differ.
 ///
 /// Input: text.
 pub fn values_json(bytes: &[u8]) {
@@ -55,8 +56,8 @@ pub fn values_json(bytes: &[u8]) {
     assert_eq!((read.handle, read.values.len()), (handle, values.len()));
 }
 
-/// The reader of lines gives what the reader of trees gives, and refuses what that refuses with the same
-/// words; what is refused leaves nothing behind.
+/// The reader of lines agrees with the reader of trees, also in its errors; rejected text leaves
+/// nothing behind.
 ///
 /// Input: text, a line of a file of records.
 pub fn record_line(bytes: &[u8]) {
@@ -78,8 +79,8 @@ pub fn record_line(bytes: &[u8]) {
     }
 }
 
-/// JSON that reads as a site prints as JSON that reads as the same, also with the members of the first that
-/// are not known.
+/// JSON that parses as a site prints as JSON that parses as the same, also with the unknown members
+/// of the first.
 ///
 /// Input: text, such as a `siteinfo.json`.
 pub fn site_json(bytes: &[u8]) {

@@ -1,12 +1,14 @@
-//! A fuzz target for every boundary: one function each, which takes any bytes and asserts a property.
+//! Fuzz targets for every boundary: one function each, which takes any bytes and asserts a
+//! property.
 //!
-//! - [`TARGETS`] lists them. `fuzz_targets/` gives each of them to libFuzzer, and `tests/replay.rs` runs all
-//!   of them over the committed corpora in ordinary tests.
+//! - [`TARGETS`] lists them. `fuzz_targets/` passes each to libFuzzer, and `tests/replay.rs` runs
+//!   all of them over the committed corpora in ordinary tests.
 //! - A function returns on every input. A broken property is a panic.
-//! - Reading twice, or in another way, is the usual proof: the plain definition is here, the fast one in
-//!   the engine.
+//! - The usual proof is to compute a result in two ways: the plain definition is here, the fast one
+//!   in the engine.
 //!
-//! What each property is for, and how to use corpora and dictionary elsewhere: `docs/fuzzing.md`.
+//! `docs/fuzzing.md` describes the properties, and how to use the corpora and the dictionary for
+//! other software.
 #![forbid(unsafe_code)]
 
 mod administration;
@@ -81,8 +83,8 @@ targets! {
     capture access_log http_answer json_answer schedule_file
 }
 
-/// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary
-/// builds one that replays the files and directories it is given.
+/// Makes a file of `fuzz_targets/` the program of one target: for libFuzzer under `cargo fuzz`, and
+/// in ordinary builds a program that replays files and directories.
 #[macro_export]
 macro_rules! target {
     ($name:ident) => {
@@ -96,13 +98,13 @@ macro_rules! target {
     };
 }
 
-/// Runs `target` on every file below `path`, or on `path` itself: how many there were.
+/// Runs `target` on `path`, or on every file below it; returns the number of files.
 ///
 /// # Errors
-/// When something cannot be read.
+/// If a file cannot be read.
 ///
 /// # Panics
-/// When the property does not hold, after the name of the file.
+/// If the property does not hold, after printing the name of the file.
 pub fn replay(target: fn(&[u8]), path: &Path) -> std::io::Result<usize> {
     if path.is_dir() {
         let mut entries: Vec<_> =
@@ -118,10 +120,10 @@ pub fn replay(target: fn(&[u8]), path: &Path) -> std::io::Result<usize> {
     Ok(1)
 }
 
-/// Runs `target` on the files and directories among the arguments of the program.
+/// Runs `target` on the files and directories in the arguments of the program.
 ///
 /// # Errors
-/// When there are none, or something cannot be read.
+/// If there are none, or one cannot be read.
 pub fn replay_arguments(target: fn(&[u8])) -> std::io::Result<()> {
     let mut count = 0;
     for argument in std::env::args_os().skip(1) {

@@ -1,4 +1,4 @@
-//! How many datagrams go to whom.
+//! The rate limit of answers.
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_server::rate_limit::model::LimiterModel;
@@ -15,7 +15,7 @@ const SEED: HashSeed = HashSeed([
     0x8ebc_6af0_9c88_c6e3,
 ]);
 
-/// One answer that would go out: where, after how much time, in how many datagrams.
+/// An answer: its destination, the time since the last one, and the number of datagrams.
 #[derive(Arbitrary, Debug)]
 struct Step {
     is_ipv4: bool,
@@ -26,7 +26,7 @@ struct Step {
 }
 
 impl Step {
-    /// One of 64 addresses of each family, in networks that are near each other.
+    /// One of 64 addresses of each family, in neighbouring networks.
     fn address(&self) -> IpAddr {
         let (network, host) = (self.network % 8, self.host % 8);
         if self.is_ipv4 {
@@ -39,9 +39,9 @@ impl Step {
     }
 }
 
-/// The limiter is its definition where no slots are shared, and never lets more out where they are.
+/// The limiter equals its definition if no slots are shared, and never permits more if they are.
 ///
-/// Input: anything; it is read as a plan by the crate `arbitrary`.
+/// Input: any bytes, parsed as a plan by the crate `arbitrary`.
 pub fn rate_limit(bytes: &[u8]) {
     type LimiterPlan = ([u8; 6], u8, [u64; 7], Vec<Step>);
     let Ok((rates, burst, seed, steps)) = LimiterPlan::arbitrary_take_rest(Unstructured::new(bytes)) else {

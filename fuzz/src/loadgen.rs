@@ -1,4 +1,4 @@
-//! What the load generator reads: recordings, answers over HTTP, and schedules.
+//! The inputs of the load generator: recordings, answers over HTTP, and schedules.
 
 use handle_loadgen::phases;
 use handle_loadgen::question::GeneratedQuestion;
@@ -11,7 +11,8 @@ use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Message};
 
-/// Requests of a capture are whole, stand in it as they are, and are the first of a longer one.
+/// Requests of a capture are complete, occur in it unchanged, and are the first ones of a longer
+/// capture.
 pub fn capture(bytes: &[u8]) {
     const PORT: u16 = 2641;
     let is_capture = pcap::is_capture(bytes);
@@ -28,7 +29,7 @@ pub fn capture(bytes: &[u8]) {
     }
 }
 
-/// Each line of an access log is a request or counted, whatever stands before and behind it.
+/// Each line of an access log is a request or counted as skipped, whatever precedes and follows it.
 pub fn access_log(bytes: &[u8]) {
     let read = |bytes| access_log::read(bytes).expect("no line is too long");
     let whole = read(bytes);
@@ -43,9 +44,10 @@ pub fn access_log(bytes: &[u8]) {
     assert_eq!(each, whole, "line by line");
 }
 
-/// An answer over HTTP ends in one place, however it arrives, and what came is never taken back.
+/// The end of an answer over HTTP does not depend on how it is split, and delivered bytes are never
+/// withdrawn.
 pub fn http_answer(bytes: &[u8]) {
-    // What is cut off matters, not how much there is.
+    // The framing matters, not the length of the body.
     let bytes = &bytes[..bytes.len().min(1024)];
     let whole = http::parse(bytes, false);
     if let ParsedAnswer::Whole { body, used, .. } = &whole {
@@ -67,8 +69,8 @@ pub fn http_answer(bytes: &[u8]) {
     }
 }
 
-/// What an answer of the JSON API stands for is a message with its code, for whoever asked, and with the same code whether
-/// its values are wanted or not.
+/// An answer of the JSON API becomes a message with its code for every request id, and the code
+/// does not depend on whether its values are wanted.
 pub fn json_answer(bytes: &[u8]) {
     const ID: i32 = 77;
     let code = |with_values| {
@@ -92,7 +94,7 @@ pub fn json_answer(bytes: &[u8]) {
     assert!(with_values.is_none() || with_values == bare, "{with_values:?} is not {bare:?}");
 }
 
-/// Phases of a schedule read the same line by line, and requests are due in order, until its end.
+/// Phases of a schedule parse the same line by line, and requests are due in order until its end.
 pub fn schedule_file(bytes: &[u8]) {
     const REQUESTS_MAX: u64 = 1000;
     let Ok(text) = std::str::from_utf8(bytes) else { return };

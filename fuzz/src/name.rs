@@ -1,4 +1,4 @@
-//! Handles: their parts, folding, sameness, and which server has them.
+//! Handles: their parts, folding, equality, and the responsible server.
 
 use handle_proto::name::PREFIX_OF_PREFIXES;
 use handle_proto::{Handle, HashOption, fold};
@@ -7,8 +7,8 @@ use md5::{Digest, Md5};
 
 const OPTIONS: [HashOption; 3] = [HashOption::Prefix, HashOption::Suffix, HashOption::Handle];
 
-/// The parts of a handle make it up again, folding and hashing are their plain definitions, and what counts
-/// as the same name hashes to the same server and has the same key.
+/// The parts of a handle make it up again, folding and hashing equal their plain definitions, and
+/// equal names hash to the same server and have the same key.
 ///
 /// Input: a handle, or two with a line end between them.
 pub fn name(bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! Who may do what, against a plain search.
+//! Permission decisions against a plain search.
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::permission::group::EntitlementOutcome;
@@ -12,12 +12,12 @@ use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Handle, Permissions, Value, Values};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The handles there are; small sets meet often.
+/// The existing handles; a small number makes collisions frequent.
 const HANDLES: [&[u8]; 6] = [b"10.1/A", b"10.1/B", b"10.1/C", b"0.NA/10.1", b"0.NA/10", b"0.NA/0.NA"];
-/// Most values of one plan.
+/// Maximum number of values of one plan.
 const VALUES_MAX: usize = 64;
 
-/// A reference by numbers.
+/// A reference as numbers.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct ReferenceSpec {
     handle: u8,
@@ -33,7 +33,7 @@ impl ReferenceSpec {
     }
 }
 
-/// A value that somebody has a right by.
+/// A value that grants a right.
 #[derive(Arbitrary, Debug)]
 struct GrantSpec {
     at: u8,
@@ -59,7 +59,7 @@ struct PermissionPlan {
     lookups: u8,
 }
 
-/// Records in memory; everything is homed.
+/// Records in memory; all prefixes are homed.
 #[derive(Default)]
 struct MemoryRecords(BTreeMap<Vec<u8>, RecordBuf>);
 
@@ -78,14 +78,14 @@ impl StoreRecords for MemoryRecords {
 }
 
 impl PermissionPlan {
-    /// Whether the operator's list means `who`.
+    /// Whether the operator's list contains `who`.
     fn names(&self, records: &MemoryRecords, who: Reference<'_>) -> bool {
         self.server_full_access && self.server.iter().any(|whom| is_meant(records, whom.reference(), who))
     }
 }
 
 impl MemoryRecords {
-    /// Records with these values; of the values of one record each has the index of its place.
+    /// Records with these values; each value of a record has its position as index.
     fn of(given: &[GrantSpec]) -> Self {
         let mut encoded: BTreeMap<usize, (usize, Vec<u8>)> = BTreeMap::new();
         for given in given {
@@ -120,7 +120,7 @@ impl MemoryRecords {
     }
 }
 
-/// Whether `who` is meant by `reference`, looking up whatever there is to look up.
+/// Whether `reference` means `who`, resolving groups as needed.
 fn is_meant(records: &MemoryRecords, reference: Reference<'_>, who: Reference<'_>) -> bool {
     let mut seen = BTreeSet::new();
     let mut left = vec![(reference.handle.to_vec(), reference.index)];
@@ -139,9 +139,10 @@ fn is_meant(records: &MemoryRecords, reference: Reference<'_>, who: Reference<'_
     false
 }
 
-/// A decision is what the plain search says; where the bound on groups is met it is never a yes that this does not say.
+/// A decision equals that of the plain search. If the limit on groups is reached, it never grants a
+/// right that the plain search does not.
 ///
-/// Input: anything; it is read as a plan by the crate `arbitrary`.
+/// Input: any bytes, parsed as a plan by the crate `arbitrary`.
 pub fn permission(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
     let Ok(plan) = PermissionPlan::arbitrary(&mut input) else { return };

@@ -1,4 +1,4 @@
-//! Requests over a fixed set of records: what comes back, one at a time and in batches.
+//! Requests over a fixed set of records, answered one at a time and in batches.
 
 use crate::container::datagrams;
 use crate::fixture::{FIXTURES, Fixture};
@@ -22,18 +22,18 @@ use handle_resolver::{
 
 /// Types whose values delegate derived prefixes.
 const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
-/// Most bytes of the digest of a request: SHA-256 and its code.
+/// Maximum length of a request digest: SHA-256 and its code.
 const DIGEST_LEN_MAX: usize = 33;
-/// Most ancestors of a prefix that are asked.
+/// Maximum number of ancestors of a prefix that are checked.
 const ANCESTORS_MAX: usize = 16;
 
-/// Whatever is asked, the answer is a message: its lengths are right, it decodes, it carries the id of the
-/// request unless that could not be read, its datagrams hold what its stream form holds, and no value in it
-/// is one that not everyone may read. A question that is understood is answered with the values that a plain
-/// search finds. Two servers never go on answering each other. A server that signs and makes challenges says the
-/// same, or leaves it to its slow path, which then says the same unless it depends on who asks.
+/// For every request the answer is a message: its lengths are right, it decodes, it has the id of
+/// the request unless that was unreadable, its datagrams equal its stream form, and all of its
+/// values are public. A valid question gets the values that a plain search finds. Two servers never
+/// keep answering each other. A server that signs and makes challenges gives the same answer, or
+/// leaves it to its slow path, which gives the same answer unless it depends on the identity.
 ///
-/// Input: a datagram. It is asked as it is, and with its lengths made right.
+/// Input: a datagram. It is used as it is, and with corrected lengths.
 pub fn resolver(bytes: &[u8]) {
     for fixture in &*FIXTURES {
         ask(fixture, bytes);
@@ -60,8 +60,9 @@ fn ask(fixture: &Fixture, datagram: &[u8]) {
     check_in_session(fixture, envelope, rest);
 }
 
-/// A server that has sessions says in one, before it looks whether there is one, what it says outside; what is more than
-/// a question for public values is left to its slow path.
+/// A server with sessions gives the same answer inside a session as outside, before it checks
+/// whether the session exists; everything except a question for public values goes to its slow
+/// path.
 fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
     let context = fixture.session_context();
     let plain = |envelope| written(&answer_message(&fixture.context(), envelope, rest));
@@ -91,7 +92,8 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
     }
 }
 
-/// What the slow path says before it is known who asks, against what a server without one says.
+/// Compares the answer of the slow path before authentication with that of a server without a slow
+/// path.
 fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain: &AnswerOutcome<'_>) {
     let AnswerOutcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
     match slow.reason() {
@@ -122,7 +124,7 @@ fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, 
     }
 }
 
-/// Of computed values only those go out that are public and asked for.
+/// Only those computed values are sent that are public and requested.
 fn check_computed(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
     let values = [
         Value::new(1, b"URL", b"public"),
@@ -141,7 +143,7 @@ fn check_computed(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'
     assert!(codes.contains(&reply.response_code()), "{:?}", reply.response_code());
 }
 
-/// What became of a datagram, in bytes.
+/// The outcome of a datagram, in bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum DatagramOutcome {
     Datagrams(Vec<u8>),
@@ -173,7 +175,7 @@ fn check(fixture: &Fixture, asked: &[u8], outcome: &AnswerOutcome<'_>) {
             assert!(envelope.flags.has(EnvelopeFlags::TRUNCATED));
             assert_eq!(Envelope::split(asked).map(|(envelope, _)| envelope), Ok(*envelope));
         }
-        // Only what is an answer itself, and to nobody, is left alone.
+        // Only an answer without an addressee is ignored.
         AnswerOutcome::Drop(DropReason::ErrorReply) => {
             let (envelope, rest) = Envelope::split(asked).expect("it was read");
             let header = Header::split(rest).expect("it was read").0;
@@ -226,7 +228,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &ReplyParts<'_>) {
     compare(fixture, asked, reply, body.code, &body.response);
 }
 
-/// The datagrams of a reply, put together again.
+/// Reassembles the datagrams of a reply.
 fn reassembled(reply: &ReplyParts<'_>) -> Vec<u8> {
     let DatagramOutcome::Datagrams(datagrams) = written(&AnswerOutcome::Reply(*reply)) else {
         unreachable!()
@@ -255,8 +257,8 @@ fn reassembled(reply: &ReplyParts<'_>) -> Vec<u8> {
     panic!("{count} datagrams are not a message");
 }
 
-/// An answer that is sent to a server as if it were a request is answered once at most: that answer, sent
-/// back, is dropped.
+/// An answer that is sent to a server as a request gets at most one answer; that one, sent back, is
+/// dropped.
 fn echoes_end(fixture: &Fixture, stream: &[u8]) {
     let context = fixture.context();
     let mut stream = stream.to_vec();
@@ -274,7 +276,7 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
     panic!("an answer to an answer is answered");
 }
 
-/// Asserts that a question that is understood is answered as a plain search answers it.
+/// Asserts that a valid question is answered like a plain search answers it.
 fn compare(
     fixture: &Fixture,
     asked: &[u8],
@@ -314,7 +316,7 @@ fn compare(
             let refers = !message.header.flags.has(OpFlags::DO_NOT_REFER);
             assert!(!refers || delegation(fixture, query.handle).is_none());
         }
-        // What the code of a referral means in old versions.
+        // The meaning of the code of a referral in old versions.
         ResponseCode::SERVER_READ_ONLY => {
             assert_eq!((values, reply.response_code()), (None, ResponseCode::PREFIX_REFERRAL));
             assert!(delegation(fixture, query.handle).is_some());
@@ -335,7 +337,7 @@ fn compare(
             let is_homed = fixture.homed.contains(&fold::folded(handle.naming_authority()));
             assert!(!is_homed || !fixture.service.has(handle));
         }
-        // Sessions, authentication, encryption and what could not be read.
+        // Sessions, authentication, encryption, and unreadable requests.
         _ => {}
     }
 }
@@ -349,7 +351,7 @@ fn key(fixture: &Fixture, handle: &[u8]) -> Vec<u8> {
     key
 }
 
-/// The public values of the nearest ancestor of a derived prefix that say who has its record.
+/// The public delegation values of the nearest ancestor of a derived prefix.
 fn delegation<'f>(fixture: &'f Fixture, handle: &[u8]) -> Option<Vec<Value<'f>>> {
     let key = key(fixture, handle);
     let mut name = Handle(&key);
@@ -384,7 +386,7 @@ fn selected<'f>(mut values: Vec<Value<'f>>, query: &Query<'_>) -> Vec<Value<'f>>
     values
 }
 
-/// A question that is well formed, most often about a record that exists.
+/// A well-formed question, most often about an existing record.
 #[derive(Arbitrary, Debug)]
 struct QuestionSpec {
     name: u8,
@@ -404,11 +406,11 @@ enum Spelling {
     Stored,
     Upper,
     Lower,
-    /// `0.NA/` in front.
+    /// Prepends `0.NA/`.
     PrefixRecord,
-    /// Without what follows the first slash.
+    /// Removes what follows the first slash.
     Prefix,
-    /// Nothing of it.
+    /// Removes everything.
     None,
 }
 
@@ -427,10 +429,10 @@ const TYPES: [&[u8]; 12] = [
     b"HS_VLIST",
 ];
 
-/// A well-formed question is answered as [`resolver`] says, and about a homed prefix it is answered at all:
-/// with values, or with the reason why not.
+/// A well-formed question is answered as [`resolver`] describes. For a homed prefix there is always
+/// an answer: values, or the reason for none.
 ///
-/// Input: anything; it is read as a question by the crate `arbitrary`.
+/// Input: any bytes, parsed as a question by the crate `arbitrary`.
 pub fn question(bytes: &[u8]) {
     let Ok(asked) = QuestionSpec::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
     for fixture in &*FIXTURES {
@@ -486,7 +488,7 @@ impl QuestionSpec {
             sequence: 0,
             message_len: 0,
         };
-        // The lowest of the random bits decides on public-only, so that it is easily found.
+        // The lowest random bit selects public-only, so that it is found easily.
         let public_only = if self.flags & 1 == 1 { OpFlags::PUBLIC_ONLY } else { OpFlags(0) };
         let header = Header {
             flags: OpFlags(u32::from(self.flags) << 16).without(OpFlags::PUBLIC_ONLY).with(public_only),
@@ -497,10 +499,10 @@ impl QuestionSpec {
     }
 }
 
-/// A batch of datagrams is answered as each of them is alone, byte for byte, and each of them once.
+/// Each datagram of a batch is answered exactly once, byte for byte as if it were alone.
 ///
-/// Input: datagrams, see `docs/fuzzing.md`. The byte of choice says how often the datagram comes, so that
-/// batches longer than what is in flight together are cheap to find.
+/// Input: datagrams, see `docs/fuzzing.md`. The choice byte is the number of repetitions, so that
+/// batches beyond the pipeline depth are found easily.
 pub fn batch(bytes: &[u8]) {
     let asked: Vec<&[u8]> = datagrams(bytes)
         .into_iter()

@@ -1,4 +1,5 @@
-//! Sessions against a plain list, with messages in them; and what two processes say about them.
+//! Sessions and their messages against a plain list, and the exchange of sessions between two
+//! processes.
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_auth::session::SessionKey;
@@ -17,20 +18,20 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Header, Message};
 use std::collections::BTreeSet;
 
-/// Most steps of one input.
+/// Maximum number of steps of one input.
 const STEPS_MAX: usize = 500;
-/// Sessions are of one of so many identities and sources.
+/// Number of different identities and sources.
 const WHO: u8 = 4;
-/// Seconds after which a session ends in which no message has come.
+/// Idle seconds after which a session ends.
 const UNPROVEN_S: u32 = 60;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
     /// A session is set up.
     Open { number: u8, source: u8, claim: Option<u8>, timeout_s: u8, minor: u8 },
-    /// A message comes in the session.
+    /// A message arrives in the session.
     Message { number: u8, back: u16, forward: u8, change: Option<u8>, hidden: bool },
-    /// Somebody has proven who they are.
+    /// A client authenticates.
     Prove { number: u8, who: u8 },
     /// The session is ended.
     End { number: u8 },
@@ -38,14 +39,14 @@ enum Step {
     Pass { s: u8 },
 }
 
-/// A session as a plain list has it.
+/// A session in a plain list.
 struct SessionModel {
     number: u8,
     source: u8,
     claim: Option<u8>,
-    /// Whether a message has come in it.
+    /// Whether a message has arrived in it.
     is_proven: bool,
-    /// Whether its client has proven who it is.
+    /// Whether its client has authenticated.
     is_authenticated: bool,
     used_s: u32,
     timeout_s: u32,
@@ -68,16 +69,16 @@ fn key(number: u8) -> SessionKey {
     SessionKey::new(Cipher::AES, vec![number; 32]).expect("a key of its length")
 }
 
-/// A message of the session behind an envelope, without a credential.
+/// A message of the session after an envelope, without a credential.
 fn message(number: u8, version: Version) -> Vec<u8> {
     let len = u32::try_from(Header::LEN).expect("a short message") + 4;
     let envelope = Envelope { version, session_id: number.into(), message_len: len, ..Envelope::request(9) };
     [&envelope.to_bytes()[..], &[0; Header::LEN + 4]].concat()
 }
 
-/// Takes out of the list what has made room in the table for a session of `source`: the oldest unproven session of the
-/// same source, or of all; or where all are proven, the one that is idle for longest. Proven identities make room for
-/// the same source alone.
+/// Removes from the list what the table evicts for a session of `source`: the oldest unproven
+/// session of the same source or of all; if all are proven, the one that is idle for longest.
+/// Proven sessions are evicted only for the same source.
 fn make_room(table: &SessionTable, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
     while let Some(at) = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none()) {
         let gone = plain.remove(at);
@@ -97,10 +98,10 @@ fn make_room(table: &SessionTable, plain: &mut Vec<SessionModel>, source: u8, no
     }
 }
 
-/// Sessions are set up, used, forgotten and refused as by a plain list; no bound is passed; a message counts once,
-/// unchanged, and in its session alone.
+/// Sessions are set up, used, expired and refused as in a plain list. No limit is exceeded, and a
+/// message is accepted once, unchanged, and only in its session.
 ///
-/// Input: anything; it is read as bounds and steps by the crate `arbitrary`.
+/// Input: any bytes, parsed as limits and steps by the crate `arbitrary`.
 pub fn session_table(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
     let Ok((sessions_max, per_source)) = input.arbitrary::<(u8, u8)>() else { return };
@@ -128,7 +129,7 @@ pub fn session_table(bytes: &[u8]) {
                     timeout_s: timeout_s.into(),
                     origin: RequestOrigin::connection([192, 0, 2, source % WHO].into()),
                 };
-                // Of several whose time is over it would not show which has made room.
+                // Among several expired sessions it is unknown which one was evicted.
                 table.expire(now_s);
                 plain.retain(|one| !one.is_over(now_s));
                 let opened = table.open(new, || number.into(), |number| number == 13, now_s);
@@ -257,10 +258,10 @@ impl SharedTable for ModelProcess {
     }
 }
 
-/// What one process asks another decodes to what encodes to the same bytes, and whatever is asked has an answer of
-/// which that is true as well.
+/// A request from one process to another decodes to something that encodes to the same bytes. Every
+/// request has an answer, for which the same is true.
 ///
-/// Input: frames, each behind its length in one byte.
+/// Input: frames, each after its length in one byte.
 pub fn session_socket(bytes: &[u8]) {
     let process = ModelProcess(SessionTable::new(SessionLimits {
         sessions_max: 3,

@@ -13,12 +13,12 @@ use handle_snapshot::{
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
-/// Bytes that open as a layer are never read past or endlessly, and a lookup in steps is the lookup. What
-/// `verify` finds whole is whole: each record is found by its key, all values decode, and a copy holds the
-/// same.
+/// A lookup in a layer that opens never reads out of bounds and always ends, and the lookup in
+/// steps equals the lookup. A layer that `verify` accepts is intact: each record is found by its
+/// key, all values decode, and a copy has the same contents.
 ///
-/// Input: a layer file. It is read as it is, and with its lengths and checksums made right, as someone who
-/// means harm would.
+/// Input: a layer file. It is used as it is, and with corrected lengths and checksums, as an
+/// attacker would write it.
 pub fn layer(bytes: &[u8]) {
     use_it(bytes);
     let mut mended = bytes.to_vec();
@@ -81,7 +81,7 @@ fn read(record: &EncodedRecord<'_>, is_whole: bool) {
     }
 }
 
-/// Merges a whole layer with nothing, which must give its records and prefixes again.
+/// Merges an intact layer with nothing; the result must have the same records and prefixes.
 fn copy(layer: &Layer<&[u8]>) {
     let options =
         LayerOptions { seed: layer.seed(), folds: layer.folds(), created_unix_ms: layer.created_unix_ms() };
@@ -98,7 +98,7 @@ fn copy(layer: &Layer<&[u8]>) {
     assert_eq!(prefixes[0], prefixes[1]);
 }
 
-/// Makes lengths and checksums right where that is possible at all.
+/// Corrects lengths and checksums as far as possible.
 fn mend(bytes: &mut [u8]) -> Option<()> {
     let len = bytes.len() as u64;
     let put = |bytes: &mut [u8], at: usize, number: u64| {
@@ -110,7 +110,7 @@ fn mend(bytes: &mut [u8]) -> Option<()> {
     };
     bytes.first_chunk::<HEADER_LEN>()?;
     put(bytes, header_at::FILE_LEN, len);
-    // Records, homed prefixes and index follow each other up to the end.
+    // Records, homed prefixes and index are adjacent up to the end.
     let homed_at = (HEADER_LEN as u64).checked_add(get(bytes, header_at::RECORDS_LEN)?)?;
     let index_at = homed_at.checked_add(get(bytes, header_at::HOMED_LEN)?)?;
     let index_len = len.checked_sub(index_at)?;
@@ -139,7 +139,7 @@ fn mend(bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Makes the checksums of records right, as far as their lengths lead from one to the next.
+/// Corrects the checksums of records, as far as their lengths lead from one to the next.
 fn mend_records(mut rest: &mut [u8]) {
     while let Some(len) = rest.get(4..8).and_then(<[u8]>::first_chunk).map(|len| u32::from_le_bytes(*len)) {
         match rest.split_at_mut_checked(len as usize) {
@@ -153,11 +153,11 @@ fn mend_records(mut rest: &mut [u8]) {
     }
 }
 
-/// Small layers that are whole, to begin with: empty, with and without homed prefixes, tombstones and private
+/// Small intact layers as seeds: empty, with and without homed prefixes, tombstones and private
 /// values, folding and not.
 ///
 /// # Panics
-/// When one cannot be built.
+/// If one cannot be built.
 #[must_use]
 pub fn layer_examples() -> Vec<Vec<u8>> {
     let build = |folds, homed: &[&str], handles: &[&str]| {
@@ -194,10 +194,10 @@ pub fn layer_examples() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Only what `encode` writes is a MANIFEST, to the byte; it names at least one layer, not too many, and none
-/// outside its directory.
+/// Only the output of `encode` is accepted as a MANIFEST, to the byte. It names at least one layer,
+/// not too many, and none outside its directory.
 ///
-/// Input: a MANIFEST. It is read as it is, and with its last line made right.
+/// Input: a MANIFEST. It is used as it is, and with a corrected last line.
 pub fn manifest(bytes: &[u8]) {
     one_manifest(bytes);
     let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);

@@ -1,11 +1,11 @@
-//! Namespaces, and what their templates make of handles.
+//! Namespaces, and the values that their templates compute.
 
 use handle_proto::Value;
 use handle_template::limit::{BUILT_LEN_MAX, VALUES_MAX};
 use handle_template::{BuildOutcome, Chain, Namespace, Notice, Parts, ReferencedTemplates, Templates};
 use std::collections::BTreeSet;
 
-/// Every reference leads to the same text, whatever its index; but none leads to `missing`.
+/// Every reference leads to the same text, except to `missing`.
 struct SingleText<'t>(&'t [u8]);
 
 impl Templates for SingleText<'_> {
@@ -15,10 +15,11 @@ impl Templates for SingleText<'_> {
     }
 }
 
-/// Templates come to an end within their bounds, twice the same, with values that decode and have an index each.
+/// Templates end within their limits, are deterministic, and give values that decode and have
+/// distinct indexes.
 ///
-/// Input: the XML of a namespace, an extension, and the XML that references lead to, with a zero byte
-/// between them.
+/// Input: the XML of a namespace, an extension, and the XML that references lead to, with a zero
+/// byte between them.
 pub fn template(bytes: &[u8]) {
     let mut parts = bytes.splitn(3, |&byte| byte == 0);
     let [xml, extension, referenced] = std::array::from_fn(|_| parts.next().unwrap_or_default());

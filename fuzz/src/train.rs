@@ -2,7 +2,8 @@
 
 use handle_net::{Datagram, Inbox, Outbox, Peer};
 
-/// A train falls into the datagrams that the plain definition gives, which sent as a train are the same again.
+/// A train is split into the datagrams of the plain definition, and these form the same train
+/// again.
 ///
 /// Input: the length of a segment in two bytes, big-endian, and the bytes of the train.
 pub fn train(input: &[u8]) {
@@ -14,7 +15,7 @@ pub fn train(input: &[u8]) {
     assert!(train.segments().eq(plain.iter().copied()));
     assert_eq!(train.segments_count(), plain.len());
     assert_eq!(Inbox::new(&[train, train]).datagrams_count(), 2 * plain.len());
-    // Out again: as one train, and one by one.
+    // Back: as one train, and one by one.
     let mut outbox = Outbox::new(2 * plain.len(), 2 * bytes.len());
     let copy = |bytes: &[u8], room: &mut [u8]| {
         room[..bytes.len()].copy_from_slice(bytes);
@@ -30,7 +31,7 @@ pub fn train(input: &[u8]) {
     }
 }
 
-/// Byte by byte. A train of no bytes is one empty datagram, and segments have at least one byte.
+/// Byte by byte. An empty train is one empty datagram, and segments have at least one byte.
 fn plainly(bytes: &[u8], segment_len: usize) -> Vec<&[u8]> {
     let (mut segments, mut start) = (Vec::new(), 0);
     for end in 1..=bytes.len() {

@@ -12,7 +12,7 @@ use handle_proto::wire::stream::{Stream, StreamFront, split};
 use handle_proto::{DecodeError, Version};
 use std::collections::BTreeMap;
 
-/// However a stream arrives, byte by byte or in pieces, the same messages come out, and the same error.
+/// The messages of a stream, and its error, do not depend on how it is split.
 ///
 /// Input: the bytes of a stream.
 pub fn stream(bytes: &[u8]) {
@@ -73,11 +73,11 @@ fn in_pieces(bytes: &[u8], message_len_max: u32, mut piece_len: impl FnMut(usize
 const LIMITS: ReassemblyLimits =
     ReassemblyLimits { messages_max: 6, messages_per_sender_max: 3, bytes_max: 20_000, age_ms_max: 5_000 };
 
-/// Any datagrams, in any order, are put together as the plain definition does: a map of fragments. No limit
-/// is passed, and every fragment is counted.
+/// Any datagrams in any order are reassembled as by the plain definition, a map of fragments. No
+/// limit is exceeded, and every fragment is counted.
 ///
-/// Input: datagrams, see `docs/fuzzing.md`. The two low bits of the byte of choice are the sender, the others
-/// the seconds since the datagram before.
+/// Input: datagrams, see `docs/fuzzing.md`. The two low bits of the choice byte are the sender, the
+/// others the seconds since the last datagram.
 pub fn reassembly(bytes: &[u8]) {
     let (mut table, mut plain) = (Reassembly::new(LIMITS), ReassemblyModel::default());
     let mut now_ms = 0;
@@ -99,7 +99,7 @@ pub fn reassembly(bytes: &[u8]) {
     assert_eq!(table.counts().expired, plain.expired_count + plain.pending.len() as u64);
 }
 
-/// Reassembly as it is defined: each message a map from number to data.
+/// The definition of reassembly: each message is a map from number to data.
 #[derive(Default)]
 struct ReassemblyModel {
     pending: BTreeMap<(u8, i32), PlainMessage>,
@@ -115,7 +115,7 @@ struct PlainMessage {
 }
 
 impl ReassemblyModel {
-    /// Gives up the oldest message of the senders that `is_meant` says.
+    /// Gives up the oldest message of the senders selected by `is_meant`.
     fn displace(&mut self, is_meant: impl Fn(u8) -> bool) {
         let meant = self.pending.iter().filter(|((of, _), _)| is_meant(*of));
         let oldest = meant.min_by_key(|(_, message)| message.number).map(|(key, _)| *key);
@@ -183,7 +183,7 @@ impl ReassemblyModel {
     }
 }
 
-/// What is done with the fragments of a few messages.
+/// Operations on the fragments of a few messages.
 #[derive(Arbitrary, Debug)]
 struct Delivery {
     messages: [FragmentSpec; 3],
@@ -199,23 +199,23 @@ struct FragmentSpec {
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// A fragment of one of them arrives, perhaps again.
+    /// A fragment of one of them arrives, perhaps repeatedly.
     Fragment { of: u8, number: u16 },
-    /// Something else arrives, from somebody else.
+    /// Another fragment arrives from another sender.
     Garbage { message_len: u16, number: u8, request_id: i8 },
-    /// Somebody else sends anything.
+    /// Another sender sends arbitrary bytes.
     Noise(Vec<u8>),
 }
 
 const MOST_STEPS: usize = 400;
-/// Most messages are of a few fragments, so that plans are tried quickly; one in eight is of many.
+/// Most messages have a few fragments, so that plans run fast; one in eight has many.
 const SENT_LEN_MAX: [u32; 8] = [40_000, 3000, 3000, 3000, 3000, 3000, 3000, 3000];
 const OTHERS: u8 = 9;
 
-/// Fragments of messages, in any order, repeated, among fragments and noise of others, give the messages that
-/// were cut, each as soon as its last fragment has come, and not before.
+/// Fragments of messages, reordered, repeated and mixed with foreign fragments and noise, give the
+/// original messages, each exactly when its last fragment arrives.
 ///
-/// Input: anything; it is read as a plan by the crate `arbitrary`.
+/// Input: any bytes, parsed as a plan by the crate `arbitrary`.
 pub fn fragments(bytes: &[u8]) {
     let Ok(delivery) = Delivery::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
     let sent: Vec<Vec<Vec<u8>>> = (0..).zip(&delivery.messages).map(|(n, sent)| sent.datagrams(n)).collect();
@@ -248,7 +248,7 @@ pub fn fragments(bytes: &[u8]) {
             Ok(ReassemblyOutcome::Whole(bytes)) => assert_eq!((bytes, sent[of].len()), (&whole[of][..], 1)),
             other => panic!("all fragments came: {other:?}"),
         }
-        // From now on its fragments are those of a new message with the same id.
+        // From here on its fragments belong to a new message with the same id.
         missing[of].fill(true);
         assert!(table.len() <= 6);
     };
@@ -267,7 +267,8 @@ pub fn fragments(bytes: &[u8]) {
             Step::Noise(bytes) => noise.push(bytes),
         }
     }
-    // The same again with the others in between: they may be refused, but change nothing for us.
+    // The same again, mixed with the others, which may be refused but change nothing for this
+    // sender.
     let mut among_others = Reassembly::new(ReassemblyLimits {
         messages_max: 6,
         messages_per_sender_max: 3,

@@ -1,5 +1,5 @@
-//! The committed corpora and everything that was ever found, through the same functions as under libFuzzer,
-//! on any compiler and without it.
+//! Runs the committed corpora and all earlier findings through the target functions, with any
+//! compiler and without libFuzzer.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -35,7 +35,7 @@ fn what_was_found_once_stays_fixed() {
     }
 }
 
-/// Far from what a fuzzer does, but every target sees what no seed looks like.
+/// Much less than a fuzzer does, but every target gets inputs unlike any seed.
 #[test]
 fn short_and_uniform_inputs_keep_every_property() {
     for (name, target) in TARGETS {

@@ -1,8 +1,9 @@
-//! A picture of the live view: runs a command in a pseudo-terminal and writes as SVG what was last on its screen.
+//! Draws the live view: runs a command in a pseudo-terminal and writes its last screen as SVG.
 //!
 //! ```sh
 //! cargo run --release -p handle-loadgen --example picture -- live.svg 80x24 \
-//!     target/release/handle-loadgen run --target 127.0.0.1:2641 --snapshot set --rate 20k --duration 60s
+//!     target/release/handle-loadgen run --target 127.0.0.1:2641 --snapshot set --rate 20k \
+//!     --duration 60s
 //! ```
 
 use std::fmt::Write as _;
@@ -39,7 +40,7 @@ fn main() -> anyhow::Result<()> {
         .with_context(|| format!("cannot start {program}"))?;
     let mut parser = vt100::Parser::new(rows, columns, 0);
     let (mut picture, mut room, mut terminal) = (None, [0; 4096], File::from(terminal));
-    // The end of a pseudo-terminal whose other end is closed is an error.
+    // Reading a pseudo-terminal whose other end is closed is an error.
     while let Ok(len @ 1..) = terminal.read(&mut room) {
         parser.process(&room[..len]);
         let screen = parser.screen();
@@ -97,7 +98,7 @@ fn svg(screen: &Screen) -> String {
     svg + "</g>\n</svg>\n"
 }
 
-/// The colours that the live view uses, as terminals show them.
+/// The colours of the live view, as terminals show them.
 fn color_at(screen: &Screen, row: u16, column: u16) -> &'static str {
     match screen.cell(row, column).map(vt100::Cell::fgcolor) {
         Some(Color::Idx(1)) => "#f28b82",

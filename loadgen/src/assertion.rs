@@ -1,4 +1,4 @@
-//! Promises about a run, for those who run it unattended: `p99<5ms`, `loss<=0.01%`, `answered>=50k`.
+//! Assertions about a run, for unattended runs: `p99<5ms`, `loss<=0.01%`, `answered>=50k`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::report::{ResponseTimes, RunReport};
 
-/// A promise: something measured, a comparison and a bound.
+/// An assertion: a measure, a comparison and a bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assertion {
     text: String,
@@ -65,33 +65,30 @@ enum AssertionOperator {
     AtLeast,
 }
 
-/// What can be measured, with what it means.
+/// The measures and their meaning.
 pub const MEASURES: [(&str, &str); 9] = [
-    (
-        "p50 p90 p99 p99.9 p99.99 max mean",
-        "response times of answers in time, in ns, us, ms or s; any of them on its own",
-    ),
-    ("service.p99", "the same of service times"),
-    ("schedule-error.p99 lag.p99", "the same of how late requests were sent"),
+    ("p50 p90 p99 p99.9 p99.99 max mean", "response times of answers in time, in ns, us, ms or s"),
+    ("service.p99", "the same for service times"),
+    ("schedule-error.p99 lag.p99", "the same for the lag of sent requests behind the schedule"),
     ("loss", "requests without an answer, as a share of those sent: 0.01% or 0.0001"),
-    ("late", "requests whose answer came after the timeout"),
+    ("late", "requests with an answer after the timeout"),
     (
         "errors",
-        "answers that cannot be read, or have a code other than 1, 100 and 200, as a share of answers",
+        "answers that cannot be decoded, or have a code other than 1, 100 and 200, as a share of answers",
     ),
-    ("mismatches", "answers that are wrong, as a share of those compared"),
+    ("mismatches", "wrong answers, as a share of those compared"),
     ("not-sent", "requests that were due and not sent, as a share of the schedule"),
-    ("answered sent", "answers in time, or requests, a second: 20000, 20k or 1.5M"),
+    ("answered sent", "answers in time, or requests, per second: 20000, 20k or 1.5M"),
 ];
 
-/// What became of a promise.
+/// The result of an assertion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AssertionResult {
-    /// The promise as it was written.
+    /// The assertion as it was written.
     pub promise: String,
     /// Whether it holds.
     pub holds: bool,
-    /// What was measured.
+    /// The measured value.
     pub found: String,
 }
 
@@ -103,7 +100,7 @@ impl fmt::Display for AssertionResult {
 }
 
 impl Assertion {
-    /// Compares it with what a run found.
+    /// Compares the assertion with the results of a run.
     #[must_use]
     pub fn judge(&self, report: &RunReport) -> AssertionResult {
         let value = self.measure.of(report);
@@ -114,18 +111,18 @@ impl Assertion {
             AssertionOperator::AtLeast => value >= self.bound,
         };
         let found = match self.measure {
-            // Nothing was measured: no promise about it is kept.
+            // Without a measurement, no assertion holds.
             _ if value.is_nan() => "nothing was measured".to_owned(),
-            AssertedMeasure::Time(..) => format!("it is {:.3} ms", value / 1e6),
-            AssertedMeasure::Share(_) => format!("it is {:.4} %", value * 100.0),
-            AssertedMeasure::Rate(_) => format!("it is {value:.0}/s"),
+            AssertedMeasure::Time(..) => format!("measured {:.3} ms", value / 1e6),
+            AssertedMeasure::Share(_) => format!("measured {:.4} %", value * 100.0),
+            AssertedMeasure::Rate(_) => format!("measured {value:.0}/s"),
         };
         AssertionResult { promise: self.text.clone(), holds, found }
     }
 }
 
 impl AssertedMeasure {
-    /// The value; not a number where there is nothing to measure.
+    /// The measured value; not a number if there is nothing to measure.
     fn of(self, report: &RunReport) -> f64 {
         let accounts = &report.accounts;
         let share = |count: u64, of: u64| count as f64 / of as f64;
@@ -188,7 +185,8 @@ impl FromStr for Assertion {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let at = text.find(['<', '>']).ok_or("write a measure, a comparison and a bound, as in p99<5ms")?;
+        let at =
+            text.find(['<', '>']).ok_or("expected a measure, a comparison and a bound, as in p99<5ms")?;
         let (name, rest) = text.split_at(at);
         let (comparison, bound) = match (&rest[..1], rest[1..].strip_prefix('=')) {
             ("<", None) => (AssertionOperator::Below, &rest[1..]),
@@ -198,16 +196,17 @@ impl FromStr for Assertion {
         };
         let measure = measure(name.trim()).ok_or_else(|| {
             let names = MEASURES.map(|(names, _)| names).join(" ");
-            format!("{:?} is none of {names}", name.trim())
+            format!("unknown measure {:?}: expected one of {names}", name.trim())
         })?;
         let (units, hint): (&[(&str, f64)], _) = match measure {
             AssertedMeasure::Time(..) => {
-                (&[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], "a time like 5ms")
+                (&[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], "a time such as 5ms")
             }
-            AssertedMeasure::Share(_) => (&[("", 1.0), ("%", 0.01)], "a share like 0.01%"),
-            AssertedMeasure::Rate(_) => (&[("", 1.0), ("k", 1e3), ("M", 1e6)], "a rate like 20k"),
+            AssertedMeasure::Share(_) => (&[("", 1.0), ("%", 0.01)], "a share such as 0.01%"),
+            AssertedMeasure::Rate(_) => (&[("", 1.0), ("k", 1e3), ("M", 1e6)], "a rate such as 20k"),
         };
-        let bound = number(bound.trim(), units).ok_or_else(|| format!("{:?} is not {hint}", bound.trim()))?;
+        let bound = number(bound.trim(), units)
+            .ok_or_else(|| format!("invalid bound {:?}: expected {hint}", bound.trim()))?;
         Ok(Self { text: text.to_owned(), measure, comparison, bound })
     }
 }
@@ -260,16 +259,16 @@ mod tests {
         let report = report();
         for (text, broken) in [
             ("p99<5ms", None),
-            ("p99 < 2ms", Some("p99 < 2ms does not hold: it is 2.000 ms")),
+            ("p99 < 2ms", Some("p99 < 2ms does not hold: measured 2.000 ms")),
             ("p99<=2ms", None),
             ("service.p99.9<1s", None),
-            ("lag.max<1us", Some("it is 0.010 ms")),
-            ("loss<0.1%", Some("it is 1.0000 %")),
+            ("lag.max<1us", Some("measured 0.010 ms")),
+            ("loss<0.1%", Some("measured 1.0000 %")),
             ("loss<=0.01", None),
-            ("errors<=0", Some("it is 1.0101 %")),
+            ("errors<=0", Some("measured 1.0101 %")),
             ("mismatches<1%", Some("nothing was measured")),
             ("answered>=990", None),
-            ("sent>1k", Some("it is 1000/s")),
+            ("sent>1k", Some("measured 1000/s")),
             ("sent>=1k", None),
             ("late<1%", None),
             ("not-sent<=0%", None),
@@ -277,7 +276,7 @@ mod tests {
             let assertion: Assertion = text.parse().unwrap();
             let judged = assertion.judge(&report);
             assert_eq!(judged.holds, broken.is_none(), "{judged}");
-            assert!(judged.to_string().contains(broken.unwrap_or(" holds: it is ")), "{judged}");
+            assert!(judged.to_string().contains(broken.unwrap_or(" holds: measured ")), "{judged}");
         }
     }
 
@@ -285,12 +284,12 @@ mod tests {
     fn nonsense_is_refused_with_a_hint() {
         for (text, says) in [
             ("p99", "as in p99<5ms"),
-            ("p98<5ms", "is none of"),
-            ("service.loss<1%", "is none of"),
-            ("p99<5", "a time like"),
-            ("loss<5ms", "a share like"),
-            ("answered>5%", "a rate like"),
-            ("p99<", "a time like"),
+            ("p98<5ms", "unknown measure"),
+            ("service.loss<1%", "unknown measure"),
+            ("p99<5", "a time such as"),
+            ("loss<5ms", "a share such as"),
+            ("answered>5%", "a rate such as"),
+            ("p99<", "a time such as"),
         ] {
             let error = text.parse::<Assertion>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -1,17 +1,17 @@
-//! The clock of a run: nanoseconds from its start, and what they are in the time of day.
+//! The clock of a run: nanoseconds from its start, and their relation to the time of day.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Monotonic time from the start of a run, which may lie ahead.
+/// Monotonic time from the start of a run, which may be in the future.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
-    /// The time of day at the start. Compared with that of files on the same host.
+    /// The time of day at the start, comparable with file times on the same host.
     start_unix_ns: i128,
 }
 
 impl Clock {
-    /// A clock that reads 0 at `start`.
+    /// Creates a clock that reads 0 at `start`.
     #[must_use]
     pub fn new(start: Instant) -> Self {
         let now = Instant::now();
@@ -20,7 +20,7 @@ impl Clock {
         Self { start, start_unix_ns: unix_ns() + ahead - behind }
     }
 
-    /// Now; 0 before the start.
+    /// The current time; 0 before the start.
     #[inline]
     #[must_use]
     pub fn now_ns(&self) -> u64 {

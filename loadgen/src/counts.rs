@@ -1,62 +1,63 @@
-//! Every request and every answer, counted once.
+//! Accounts: every request and every answer is counted exactly once.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What became of all requests, and of all that came back.
+/// The fate of all requests, and of all datagrams received.
 ///
-/// [`check`](Self::check) says which sums hold. `lost` and `sent` are counted on different ways, so
-/// that the sums are a test and not a definition.
+/// [`check`](Self::check) states the sums that hold. `lost` and `sent` are counted independently,
+/// so that the sums are a test and not a definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerCounts {
-    /// Requests of the schedule; in a closed loop, those that were handed to the kernel.
+    /// Requests of the schedule; in a closed loop, those handed to the kernel.
     pub scheduled: u64,
-    /// Requests that the kernel took.
+    /// Requests accepted by the kernel.
     pub sent: u64,
-    /// Requests that were due, but not handed to the kernel before the run was over.
+    /// Requests that were due, but not handed to the kernel before the end of the run.
     pub behind: u64,
-    /// Requests that the kernel refused.
+    /// Requests refused by the kernel.
     pub refused: u64,
-    /// Requests that were dropped because the send queue stayed full.
+    /// Requests dropped because the send queue stayed full.
     pub blocked: u64,
     /// Requests with an answer within the timeout.
     pub answered: u64,
-    /// Requests with an answer after it.
+    /// Requests with an answer after the timeout.
     pub late: u64,
-    /// Requests without a whole answer, of which pieces came again in place of what was missing.
+    /// Requests with an incomplete answer, of which repeated pieces arrived instead of the missing
+    /// ones.
     pub duplicate_only: u64,
     /// Requests without an answer.
     pub lost: u64,
     /// Answers in time, by response code.
     pub codes: Codes,
-    /// Answers in time that are for a request of ours, but cannot be read.
+    /// Answers in time that cannot be decoded.
     pub malformed: u64,
-    /// Answers in time of which the end is missing: shorter than they say themselves.
+    /// Answers in time whose end is missing: they are shorter than their length field says.
     pub truncated: u64,
     /// Answers to requests that had been answered before.
     pub duplicates: u64,
     /// Datagrams that answer no request: unknown id, other sender, or too short for an id.
     pub unmatched: u64,
-    /// Datagrams received, whatever they are.
+    /// Datagrams received, of any kind.
     pub datagrams: u64,
-    /// Fragments that came again before their answer was complete.
+    /// Fragments received again before their answer was complete.
     pub fragment_duplicates: u64,
-    /// Incomplete answers that were waited for and had to make room for others.
+    /// Incomplete answers to pending requests, discarded to make room for others.
     pub fragments_dropped: u64,
-    /// Answers, in time or late, that are what the set holds.
+    /// Answers, in time or late, that match the reference data.
     pub verified: u64,
-    /// Answers, in time or late, that are not.
+    /// Answers, in time or late, that differ from the reference data.
     pub mismatched: u64,
-    /// Answers, in time or late, of which we cannot know: a set came and went unseen.
+    /// Answers, in time or late, that cannot be judged: a set was published and replaced unseen.
     pub undecided: u64,
-    /// Answers, in time or late, that were not looked at, because only a sample is.
+    /// Answers, in time or late, that were not compared, because only a sample is.
     pub unjudged: u64,
-    /// Received datagrams that the kernel dropped because we were too slow to take them.
+    /// Received datagrams that the kernel dropped because the generator was too slow.
     pub kernel_drops: u64,
 }
 
 impl AnswerCounts {
-    /// Requests that were due and not sent, for whatever reason.
+    /// Requests that were due and not sent, for any reason.
     #[must_use]
     pub const fn not_sent(&self) -> u64 {
         self.behind + self.refused + self.blocked
@@ -64,7 +65,7 @@ impl AnswerCounts {
 
     /// Adds the counts of another thread.
     pub fn add(&mut self, other: &Self) {
-        // All fields by name, so that a new one cannot be forgotten.
+        // Names all fields, so that a new one cannot be forgotten.
         let Self {
             scheduled,
             sent,
@@ -113,7 +114,7 @@ impl AnswerCounts {
         self.kernel_drops += kernel_drops;
     }
 
-    /// Whether the sums hold at the end of a run. `verify` says whether answers were verified.
+    /// Checks the sums at the end of a run. `verify` tells whether answers were verified.
     ///
     /// # Errors
     ///
@@ -141,16 +142,16 @@ impl AnswerCounts {
         match sums.into_iter().find(|(_, left, right)| left != right) {
             None => Ok(()),
             Some((sum, left, right)) => {
-                Err(format!("the accounts do not add up: {sum}, but {left} is not {right}"))
+                Err(format!("inconsistent accounts: expected {sum}, found {left} and {right}"))
             }
         }
     }
 }
 
-/// Codes below this are counted in an array; all that have a name are.
+/// Codes below this are counted in an array, which covers all named codes.
 const COMMON_END: usize = 512;
 
-/// How often each response code came.
+/// The number of answers with each response code.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Codes {
     common: Box<[u64; COMMON_END]>,
@@ -171,9 +172,9 @@ impl Default for Codes {
 }
 
 impl Codes {
-    /// Most codes without a name that are told apart; a server may make up as many as it likes.
+    /// Maximum number of unnamed codes with a count of their own; a server may send any number.
     pub const OTHERS_MAX: usize = 64;
-    /// Under which further ones are counted.
+    /// The key that counts all further codes.
     pub const OVERFLOW: i32 = i32::MIN;
 
     /// Counts one.
@@ -190,7 +191,7 @@ impl Codes {
         *self.others.entry(if known { code } else { Self::OVERFLOW }).or_default() += count;
     }
 
-    /// The codes that came, each with its count, in order.
+    /// The codes received, each with its count, in order.
     pub fn iter(&self) -> impl Iterator<Item = (i32, u64)> {
         let common = (0..).zip(*self.common).filter(|&(_, count)| count > 0);
         let (negative, large) = (self.others.range(..0), self.others.range(0..));
@@ -198,7 +199,7 @@ impl Codes {
         negative.map(copied).chain(common).chain(large.map(copied))
     }
 
-    /// How many came in all.
+    /// The total count.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.iter().map(|(_, count)| count).sum()
@@ -247,6 +248,6 @@ mod tests {
             ..AnswerCounts::default()
         };
         let error = counts.check(false).unwrap_err();
-        assert!(error.ends_with("sent = answered + late + duplicate only + lost, but 8 is not 7"), "{error}");
+        assert!(error.ends_with("sent = answered + late + duplicate only + lost, found 8 and 7"), "{error}");
     }
 }

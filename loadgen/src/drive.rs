@@ -11,21 +11,21 @@ use crate::clock::Clock;
 use crate::options::Idle;
 use crate::worker::{Interval, LoadWorker};
 
-/// Nearer to the next request than this we do not sleep: waking up takes about as long.
+/// No sleep this close to the next request: waking up takes about as long.
 pub(crate) const SPIN_NS: u64 = 100_000;
 
-/// Longest sleep: how soon a stop is noticed, and what waits too long is given up.
+/// Longest sleep. It bounds the reaction to a stop and to expired requests.
 const PATIENCE_MAX_NS: u64 = 10_000_000;
 
 /// Time between two ticks.
 pub(crate) const TICK_NS: u64 = 1_000_000_000;
 
-/// Sends what is due and takes what comes until the worker is done. Calls `tick` once a second, with
-/// the number of the second and the time.
+/// Sends due requests and receives answers until the worker is done. Calls `tick` once a second,
+/// with the number of the second and the time.
 ///
 /// # Errors
 ///
-/// When the datapath is of no more use.
+/// If the datapath fails.
 pub(crate) fn drive(
     worker: &mut LoadWorker<'_>,
     path: &mut dyn Datapath,
@@ -65,13 +65,13 @@ pub(crate) fn drive(
     }
 }
 
-/// How long to wait for answers: not at all close to the next request, so as to be on time for it.
+/// How long to wait for answers: not at all close to the next request, to send it on time.
 fn patience(worker: &LoadWorker<'_>, idle: Idle, now_ns: u64) -> Duration {
     let Some(due_ns) = worker.next_due_ns(now_ns) else { return Duration::from_nanos(PATIENCE_MAX_NS) };
     Duration::from_nanos(sleep_ns(idle, due_ns.saturating_sub(now_ns)).min(PATIENCE_MAX_NS))
 }
 
-/// How much of the time until the next request is slept.
+/// The part of the time until the next request that is slept.
 pub(crate) const fn sleep_ns(idle: Idle, until_ns: u64) -> u64 {
     match idle {
         Idle::Auto => until_ns.saturating_sub(SPIN_NS),
@@ -80,11 +80,11 @@ pub(crate) const fn sleep_ns(idle: Idle, until_ns: u64) -> u64 {
     }
 }
 
-/// Lets the kernel wake this thread when it asked to be woken, and not up to 50 us later, as it does to save power.
+/// Makes the kernel wake this thread on time, and not up to 50 us later to save power.
 ///
 /// # Errors
 ///
-/// Those of the kernel; then wake-ups are late, and the schedule error says by how much.
+/// Those of the kernel. Wake-ups are then late, and the schedule error shows by how much.
 pub(crate) fn wake_on_time() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?)
 }

@@ -1,4 +1,4 @@
-//! A server that answers at once, over the same datapath: what is left when there is nothing to look up.
+//! A server that answers at once over the same datapath, to measure without lookups.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,43 +11,43 @@ use handle_proto::wire::{Envelope, Header};
 
 use crate::error::Error;
 
-/// How to answer.
+/// The options of the echo server.
 #[derive(Clone, Copy, Debug)]
 pub struct EchoOptions {
-    /// Where to listen; port 0 lets the system choose.
+    /// Address to listen on; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// Bytes of each answer; `None` answers with the request itself.
+    /// Length of each answer in bytes; `None` answers with the request itself.
     pub answer_len: Option<usize>,
-    /// How datagrams are sent and received.
+    /// How datagrams are moved.
     pub datapath: DatapathChoice,
-    /// The core to run on.
+    /// Core to run on.
     pub core: Option<usize>,
 }
 
-/// Longest answer, which is the longest datagram that a run takes.
+/// Longest answer: the longest datagram that a run accepts.
 pub const ANSWER_LEN_MAX: usize = 2048;
 
-/// What came and went.
+/// The counts of the echo server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EchoCounts {
     /// Requests received.
     pub received: u64,
-    /// Answers that the kernel took.
+    /// Answers accepted by the kernel.
     pub answered: u64,
     /// Answers that could not be sent.
     pub failed: u64,
-    /// Requests that the kernel dropped because we were too slow.
+    /// Requests dropped by the kernel because the server was too slow.
     pub kernel_drops: u64,
 }
 
-/// Longest wait for a request: how soon a stop is noticed.
+/// Longest wait for a request, which bounds the reaction to a stop.
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
 
 /// Answers until `stop`. Calls `ready` once with the address, and `progress` once a second.
 ///
 /// # Errors
 ///
-/// When it cannot listen, or the datapath fails.
+/// If it cannot listen, or the datapath fails.
 pub fn echo(
     options: &EchoOptions,
     stop: &AtomicBool,
@@ -60,7 +60,7 @@ pub fn echo(
     if let Some(core) = options.core {
         pin_to_core(core).map_err(|error| Error::Core(core, error))?;
     }
-    // Answers of any length are wanted on any way.
+    // The size is not tuned to the answer length.
     let dont_fragment = options.answer_len.is_none_or(|len| len <= UDP_MESSAGE_LEN_MAX);
     let net = SocketOptions { dont_fragment, ..SocketOptions::new(options.listen).one_at_a_time() };
     let opened = open(options.datapath, &net).map_err(Error::Open)?;
@@ -93,8 +93,8 @@ pub fn echo(
     Ok(counts)
 }
 
-/// Fills `room`: with the request as far as it goes, made into a successful answer of that length if
-/// `as_answer`.
+/// Fills `room` with the request as far as it fits; with `as_answer`, turned into a successful
+/// answer of that length.
 fn write_answer(request: &[u8], room: &mut [u8], as_answer: bool) -> usize {
     const HEAD_LEN: usize = Envelope::LEN + Header::LEN;
     let len = room.len();

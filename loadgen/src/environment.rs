@@ -1,10 +1,10 @@
-//! The machine and the program that a number was measured with.
+//! The machine and the program of a measurement.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine and the program that a number was measured with.
+/// The machine and the program of a measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Environment {
     /// This program and its version.
@@ -13,19 +13,19 @@ pub struct Environment {
     pub command: Vec<String>,
     /// Name and release of the kernel.
     pub kernel: String,
-    /// The processor as it calls itself.
+    /// The name that the processor reports.
     pub cpu_model: String,
-    /// What governs its clock, where the system says so.
+    /// The frequency governor, if the system reports it.
     #[serde(default)]
     pub governor: Option<String>,
     /// Cores that this process may use.
     pub cores: usize,
-    /// The target that the program was compiled for, and whether it was optimised.
+    /// The compilation target of the program, and whether it was optimised.
     pub build: String,
 }
 
 impl Environment {
-    /// What can be found out; `unknown` stands for what cannot.
+    /// Collects the facts; `unknown` stands for what cannot be determined.
     #[must_use]
     pub fn read() -> Self {
         Self {

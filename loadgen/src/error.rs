@@ -1,20 +1,20 @@
-//! Why a run did not start, or did not come to its end.
+//! Why a run did not start or did not finish.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a run did not start, or did not come to its end.
+/// Why a run did not start or did not finish.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option makes no sense, alone or with another.
+    /// An option is invalid, alone or with another.
     Option(String),
     /// A file cannot be read.
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
     /// A line of a file is not a handle.
@@ -28,51 +28,51 @@ pub enum Error {
     },
     /// There is no handle to ask for.
     NoHandles {
-        /// Where they were looked for.
+        /// The source of handles.
         path: PathBuf,
-        /// Handles that were left out because a request for them would be too long.
+        /// Handles left out because a request for them would be too long.
         too_long: u64,
     },
     /// A published set cannot be read.
     Snapshot {
         /// Its directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         what: String,
     },
     /// A recording cannot be used.
     Recording {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         what: String,
     },
     /// A key cannot be used.
     Key {
         /// Its file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         what: String,
     },
-    /// Somebody stopped it.
+    /// The user stopped it.
     Stopped,
-    /// The server did not answer anything.
+    /// The server did not answer any request.
     NoAnswer {
-        /// Where it was asked.
+        /// The address of the server.
         target: String,
-        /// How.
+        /// The transport.
         transport: String,
     },
     /// A socket or datapath cannot be opened.
     Open(io::Error),
     /// A core cannot be used.
     Core(usize, io::Error),
-    /// A datapath failed while it was in use.
+    /// A datapath failed during the run.
     Datapath(io::Error),
 }
 
 impl Error {
-    /// Why the file at `path` was not read to its end: `source` says it, or that somebody stopped it.
+    /// Why the file at `path` was not read to its end: `source`, or the user stopped it.
     pub(crate) fn read(path: &Path, source: io::Error) -> Self {
         let inner = source.get_ref().and_then(|inner| inner.downcast_ref());
         match inner {
@@ -106,9 +106,12 @@ impl fmt::Display for Error {
                 write!(f, "cannot use the recording {}: {what}", path.display())
             }
             Self::Key { path, what } => write!(f, "cannot use the key in {}: {what}", path.display()),
-            Self::Stopped => f.write_str("it was stopped"),
+            Self::Stopped => f.write_str("stopped by the user"),
             Self::NoAnswer { target, transport } => {
-                write!(f, "there was no answer at all: does a server listen on {target} over {transport}?")
+                write!(
+                    f,
+                    "no answer from {target} over {transport} (check that the server is running and listens there)"
+                )
             }
             Self::Open(source) => write!(f, "cannot open a socket: {source}"),
             Self::Core(core, source) => {
@@ -119,5 +122,5 @@ impl fmt::Display for Error {
     }
 }
 
-/// What the system said is in the text already, and would be told twice as a source.
+/// The text already contains the error of the system, so it is not a source again.
 impl std::error::Error for Error {}

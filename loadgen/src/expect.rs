@@ -1,4 +1,4 @@
-//! What an answer must be, by what somebody holds about the handle, and how an answer differs from it.
+//! The expected answer for a handle, and how an answer differs from it.
 
 use std::fmt;
 
@@ -12,48 +12,48 @@ use handle_proto::{Field, Handle, OpFlags, ResponseCode, Value};
 
 use crate::question::GeneratedQuestion;
 
-/// What a set says about a handle.
+/// What a set holds about a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetContent<'a> {
-    /// The values anyone may read, in wire form.
+    /// The public values, in wire form.
     Values {
         /// How many.
         count: u32,
-        /// One after the other.
+        /// The values, one after another.
         bytes: &'a [u8],
     },
-    /// The handle exists, but has no value that anyone may read.
+    /// The handle exists, but has no public value.
     NothingPublic,
-    /// There is no such handle.
+    /// The handle does not exist.
     Absent,
-    /// There is no such handle, and its prefix is not homed here: somebody else may have it.
+    /// The handle does not exist and its prefix is not homed here: another service may have it.
     Remote,
-    /// There is no such handle, and whether its prefix is homed here is not known.
+    /// The handle does not exist, and it is unknown whether its prefix is homed here.
     NotHere,
-    /// This code is what the server said before.
+    /// The response code that the server gave before.
     Said(ResponseCode),
     /// Nothing is known.
     Unknown,
 }
 
-/// What a value is given to: the value, and its wire form.
+/// Receives a value and its wire form.
 pub type EachValue<'e> = &'e mut dyn FnMut(&Value<'_>, &[u8]);
 
-/// One published set, or something that stands for it.
+/// A published set, or another source of records.
 pub trait ContentSource: Send + Sync + fmt::Debug {
-    /// What it says about `handle`; an error where it is damaged.
+    /// What it holds about `handle`; an error if it is damaged.
     ///
     /// # Errors
     ///
-    /// What is damaged.
+    /// The damage.
     fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String>;
 
-    /// All values of `handle` in stored order, also those that are not public. Of a source that knows only
-    /// public ones, these.
+    /// All values of `handle` in stored order, including those that are not public. A source that
+    /// has only public values returns these.
     ///
     /// # Errors
     ///
-    /// What is damaged.
+    /// The damage.
     fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
         match self.content_of(handle)? {
             SetContent::Values { count, bytes } => each_of(count, bytes, each),
@@ -62,11 +62,11 @@ pub trait ContentSource: Send + Sync + fmt::Debug {
     }
 }
 
-/// Gives values in wire form to `each`.
+/// Passes values in wire form to `each`.
 ///
 /// # Errors
 ///
-/// When they do not decode.
+/// If they cannot be decoded.
 pub fn each_of(count: u32, bytes: &[u8], each: EachValue<'_>) -> Result<(), String> {
     let values = Values::from_encoded(count as usize, bytes).map_err(|error| error.to_string())?;
     for value in values.iter() {
@@ -77,52 +77,52 @@ pub fn each_of(count: u32, bytes: &[u8], each: EachValue<'_>) -> Result<(), Stri
     Ok(())
 }
 
-/// How an answer differs from what the set holds.
+/// How an answer differs from the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerDifference {
-    /// It does not decode.
+    /// It cannot be decoded.
     Unreadable,
     /// It has another response code.
     Code {
-        /// What came.
+        /// The code received.
         got: ResponseCode,
-        /// What should have come.
+        /// The code expected.
         want: ResponseCode,
     },
-    /// It does not repeat the handle as it was spelt.
+    /// It does not repeat the handle as spelt in the request.
     Handle,
     /// It has another number of values.
     Count {
-        /// What came.
+        /// The number received.
         got: u32,
-        /// What should have come.
+        /// The number expected.
         want: u32,
     },
     /// The values differ.
     Values {
-        /// First byte that differs, from the first value on.
+        /// Offset of the first byte that differs, from the first value on.
         at: usize,
     },
-    /// It equals a set that was replaced longer ago than is allowed.
+    /// It matches a set that was replaced longer ago than allowed.
     Stale {
-        /// How long before the request was sent.
+        /// Time from the replacement to the request.
         stale_ms: i64,
     },
-    /// A signature was asked for, and is not there or not of the server's key.
+    /// A signature was requested, but is missing or not made with the server's key.
     Signature,
     /// The set cannot be read.
     SetDamaged,
-    /// Nothing is known about the handle: no difference, but no match either.
+    /// Nothing is known about the handle: neither a difference nor a match.
     Unknown,
 }
 
 impl fmt::Display for AnswerDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable => f.write_str("the answer does not decode"),
-            Self::Code { got, want } => write!(f, "response code is {got:?}, should be {want:?}"),
+            Self::Unreadable => f.write_str("the answer cannot be decoded"),
+            Self::Code { got, want } => write!(f, "response code {got:?}, expected {want:?}"),
             Self::Handle => f.write_str("the answer is for another handle, or spells it differently"),
-            Self::Count { got, want } => write!(f, "{got} values, should be {want}"),
+            Self::Count { got, want } => write!(f, "wrong number of values: {got}, expected {want}"),
             Self::Values { at } => write!(f, "the values differ from byte {at} on"),
             Self::Stale { stale_ms } => {
                 write!(f, "from a set that had been replaced {stale_ms} ms before the request was sent")
@@ -134,22 +134,22 @@ impl fmt::Display for AnswerDifference {
     }
 }
 
-/// An answer, and the question that it is one to.
+/// An answer with its question.
 #[derive(Clone, Copy, Debug)]
 pub struct AnsweredQuestion<'a> {
-    /// What was asked.
+    /// The question.
     pub question: &'a GeneratedQuestion<'a>,
-    /// The envelope of the answer, of its first piece.
+    /// The envelope of the answer; of a fragmented answer that of the first fragment.
     pub envelope: &'a Envelope,
-    /// All of it but the envelope.
+    /// The answer without its envelope.
     pub message: &'a [u8],
 }
 
-/// Compares an answer with what one set holds.
+/// Compares an answer with a set.
 ///
 /// # Errors
 ///
-/// How it differs.
+/// The difference.
 pub fn compare(
     answered: &AnsweredQuestion<'_>,
     message: &Message<'_>,
@@ -161,18 +161,18 @@ pub fn compare(
     compare_held(answered.question, message, wanted)
 }
 
-/// What should have come.
+/// The expected answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedAnswer {
     pub(crate) code: ResponseCode,
-    /// How many values.
+    /// Number of values.
     pub(crate) count: u32,
-    /// The values in wire form, one after the other.
+    /// The values in wire form, one after another.
     pub(crate) values: Vec<u8>,
 }
 
 impl ExpectedAnswer {
-    /// The answer to `question` by what `source` holds; `None` where that is not known.
+    /// The answer to `question` according to `source`; `None` if it is unknown.
     pub(crate) fn of(question: &GeneratedQuestion<'_>, source: &dyn ContentSource) -> Option<Self> {
         let mut selected = Vec::new();
         let code = match expected_values(question, source, &mut selected).ok()? {
@@ -198,7 +198,7 @@ impl ExpectedAnswer {
     }
 }
 
-/// Checks the signature of an answer that was asked to be signed.
+/// Checks the signature of an answer to a request for a signed one.
 ///
 /// # Errors
 ///
@@ -231,8 +231,8 @@ fn compare_held(
         SetContent::NothingPublic => return code(message, ResponseCode::VALUES_NOT_FOUND),
         SetContent::Unknown => return Err(AnswerDifference::Unknown),
         SetContent::Said(said) => return code(message, said),
-        // Instead of saying that the record of a prefix is not there, a server may say who has it. A name without a slash is
-        // looked up as such a record.
+        // Instead of reporting a missing prefix record, a server may refer to the service that has
+        // it. A name without a slash is looked up as such a record.
         SetContent::Absent | SetContent::Remote | SetContent::NotHere
             if got == ResponseCode::PREFIX_REFERRAL
                 && Handle(&Handle(question.handle).looked_up()).is_prefix_record() =>
@@ -245,7 +245,7 @@ fn compare_held(
     };
     code(message, ResponseCode::SUCCESS)?;
     let mut cursor = Cursor::new(message.body);
-    // Recorded requests may have asked for their digest, which is in front of every answer then.
+    // Recorded requests may have asked for a request digest, which then precedes every answer.
     if message.header.flags.has(OpFlags::REQUEST_DIGEST) {
         RequestDigest::decode(&mut cursor).map_err(|_| AnswerDifference::Unreadable)?;
     }
@@ -265,8 +265,8 @@ fn compare_held(
     Ok(())
 }
 
-/// Whether values differ from `want` only in time stamps that `want` does not have: records of a file may come without,
-/// and a server sets its own then.
+/// Whether the values differ from `want` only in time stamps that `want` does not have. A file of
+/// records may omit them, and the server then sets its own.
 fn differ_in_unset_times(got: &[u8], want: &[u8], count: usize) -> bool {
     let (Ok(got), Ok(want)) = (Values::from_encoded(count, got), Values::from_encoded(count, want)) else {
         return false;
@@ -277,8 +277,8 @@ fn differ_in_unset_times(got: &[u8], want: &[u8], count: usize) -> bool {
     got.iter().zip(want.iter()).all(is_alike)
 }
 
-/// What `source` holds of what `question` selects, which is put together in `selected` if it is not all; the code
-/// with which it is refused when values were asked for that not everyone may read.
+/// What `source` holds of the values that `question` selects, or the code of a refusal if the
+/// request included values that are not public. A partial selection is assembled in `selected`.
 fn expected_values<'s>(
     question: &GeneratedQuestion<'_>,
     source: &'s dyn ContentSource,
@@ -296,7 +296,7 @@ fn expected_values<'s>(
             count += 1;
             selected.extend_from_slice(encoded);
         } else if !question.flags.has(OpFlags::PUBLIC_ONLY) {
-            // The first of them decides: who may not be let in at all is told so at once.
+            // The first such value decides: one that nobody may read causes a refusal at once.
             refused.get_or_insert(if value.permissions.has(Permissions::ADMIN_READ) {
                 ResponseCode::AUTHENTICATION_NEEDED
             } else {

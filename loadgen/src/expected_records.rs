@@ -1,5 +1,4 @@
-//! What answers are compared with where there is no published set: a file of records, or what the server itself
-//! said in a first pass.
+//! Reference data without a published set: a file of records, or the answers of a first pass.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -16,7 +15,7 @@ use crate::error::Error;
 use crate::expect::{ContentSource, EachValue, SetContent, each_of};
 use crate::read::{Interrupt, LineReader};
 
-/// Records of a file, in memory, as a server that does not tell upper from lower case has them.
+/// The records of a file in memory, with the semantics of a server that ignores case.
 #[derive(Debug, Default)]
 pub struct ExpectedRecords {
     records: HashMap<Vec<u8>, ExpectedRecord>,
@@ -32,12 +31,12 @@ struct ExpectedRecord {
 }
 
 impl ExpectedRecords {
-    /// Reads records, each a line of JSON as `hdl export` writes them, and asks now and then whether to go on. Of two
-    /// records with the same handle the later one counts.
+    /// Reads records, one line of JSON each, as `hdl export` writes them. Of two records with the
+    /// same handle the later one counts. Checks from time to time whether to continue.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or a line is no record; and when it is not to go on.
+    /// If the file cannot be read, a line is not a record, or the user stopped it.
     pub fn read(path: &Path, mut go_on: impl FnMut() -> ControlFlow<()>) -> Result<Self, Error> {
         let (read_error, mut interrupt) = (|source| Error::read(path, source), Interrupt::new(&mut go_on));
         let mut lines = LineReader::open(path, &mut interrupt).map_err(read_error)?;
@@ -113,10 +112,9 @@ impl ContentSource for ExpectedRecords {
     }
 }
 
-/// What a server said, by the handle it was asked for.
+/// The answers of a server, by requested handle.
 ///
-/// Names that were never asked for are taken to be absent; of those whose answer did not come, nothing is
-/// known.
+/// Names that were never requested count as absent. Handles without an answer are unknown.
 #[derive(Debug, Default)]
 pub struct LearnedAnswers(HashMap<Vec<u8>, Option<LearnedAnswer>>);
 
@@ -128,18 +126,18 @@ struct LearnedAnswer {
 }
 
 impl LearnedAnswers {
-    /// Notes that `handle` will be asked for.
+    /// Records that `handle` will be requested.
     pub fn expect(&mut self, handle: &[u8]) {
         self.0.entry(folded(handle)).or_default();
     }
 
-    /// Expects the same handles, and knows nothing about them.
+    /// Copies the expected handles, without their answers.
     #[must_use]
     pub fn expected(&self) -> Self {
         Self(self.0.keys().map(|handle| (handle.clone(), None)).collect())
     }
 
-    /// Takes the answer about `handle`; all of it but the envelope. What cannot be read teaches nothing.
+    /// Records the answer about `handle`, without its envelope. Ignores what cannot be decoded.
     pub fn learn(&mut self, handle: &[u8], message: &[u8]) {
         let Ok(message) = Message::decode(message) else { return };
         let code = message.header.response_code;
@@ -152,7 +150,7 @@ impl LearnedAnswers {
             .insert(folded(handle), Some(LearnedAnswer { code, count, values: values.as_bytes().to_vec() }));
     }
 
-    /// Adds what another thread learned.
+    /// Adds the answers of another thread.
     pub fn add(&mut self, other: Self) {
         for (handle, said) in other.0 {
             let known = self.0.entry(handle).or_default();
@@ -160,7 +158,7 @@ impl LearnedAnswers {
         }
     }
 
-    /// Handles whose answers are known, and those whose answers did not come.
+    /// Handles with known answers, and those without an answer.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         let known = self.0.values().flatten().count() as u64;

@@ -1,10 +1,11 @@
-//! The highest rate that a server answers as well as was asked for: search, repetition, confirmation.
+//! Finds the highest rate at which a server meets the limits, by search, repetition and
+//! confirmation.
 //!
-//! Rates are doubled until one is too high, and the gap is then halved until it is narrow. A rate is good when
-//! two of at most three trials are, so that one hiccup does not decide. What is found is run again for longer,
-//! several times; where that fails, the rate is lowered by steps that double until one is confirmed, and the
-//! gap above that is halved again. The highest rate that was confirmed, and the spread of its runs, is the
-//! result.
+//! The rate is doubled until one is too high, and the gap is then halved until it is narrow. A rate
+//! is good if two of at most three trials are, so that one hiccup does not decide. The result is
+//! confirmed by several longer runs; if those fail, the rate is lowered by doubling steps until one
+//! is confirmed, and the gap above that is halved again. The result is the highest confirmed rate,
+//! with the spread of its runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,46 +16,47 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::options::RunOptions;
 use crate::report::{ReportSetting, RunReport};
-use crate::table::HumanDuration;
+use crate::table::{HumanDuration, counted};
 
-/// Name and version of the form of [`MaxReport`].
+/// Name and version of the schema of [`MaxReport`].
 pub const MAX_SCHEMA: &str = "handle-loadgen/find-max/1";
 
-/// What a good rate is, and how it is looked for.
+/// What a good rate is, and how to search for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// Where to begin.
+    /// Lowest rate of the search.
     pub rate_min: u64,
-    /// Where to end, if all is good.
+    /// Highest rate of the search.
     pub rate_max: u64,
-    /// Requests without an answer, and late ones, as a share of those sent, at most.
+    /// Maximum share of requests without an answer or with a late one.
     pub loss_max: f64,
-    /// 99th percentile of response times, at most.
+    /// Maximum 99th percentile of response times.
     pub p99_max: Duration,
-    /// The gap between a good rate and one that is too high, as a share, at which the search ends.
+    /// The search ends when the gap between a good rate and one that is too high is below this
+    /// share.
     pub precision: f64,
-    /// Length of a trial.
+    /// Duration of a trial.
     pub trial: Duration,
-    /// Length of a run that confirms.
+    /// Duration of a confirmation run.
     pub confirm: Duration,
-    /// How many runs confirm.
+    /// Number of confirmation runs.
     pub repeat: u32,
 }
 
 /// One trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trial {
-    /// Requests a second that were scheduled.
+    /// Requests per second that were scheduled.
     pub rate: u64,
-    /// Requests a second that were sent.
+    /// Requests per second that were sent.
     pub sent_per_s: f64,
-    /// Answers a second, in time.
+    /// Answers per second, in time.
     pub answered_per_s: f64,
     /// Requests without an answer in time, as a share of those sent.
     pub loss: f64,
     /// 99th percentile of response times.
     pub p99_ns: u64,
-    /// Answers that were wrong, or of which that cannot be said, where they are verified.
+    /// Answers that are wrong or cannot be judged, if they are verified.
     pub wrong: u64,
     /// Whether the generator kept the schedule.
     pub is_kept: bool,
@@ -64,7 +66,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What a run at `rate` says.
+    /// The trial from the report of a run at `rate`.
     #[must_use]
     pub fn of(rate: u64, report: &RunReport) -> Self {
         let accounts = &report.accounts;
@@ -81,7 +83,7 @@ impl Trial {
         }
     }
 
-    /// What kept it from being good, which is the server's doing.
+    /// The faults of the server that kept the rate from being good.
     fn faults(&self, loss_max: f64, p99_max_ns: u64) -> [bool; 3] {
         let is_lossy = self.loss > loss_max || self.answered_per_s <= 0.0;
         [is_lossy, self.p99_ns > p99_max_ns, self.wrong > 0]
@@ -98,57 +100,58 @@ impl Trial {
     }
 }
 
-/// What keeps the rate from being higher.
+/// What limits the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RateBound {
     /// The server: answers were lost, slow or wrong.
     Server,
-    /// The generator: it could not keep the schedule. The server may be faster.
+    /// The generator could not keep the schedule. The server may be faster.
     Generator,
-    /// The end of the search. The server may be faster.
+    /// The upper end of the search. The server may be faster.
     Search,
-    /// Somebody who stopped it: nothing is known but what the trials say.
+    /// The user stopped the search: only the trials are known.
     Stopped,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct MaxReport {
     /// [`MAX_SCHEMA`].
     pub schema: &'static str,
     /// The machine and the program.
     pub environment: Environment,
-    /// What was asked for, of the last run.
+    /// The setting of the last run.
     pub setting: Option<ReportSetting>,
-    /// Most requests without an answer in time, as a share.
+    /// Maximum share of requests without an answer in time.
     pub loss_max: f64,
-    /// Longest 99th percentile, milliseconds.
+    /// Maximum 99th percentile, milliseconds.
     pub p99_max_ms: f64,
-    /// The highest rate that was confirmed; nothing when none was good.
+    /// The highest confirmed rate; `None` if no rate was good.
     pub rate: Option<u64>,
-    /// What keeps it from being higher.
+    /// What limits the rate.
     pub bound: RateBound,
-    /// Answers a second of the runs that confirmed: lowest and highest.
+    /// Answers per second of the confirmation runs: lowest and highest.
     pub answered_per_s: Option<(f64, f64)>,
-    /// 99th percentiles of the runs that confirmed: lowest and highest.
+    /// 99th percentiles of the confirmation runs: lowest and highest.
     pub p99_ns: Option<(u64, u64)>,
-    /// The runs that confirmed.
+    /// The confirmation runs.
     pub confirmations: Vec<Trial>,
-    /// All trials of the search, in their order.
+    /// All trials of the search, in order.
     pub trials: Vec<Trial>,
 }
 
-/// Most trials of one rate.
+/// Maximum number of trials at one rate.
 const TRIES_MAX: usize = 3;
-/// Most times that a rate is raised again after a lower one was confirmed.
+/// Maximum number of times that the rate is raised again after a lower one was confirmed.
 const RAISED_MAX: usize = 4;
 
-/// Looks for the highest rate; `run` does a run at a rate for so long, after which `tell` is told of it.
+/// Searches for the highest rate. `run` does a run at a rate for a time; `tell` gets the result of
+/// each.
 ///
 /// # Errors
 ///
-/// Those of `run`, and searches that make no sense.
+/// Those of `run`, and invalid searches.
 pub fn find_max(
     search: &Search,
     mut run: impl FnMut(u64, Duration) -> Result<RunReport, Error>,
@@ -164,7 +167,7 @@ pub fn find_max(
         Ok(trial)
     });
     let found = match found {
-        // What was tried before is not lost.
+        // Earlier trials are kept.
         Err(Error::Stopped) => {
             SearchResult { rate: None, bound: RateBound::Stopped, confirmations: Vec::new(), trials }
         }
@@ -193,7 +196,7 @@ fn find(
 ) -> Result<SearchResult, Error> {
     check(search)?;
     let mut trials = Vec::new();
-    // Whether a rate is good, and if not whether that is the generator's doing.
+    // Whether a rate is good and, if not, whether the generator is the cause.
     let mut judge = |rate: u64, trials: &mut Vec<Trial>| -> Result<Result<(), RateBound>, Error> {
         let mut scores = [0; 2];
         for _ in 0..TRIES_MAX {
@@ -224,10 +227,10 @@ fn find(
         }
         rate = rate.saturating_mul(2).min(search.rate_max);
     }
-    // Nothing is known below the first rate: go down as fast as the search went up.
+    // No good rate is known below the first one: go down as fast as the search goes up.
     while let (None, Some(above)) = (good, bad) {
         let below = above / 2;
-        // Who says nothing at all is not too slow.
+        // A server without any answer is not merely too slow.
         if below == 0 || trials.iter().all(Trial::is_silent) {
             return Ok(SearchResult { rate: None, bound, confirmations: Vec::new(), trials });
         }
@@ -252,7 +255,8 @@ fn find(
     confirm(search, good, bound, trials, run)
 }
 
-/// Runs `rate` for longer, and lower ones until one is confirmed; then higher ones in between.
+/// Confirms `rate` with longer runs, or lower rates until one is confirmed; then tries rates in
+/// between.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates are far below 2^53")]
 fn confirm(
     search: &Search,
@@ -267,11 +271,11 @@ fn confirm(
         let confirmations =
             (0..search.repeat).map(|_| run(rate, search.confirm)).collect::<Result<Vec<Trial>, Error>>();
         let confirmations = match confirmations {
-            // What was confirmed before is not lost.
+            // Earlier confirmations are kept.
             Err(Error::Stopped) if confirmed.is_some() => break,
             confirmations => confirmations?,
         };
-        // Most of them: with one run, that one.
+        // A majority of the runs.
         let bad = confirmations.iter().filter(|trial| !trial.is_good(search)).count();
         if bad * 2 < confirmations.len() {
             trials.extend(confirmed.replace((rate, confirmations)).into_iter().flat_map(|(_, runs)| runs));
@@ -308,12 +312,12 @@ fn confirm(
 
 fn check(search: &Search) -> Result<(), Error> {
     let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
-    option(search.rate_min == 0, "--from must be above 0")?;
-    option(search.rate_min > search.rate_max, "--from must not be above --to")?;
+    option(search.rate_min == 0, "--from must be greater than 0")?;
+    option(search.rate_min > search.rate_max, "--from must not be greater than --to")?;
     option(search.rate_max > 1_000_000_000, "--to must be at most 1000000000")?;
     for (name, time) in [("--trial", search.trial), ("--confirm", search.confirm)] {
         let is_bad = time.is_zero() || time > RunOptions::DURATION_MAX;
-        option(is_bad, &format!("{name} must be above 0, up to a week"))?;
+        option(is_bad, &format!("{name} must be greater than 0, at most a week"))?;
     }
     option(!(0.001..=0.5).contains(&search.precision), "--precision must be 0.1% to 50%")?;
     option(search.repeat == 0 || search.repeat > 100, "--repeat must be 1 to 100")
@@ -329,7 +333,7 @@ impl fmt::Display for Trial {
         if self.wrong > 0 {
             write!(f, "  WRONG {}", self.wrong)?;
         }
-        if self.is_kept { Ok(()) } else { f.write_str("  not kept by the generator") }
+        if self.is_kept { Ok(()) } else { f.write_str("  schedule not kept by the generator") }
     }
 }
 
@@ -357,7 +361,7 @@ impl MaxReport {
         }
     }
 
-    /// What was wrong with the answers of trials above the rate that was found, in words.
+    /// The faults of trials above the found rate, in words.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     fn faults(&self) -> String {
         let p99_max_ns = (self.p99_max_ms * 1e6).round() as u64;
@@ -380,28 +384,29 @@ impl fmt::Display for MaxReport {
                 let runs = self.confirmations.len();
                 writeln!(
                     f,
-                    "{:<12}{runs} runs: {low:.0} to {high:.0}/s answered, p99 {} to {}",
+                    "{:<12}{} {low:.0} to {high:.0}/s answered, p99 {} to {}",
                     "confirmed",
+                    counted(runs as u64, "run:", "runs:"),
                     HumanDuration(p99_low),
                     HumanDuration(p99_high)
                 )?;
             }
-            _ if self.bound == RateBound::Stopped => writeln!(f, "{:<12}not known", "maximum")?,
+            _ if self.bound == RateBound::Stopped => writeln!(f, "{:<12}unknown", "maximum")?,
             _ => {
                 let is_wrong = self.trials.iter().any(|trial| trial.wrong > 0);
                 let also = if is_wrong { ", without wrong answers" } else { "" };
-                writeln!(f, "{:<12}no rate has loss <= {loss} % and p99 <= {p99} ms{also}", "maximum")?;
+                writeln!(f, "{:<12}none: no rate has loss <= {loss} % and p99 <= {p99} ms{also}", "maximum")?;
             }
         }
         let above = if self.rate.is_some() { " above it" } else { "" };
         write!(f, "{:<12}", "bound by")?;
         match self.bound {
-            RateBound::Server => writeln!(f, "the server: answers were {}{above}", self.faults()),
+            RateBound::Server => writeln!(f, "the server: {} answers{above}", self.faults()),
             RateBound::Generator => {
-                writeln!(f, "this generator, which could not send more: the server may be faster")
+                writeln!(f, "the generator, which could not send faster; the server may be faster")
             }
-            RateBound::Search => writeln!(f, "the search, which ends there: the server may be faster"),
-            RateBound::Stopped => writeln!(f, "nothing: it was stopped early"),
+            RateBound::Search => writeln!(f, "the end of the search; the server may be faster"),
+            RateBound::Stopped => writeln!(f, "nothing: stopped early"),
         }
     }
 }
@@ -422,7 +427,7 @@ mod tests {
         repeat: 3,
     };
 
-    /// A server that loses what is above its capacity, and hiccups once in `hiccup` runs.
+    /// A server that loses requests above its capacity, and hiccups once in `hiccup` runs.
     fn server(
         capacity: u64,
         generator: u64,
@@ -489,21 +494,21 @@ mod tests {
             late: 0,
         };
         let always_wrong = text(Box::new(move |rate| Trial { rate, wrong: 3, ..sound }));
-        let no_rate = "maximum     no rate has loss <= 0.1 % and p99 <= 5 ms, without wrong answers\n";
-        assert_eq!(always_wrong, format!("{no_rate}bound by    the server: answers were wrong\n"));
+        let no_rate = "maximum     none: no rate has loss <= 0.1 % and p99 <= 5 ms, without wrong answers\n";
+        assert_eq!(always_wrong, format!("{no_rate}bound by    the server: wrong answers\n"));
         let lossy = text(Box::new(move |rate| Trial { rate, loss: 0.01, ..sound }));
-        let no_rate = "maximum     no rate has loss <= 0.1 % and p99 <= 5 ms\n";
-        assert_eq!(lossy, format!("{no_rate}bound by    the server: answers were lost\n"));
+        let no_rate = "maximum     none: no rate has loss <= 0.1 % and p99 <= 5 ms\n";
+        assert_eq!(lossy, format!("{no_rate}bound by    the server: lost answers\n"));
         let slow = text(Box::new(move |rate| Trial { rate, p99_ns: 1_000_000 + rate * 50, ..sound }));
-        assert!(slow.ends_with("bound by    the server: answers were slow above it\n"), "{slow}");
+        assert!(slow.ends_with("bound by    the server: slow answers above it\n"), "{slow}");
         let both = text(Box::new(move |rate| {
             let is_high = rate > 70_000;
             Trial { rate, p99_ns: if is_high { 6_000_000 } else { 5_000_000 }, wrong: rate / 70_000, ..sound }
         }));
-        assert!(both.ends_with("bound by    the server: answers were slow and wrong above it\n"), "{both}");
+        assert!(both.ends_with("bound by    the server: slow and wrong answers above it\n"), "{both}");
     }
 
-    /// A server that keeps up for a moment, and for longer only with `lasting` requests a second.
+    /// A server that keeps up for a moment; for longer, only with `lasting` requests per second.
     fn tiring(lasting: u64) -> impl FnMut(u64, Duration) -> Result<Trial, Error> {
         let (mut fresh, mut tired) = (server(1_000_000, u64::MAX, 0), server(lasting, u64::MAX, 0));
         move |rate, duration| {
@@ -513,7 +518,7 @@ mod tests {
 
     #[test]
     fn the_best_confirmed_rate_is_found_far_below_what_trials_say() {
-        // 1,000 to 9,000/s are good, and the search ends at a hundred times as much.
+        // Rates from 1,000 to 9,000/s are good, and the search ends at a hundred times as much.
         for lasting in [1, 7, 1000, 9000, 800_000] {
             let found = find(&SEARCH, tiring(lasting)).unwrap();
             let rate = found.rate.unwrap();

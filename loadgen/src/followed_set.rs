@@ -1,4 +1,4 @@
-//! Published sets: names to ask for, what answers must be, and when one set replaced another.
+//! Published sets: handles to ask for, expected answers, and the times of replacements.
 
 use std::borrow::Cow;
 use std::fs::Metadata;
@@ -20,17 +20,17 @@ use crate::read::Interrupt;
 use crate::verify::{ContentSource, SetContent, SetGeneration, SharedTimeline, Timeline};
 use crate::workload::RequestSampler;
 
-/// How often the directory is looked at. Much shorter than sets are published, so that none is missed.
+/// How often the directory is checked. Sets are published much less often, so that none is missed.
 const POLL: Duration = Duration::from_millis(2);
 
-/// The times of files are those of the last clock tick: at most so much too early.
+/// File times have the resolution of the kernel tick: they are at most this much too early.
 const FILE_TIME_ERROR_NS: i64 = 10_000_000;
 
-/// Opens the set that is published in `dir`.
+/// Opens the set published in `dir`.
 ///
 /// # Errors
 ///
-/// When there is none, or it is not whole.
+/// If there is none, or it is not intact.
 pub fn open(dir: &Path) -> Result<PublishedSet, Error> {
     PublishedSet::open(dir, LoadMode::Map).map_err(|error| damaged(dir, &error))
 }
@@ -39,11 +39,11 @@ fn damaged(dir: &Path, what: &impl ToString) -> Error {
     Error::Snapshot { path: dir.to_owned(), what: what.to_string() }
 }
 
-/// Offers every handle of a set, each once, those that were deleted not.
+/// Offers every handle of a set once, except deleted ones.
 ///
 /// # Errors
 ///
-/// When a layer is damaged; and when it is interrupted.
+/// If a layer is damaged, or the user stopped it.
 pub(crate) fn read_handles(
     set: &PublishedSet,
     sampler: &mut RequestSampler,
@@ -71,7 +71,7 @@ pub(crate) fn read_handles(
     Ok(())
 }
 
-/// A set as something to verify by.
+/// A set as reference data.
 #[derive(Debug)]
 struct SetSource(PublishedSet);
 
@@ -87,7 +87,7 @@ impl SetSource {
     }
 }
 
-/// The name that `handle` is looked up by.
+/// The name under which `handle` is looked up.
 fn looked_up(handle: &[u8]) -> Cow<'_, [u8]> {
     if handle.contains(&b'/') { handle.into() } else { Handle(handle).looked_up().into() }
 }
@@ -121,7 +121,7 @@ impl ContentSource for SetSource {
     }
 }
 
-/// Follows what is published in a directory.
+/// Follows the sets published in a directory.
 #[derive(Debug)]
 pub struct Follower {
     set: PublishedSet,
@@ -133,7 +133,7 @@ pub struct Follower {
     followed: FollowReport,
 }
 
-/// Tells whether a MANIFEST is the one seen before.
+/// Identifies a MANIFEST, to detect a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     inode: u64,
@@ -148,19 +148,19 @@ impl FileId {
     }
 }
 
-/// What was seen of a directory.
+/// What was observed in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowReport {
-    /// Sets that were opened, the first among them.
+    /// Sets that were opened, including the first.
     pub opened: u64,
-    /// Sets that came and went between two looks.
+    /// Sets that were replaced between two checks.
     pub missed: u64,
-    /// Looks at which the set could not be opened.
+    /// Checks at which the set could not be opened.
     pub failed: u64,
 }
 
 impl Follower {
-    /// Begins with `set`, taken to have been there always; keeps sets for `keep_ns` after their end.
+    /// Starts with `set`, which counts as always present; keeps sets for `keep_ns` after their end.
     #[must_use]
     pub fn new(set: PublishedSet, clock: Clock, keep_ns: i64) -> Self {
         let source: Arc<dyn ContentSource> = Arc::new(SetSource(set.clone()));
@@ -183,13 +183,13 @@ impl Follower {
         }
     }
 
-    /// Where it tells what it sees.
+    /// The shared timeline that it updates.
     #[must_use]
     pub fn watch(&self) -> Arc<SharedTimeline> {
         Arc::clone(&self.shared_timeline)
     }
 
-    /// Looks at the directory again and again until `stop`, and returns what it saw.
+    /// Checks the directory repeatedly until `stop`, and returns the observations.
     pub fn follow(mut self, stop: &AtomicBool) -> FollowReport {
         while !stop.load(Ordering::Relaxed) {
             self.look();
@@ -198,7 +198,8 @@ impl Follower {
         self.followed
     }
 
-    /// Looks once. What was published before this began is then in the timeline.
+    /// Checks once. Afterwards the timeline has all sets that were published before the check
+    /// began.
     pub fn look(&mut self) {
         let looked_ns = self.clock.now_ns().cast_signed();
         let path = self.set.dir().join(MANIFEST);
@@ -206,7 +207,7 @@ impl Follower {
         if file != self.seen {
             match PublishedSet::reopen(&self.set) {
                 Ok(set) => {
-                    // The time of the file is of use only if it is the one that was opened.
+                    // The file time is valid only if it belongs to the opened file.
                     let after = path.metadata().ok().map(|file| FileId::of(&file));
                     self.take(set, file.filter(|_| file == after));
                     self.seen = file;
@@ -224,8 +225,8 @@ impl Follower {
         }
         let now_ns = self.clock.now_ns().cast_signed();
         let from_ns = self.clock.from_unix_ns(i128::from(set.created_unix_ms()) * 1_000_000);
-        // When the old set ended: when the new MANIFEST took its name, as the file system says, or else
-        // now. Never before the new set was made.
+        // The end of the old set: the time at which the new MANIFEST took its name according to the
+        // file system, or else now. Never before the new set was made.
         let published_ns = file.map_or(now_ns, |file| {
             self.clock.from_unix_ns(file.changed_unix_ns).saturating_add(FILE_TIME_ERROR_NS).min(now_ns)
         });

@@ -1,21 +1,21 @@
-//! Answers that came in several datagrams, put together again in buffers of fixed number and size.
+//! Reassembly of answers in several datagrams, in a fixed number of buffers of fixed size.
 
 use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::Envelope;
 
-/// Most answers that are incomplete at a time. A further one takes the place of the oldest, first of
-/// one that nobody waits for any more.
+/// Maximum number of incomplete answers. A further one replaces the oldest, preferably one to a
+/// request that has been given up.
 pub const INCOMPLETE_MAX: usize = 64;
 
 const SEEN_WORDS: usize = FRAGMENTS_MAX.div_ceil(64);
 
-/// Answers being put together. The default one has no room for any.
+/// Answers being reassembled. The default has no room for any.
 #[derive(Debug, Default)]
 pub struct FragmentTable {
     pieces: Vec<Assembly>,
-    /// Incomplete answers that were waited for and made room for others.
+    /// Incomplete answers to pending requests that were discarded to make room.
     dropped: u64,
-    /// Fragments that had come before.
+    /// Fragments that had been received before.
     duplicates: u64,
 }
 
@@ -25,26 +25,26 @@ struct Assembly {
     len: usize,
     missing: usize,
     seen: [u64; SEEN_WORDS],
-    /// Zeroed memory that the system has not touched until fragments fill it.
+    /// Zeroed memory, which the system provides when fragments fill it.
     bytes: Box<[u8]>,
     sent_ns: u64,
 }
 
-/// What a fragment was good for.
+/// The result of adding a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FragmentOutcome {
-    /// More are to come.
+    /// More fragments are missing.
     Incomplete,
-    /// This one had come before.
+    /// This fragment had been received before.
     Repeated,
-    /// It cannot belong to a message: its number, or its length.
+    /// Its number or its length cannot belong to a message.
     Malformed,
-    /// It was the last one missing; see [`FragmentTable::complete`].
+    /// It was the last missing one; see [`FragmentTable::complete`].
     Complete(usize),
 }
 
 impl FragmentTable {
-    /// With room for [`INCOMPLETE_MAX`] answers.
+    /// Creates a table with room for [`INCOMPLETE_MAX`] answers.
     #[must_use]
     pub fn new() -> Self {
         let assembly = || Assembly {
@@ -58,10 +58,9 @@ impl FragmentTable {
         Self { pieces: (0..INCOMPLETE_MAX).map(|_| assembly()).collect(), dropped: 0, duplicates: 0 }
     }
 
-    /// Adds the fragment `data` of a message that is longer than one datagram carries.
+    /// Adds the fragment `data` of a message that is longer than one datagram.
     ///
-    /// `sent_ns` is when its request was sent; nobody waits for answers to what was sent before
-    /// `given_up_ns`.
+    /// `sent_ns` is the time of its request. Requests sent before `given_up_ns` have been given up.
     pub fn put(
         &mut self,
         envelope: &Envelope,
@@ -90,27 +89,27 @@ impl FragmentTable {
         if assembly.missing > 0 { FragmentOutcome::Incomplete } else { FragmentOutcome::Complete(i) }
     }
 
-    /// The message that [`FragmentOutcome::Complete`] spoke of; its place is free from now on.
+    /// The message of [`FragmentOutcome::Complete`]; its buffer is free afterwards.
     pub fn complete(&mut self, i: usize) -> &[u8] {
         let assembly = &mut self.pieces[i];
         assembly.request_id = 0;
         &assembly.bytes[..assembly.len]
     }
 
-    /// Forgets what has come of the answer to a request.
+    /// Discards the fragments of the answer to a request.
     pub fn forget(&mut self, request_id: i32) {
         for assembly in self.pieces.iter_mut().filter(|assembly| assembly.request_id == request_id) {
             assembly.request_id = 0;
         }
     }
 
-    /// Incomplete answers that were waited for and made room for others.
+    /// Incomplete answers to pending requests that were discarded to make room.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Fragments of incomplete answers that had come before.
+    /// Fragments of incomplete answers that had been received before.
     #[must_use]
     pub const fn duplicates(&self) -> u64 {
         self.duplicates

@@ -1,21 +1,21 @@
-//! Requests that wait for an answer, in a table of fixed size, found by their request id.
+//! Pending requests in a table of fixed size, found by request id.
 //!
-//! - An id is a slot and how often the slot was used, so finding a request is one read.
+//! - An id consists of a slot and its use count, so finding a request is one read.
 //! - Ids are positive 31-bit numbers, as deployed clients choose them.
-//! - A finished slot goes to the end of the queue of free ones: what comes late or twice is known for
-//!   what it is until the whole table has been used once more.
+//! - A finished slot goes to the end of the queue of free ones, so that late and duplicate answers
+//!   are recognised until the whole table has been used again.
 
 use crate::workload::RequestChoice;
 
 /// A place in the table.
 pub type SlotAt = u32;
 
-/// What is known about one request.
+/// What is known about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestInFlight {
-    /// What it asks.
+    /// Its question.
     pub ask: RequestChoice,
-    /// When it was to be sent, nanoseconds from the start of the run.
+    /// When it was due, in nanoseconds from the start of the run.
     pub intended_ns: u64,
     /// When it was sent.
     pub sent_ns: u64,
@@ -36,20 +36,20 @@ struct RequestSlot {
     previous: SlotAt,
     next: SlotAt,
     state: SlotState,
-    /// A piece of its answer came again.
+    /// A piece of its answer was received twice.
     is_repeated: bool,
 }
 
-/// What the request with some id is up to.
+/// The state of the request with an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestState {
     /// It waits for its answer.
     Waiting(SlotAt, RequestInFlight),
-    /// Its time was over, and no answer had come.
+    /// It was given up without an answer.
     Expired(SlotAt, RequestInFlight),
     /// It has been answered.
     Answered(SlotAt, RequestInFlight),
-    /// No request has this id, or none that is remembered.
+    /// No request has this id, or it has been forgotten.
     Unknown,
 }
 
@@ -67,29 +67,29 @@ impl Queue {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 }
 
-/// The table. Every operation takes the same few steps whatever it holds.
+/// The table. Every operation takes a constant number of steps.
 #[derive(Debug)]
 pub struct InFlight {
     slots: Box<[RequestSlot]>,
     slot_bits: u32,
-    /// In the order they were sent.
+    /// Pending slots, in the order they were sent.
     waiting: Queue,
     waiting_count: usize,
-    /// In the order they were finished.
+    /// Free slots, in the order they were finished.
     free: Queue,
-    /// Finished without an answer so far.
+    /// Number of requests given up without an answer.
     unanswered: u64,
-    /// Of these, those of whose answer pieces came again.
+    /// Requests among these with repeated pieces of an answer.
     repeated: u64,
 }
 
-/// Fewest and most slots of a table, as powers of two; a use count of 9 bits remains.
+/// Minimum and maximum number of slots, as powers of two; a use count of 9 bits remains.
 const SLOT_BITS_MIN: u32 = 4;
 const SLOT_BITS_MAX: u32 = 22;
 const ID_BITS: u32 = 31;
 
 impl InFlight {
-    /// A table for at least `capacity` requests, within what request ids can tell apart.
+    /// Creates a table for at least `capacity` requests, within the range of request ids.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let bits = capacity.checked_next_power_of_two().map_or(SLOT_BITS_MAX, usize::ilog2);
@@ -117,37 +117,37 @@ impl InFlight {
         table
     }
 
-    /// How many requests it can hold.
+    /// Maximum number of pending requests.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// How many requests wait.
+    /// Number of pending requests.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.waiting_count
     }
 
-    /// How many requests were given up, and have not been answered since.
+    /// Requests that were given up, and have not been answered since.
     #[must_use]
     pub const fn unanswered(&self) -> u64 {
         self.unanswered
     }
 
-    /// How many of these had pieces of an answer come again, in place of what was missing.
+    /// Requests among these with repeated pieces of an answer, instead of the missing ones.
     #[must_use]
     pub const fn repeated(&self) -> u64 {
         self.repeated
     }
 
-    /// Whether all slots wait.
+    /// Whether all slots are pending.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.free.first == NONE
     }
 
-    /// Notes a request, and chooses its id. `None` when all slots wait.
+    /// Adds a request, and chooses its id. `None` if all slots are pending.
     pub fn begin(&mut self, request: RequestInFlight) -> Option<i32> {
         let at = self.free.first;
         if at == NONE {
@@ -158,7 +158,7 @@ impl InFlight {
         self.waiting_count += 1;
         let uses_max = (1 << (ID_BITS - self.slot_bits)) - 1;
         let slot = &mut self.slots[at as usize];
-        // From 1 on, so that no id is 0.
+        // Starts at 1, so that no id is 0.
         slot.uses = slot.uses % uses_max + 1;
         slot.request = request;
         slot.state = SlotState::Waiting;
@@ -186,11 +186,11 @@ impl InFlight {
         }
     }
 
-    /// Notes that the request was answered, in time or not.
+    /// Marks the request as answered, in time or late.
     ///
     /// # Panics
     ///
-    /// If it was answered before: the caller has asked [`find`](Self::find).
+    /// If it was answered before; the caller checks with [`find`](Self::find).
     pub fn answer(&mut self, at: SlotAt) {
         match self.slots[at as usize].state {
             SlotState::Waiting => self.finish(at, SlotState::Answered),
@@ -203,14 +203,14 @@ impl InFlight {
         }
     }
 
-    /// Notes that a piece of an answer that is not whole came again.
+    /// Records that a piece of an incomplete answer was repeated.
     pub fn repeat(&mut self, at: SlotAt) {
         let slot = &mut self.slots[at as usize];
         let is_first = !std::mem::replace(&mut slot.is_repeated, true);
         self.repeated += u64::from(is_first && slot.state == SlotState::Expired);
     }
 
-    /// Gives up all requests that were sent before `sent_before_ns` and wait still.
+    /// Gives up all pending requests that were sent before `sent_before_ns`.
     pub fn expire(&mut self, sent_before_ns: u64) {
         while self.waiting.first != NONE {
             let at = self.waiting.first;
@@ -302,7 +302,7 @@ mod tests {
             found => panic!("{found:?}"),
         };
         let (first, second) = (at(&table, ids[0]), at(&table, ids[1]));
-        // Before its time is over, once and twice, and after.
+        // Before the request is given up, once and twice, and afterwards.
         table.repeat(first);
         table.repeat(first);
         assert_eq!(table.repeated(), 0, "it may still be answered");
@@ -356,7 +356,7 @@ mod tests {
         let mut table_small = InFlight::new(1);
         assert_eq!(table_small.capacity(), 16);
         assert!(table_small.begin(request(0)).unwrap() > 0);
-        // The same slot over and over: make it the only free one.
+        // The same slot repeatedly: it is the only free one.
         let mut ids = Vec::new();
         for i in 1..table.capacity() as u64 {
             table.begin(request(i)).unwrap();

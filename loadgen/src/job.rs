@@ -1,4 +1,4 @@
-//! What a run needs before its threads begin: what is asked, and when.
+//! The preparation of a run before its threads start: the questions and the schedule.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ use crate::schedule::{Arrivals, Phase, Schedule};
 use crate::stream::StreamTransport;
 use crate::workload::{RequestSampler, Workload, read_handles};
 
-/// What is asked, and when.
+/// The questions and the schedule.
 #[derive(Debug)]
 pub(crate) struct RunJob {
     pub(crate) workload: Workload,
     /// `None` for a closed loop.
     pub(crate) schedule: Option<Schedule>,
-    /// Most requests of a closed loop.
+    /// Maximum number of requests of a closed loop.
     pub(crate) requests: u64,
-    /// Packets or lines of a recording that are something else.
+    /// Packets or lines of a recording that are not requests.
     pub(crate) skipped: Option<u64>,
 }
 
 impl RunJob {
-    /// Asks `go_on` now and then while names are made or read.
+    /// Prepares a run. Calls `go_on` from time to time while names are made or read.
     pub(crate) fn prepare(
         options: &RunOptions,
         mut go_on: impl FnMut() -> ControlFlow<()>,
@@ -47,7 +47,7 @@ impl RunJob {
         Ok(Self { workload, schedule: schedule(options), requests: u64::MAX, skipped: None })
     }
 
-    /// The requests of a recording in their order, at their times or at others.
+    /// The requests of a recording in their order, at their own times or others.
     fn recorded(
         options: &RunOptions,
         path: &Path,
@@ -58,7 +58,7 @@ impl RunJob {
         let mut requests = recording.requests.iter();
         let workload = match kind {
             RecordingKind::Messages if options.forms != [QuestionForm::default()] => {
-                let what = "--mix is for names: the requests of a capture are sent as they are";
+                let what = "--mix cannot be used with a capture, whose requests are sent unchanged";
                 return Err(Error::Option(what.to_owned()));
             }
             RecordingKind::Messages => Workload::of_messages(requests.map(|request| &request.content[..]))?,
@@ -74,8 +74,9 @@ impl RunJob {
             }
         };
         if workload.len() < recording.requests.len() {
-            // A time belongs to a request: with one of them left out, the others would come at wrong times.
-            let what = "it has handles that do not fit in a request".to_owned();
+            // The times belong to requests: without one of them, the others would be sent at wrong
+            // times.
+            let what = "it has handles that are too long for a request".to_owned();
             return Err(Error::Recording { path: path.to_owned(), what });
         }
         let schedule = match options.load {
@@ -86,7 +87,7 @@ impl RunJob {
         let is_long =
             |schedule: &Schedule| Duration::from_nanos(schedule.end_ns()) > RunOptions::DURATION_MAX;
         if schedule.as_ref().is_some_and(is_long) {
-            let what = "at this speed it lasts longer than a week".to_owned();
+            let what = "at this speed it takes longer than a week".to_owned();
             return Err(Error::Recording { path: path.to_owned(), what });
         }
         let requests = if schedule.is_none() { workload.len() as u64 } else { u64::MAX };
@@ -107,7 +108,7 @@ fn now_unix_s() -> u32 {
     u32::try_from(now.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Servers close a connection after their answer unless they are asked to keep it.
+/// Servers close a connection after their answer unless asked to keep it.
 fn connection_flags(options: &RunOptions) -> OpFlags {
     match options.transport {
         StreamTransport::Stream(streams) if streams.keeps() => OpFlags::KEEP_CONNECTION,
@@ -115,7 +116,7 @@ fn connection_flags(options: &RunOptions) -> OpFlags {
     }
 }
 
-/// The names, and where they are from.
+/// The names, and their source.
 fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(RequestSampler, PathBuf), Error> {
     let mut sampler = RequestSampler::new(options.handles_max, options.seed);
     sampler.for_forms(&options.forms, options.request_len_max());
@@ -144,7 +145,7 @@ fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(Reques
                 sampler.offer(name.as_bytes());
                 interrupt.step()?;
             }
-            PathBuf::from("the made-up list")
+            PathBuf::from("the generated list")
         }
         NameOptions::List(handles) => {
             handles.iter().for_each(|handle| sampler.offer(handle));

@@ -1,18 +1,19 @@
-//! Times as histograms: from when a request was due, from when it was sent, and how far apart those were.
+//! Histograms of times: from due time to answer, from send time to answer, and from due time to
+//! send time.
 
 use hdrhistogram::{Counter, Histogram};
 
-/// Longest time that is told apart, one hour.
+/// Longest recorded time, one hour.
 const NS_MAX: u64 = 3_600_000_000_000;
 
 /// The histograms of a run, in nanoseconds, exact to three digits.
 #[derive(Clone, Debug)]
 pub struct Latency {
-    /// From the intended time to the answer: what a user sees who does not wait for others.
+    /// From the due time to the answer: the response time of users who do not wait for each other.
     pub response: Histogram<u64>,
-    /// From the actual time to the answer.
+    /// From the send time to the answer.
     pub service: Histogram<u64>,
-    /// From the intended to the actual time: our own error.
+    /// From the due time to the send time: the error of the generator.
     pub schedule_error: Histogram<u64>,
 }
 
@@ -31,7 +32,7 @@ impl Latency {
     }
 }
 
-/// A histogram of times, exact to so many digits.
+/// A histogram of times with this number of significant digits.
 pub(crate) fn histogram<C: Counter>(digits: u8) -> Histogram<C> {
     Histogram::new_with_bounds(1, NS_MAX, digits).expect("the bounds are in order")
 }

@@ -1,17 +1,17 @@
 //! A load generator for handle servers: intended send times, exact accounts, verified answers.
 //!
-//! - An open loop sends at intended times and counts response time from them, so that a server that
-//!   stalls is charged for all who would have waited. The rate is never lowered in silence: how far
-//!   behind the generator was, and what it did not send, is in the report.
-//! - Every request ends in one account, and every received datagram too. The sums are checked at the
-//!   end of each run.
+//! - An open loop sends at intended times and counts response times from them, so that a stall of
+//!   the server counts for all users who would have waited. The rate is never lowered silently: the
+//!   report has the lag of the generator and the requests that it did not send.
+//! - Every request and every received datagram is counted in exactly one account. The sums are
+//!   checked at the end of each run.
 //! - Answers are compared with the published set, byte for byte, also while sets are replaced.
-//! - [`limit()`] measures what the machine carries without a server, so that a result can be read as a
-//!   share of it.
+//! - [`limit()`] measures what the machine can do without a server, so that a result can be read as
+//!   a share of it.
 //!
-//! [`run()`] is all of it. Below it, [`worker`] decides and counts without sockets or clocks, [`schedule`]
-//! and [`workload`] say when and what is asked, [`inflight`] and [`fragments`] remember it, and
-//! [`verify`] judges the answers.
+//! [`run()`] does a whole run. Below it, [`worker`] decides and counts without sockets or clocks,
+//! [`schedule`] and [`workload`] determine when and what is requested, [`inflight`] and
+//! [`fragments`] track it, and [`verify`] judges the answers.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What this machine's UDP stack carries between one core that asks and one that answers at once.
+//! Measures the limit of this machine's UDP stack, between one client core and one server core.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,27 +22,27 @@ use crate::run::run;
 use crate::table::HumanDuration;
 use crate::workload::{REQUEST_HANDLE_LEN_MAX, REQUEST_OVERHEAD_LEN};
 
-/// Name and version of the form of [`LimitReport`].
+/// Name and version of the schema of [`LimitReport`].
 pub const LIMIT_SCHEMA: &str = "handle-loadgen/limit/1";
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitOptions {
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub request_len: usize,
-    /// Bytes of an answer.
+    /// Length of an answer in bytes.
     pub answer_len: usize,
-    /// For how long.
+    /// Duration.
     pub duration: Duration,
-    /// Requests that wait at a time.
+    /// Number of pending requests.
     pub window: usize,
-    /// How datagrams are sent and received, on both sides.
+    /// How datagrams are moved, on both sides.
     pub datapath: DatapathChoice,
-    /// The core that asks, and the one that answers; `None` leaves it to the system.
+    /// The core of the client and the core of the server; `None` leaves it to the system.
     pub cores: Option<(usize, usize)>,
 }
 
-/// What was measured. Read back by `run --share-of`.
+/// The measurement. `run --share-of` reads it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LimitReport {
     /// [`LIMIT_SCHEMA`].
@@ -51,15 +51,15 @@ pub struct LimitReport {
     pub environment: Environment,
     /// `io_uring` or `portable`.
     pub datapath: String,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub request_len: usize,
-    /// Bytes of an answer.
+    /// Length of an answer in bytes.
     pub answer_len: usize,
-    /// Requests that waited at a time.
+    /// Number of pending requests.
     pub window: usize,
     /// Seconds.
     pub duration_s: f64,
-    /// Answers in time a second: the limit.
+    /// Answers in time per second: the limit.
     pub answers_per_s: f64,
     /// Requests sent.
     pub sent: u64,
@@ -75,7 +75,7 @@ pub struct LimitReport {
 ///
 /// # Errors
 ///
-/// When a socket or a core cannot be used, lengths make no sense, or `progress` stops it.
+/// If a socket or a core cannot be used, a length is invalid, or `progress` stops it.
 pub fn limit(
     options: &LimitOptions,
     mut progress: impl FnMut(&SecondCounts) -> ControlFlow<()>,
@@ -98,7 +98,7 @@ pub fn limit(
         let server = scope.spawn(|| {
             let ready_in = ready_in;
             let tell = |address, _, _: &str| {
-                // Nobody waits for it only if this thread has failed.
+                // The receiver is gone only if this thread has failed.
                 let _ = ready_in.send(address);
             };
             echo(&echo_options, &stop, tell, |_| {})
@@ -120,13 +120,13 @@ pub fn limit(
         });
         stop.store(true, Ordering::Relaxed);
         let served = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // Without an address there is no run, and the server says why.
+        // Without an address there is no run; the error of the server says why.
         let Some(report) = report else {
             return Err(served.expect_err("the server was never ready"));
         };
         served?;
         let report = report?;
-        // Half a measurement is none to compare others with.
+        // Half a measurement cannot be compared with others.
         if is_stopped {
             return Err(Error::Stopped);
         }
@@ -153,11 +153,11 @@ pub fn limit(
 }
 
 impl LimitReport {
-    /// Reads what `limit --json` wrote.
+    /// Reads the report of `limit --json`.
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or is something else.
+    /// If it cannot be read, or is not such a report.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = whole(path, REPORT_LEN_MAX)?;
         let other = |what: &dyn fmt::Display| {
@@ -167,7 +167,7 @@ impl LimitReport {
         if report.schema == LIMIT_SCHEMA {
             Ok(report)
         } else {
-            Err(other(&format_args!("its schema is {}, not {LIMIT_SCHEMA}", report.schema)))
+            Err(other(&format_args!("unexpected schema {}: expected {LIMIT_SCHEMA}", report.schema)))
         }
     }
 }
@@ -177,7 +177,7 @@ impl fmt::Display for LimitReport {
         let Self { datapath, request_len, answer_len, window, .. } = self;
         writeln!(
             f,
-            "{:<12}{:.0} answers/s (closed loop, {window} requests waiting)",
+            "{:<12}{:.0} answers/s (closed loop, {window} pending requests)",
             "limit", self.answers_per_s
         )?;
         writeln!(f, "{:<12}{datapath}, requests of {request_len} bytes, answers of {answer_len}", "over")?;

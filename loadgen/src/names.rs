@@ -1,14 +1,14 @@
-//! Names that are made up: from a template, or with the lengths and characters of real ones.
+//! Generated names: from a template, or with the lengths and characters of real ones.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::random::RandomGenerator;
 
-/// Names that differ in a number: `10.5072/test-{1..5000}`.
+/// Names with number ranges: `10.5072/test-{1..5000}`.
 ///
-/// Each `{FIRST..LAST}` stands for all numbers from one to the other; zeros before FIRST give all numbers
-/// its width. With several of them, the last counts fastest.
+/// Each `{FIRST..LAST}` stands for all numbers of the range; leading zeros of FIRST set the width
+/// of all of them. With several ranges, the last counts fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameTemplate {
     text: String,
@@ -23,16 +23,16 @@ enum TemplatePart {
 }
 
 impl NameTemplate {
-    /// Most names that one template makes.
+    /// Maximum number of names of one template.
     pub const COUNT_MAX: u64 = 1 << 32;
 
-    /// How many names there are.
+    /// The number of names.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Writes the name at `i` to `name`.
+    /// Writes the name number `i` to `name`.
     pub fn write(&self, mut i: u64, name: &mut String) {
         use fmt::Write as _;
         name.clear();
@@ -63,12 +63,13 @@ impl FromStr for NameTemplate {
     fn from_str(text: &str) -> Result<Self, String> {
         let (mut parts, mut count, mut rest) = (Vec::new(), 1u64, text);
         while let Some((before, after)) = rest.split_once('{') {
-            let (range, after) = after.split_once('}').ok_or("a { without its }")?;
-            let (first_text, last) = range.split_once("..").ok_or("write a range as {1..5000}")?;
-            let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
+            let (range, after) = after.split_once('}').ok_or("missing } after {")?;
+            let (first_text, last) = range.split_once("..").ok_or("expected a range, as {1..5000}")?;
+            let number = |text: &str| text.parse::<u64>().map_err(|_| format!("invalid number {text:?}"));
             let (first, last) = (number(first_text)?, number(last)?);
             let numbers = last.checked_sub(first).and_then(|span| span.checked_add(1));
-            let numbers = numbers.ok_or_else(|| format!("{{{range}}} goes backwards or too far"))?;
+            let numbers =
+                numbers.ok_or_else(|| format!("invalid range {{{range}}}: it is descending or too large"))?;
             count = count
                 .checked_mul(numbers)
                 .filter(|count| *count <= Self::COUNT_MAX)
@@ -82,11 +83,11 @@ impl FromStr for NameTemplate {
         let template = Self { text: text.to_owned(), parts, count };
         let mut name = String::new();
         template.write(0, &mut name);
-        if name.is_empty() { Err("an empty name".to_owned()) } else { Ok(template) }
+        if name.is_empty() { Err("empty name".to_owned()) } else { Ok(template) }
     }
 }
 
-/// How many of 15,000 DOIs of 2013 (Crossref) have local names of so many bytes: (bytes, names).
+/// Length distribution of the local names of 15,000 DOIs of 2013 (Crossref): (bytes, names).
 const LOCAL_NAME_LENS: [(u8, u16); 35] = [
     (3, 5),
     (4, 2),
@@ -125,7 +126,7 @@ const LOCAL_NAME_LENS: [(u8, u16); 35] = [
     (47, 15),
 ];
 
-/// How many of the bytes of these local names are digits, lower case letters, and so on.
+/// Character distribution of these local names: digits, lower case letters, and so on.
 const LOCAL_NAME_BYTES: [(&[u8], u32); 8] = [
     (b"0123456789", 151_398),
     (b"abcdefghijklmnopqrstuvwxyz", 68_708),
@@ -137,11 +138,11 @@ const LOCAL_NAME_BYTES: [(&[u8], u32); 8] = [
     (b"_", 111),
 ];
 
-/// Different prefixes among them.
+/// Number of different prefixes among them.
 const PREFIXES: u64 = 863;
 
-/// Writes the made-up name number `i` of `seed` to `name`: the lengths and the kinds of characters that real
-/// DOIs have, under as many prefixes. The number is in it, so that no two names are the same.
+/// Writes the generated name number `i` of `seed` to `name`, with the lengths, character classes
+/// and number of prefixes of real DOIs. It contains the number, so that all names differ.
 pub fn write_generated(seed: u64, i: u64, name: &mut String) {
     use fmt::Write as _;
     let mut random = RandomGenerator::new(seed, i);
@@ -154,7 +155,7 @@ pub fn write_generated(seed: u64, i: u64, name: &mut String) {
     let _ = write!(name, "{i}");
     let total = LOCAL_NAME_BYTES.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
     if name.len() - start + 1 < usize::from(len) {
-        // A letter ends the number, so that what follows does not make another number of it.
+        // A letter ends the number, so that what follows does not extend it.
         name.push(char::from(b'a' + u8::try_from(random.below(26)).unwrap_or_default()));
     }
     while name.len() - start < usize::from(len) {

@@ -1,4 +1,4 @@
-//! What a run is to do.
+//! The options of a run.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,56 +21,57 @@ use crate::stream::{Protocol, StreamTransport, Streams};
 use crate::verify::MISMATCHES_MAX;
 use crate::workload::REQUEST_LEN_MAX;
 
-/// What a run is to do.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The server.
     pub target: SocketAddr,
-    /// What requests over HTTP name as the host, where that is not the address: one address may serve several.
+    /// The host in HTTP requests if it is not the address, which several hosts may share.
     pub host: Option<String>,
-    /// How requests travel.
+    /// The transport of requests.
     pub transport: StreamTransport,
-    /// Where the handles come from.
+    /// The source of the handles.
     pub names: NameOptions,
-    /// Most handles to choose from; of more, a fair sample is taken.
+    /// Maximum number of handles to choose from; a random sample of a larger source.
     pub handles_max: usize,
-    /// Which of them is asked for next.
+    /// The order in which handles are requested.
     pub pattern: AccessOrder,
-    /// How is asked for them; of several forms one is chosen by weight.
+    /// The forms of requests; of several, one is chosen by weight.
     pub forms: Vec<QuestionForm>,
-    /// When requests are sent.
+    /// The times at which requests are sent.
     pub load: LoadPattern,
-    /// Requests of an open loop come at random, as a Poisson process.
+    /// Sends the requests of an open loop at random times (Poisson process).
     pub poisson: bool,
-    /// For how long; phases and recordings have an end of their own.
+    /// Duration; phases and recordings have their own end.
     pub duration: Duration,
-    /// After which an answer is late. Counts from the actual send time.
+    /// Time after which an answer counts as late, from the actual send time.
     pub timeout: Duration,
-    /// Compares every answer with what it should be.
+    /// The verification of answers.
     pub verify: Option<Verify>,
-    /// Chooses handles. The same seed and threads ask for the same handles in the same order.
+    /// Seed for the choice of handles. The same seed and threads give the same handles in the same
+    /// order.
     pub seed: u64,
-    /// Threads, each with a socket of its own.
+    /// Number of threads, each with its own socket.
     pub threads: usize,
-    /// Addresses 127.0.0.2 and following that requests are sent from; 0 leaves it to the system.
+    /// Number of source addresses from 127.0.0.2 on; 0 leaves the address to the system.
     pub sources: u16,
-    /// Cores to run on, given to threads in turn; empty leaves it to the system.
+    /// Cores, assigned to threads in turn; empty leaves them to the system.
     pub cores: Vec<usize>,
-    /// How datagrams are sent and received.
+    /// How datagrams are moved.
     pub datapath: DatapathChoice,
-    /// How the time until the next request of an open loop is spent.
+    /// How to wait for the next request of an open loop.
     pub idle: Idle,
 }
 
-/// How the time until the next request is spent.
+/// How to wait for the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Asleep as long as it is far away, and then looking at the clock: on time, and idle at low rates.
+    /// Sleeps until shortly before, then polls the clock: on time, and idle at low rates.
     #[default]
     Auto,
-    /// Looking at the clock all the time, which takes the whole core: for the least error.
+    /// Polls the clock all the time, which uses the whole core: the smallest error.
     Spin,
-    /// Asleep: late by what waking up takes, for where others need the core.
+    /// Sleeps: late by the wake-up time, but leaves the core to others.
     Sleep,
 }
 
@@ -91,73 +92,73 @@ impl FromStr for Idle {
         [Self::Auto, Self::Spin, Self::Sleep]
             .into_iter()
             .find(|idle| idle.to_string() == text)
-            .ok_or_else(|| "write auto, spin or sleep".to_owned())
+            .ok_or_else(|| "expected auto, spin or sleep".to_owned())
     }
 }
 
-/// Where handles come from.
+/// The source of handles.
 #[derive(Clone, Debug)]
 pub enum NameOptions {
-    /// A file with one handle, or one JSON record, in each line.
+    /// A file with one handle or one JSON record per line.
     File(PathBuf),
     /// The directory of a published set.
     Snapshot(PathBuf),
-    /// Names that differ in a number.
+    /// Names from a template.
     Template(NameTemplate),
-    /// So many made-up ones, with the lengths of real ones.
+    /// A number of generated names, with the lengths of real ones.
     Generated(u64),
     /// A capture or an access log.
     Recording {
         /// The file.
         path: PathBuf,
-        /// The UDP port to which the requests of a capture went.
+        /// The UDP port of the requests in a capture.
         port: u16,
     },
-    /// These.
+    /// These handles.
     List(Vec<Vec<u8>>),
 }
 
-/// When requests are sent.
+/// The times at which requests are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LoadPattern {
-    /// At intended times, so many a second, whatever becomes of earlier requests.
+    /// At intended times with a fixed rate, independent of earlier requests.
     Open {
-        /// Requests a second, over all threads.
+        /// Requests per second, over all threads.
         rate: NonZeroU64,
     },
     /// The same with a rate that changes.
     Phases(Vec<Phase>),
     /// At the times of a recording.
     Recorded(Speed),
-    /// As fast as answers come: each thread keeps so many requests waiting.
+    /// As fast as answers arrive: each thread keeps a number of requests pending.
     Closed {
-        /// Requests that wait at a time, for each thread.
+        /// Pending requests of each thread.
         window: usize,
     },
 }
 
-/// How answers are verified.
+/// The verification of answers.
 #[derive(Clone, Debug)]
 pub struct Verify {
-    /// What they should be.
+    /// The reference data.
     pub truth: ReferenceData,
-    /// How long after a set was replaced the server may still answer from it.
+    /// How long after its replacement a set is still accepted.
     pub staleness_max: Duration,
-    /// One answer of so many is compared.
+    /// One of this many answers is compared.
     pub every: u32,
-    /// Most mismatches that are kept.
+    /// Maximum number of mismatches that are kept.
     pub keep: usize,
-    /// The public key of the server, with which answers must be signed that are asked to be.
+    /// The public key of the server, which must verify requested signatures.
     pub key: Option<KeySource>,
 }
 
-/// Where the public key of the server is from.
+/// The source of the server's public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// A file with the key as it is in a site record.
+    /// A file with the key in the format of a site record.
     File(PathBuf),
-    /// The site record that the server gives when it is asked for it. That shows only that the server signs with the
-    /// key that it names itself.
+    /// The site record that the server returns. This proves only that the server signs with the key
+    /// that it names itself.
     Server,
 }
 
@@ -169,14 +170,14 @@ impl Verify {
     }
 }
 
-/// What answers should be.
+/// The reference data for answers.
 #[derive(Clone, Debug)]
 pub enum ReferenceData {
-    /// What the published set in this directory holds, also while sets are replaced.
+    /// The published set in this directory, also while sets are replaced.
     Snapshot(PathBuf),
     /// The records of a file.
     Records(PathBuf),
-    /// What the server said when it was asked for each handle once.
+    /// The answers of a first pass over all handles.
     FirstPass,
 }
 
@@ -206,53 +207,55 @@ impl RunOptions {
         }
     }
 
-    /// Handles to choose from, unless said otherwise.
+    /// Default of the maximum number of handles.
     pub const HANDLES_MAX: usize = 1_000_000;
-    /// Requests that wait at a time in a closed loop, unless said otherwise: enough for full batches,
-    /// and their answers fit in the receive queue that a system grants by default.
+    /// Default number of pending requests in a closed loop: enough for full batches, and the
+    /// answers fit in the default receive queue of the system.
     pub const WINDOW: usize = 256;
-    /// How long after its end a set may still be answered from, unless said otherwise.
+    /// Default time for which a replaced set is accepted.
     pub const STALENESS_MAX: Duration = Duration::from_millis(100);
 
-    /// Most addresses that requests are sent from.
+    /// Maximum number of source addresses.
     pub const SOURCES_MAX: u16 = 10_000;
 
-    /// The longest wait for an answer.
+    /// Longest timeout.
     pub const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-    /// The longest run.
+    /// Longest run.
     pub const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
+    /// Checks the options.
+    ///
     /// # Errors
     ///
-    /// The first option that makes no sense.
+    /// The first invalid option.
     pub(crate) fn check(&self) -> Result<(), Error> {
         const THREADS_MAX: usize = 1024;
         let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
         option(self.threads == 0 || self.threads > THREADS_MAX, "--threads must be 1 to 1024")?;
         option(
             self.duration.is_zero() || self.duration > Self::DURATION_MAX,
-            "--duration must be above 0, up to a week",
+            "--duration must be greater than 0, at most a week",
         )?;
         option(
             self.timeout.is_zero() || self.timeout > Self::TIMEOUT_MAX,
-            "--timeout must be above 0, up to 60s",
+            "--timeout must be greater than 0, at most 60s",
         )?;
-        option(self.handles_max == 0, "--handles-max must be above 0")?;
+        option(self.handles_max == 0, "--handles-max must be greater than 0")?;
         let too_many = matches!(self.names, NameOptions::Generated(count) if count > NameTemplate::COUNT_MAX);
         option(too_many, "--generate must be at most 4294967296")?;
         option(self.target.port() == 0, "the target needs a port other than 0")?;
-        // The kernel takes it for this host, whose answers then come from another address.
+        // The kernel maps it to this host, whose answers then come from another address.
         let is_nobody = self.target.ip().is_unspecified();
-        option(is_nobody, "the target is an address to listen on: ask 127.0.0.1 or ::1 instead")?;
+        option(is_nobody, "the target is an address to listen on: use 127.0.0.1 or ::1 instead")?;
         self.check_load()?;
         option(self.forms.is_empty(), "at least one form of request is needed")?;
         option(self.forms.len() > QuestionForm::COUNT_MAX, "--mix may be given at most 64 times")?;
         let has_source = self.sources > 0;
-        option(has_source && !self.target.ip().is_loopback(), "--sources is for a target on the loopback")?;
+        option(has_source && !self.target.ip().is_loopback(), "--sources needs a loopback target")?;
         option(
             has_source && !self.target.is_ipv4(),
-            "--sources is for IPv4, whose loopback has many addresses",
+            "--sources needs an IPv4 target, because only IPv4 loopback has many addresses",
         )?;
         option(self.sources > Self::SOURCES_MAX, "--sources must be at most 10000")?;
         if let StreamTransport::Stream(streams) = &self.transport {
@@ -264,33 +267,33 @@ impl RunOptions {
             let certifies = self.forms.iter().any(|form| form.flags().has(OpFlags::CERTIFY));
             option(
                 is_json && certifies,
-                "answers of the JSON API are not signed: leave `certify` out of --mix",
+                "answers of the JSON API are not signed: remove `certify` from --mix",
             )?;
         }
         if let Some(verify) = &self.verify {
-            option(verify.every == 0, "--verify-every must be above 0")?;
+            option(verify.every == 0, "--verify-every must be greater than 0")?;
             option(verify.keep > 100_000, "--keep-mismatches must be at most 100000")?;
             let learns = matches!(verify.truth, ReferenceData::FirstPass);
             let is_recorded = matches!(self.names, NameOptions::Recording { .. });
             let asks_all = self.forms.iter().any(|form| !form.flags().has(OpFlags::PUBLIC_ONLY));
-            option(learns && asks_all, "a first pass learns public values only: leave `all` out of --mix")?;
+            option(learns && asks_all, "a first pass learns public values only: remove `all` from --mix")?;
             option(
                 learns && is_recorded,
-                "a recording has no first pass: verify with --snapshot or --records",
+                "--first-pass cannot be used with a recording: verify with --snapshot or --records",
             )?;
-            // Or a run that was to check signatures would check none, and say that all is well. What a recording asks is
-            // not known yet.
+            // Otherwise a run that should check signatures would check none and pass. The questions
+            // of a recording are not known yet.
             let certifies = self.forms.iter().any(|form| form.flags().has(OpFlags::CERTIFY));
             option(
                 verify.key.is_some() && !certifies && !is_recorded,
-                "signatures are checked of answers that were asked for with `certify`: add --mix certify",
+                "only answers to certified requests have signatures to check: add --mix certify",
             )?;
         }
         Ok(())
     }
 
-    /// The addresses that the thread `number` sends from: each address is of one thread, or else each thread has one.
-    /// Nothing where that is left to the system.
+    /// The source addresses of the thread `number`. Each address belongs to one thread, or each
+    /// thread has a single one. Empty if the choice is left to the system.
     pub(crate) fn sources_of(&self, number: usize) -> Vec<IpAddr> {
         let (sources, threads) = (usize::from(self.sources), self.threads.max(1));
         if sources == 0 {
@@ -303,7 +306,7 @@ impl RunOptions {
         (number % sources..sources).step_by(threads).map(address).collect()
     }
 
-    /// Bytes of the longest request that can be sent.
+    /// Length of the longest request that can be sent.
     pub(crate) const fn request_len_max(&self) -> usize {
         match self.transport {
             StreamTransport::Udp { .. } => UDP_MESSAGE_LEN_MAX,
@@ -322,7 +325,7 @@ impl RunOptions {
             }
             LoadPattern::Open { rate } => option(rate.get() > RATE_MAX, "--rate must be at most 1000000000"),
             LoadPattern::Recorded(_) => {
-                option(!is_recording, "--speed is for a recording: give --replay FILE")
+                option(!is_recording, "--speed needs a recording: give --replay FILE")
             }
             LoadPattern::Phases(phases) => {
                 let is_rate = |rate: f64| (0.0..=RATE_MAX as f64).contains(&rate);
@@ -333,18 +336,18 @@ impl RunOptions {
                 option(sum > Self::DURATION_MAX, "a schedule lasts at most a week")?;
                 let nothing =
                     phases.iter().all(|phase| phase.from + phase.to <= 0.0 || phase.duration.is_zero());
-                option(nothing, "the schedule sends nothing")
+                option(nothing, "the schedule sends no requests")
             }
         }
     }
 
-    /// Requests that each thread must be able to remember: those that may wait for an answer, and as
-    /// many again, so that what is late is known for what it is. `rate_max` is that of the schedule.
+    /// Number of requests that each thread must be able to track: the pending ones, and as many
+    /// again, so that late answers are recognised. `rate_max` is that of the schedule.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     pub(crate) fn table_capacity(&self, rate_max: Option<f64>) -> usize {
         match (&self.load, rate_max) {
             (LoadPattern::Closed { window }, _) => (4 * window).max(1 << 18),
-            // A round of the table takes most of a second at the rates that one thread reaches.
+            // One use of all slots takes most of a second at the rates that one thread reaches.
             (_, None) => 1 << 18,
             (_, Some(rate)) => {
                 let waiting = rate * self.timeout.as_secs_f64() / self.threads as f64;
@@ -429,7 +432,7 @@ mod tests {
             (RunOptions { sources: 1, target: ([10, 0, 0, 1], 1).into(), ..good() }, "loopback"),
             (RunOptions { load: LoadPattern::Recorded(Speed::Unbound), ..good() }, "--speed"),
             (RunOptions { names: NameOptions::Generated(1 << 33), ..good() }, "--generate"),
-            (phase(0.0), "sends nothing"),
+            (phase(0.0), "sends no requests"),
             (phase(-1.0), "rates must be"),
             (phases(&[RunOptions::DURATION_MAX, Duration::from_nanos(1)]), "at most a week"),
             (phases(&[Duration::MAX, Duration::MAX]), "at most a week"),

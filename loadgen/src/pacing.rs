@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Length of a window.
 pub const WINDOW_NS: u64 = 100_000_000;
 
-/// Most windows that are told apart: those of the first hour.
+/// Maximum number of windows: those of the first hour.
 const WINDOWS_MAX: usize = 36_000;
 
 /// Requests due and requests sent, by window.
@@ -31,21 +31,21 @@ pub struct ScheduleAccuracy {
 }
 
 impl Pacing {
-    /// For a run that lasts so long. All memory is taken here.
+    /// Allocates the windows of a run of this duration.
     #[must_use]
     pub fn new(end_ns: u64) -> Self {
         let windows = usize::try_from(end_ns / WINDOW_NS + 2).unwrap_or(usize::MAX).min(WINDOWS_MAX);
         Self { due: vec![0; windows], sent: vec![0; windows] }
     }
 
-    /// Notes a request that was due at `due_ns` and sent at `sent_ns`.
+    /// Records a request that was due at `due_ns` and sent at `sent_ns`.
     #[inline]
     pub fn note(&mut self, due_ns: u64, sent_ns: u64) {
         count(&mut self.due, due_ns);
         count(&mut self.sent, sent_ns);
     }
 
-    /// Notes a request that was due at `due_ns` and never sent.
+    /// Records a request that was due at `due_ns` and never sent.
     pub fn note_unsent(&mut self, due_ns: u64) {
         count(&mut self.due, due_ns);
     }
@@ -58,7 +58,7 @@ impl Pacing {
         }
     }
 
-    /// What came of it; `None` when nothing was due.
+    /// The result; `None` if nothing was due.
     #[must_use]
     pub fn accuracy(&self) -> Option<ScheduleAccuracy> {
         let used = self.due.iter().zip(&self.sent).filter(|(due, sent)| **due > 0 || **sent > 0);
@@ -92,14 +92,14 @@ mod tests {
     fn a_window_that_was_missed_is_made_good_in_the_next() {
         let mut pacing = Pacing::new(1000 * MS);
         for ms in 0..1000 {
-            // Nothing is sent from 300 ms to 400 ms; then all of it at once.
+            // Nothing is sent from 300 ms to 400 ms; then all pending requests are sent at once.
             let sent_ms = if (300..400).contains(&ms) { 400 } else { ms };
             pacing.note(ms * MS, sent_ms * MS);
         }
         let kept = pacing.accuracy().unwrap();
         assert_eq!((kept.windows, kept.exact, kept.difference_max), (10, 8, 100));
         assert!((kept.difference_max_share - 1.0).abs() < 1e-9);
-        // What was never sent is missing in the window in which it was due.
+        // A request that was never sent is missing in the window in which it was due.
         pacing.note_unsent(950 * MS);
         assert_eq!(pacing.accuracy().map(|kept| (kept.windows, kept.exact)), Some((10, 7)));
     }

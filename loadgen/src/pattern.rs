@@ -1,22 +1,22 @@
-//! Which handle is asked for next: at random, some more often than others, or one after the other.
+//! The order of handles: random, by popularity, or sequential.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::random::RandomGenerator;
 
-/// Which handle is asked for next.
+/// The order in which handles are requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum AccessOrder {
-    /// Each as likely as the others.
+    /// All with equal probability.
     #[default]
     Uniform,
-    /// By Zipf's law: number k with a probability that goes with k^-exponent.
+    /// By Zipf's law: number k has a probability proportional to k^-exponent.
     Zipf {
-        /// How steep; near 1 for what people ask for.
+        /// The exponent; near 1 for the requests of people.
         exponent: f64,
     },
-    /// In the order of the list, over and over; threads share it like the cards of a deck.
+    /// In the order of the list, repeatedly; threads take turns.
     Sequential,
 }
 
@@ -37,16 +37,19 @@ impl FromStr for AccessOrder {
         match text.split_once(':').unwrap_or((text, "1")) {
             ("uniform", "1") => Ok(Self::Uniform),
             ("sequential", "1") => Ok(Self::Sequential),
-            ("zipf", exponent) => match exponent.parse() {
-                Ok(exponent) if (0.01..=10.0).contains(&exponent) => Ok(Self::Zipf { exponent }),
-                _ => Err("the exponent of zipf is a number from 0.01 to 10, as in zipf:0.9".to_owned()),
-            },
-            _ => Err("write uniform, sequential, zipf or zipf:EXPONENT".to_owned()),
+            ("zipf", exponent) => {
+                match exponent.parse() {
+                    Ok(exponent) if (0.01..=10.0).contains(&exponent) => Ok(Self::Zipf { exponent }),
+                    _ => Err("invalid exponent of zipf: expected a number from 0.01 to 10, as in zipf:0.9"
+                        .to_owned()),
+                }
+            }
+            _ => Err("expected uniform, sequential, zipf or zipf:EXPONENT".to_owned()),
         }
     }
 }
 
-/// Chooses numbers of handles for one thread.
+/// Chooses the numbers of handles for one thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Chooser {
     len: u32,
@@ -61,7 +64,7 @@ enum PatternState {
 }
 
 impl Chooser {
-    /// For the thread `number` of `threads`, among `len` handles.
+    /// Creates the chooser of the thread `number` of `threads`, among `len` handles.
     ///
     /// # Panics
     ///
@@ -93,10 +96,10 @@ impl Chooser {
     }
 }
 
-/// Ranks by Zipf's law, in the same few steps for any number of them.
+/// Ranks by Zipf's law, in constant time for any number of ranks.
 ///
-/// By rejection from the area under the curve x^-s, whose integral can be inverted (Hörmann and Derflinger,
-/// 1996). Fewer than one draw in four is rejected.
+/// Uses rejection from the area under the curve x^-s, whose integral can be inverted (Hörmann and
+/// Derflinger, 1996). Fewer than one draw in four is rejected.
 #[derive(Clone, Copy, Debug)]
 struct Zipf {
     len: u32,
@@ -104,7 +107,7 @@ struct Zipf {
     /// The integral from 1/2 to the end of the first rank, and of the last.
     area_first: f64,
     area_last: f64,
-    /// Ranks whose whole width is below the curve are taken without a second look.
+    /// Ranks whose whole width is below the curve are accepted without the exact test.
     sure: f64,
 }
 
@@ -124,7 +127,7 @@ impl Zipf {
     /// The integral of the curve from 1 to `x`: (x^(1-s) - 1) / (1-s), which is ln x for s = 1.
     fn integral(&self, x: f64) -> f64 {
         let t = (1.0 - self.exponent) * x.ln();
-        // Near 0 the quotient loses its digits, and its series has two that matter.
+        // Near 0 the quotient loses precision; two terms of its series are enough.
         let quotient = if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 };
         quotient * x.ln()
     }
@@ -163,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Pearson's sum over classes that each expect at least 20, and how many of them are free.
+    /// Pearson's sum over classes that each expect at least 20 hits, and the degrees of freedom.
     fn chi_square(counts: &[u32], expected: &[f64]) -> (f64, f64) {
         let (mut sum, mut classes, mut pooled) = (0.0, 0.0, (0.0, 0.0));
         for (count, expected) in counts.iter().zip(expected) {
@@ -197,12 +200,13 @@ mod tests {
             let mut chooser = Chooser::new(pattern, len, 0, 1);
             (0..draws).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
             let (sum, free) = chi_square(&counts, &expected);
-            // Four standard deviations: once in some ten thousand seeds, and this seed stays the same.
+            // Four standard deviations: exceeded once in about ten thousand seeds, and this seed is
+            // fixed.
             assert!(
                 (sum - free).abs() < 4.0 * (2.0 * free).sqrt(),
                 "{text} of {len}: {sum} with {free} free"
             );
-            // A law that is slightly another is told from it.
+            // A slightly different exponent is detected.
             let other: Vec<f64> =
                 (1..=len).map(|k| f64::from(k).powf(-0.05) * expected[k as usize - 1]).collect();
             let scale = f64::from(draws) / other.iter().sum::<f64>();

@@ -1,4 +1,4 @@
-//! Schedules as text: a line for each phase, with its length and one or two rates.
+//! Schedules as text: one line per phase, with its length and one or two rates.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::assertion::number;
 use crate::schedule::Phase;
 
-/// A line that is no phase.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// Its number, from 1 on.
+    /// Its number, from 1.
     pub line: u64,
     /// What is wrong with it.
     pub what: String,
@@ -21,12 +21,12 @@ impl fmt::Display for BadLine {
     }
 }
 
-/// Reads phases, a line each: how long, the rate, and the rate at the end if it is another. Lines that are empty or begin
-/// with `#` are passed over.
+/// Parses phases, one per line: duration, rate, and the rate at the end if it differs. Skips empty
+/// lines and lines that begin with `#`.
 ///
 /// # Errors
 ///
-/// The first line that is something else.
+/// The first invalid line.
 pub fn read(text: &str) -> Result<Vec<Phase>, BadLine> {
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     lines.map(|(line, text)| phase(text).map_err(|what| BadLine { line, what })).collect()
@@ -37,31 +37,31 @@ fn phase(line: &str) -> Result<Phase, String> {
     let (length, from, to) = match words[..] {
         [length, at] => (length, at, at),
         [length, from, to] => (length, from, to),
-        _ => return Err("write a time and one or two rates, as in 10s 1k 5k".to_owned()),
+        _ => return Err("expected a time and one or two rates, as in 10s 1k 5k".to_owned()),
     };
     Ok(Phase { duration: duration(length)?, from: rate(from)?, to: rate(to)? })
 }
 
-/// A time with its unit.
+/// Parses a time with its unit.
 ///
 /// # Errors
 ///
-/// When it is none, with a hint.
+/// A hint if it is invalid.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let units = [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("m", 60.0), ("h", 3600.0)];
-    let seconds = number(text, &units).ok_or("write a number and its unit: 500ms, 10s, 5m, 1h")?;
-    // To the nanosecond: 0.1 s is no exact number.
+    let seconds = number(text, &units).ok_or("expected a number with its unit, as 500ms, 10s, 5m or 1h")?;
+    // Rounded to the nanosecond: 0.1 s has no exact representation.
     Duration::try_from_secs_f64((seconds * 1e9).round() / 1e9).map_err(|error| error.to_string())
 }
 
-/// Any rate, also one that is not whole, and 0.
+/// Parses a rate, which may be fractional or 0.
 ///
 /// # Errors
 ///
-/// When it is none, with a hint.
+/// A hint if it is invalid.
 pub fn rate(text: &str) -> Result<f64, String> {
     let units = [("", 1.0), ("k", 1e3), ("M", 1e6)];
-    number(text.trim(), &units).ok_or_else(|| "write a number like 20000, 20k or 1.5M".to_owned())
+    number(text.trim(), &units).ok_or_else(|| "expected a number, as 20000, 20k or 1.5M".to_owned())
 }
 
 #[cfg(test)]
@@ -74,8 +74,8 @@ mod tests {
         assert_eq!(phases.len(), 3);
         assert_eq!(phases[1], Phase { duration: Duration::from_millis(500), from: 1000.0, to: 2500.0 });
         for (text, says) in [
-            ("1s 1 2 3", "line 1: write a time"),
-            ("1s 5\n1 5", "line 2: write a number"),
+            ("1s 1 2 3", "line 1: expected a time"),
+            ("1s 5\n1 5", "line 2: expected a number"),
             ("1s x", "line 1: "),
         ] {
             let error = read(text).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What a run counts, for Prometheus to scrape while it goes on.
+//! The counters of a run, for Prometheus to scrape during the run.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
@@ -12,7 +12,7 @@ use handle_proto::ResponseCode;
 
 use crate::report::SecondCounts;
 
-/// Answers scrapes on a thread of its own until it is dropped.
+/// Answers scrapes on its own thread until it is dropped.
 #[derive(Debug)]
 pub struct Exporter {
     address: SocketAddr,
@@ -22,7 +22,7 @@ pub struct Exporter {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// What has to be summed up from second to second.
+/// The sums over all seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     sent: u64,
@@ -31,17 +31,17 @@ struct Totals {
     mismatched: u64,
 }
 
-/// How soon a stop is noticed.
+/// Bound of the reaction to a stop.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Longest wait for a request to come, and to be taken.
+/// Time limit for receiving a request, and for sending the answer.
 const SCRAPE_MAX: Duration = Duration::from_secs(1);
 
 impl Exporter {
-    /// Listens.
+    /// Listens on `address`.
     ///
     /// # Errors
     ///
-    /// When the address cannot be used.
+    /// If the address cannot be used.
     pub fn listen(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -52,7 +52,7 @@ impl Exporter {
         let thread = thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 match listener.accept() {
-                    // Who does not take it in time may come again.
+                    // A scraper that is too slow can try again.
                     Ok((stream, _)) => drop(answer(&stream, &shared)),
                     Err(_) => thread::sleep(PATIENCE),
                 }
@@ -61,13 +61,13 @@ impl Exporter {
         Ok(Self { address, text, totals: Totals::default(), stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes what the last second saw.
+    /// Adds the last second.
     pub fn update(&mut self, second: &SecondCounts) {
         self.totals.sent += second.sent;
         self.totals.answered += second.answered;
@@ -82,13 +82,13 @@ impl Drop for Exporter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The second has no data.
             let _ = thread.join();
         }
     }
 }
 
-/// Answers any request with the metrics, once its head has come.
+/// Answers any request with the metrics, once its head is complete.
 fn answer(mut stream: &std::net::TcpStream, text: &Mutex<String>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SCRAPE_MAX))?;
@@ -119,14 +119,14 @@ fn render(second: &SecondCounts, totals: Totals) -> String {
     metric("sent_total", "counter", "Requests sent.", &one(totals.sent as f64));
     metric("answered_total", "counter", "Answers in time.", &one(totals.answered as f64));
     metric("late_total", "counter", "Answers after the timeout.", &one(totals.late as f64));
-    metric("mismatched_total", "counter", "Answers that are wrong.", &one(totals.mismatched as f64));
+    metric("mismatched_total", "counter", "Wrong answers.", &one(totals.mismatched as f64));
     metric("lost", "gauge", "Requests given up and not answered since.", &one(second.lost_so_far as f64));
     let code = |&(code, count): &(i32, u64)| {
         let name = ResponseCode(code).name().unwrap_or("unknown");
         (format!("{{code=\"{code}\",name=\"{name}\"}}"), count as f64)
     };
     let codes: Vec<_> = second.codes.iter().map(code).collect();
-    metric("responses_total", "counter", "Answers in time by response code.", &codes);
+    metric("responses_total", "counter", "Answers in time, by response code.", &codes);
     let times = second.histogram.iter().flat_map(|histogram| {
         [0.5, 0.9, 0.99, 0.999].map(|quantile| {
             let ns = histogram.value_at_quantile(quantile);

@@ -1,4 +1,4 @@
-//! What a request asks: which handle, which of its values, and under which flags.
+//! The content of a request: the handle, the selected values, and the flags.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,14 @@ use handle_proto::{OpCode, OpFlags, Value};
 
 use crate::random::RandomGenerator;
 
-/// A request as whoever judges its answer sees it.
+/// A request as seen by the verification of its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct GeneratedQuestion<'a> {
-    /// The handle, as it was spelt.
+    /// The handle, as spelt in the request.
     pub handle: &'a [u8],
-    /// Values asked for by index.
+    /// Values requested by index.
     pub indexes: Indexes<'a>,
-    /// Values asked for by type.
+    /// Values requested by type.
     pub types: Strings<'a>,
     /// The flags of its header.
     pub flags: OpFlags,
@@ -31,7 +31,7 @@ impl<'a> GeneratedQuestion<'a> {
         Self { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY, flags: OpFlags::PLAIN_REQUEST }
     }
 
-    /// The question that a whole message asks, envelope included; `None` when it is no resolution.
+    /// The question of a whole message, envelope included; `None` if it is not a resolution.
     #[must_use]
     pub fn of_message(bytes: &'a [u8]) -> Option<Self> {
         let (_, message) = Envelope::split(bytes).ok()?;
@@ -43,7 +43,7 @@ impl<'a> GeneratedQuestion<'a> {
         Some(Self { handle, indexes, types, flags: message.header.flags })
     }
 
-    /// Whether all public values are asked for, and nothing else.
+    /// Whether it requests all public values and nothing else.
     #[inline]
     #[must_use]
     pub const fn is_plain(&self) -> bool {
@@ -59,7 +59,7 @@ impl<'a> GeneratedQuestion<'a> {
     }
 }
 
-/// One way to ask for a handle, and how often it is chosen among others.
+/// A form of request, and its weight among others.
 ///
 /// Written as `WEIGHT=ATTRIBUTE+ATTRIBUTE`; see [`ATTRIBUTES`](Self::ATTRIBUTES).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +67,9 @@ pub struct QuestionForm {
     weight: u32,
     text: String,
     flags: OpFlags,
-    /// Another name is asked for, which is made up.
+    /// Requests a generated name instead.
     is_miss: bool,
-    /// Letters are spelt at random in upper or lower case.
+    /// Spells letters in upper or lower case at random.
     varies_case: bool,
     indexes: Vec<[u8; 4]>,
     types: Vec<u8>,
@@ -78,7 +78,7 @@ pub struct QuestionForm {
     tail: Vec<u8>,
 }
 
-/// Bytes that make a name into one that nobody has: a dot, a tilde and eight digits.
+/// Bytes that turn a name into an unknown one: a dot, a tilde and eight digits.
 const MISS_LEN: usize = 10;
 
 impl Default for QuestionForm {
@@ -88,30 +88,30 @@ impl Default for QuestionForm {
 }
 
 impl QuestionForm {
-    /// What can be said of a form, with what it means.
+    /// The attributes of a form, with their meaning.
     pub const ATTRIBUTES: [(&'static str, &'static str); 7] = [
         ("plain", "all public values"),
-        ("miss", "a made-up handle under the same prefix"),
+        ("miss", "a generated handle under the same prefix"),
         ("case", "letters in upper or lower case at random"),
         ("index:N", "the value with this index"),
         ("type:TYPE", "values of this type; with a dot at its end, sub-types too"),
-        ("all", "also values that are not public, without saying who asks"),
+        ("all", "also values that are not public, without authentication"),
         ("certify", "a signed answer"),
     ];
 
-    /// How often it is chosen, compared with others.
+    /// Its weight, compared with other forms.
     #[must_use]
     pub const fn weight(&self) -> u32 {
         self.weight
     }
 
-    /// Bytes of a request of this form that are neither head nor the handle as it is in the list.
+    /// Bytes of a request of this form beyond the head and the handle of the list.
     #[must_use]
     pub const fn extra_len(&self) -> usize {
         self.tail.len() + if self.is_miss { MISS_LEN } else { 0 }
     }
 
-    /// The rest of a request after its handle: lists, and the length of no credential.
+    /// The rest of a request after its handle: the lists, and the length of an empty credential.
     #[inline]
     #[must_use]
     pub fn tail(&self) -> &[u8] {
@@ -124,14 +124,14 @@ impl QuestionForm {
         self.flags
     }
 
-    /// Whether the handle is asked for as it is in the list.
+    /// Whether the handle is requested as it is in the list.
     #[inline]
     #[must_use]
     pub const fn keeps_name(&self) -> bool {
         !self.is_miss && !self.varies_case
     }
 
-    /// Writes the name that is asked for instead of `handle`, chosen by `salt`, and returns its length.
+    /// Writes the name to request instead of `handle`, chosen by `salt`, and returns its length.
     ///
     /// # Panics
     ///
@@ -160,7 +160,7 @@ impl QuestionForm {
         handle.len() + MISS_LEN
     }
 
-    /// The question that is asked with `handle`, as [`write_name`](Self::write_name) wrote it.
+    /// The question about `handle`, as written by [`write_name`](Self::write_name).
     #[must_use]
     pub fn question<'a>(&'a self, handle: &'a [u8]) -> GeneratedQuestion<'a> {
         let types = Strings::from_encoded(self.types_count, &self.types).unwrap_or(Strings::EMPTY);
@@ -180,7 +180,7 @@ impl FromStr for QuestionForm {
     fn from_str(text: &str) -> Result<Self, String> {
         let (weight, attributes) = text.split_once('=').unwrap_or(("1", text));
         let weight = weight.parse().ok().filter(|weight| (1..=1_000_000).contains(weight));
-        let weight = weight.ok_or("a weight is a number from 1 to 1000000, as in 90=plain")?;
+        let weight = weight.ok_or("invalid weight: expected a number from 1 to 1000000, as in 90=plain")?;
         let (mut flags, mut is_miss, mut varies_case) = (OpFlags::PLAIN_REQUEST, false, false);
         let (mut indexes, mut types) = (Vec::new(), Vec::new());
         for attribute in attributes.split('+') {
@@ -191,13 +191,13 @@ impl FromStr for QuestionForm {
                 ("all", "") => flags = flags.without(OpFlags::PUBLIC_ONLY),
                 ("certify", "") => flags = flags.with(OpFlags::CERTIFY),
                 ("index", number) => {
-                    let index: u32 = number.parse().map_err(|_| format!("{number:?} is no index"))?;
+                    let index: u32 = number.parse().map_err(|_| format!("invalid index {number:?}"))?;
                     indexes.push(index.cast_signed());
                 }
                 ("type", kind) if !kind.is_empty() => types.push(kind.as_bytes()),
                 _ => {
                     let names = Self::ATTRIBUTES.map(|(name, _)| name).join(", ");
-                    return Err(format!("{attribute:?} is none of {names}"));
+                    return Err(format!("unknown attribute {attribute:?}: expected one of {names}"));
                 }
             }
         }
@@ -207,7 +207,10 @@ impl FromStr for QuestionForm {
         Strings::build(types, &mut type_bytes).encode(&mut tail);
         tail.extend_from_slice(&[0; 4]);
         if tail.len() > Self::TAIL_LEN_MAX {
-            return Err(format!("its lists take more than {} bytes", Self::TAIL_LEN_MAX));
+            return Err(format!(
+                "the lists of indexes and types take more than {} bytes",
+                Self::TAIL_LEN_MAX
+            ));
         }
         let (text, types) = (format!("{weight}={attributes}"), type_bytes);
         Ok(Self { weight, text, flags, is_miss, varies_case, indexes: index_bytes, types, types_count, tail })
@@ -215,13 +218,13 @@ impl FromStr for QuestionForm {
 }
 
 impl QuestionForm {
-    /// Most bytes of the lists of a form; the handle has to fit in the same datagram.
+    /// Maximum length of the lists of a form; the handle has to fit in the same datagram.
     pub const TAIL_LEN_MAX: usize = 256;
-    /// Most forms of one run.
+    /// Maximum number of forms in a run.
     pub const COUNT_MAX: usize = 64;
 }
 
-/// What all requests of a form begin with: a client that speaks our version.
+/// The start of all requests of a form: that of a client with our version.
 pub(crate) fn request_head(flags: OpFlags, now_unix_s: u32) -> [u8; Envelope::LEN + Header::LEN] {
     let envelope = Envelope::request(0);
     let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s);
@@ -242,12 +245,12 @@ mod tests {
             assert_eq!(text.parse::<QuestionForm>().unwrap().to_string(), shown);
         }
         for (text, says) in [
-            ("0=plain", "a weight is"),
-            ("x=plain", "a weight is"),
-            ("1=", "is none of plain, miss"),
-            ("1=nonsense", "is none of"),
-            ("1=index:x", "is no index"),
-            ("1=type:", "is none of"),
+            ("0=plain", "invalid weight"),
+            ("x=plain", "invalid weight"),
+            ("1=", "expected one of plain, miss"),
+            ("1=nonsense", "unknown attribute"),
+            ("1=index:x", "invalid index"),
+            ("1=type:", "unknown attribute"),
         ] {
             let error = text.parse::<QuestionForm>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

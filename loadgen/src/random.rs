@@ -1,9 +1,9 @@
 //! Random numbers that are the same for a seed on every machine and in every release.
 
-/// SplitMix64: what a sequence of requests is chosen by.
+/// SplitMix64, which chooses the requests.
 ///
-/// By hand, because results are compared across years: general crates reserve the right to change
-/// their fast generators.
+/// Implemented here because results are compared across years: general crates reserve the right to
+/// change their fast generators.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomGenerator(u64);
 
@@ -25,17 +25,17 @@ impl RandomGenerator {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, each as likely as the others to within `end` / 2^64.
+    /// A number below `end`, uniform to within `end` / 2^64.
     pub const fn below(&mut self, end: u64) -> u64 {
         ((self.next() as u128 * end as u128) >> 64) as u64
     }
 
-    /// A number from 0 up to 1, in steps of 2^-53.
+    /// A number from 0 up to 1 (exclusive), in steps of 2^-53.
     pub const fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// How long to wait for something that happens once in a unit of time, on average and at random.
+    /// The random wait for an event with an average of one per unit of time.
     pub fn exponential(&mut self) -> f64 {
         -(-self.unit()).ln_1p()
     }

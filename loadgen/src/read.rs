@@ -1,4 +1,4 @@
-//! Files that are read, none of them without a bound: a device, or the wrong file, ends with a sentence.
+//! Bounded reading of files: a device or a wrong file ends with an error.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,34 +10,35 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
-/// Most bytes of a line of names, records, requests or wrong answers, its end included; `hdl` reads as much of records.
+/// Maximum length of a line of names, records, requests or wrong answers, line end included; `hdl`
+/// has the same bound for records.
 pub const LINE_LEN_MAX: usize = 16 << 20;
 
-/// Most bytes of a report: a run of a week has 604,800 seconds, each of some six hundred bytes.
+/// Maximum length of a report: a run of a week has 604,800 seconds of about six hundred bytes each.
 pub const REPORT_LEN_MAX: u64 = 1 << 30;
 
-/// Bytes that are read of a file of lines at a time.
+/// Bytes read at a time from a file of lines.
 pub(crate) const READ_LEN: usize = 1 << 16;
 
-/// Most bytes of a schedule.
+/// Maximum length of a schedule.
 pub const SCHEDULE_LEN_MAX: u64 = 16 << 20;
 
-/// All bytes of the file at `path`, which are at most `len_max`.
+/// Reads the file at `path`, which has at most `len_max` bytes.
 ///
 /// # Errors
 ///
-/// When it cannot be read, or is longer.
+/// If it cannot be read, or is longer.
 pub fn whole(path: &Path, len_max: u64) -> Result<Vec<u8>, Error> {
     let read = File::open(path).and_then(|file| whole_of(file, len_max));
     read.map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
-/// All bytes of `file`, which are at most `len_max`.
+/// Reads `file`, which has at most `len_max` bytes.
 pub(crate) fn whole_of(file: impl Read, len_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(len_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > len_max {
-        return Err(io::Error::other(format!("it is longer than {len_max} bytes")));
+        return Err(io::Error::other(format!("too long: the maximum is {len_max} bytes")));
     }
     Ok(bytes)
 }
@@ -62,12 +63,13 @@ impl<R: BufRead> LineReader<R> {
         Self { input, line: Vec::new(), number: 0 }
     }
 
-    /// Number of the line read last, from 1 on.
+    /// Number of the line read last, from 1.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// The next line as text: without white space around it, and without the mark with which some editors begin a file.
+    /// The next line as text, without surrounding white space and without a byte order mark at the
+    /// start of the file.
     pub(crate) fn next_text(&mut self) -> io::Result<Option<&[u8]>> {
         let is_first = self.number == 0;
         let line = self.next()?;
@@ -77,29 +79,30 @@ impl<R: BufRead> LineReader<R> {
         }))
     }
 
-    /// The next line, as it is but for its end.
+    /// The next line, without its line end.
     pub(crate) fn next(&mut self) -> io::Result<Option<&[u8]>> {
         self.line.clear();
         self.number += 1;
         let limit = LINE_LEN_MAX as u64 + 1;
         let len = (&mut self.input).take(limit).read_until(b'\n', &mut self.line)?;
         if len as u64 == limit {
-            let what = format!("line {} is longer than {LINE_LEN_MAX} bytes", self.number);
+            let what = format!("line {} is too long: the maximum is {LINE_LEN_MAX} bytes", self.number);
             return Err(io::Error::other(what));
         }
         Ok((len > 0).then(|| self.line.strip_suffix(b"\n").unwrap_or(&self.line)))
     }
 }
 
-/// A file that may be a pipe or a terminal, on which nothing comes for long: before each read, and now and then while there is
-/// nothing to read, it asks whether to go on. After a no it ends with [`Error::Stopped`], which [`Error::read`] finds.
+/// A file that may be a pipe or a terminal without data for a long time. Before each read, and from
+/// time to time while there is no data, it calls `go_on`. If that returns false, it ends with
+/// [`Error::Stopped`], which [`Error::read`] detects.
 pub(crate) struct StoppableFile<'a> {
     pub(crate) file: File,
     pub(crate) go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
 }
 
 impl StoppableFile<'_> {
-    /// Between two questions while nothing comes.
+    /// Time between two calls while there is no data.
     const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 }
 
@@ -111,28 +114,28 @@ impl Read for StoppableFile<'_> {
             }
             match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&Self::WAIT)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // Where it cannot be waited for, the read says why.
+                // If waiting fails, the read reports why.
                 Ok(_) | Err(_) => return self.file.read(room),
             }
         }
     }
 }
 
-/// Asks now and then whether to go on, while something is done that may take minutes.
+/// Calls `go_on` from time to time during work that may take minutes.
 pub(crate) struct Interrupt<'a> {
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
     steps: u32,
 }
 
 impl<'a> Interrupt<'a> {
-    /// Steps, of about a microsecond each, between two questions.
+    /// Steps between two calls, of about a microsecond each.
     const STEPS: u32 = 1 << 14;
 
     pub(crate) fn new(go_on: &'a mut dyn FnMut() -> ControlFlow<()>) -> Self {
         Self { go_on, steps: 0 }
     }
 
-    /// To be called for each name or record.
+    /// Called for each name or record.
     pub(crate) fn step(&mut self) -> Result<(), Error> {
         self.steps += 1;
         if self.steps < Self::STEPS {
@@ -150,9 +153,9 @@ mod tests {
     #[test]
     fn a_whole_file_is_as_long_as_it_may_be() {
         assert_eq!(whole_of(&b"12345"[..], 5).unwrap(), b"12345");
-        assert_eq!(whole_of(&b"123456"[..], 5).unwrap_err().to_string(), "it is longer than 5 bytes");
+        assert_eq!(whole_of(&b"123456"[..], 5).unwrap_err().to_string(), "too long: the maximum is 5 bytes");
         let error = whole(Path::new("/dev/zero"), SCHEDULE_LEN_MAX).unwrap_err().to_string();
-        assert_eq!(error, "cannot read /dev/zero: it is longer than 16777216 bytes");
+        assert_eq!(error, "cannot read /dev/zero: too long: the maximum is 16777216 bytes");
     }
 
     #[test]
@@ -167,7 +170,7 @@ mod tests {
             match lines.next() {
                 Ok(line) => assert_eq!((line.map(<[u8]>::len), is_taken), (Some(len), true)),
                 Err(error) => {
-                    assert_eq!(error.to_string(), "line 3 is longer than 16777216 bytes");
+                    assert_eq!(error.to_string(), "line 3 is too long: the maximum is 16777216 bytes");
                     assert!(!is_taken);
                 }
             }

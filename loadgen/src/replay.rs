@@ -1,4 +1,4 @@
-//! Mismatches that a run kept, sent again: is the answer still wrong, and is it the same wrong one?
+//! Sends the mismatches of a run again, and checks whether the answers are still wrong.
 
 use std::fmt;
 use std::fs::File;
@@ -23,39 +23,39 @@ use crate::question::GeneratedQuestion;
 use crate::read::LineReader;
 use crate::verify::{HEX_LEN_MAX, Mismatch};
 
-/// What became of a mismatch.
+/// The result for a mismatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplayOutcome {
-    /// Code and values are what they should have been.
+    /// Code and values match the expected ones.
     Right,
-    /// The answer is wrong as it was before.
+    /// The answer is wrong in the same way.
     SameAgain,
     /// The answer is neither.
     Other,
-    /// There is an answer, but its code and values do not say whether it is right: the one before was not signed as
-    /// it should have been, or too old.
+    /// There is an answer, but its code and values do not show whether it is right: the earlier
+    /// answer had a bad signature or was too old.
     Undecided,
-    /// There was none.
+    /// There was no answer.
     NoAnswer,
 }
 
 impl fmt::Display for ReplayOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Right => "right now",
-            Self::SameAgain => "wrong again, as before",
-            Self::Other => "another answer",
-            Self::Undecided => "an answer, of which this cannot say whether it is right",
+            Self::Right => "correct now",
+            Self::SameAgain => "same wrong answer",
+            Self::Other => "different answer",
+            Self::Undecided => "cannot be judged by code and values",
             Self::NoAnswer => "no answer",
         })
     }
 }
 
-/// Name and version of the form of [`ReplayReport`].
+/// Name and version of the schema of [`ReplayReport`].
 pub const REPLAY_SCHEMA: &str = "handle-loadgen/replay/1";
 
-/// What became of all of them.
+/// The results of all requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayReport {
     /// [`REPLAY_SCHEMA`].
@@ -66,12 +66,12 @@ pub struct ReplayReport {
     pub target: String,
     /// `udp` or `tcp`.
     pub transport: &'static str,
-    /// The requests that were sent again, in the order in which they were kept.
+    /// The requests that were sent again, in the order of the file.
     pub requests: Vec<ReplayedRequest>,
 }
 
 impl ReplayReport {
-    /// What [`replay`] found at `target`.
+    /// Creates the report of [`replay`] for `target`.
     #[must_use]
     pub fn new(target: SocketAddr, over_tcp: bool, requests: Vec<ReplayedRequest>) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl ReplayReport {
         }
     }
 
-    /// Whether no answer is wrong any more.
+    /// Whether all answers are correct now.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.requests.iter().all(|again| again.outcome == ReplayOutcome::Right)
@@ -93,32 +93,32 @@ impl ReplayReport {
 impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.requests.is_empty() {
-            return writeln!(f, "no answer was wrong: there is nothing to send again");
+            return writeln!(f, "no mismatches: nothing to send again");
         }
         self.requests.iter().try_for_each(|ReplayedRequest { handle, outcome, difference, .. }| {
-            writeln!(f, "{}: {outcome} (it was: {})", Printable(handle), Printable(difference))
+            writeln!(f, "{}: {outcome} (before: {})", Printable(handle), Printable(difference))
         })
     }
 }
 
-/// One request sent again.
+/// A request sent again.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayedRequest {
-    /// The handle that was asked for.
+    /// The requested handle.
     pub handle: String,
-    /// What was wrong.
+    /// The earlier difference.
     pub difference: String,
-    /// What became of it.
+    /// The result.
     pub outcome: ReplayOutcome,
-    /// The answer, without its envelope.
+    /// The answer without its envelope.
     pub answer_hex: Option<String>,
 }
 
-/// Reads mismatches, a line of JSON each, as `run --mismatches` writes them.
+/// Reads mismatches, one line of JSON each, as `run --mismatches` writes them.
 ///
 /// # Errors
 ///
-/// When the file cannot be read, or a line is something else.
+/// If the file cannot be read, or a line is not a mismatch.
 pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
     let read_error = |source| Error::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(read_error)?;
@@ -136,7 +136,7 @@ pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
     Ok(mismatches)
 }
 
-/// Writes mismatches in the form that [`read`] reads.
+/// Writes mismatches in the format that [`read`] reads.
 ///
 /// # Errors
 ///
@@ -149,11 +149,11 @@ pub fn write(mismatches: &[Mismatch], mut out: impl io::Write) -> io::Result<()>
     Ok(())
 }
 
-/// Sends the request of each again, one after the other.
+/// Sends the request of each mismatch again, one after another.
 ///
 /// # Errors
 ///
-/// When a socket cannot be used, or the timeout makes no sense.
+/// If a socket cannot be used, or the timeout is invalid.
 pub fn replay(
     mismatches: &[Mismatch],
     target: SocketAddr,
@@ -161,7 +161,7 @@ pub fn replay(
     timeout: Duration,
 ) -> Result<Vec<ReplayedRequest>, Error> {
     if timeout.is_zero() || timeout > RunOptions::TIMEOUT_MAX {
-        return Err(Error::Option("--timeout must be above 0, up to 60s".to_owned()));
+        return Err(Error::Option("--timeout must be greater than 0, at most 60s".to_owned()));
     }
     mismatches.iter().map(|mismatch| send_again(mismatch, target, over_tcp, timeout)).collect()
 }
@@ -173,8 +173,7 @@ fn send_again(
     timeout: Duration,
 ) -> Result<ReplayedRequest, Error> {
     let hex = |text: &str| data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes());
-    let bad =
-        |what| Error::Option(format!("the mismatch of {} cannot be sent again: {what}", mismatch.handle));
+    let bad = |what| Error::Option(format!("cannot send the request for {} again: {what}", mismatch.handle));
     let request = hex(&mismatch.request_hex).map_err(|error| bad(error.to_string()))?;
     let exchange = if over_tcp { exchange_tcp } else { exchange_udp };
     let answer = exchange(target, &request, timeout).map_err(Error::Open)?;
@@ -208,8 +207,8 @@ fn is_right(answer: &[u8], request: &[u8], expected: &ExpectedAnswer) -> bool {
     question.zip(message).is_some_and(|(question, message)| expected.is_met(&question, &message))
 }
 
-/// Whether two messages have the same code and body; times and serial numbers in their headers may differ. Of a long
-/// one before only the beginning was kept.
+/// Whether two messages have the same code and body; times and serial numbers in their headers may
+/// differ. Only the beginning of a long earlier message was kept.
 fn is_same(answer: &[u8], before: &[u8]) -> bool {
     let (Ok((now, now_rest)), Ok((then, then_rest))) = (Header::split(answer), Header::split(before)) else {
         return answer == before;
@@ -221,7 +220,7 @@ fn is_same(answer: &[u8], before: &[u8]) -> bool {
     now.response_code == then.response_code && now.body_len == then.body_len && is_same_body
 }
 
-/// The whole answer without its envelope; `None` when none came in time.
+/// The whole answer without its envelope; `None` if it did not arrive in time.
 pub(crate) fn exchange_udp(
     target: SocketAddr,
     request: &[u8],
@@ -232,7 +231,7 @@ pub(crate) fn exchange_udp(
     socket.connect(target)?;
     let id = Envelope::split(request).map_or(0, |(envelope, _)| envelope.request_id);
     match socket.send(request) {
-        // Nobody listened a moment ago: that is no answer, and no failure of ours.
+        // A refused connection counts as no answer, not as an error.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
         result => result?,
     };
@@ -251,7 +250,7 @@ pub(crate) fn exchange_udp(
         let Ok((envelope, data)) = Envelope::split(&room[..len]) else { continue };
         let is_piece =
             envelope.flags.has(EnvelopeFlags::TRUNCATED) && envelope.message_len as usize > UDP_DATA_LEN_MAX;
-        // Who could not read the request cannot repeat its id either.
+        // A server that could not read the request cannot repeat its id either.
         if envelope.request_id != id && envelope.request_id != -1 {
             continue;
         }
@@ -270,7 +269,7 @@ fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionRefused | ConnectionReset | TimedOut | WouldBlock)
 }
 
-/// The same over a connection of its own.
+/// The same over a new connection.
 pub(crate) fn exchange_tcp(
     target: SocketAddr,
     request: &[u8],
@@ -291,11 +290,11 @@ pub(crate) fn exchange_tcp(
     Ok(Some(answer))
 }
 
-/// Appends `len` bytes to `bytes`, or as many as come until then, one by one though they may come.
+/// Appends up to `len` bytes to `bytes`, within the deadline however slowly they arrive.
 ///
 /// # Errors
 ///
-/// Those of the stream; those that have come before are in `bytes`.
+/// Those of the stream; bytes received before are in `bytes`.
 pub(crate) fn read_until(
     mut stream: &TcpStream,
     len: usize,
@@ -372,7 +371,7 @@ mod tests {
                     let Some(answer) = &answer else { return };
                     let len = u32::try_from(answer.len()).unwrap();
                     let envelope = Envelope { message_len: len, ..Envelope::request(9) };
-                    // First one with another id, which is not taken for it.
+                    // First an answer with another id, which is ignored.
                     for id in [8, 9] {
                         let envelope = Envelope { request_id: id, ..envelope };
                         server.send_to(&[&envelope.to_bytes()[..], answer].concat(), from).unwrap();
@@ -395,14 +394,14 @@ mod tests {
                 let (mut stream, _) = listener.accept().unwrap();
                 let envelope = Envelope { message_len: MESSAGE_LEN_MAX, ..Envelope::request(9) };
                 stream.write_all(&envelope.to_bytes()).unwrap();
-                // Until nobody listens any more; each byte comes well in time.
+                // Until the connection is closed; each byte arrives well in time.
                 while stream.write_all(&[0]).is_ok() {
                     thread::sleep(Duration::from_millis(10));
                 }
             });
             let request = request(&GeneratedQuestion::plain(b"10.1/a"), 9);
             let answer = exchange_tcp(target, &request, Duration::from_millis(200)).unwrap().unwrap();
-            // All of it would take three quarters of an hour.
+            // The whole answer would take three quarters of an hour.
             assert!(answer.len() < 10_000, "{} bytes in the time of 20", answer.len());
         });
     }

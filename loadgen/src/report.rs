@@ -1,4 +1,4 @@
-//! What a run found, as data with a schema version. The plain table is in `table`.
+//! The results of a run as data with a schema version. The text table is in `table`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,206 +22,211 @@ use crate::stream::{ConnectionCounts, StreamTransport, Streams};
 use crate::table::HumanDuration;
 use crate::verify::Mismatch;
 
-/// Name and version of the form of [`RunReport`]. The number changes when a member changes its meaning.
+/// Name and version of the schema of [`RunReport`]. The number changes when the meaning of a member
+/// changes.
 pub const RUN_SCHEMA: &str = "handle-loadgen/run/3";
 
-/// More than this share of requests that were not sent makes a run invalid: it was not the load that was
-/// asked for. The same share of answers dropped at our own socket does: the loss may be ours.
+/// Maximum share of unsent requests in a valid run; above it, the load was not the requested one.
+/// The same bound applies to answers dropped at the generator's socket, whose loss may not be the
+/// server's.
 pub const UNSENT_SHARE_MAX: f64 = 0.001;
 
-/// A later 99th percentile of our own error makes a run invalid.
+/// Maximum 99th percentile of the schedule error in a valid run.
 pub const SCHEDULE_ERROR_P99_NS_MAX: u64 = 10_000_000;
 
-/// What a run found. Times ending in `_ns` are nanoseconds.
+/// The results of a run. Times ending in `_ns` are nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct RunReport {
     /// [`RUN_SCHEMA`].
     pub schema: &'static str,
-    /// When the first request was due, Unix milliseconds.
+    /// Due time of the first request, Unix milliseconds.
     pub started_unix_ms: u64,
     /// The machine and the program.
     pub environment: Environment,
-    /// What was asked for.
+    /// The setting of the run.
     pub setting: ReportSetting,
-    /// Every request and every answer.
+    /// The accounts of requests and answers.
     pub accounts: Accounts,
-    /// Requests sent a second, over the time in which requests were sent; in a closed loop up to the last answer in time.
+    /// Requests sent per second, over the time in which requests were sent; in a closed loop up to
+    /// the last answer in time.
     pub sent_per_s: f64,
-    /// Answers in time a second, over the same time.
+    /// Answers in time per second, over the same time.
     pub answered_per_s: f64,
-    /// From when a request was due to its answer; for answers in time.
+    /// Times from due time to answer, for answers in time.
     pub response_ns: ResponseTimes,
-    /// From when a request was sent to its answer; for answers in time.
+    /// Times from send time to answer, for answers in time.
     pub service_ns: ResponseTimes,
-    /// From when a request was due to when it was sent; nothing in a closed loop.
+    /// Times from due time to send time; empty in a closed loop.
     pub schedule_error_ns: ResponseTimes,
-    /// The schedule errors by size.
+    /// Histogram of the schedule errors.
     pub schedule_error_histogram: Vec<HistogramBucket>,
-    /// How well the schedule was kept; nothing in a closed loop.
+    /// How well the schedule was kept; absent in a closed loop.
     pub pacing: Option<ScheduleAccuracy>,
-    /// Each phase of a schedule that has several.
+    /// The phases of a schedule with several.
     pub steps: Vec<PhaseStep>,
-    /// The response times as a curve: which share of them is below which time.
+    /// Percentile curve of the response times.
     pub response_curve: Vec<PercentilePoint>,
-    /// The service times as such a curve.
+    /// Percentile curve of the service times.
     pub service_curve: Vec<PercentilePoint>,
-    /// The response times by size.
+    /// Histogram of the response times.
     pub response_histogram: Vec<HistogramBucket>,
-    /// What became of connections, where there are any.
+    /// The connections, for transports with connections.
     pub connections: Option<ConnectionCounts>,
-    /// How answers compare with what they should be.
+    /// The results of verification.
     pub verification: Option<VerificationReport>,
-    /// What each second saw.
+    /// The results of each second.
     pub seconds: Vec<SecondCounts>,
-    /// The share of what the machine can do, when that was given.
+    /// The result as a share of a measured limit, if that was given.
     pub share: Option<ScheduleShare>,
-    /// What was promised of the run, and what became of it.
+    /// The assertions and their results.
     pub assertions: Vec<AssertionResult>,
-    /// Why the run does not count; empty when it does.
+    /// Why the run is invalid; empty if it is valid.
     pub invalid: Vec<String>,
 }
 
-/// What was asked for.
+/// The setting of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportSetting {
     /// The server.
     pub target: String,
     /// `udp`, `udp-trains`, `tcp`, `http` or `http-json`.
     pub transport: String,
-    /// How connections are used, where there are any.
+    /// How connections are used, for transports with connections.
     pub streams: Option<StreamSetting>,
     /// `io_uring`, `portable` or, for connections, `epoll`.
     pub datapath: String,
     /// `open loop` or `closed loop`.
     pub model: &'static str,
-    /// Requests a second of an open loop with one rate.
+    /// Requests per second of an open loop with a constant rate.
     pub rate: Option<u64>,
-    /// How the rate changes, or whence the times are.
+    /// How the rate changes, or the source of the times.
     pub schedule: Option<String>,
-    /// `even` or `poisson`; nothing in a closed loop.
+    /// `even` or `poisson`; absent in a closed loop.
     pub arrivals: Option<&'static str>,
-    /// Requests waiting at a time of a closed loop, for each thread.
+    /// Pending requests of each thread in a closed loop.
     pub window: Option<usize>,
-    /// Seconds.
+    /// Duration in seconds.
     pub duration_s: f64,
-    /// Milliseconds after which an answer is late.
+    /// Timeout in milliseconds.
     pub timeout_ms: f64,
-    /// What handles were chosen by.
+    /// The seed for the choice of handles.
     pub seed: u64,
     /// Threads.
     pub threads: usize,
-    /// Addresses that requests were sent from; 0 where that was left to the system.
+    /// Number of source addresses; 0 if the choice was left to the system.
     pub sources: u16,
-    /// How the time until the next request was spent: `auto`, `spin` or `sleep`; nothing in a closed loop.
+    /// How threads waited for the next request: `auto`, `spin` or `sleep`; absent in a closed loop.
     pub idle: Option<String>,
-    /// Cores given to them in turn.
+    /// Cores assigned to threads in turn.
     pub cores: Vec<usize>,
-    /// Where handles came from.
+    /// The source of the handles.
     pub names: String,
-    /// Which was asked for next.
+    /// The order in which handles were requested.
     pub pattern: String,
-    /// How was asked for them, with weights; `recorded` where whole requests were.
+    /// The forms of requests, with weights; `recorded` for recorded requests.
     pub forms: Vec<String>,
-    /// Handles to choose from.
+    /// Number of handles to choose from.
     pub handles: usize,
-    /// Handles of the source.
+    /// Number of handles in the source.
     pub handles_in_source: u64,
-    /// Handles left out because their request does not fit in one datagram.
+    /// Number of handles left out because their request does not fit in one datagram.
     pub handles_too_long: u64,
-    /// Packets or lines of a recording that are no requests of its kind; nothing without one.
+    /// Packets or lines of a recording that are not requests; absent without a recording.
     pub skipped: Option<u64>,
 }
 
 /// How connections are used.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StreamSetting {
-    /// Connections of each thread, at most.
+    /// Maximum number of connections of each thread.
     pub connections: usize,
-    /// Requests that wait on one of them, at most.
+    /// Maximum number of pending requests on a connection.
     pub pipeline: usize,
-    /// Requests of one of them in all; 0 for no end.
+    /// Maximum number of requests on a connection; 0 for no limit.
     pub requests: u32,
 }
 
-/// One point of a curve of percentiles.
+/// A point of a percentile curve.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PercentilePoint {
     /// The share of answers, from 0 to 1.
     pub share: f64,
-    /// None of them took longer.
+    /// No answer of this share took longer.
     pub ns: u64,
 }
 
-/// Answers whose times are of one size.
+/// A bucket of answer times.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct HistogramBucket {
-    /// From this time on.
+    /// Lower end.
     pub from_ns: u64,
-    /// Up to this one.
+    /// Upper end.
     pub to_ns: u64,
-    /// How many.
+    /// Number of answers.
     pub count: u64,
 }
 
 /// Every request and every answer, counted once.
 ///
 /// `scheduled = sent + not_sent`, `not_sent = behind_schedule + refused + blocked`,
-/// `sent = answered + late + duplicate_only + lost`, `answered =` sum of `codes` `+ malformed + truncated`.
+/// `sent = answered + late + duplicate_only + lost`,
+/// `answered =` sum of `codes` `+ malformed + truncated`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Accounts {
     /// Requests of the schedule; in a closed loop, those handed to the kernel.
     pub scheduled: u64,
-    /// Requests that the kernel took.
+    /// Requests accepted by the kernel.
     pub sent: u64,
     /// Requests that were due and not sent.
     pub not_sent: u64,
-    /// Of these, not handed to the kernel before the run was over.
+    /// Unsent requests that were not handed to the kernel before the end of the run.
     pub behind_schedule: u64,
-    /// Of these, refused by the kernel.
+    /// Unsent requests that the kernel refused.
     pub refused: u64,
-    /// Of these, dropped because the send queue stayed full.
+    /// Unsent requests that were dropped because the send queue stayed full.
     pub blocked: u64,
     /// Requests with an answer within the timeout.
     pub answered: u64,
-    /// Requests with an answer after it.
+    /// Requests with an answer after the timeout.
     pub late: u64,
-    /// Requests without a whole answer, of which pieces came again in place of what was missing.
+    /// Requests with an incomplete answer, of which repeated pieces arrived instead of the missing
+    /// ones.
     pub duplicate_only: u64,
     /// Requests without an answer.
     pub lost: u64,
     /// Answers in time, by response code.
     pub codes: Vec<CodeCount>,
-    /// Answers in time that cannot be read.
+    /// Answers in time that cannot be decoded.
     pub malformed: u64,
-    /// Answers in time of which the end is missing.
+    /// Answers in time whose end is missing.
     pub truncated: u64,
-    /// Answers to what had been answered.
+    /// Answers to requests that had been answered before.
     pub duplicates: u64,
-    /// Datagrams that answer nothing of ours.
+    /// Datagrams that answer no request.
     pub unmatched: u64,
-    /// Datagrams received, whatever they are.
+    /// Datagrams received, of any kind.
     pub datagrams: u64,
-    /// Fragments that came again.
+    /// Fragments received again.
     pub fragment_duplicates: u64,
-    /// Incomplete answers that made room for others.
+    /// Incomplete answers discarded to make room for others.
     pub fragments_dropped: u64,
-    /// Datagrams that the kernel dropped at our socket: this loss is ours, not the server's.
+    /// Datagrams dropped by the kernel at the generator's socket: a loss that is not the server's.
     pub kernel_drops: u64,
 }
 
-/// How often a response code came.
+/// The number of answers with a response code.
 #[derive(Clone, Debug, Serialize)]
 pub struct CodeCount {
     /// The code.
     pub code: i32,
     /// Its name in the protocol.
     pub name: String,
-    /// How often it came.
+    /// Number of answers.
     pub count: u64,
 }
 
-/// A histogram in some numbers.
+/// A summary of a histogram.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ResponseTimes {
@@ -256,37 +261,37 @@ impl ResponseTimes {
     }
 }
 
-/// How answers, in time or late, compare with what they should be.
+/// How answers, in time or late, compare with the reference data.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerificationReport {
-    /// What they should be: a snapshot, records, or the first pass.
+    /// The reference data: a snapshot, records, or the first pass.
     pub truth: String,
-    /// Whether signatures were checked where they were asked for.
+    /// Whether requested signatures were checked.
     pub signatures: bool,
-    /// They are what they should be.
+    /// Answers that match.
     pub verified: u64,
-    /// They are not.
+    /// Answers that differ.
     pub mismatched: u64,
-    /// It cannot be known, because a set came and went unseen.
+    /// Answers that cannot be judged, because a set was published and replaced unseen.
     pub undecided: u64,
-    /// They were not looked at, because only a sample is.
+    /// Answers that were not compared, because only a sample is.
     pub unjudged: u64,
-    /// How long after its end a set might be answered from.
+    /// How long after its replacement a set was accepted.
     pub staleness_allowed_ms: f64,
-    /// The longest that was accepted.
+    /// The largest accepted staleness.
     pub staleness_max_ms: f64,
-    /// Sets that were published and read, the first among them.
+    /// Sets that were published and read, including the first.
     pub generations: u64,
-    /// Sets that came and went unseen.
+    /// Sets that were published and replaced unseen.
     pub generations_missed: u64,
     /// The first mismatches.
     pub mismatches: Vec<Mismatch>,
 }
 
-/// What one second saw.
+/// The results of one second.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SecondCounts {
-    /// Since the start, at its end.
+    /// Time from the start to its end.
     pub elapsed_s: f64,
     /// Requests sent in it.
     pub sent: u64,
@@ -296,11 +301,11 @@ pub struct SecondCounts {
     pub sent_per_s: f64,
     /// The same as rates.
     pub answered_per_s: f64,
-    /// Requests that were given up since the start, less those answered since.
+    /// Requests given up since the start, less those answered since.
     pub lost_so_far: i64,
-    /// Answers that came late.
+    /// Late answers.
     pub late: u64,
-    /// Answers that are wrong.
+    /// Wrong answers.
     pub mismatched: u64,
     /// Response times, to two digits.
     pub response_p50_ns: u64,
@@ -308,40 +313,40 @@ pub struct SecondCounts {
     pub response_p99_ns: u64,
     /// Response times, to two digits.
     pub response_max_ns: u64,
-    /// Longest time that a request was behind its schedule.
+    /// Longest lag of a request behind the schedule.
     pub lag_max_ns: u64,
-    /// Response codes of answers in time since the start; only while the run goes on.
+    /// Response codes of answers in time since the start; only during the run.
     #[serde(skip)]
     pub codes: Vec<(i32, u64)>,
-    /// Response times, to two digits; only while the run goes on.
+    /// Response times, to two digits; only during the run.
     #[serde(skip)]
     pub histogram: Option<Arc<Histogram<u32>>>,
-    /// How long it was: the last one is what it took until the last answers had come.
+    /// Its length: the last one ends with the last answers.
     #[serde(skip)]
     pub len_s: f64,
-    /// It is only a moment before the first request, or that of waiting for the last answers: for the sums, and no second to
-    /// show.
+    /// A moment before the first request, or the wait for the last answers: counted in the sums,
+    /// but not shown.
     #[serde(skip)]
     pub is_rest: bool,
 }
 
 impl SecondCounts {
-    /// A moment in which no request was sent yet.
+    /// A moment before the first request.
     pub(crate) fn none() -> Self {
         Self { is_rest: true, ..Self::default() }
     }
 }
 
-/// A result as a share of what the machine can do.
+/// A result as a share of the limit of the machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ScheduleShare {
-    /// Answers a second that `handle-loadgen limit` measured.
+    /// Answers per second measured by `handle-loadgen limit`.
     pub limit_answers_per_s: f64,
-    /// Of the run's answers a second.
+    /// Answers per second of the run, as a share of that.
     pub share: f64,
 }
 
-/// What a run saw besides its counts.
+/// The observations of a run besides its counts.
 #[derive(Debug)]
 pub(crate) struct RunObservations {
     pub(crate) path: String,
@@ -353,9 +358,10 @@ pub(crate) struct RunObservations {
 
 impl RunReport {
     pub(crate) fn new(options: &RunOptions, job: &RunJob, total: &RunTotal, seen: &RunObservations) -> Self {
-        // In a closed loop up to the last answer in time: of a few requests at once it would else be next to nothing.
+        // In a closed loop up to the last answer in time: with few pending requests the time would
+        // otherwise be almost nothing.
         let sending_s = match &job.schedule {
-            // What was sent in overtime was due before.
+            // Requests sent after the end were due before it.
             Some(schedule) if !seen.stopped => Duration::from_nanos(schedule.end_ns()).as_secs_f64(),
             _ => total.sending_ns as f64 / 1e9,
         }
@@ -408,13 +414,13 @@ impl RunReport {
         report
     }
 
-    /// Whether the run counts: the load was what was asked for, and nothing that was verified was wrong.
+    /// Whether the run is valid: the load was as requested, and no verified answer was wrong.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.invalid.is_empty()
     }
 
-    /// Whether the schedule was kept: what was due was sent, and on time.
+    /// Whether the schedule was kept: due requests were sent, and on time.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         let accounts = &self.accounts;
@@ -423,14 +429,14 @@ impl RunReport {
         !unsent && !dropped && self.schedule_error_ns.p99 <= SCHEDULE_ERROR_P99_NS_MAX
     }
 
-    /// Says which share of `limit` was reached.
+    /// Adds the result as a share of `limit`.
     pub fn share_of(&mut self, limit: &LimitReport) {
         let limit_answers_per_s = limit.answers_per_s;
         let share = self.answered_per_s / limit_answers_per_s.max(f64::MIN_POSITIVE);
         self.share = Some(ScheduleShare { limit_answers_per_s, share });
     }
 
-    /// Judges what was promised of the run; whether all of it holds.
+    /// Judges the assertions about the run; returns whether all hold.
     pub fn judge(&mut self, assertions: &[Assertion]) -> bool {
         self.assertions = assertions.iter().map(|assertion| assertion.judge(self)).collect();
         self.assertions.iter().all(|judged| judged.holds)
@@ -441,21 +447,24 @@ impl RunReport {
         let accounts = &self.accounts;
         let (not_sent, scheduled) = (accounts.not_sent, accounts.scheduled);
         if stopped {
-            reasons.push("it was stopped early".to_owned());
+            reasons.push("stopped early".to_owned());
         }
-        // Of a run that was stopped the rest was not due.
+        // The rest of a stopped run was not due.
         if !stopped && not_sent as f64 > UNSENT_SHARE_MAX * scheduled as f64 {
-            let hint = "this generator cannot keep the schedule here: lower the rate or add threads";
-            reasons.push(format!("{not_sent} of {scheduled} requests were not sent; {hint}"));
+            let hint = "the generator cannot keep the schedule: lower the rate or add threads";
+            reasons.push(format!("requests not sent: {not_sent} of {scheduled}; {hint}"));
         }
         let lag_ns = self.schedule_error_ns.p99;
         if lag_ns > SCHEDULE_ERROR_P99_NS_MAX {
             let lag = HumanDuration(lag_ns);
-            reasons.push(format!("one request in a hundred was sent {lag} or more behind schedule"));
+            reasons.push(format!("1 % of the requests were sent {lag} or more behind schedule"));
         }
         if accounts.kernel_drops as f64 > UNSENT_SHARE_MAX * accounts.sent as f64 {
-            let hint = "the loss may be ours (sysctl net.core.rmem_max bounds the queue)";
-            reasons.push(format!("{} answers were dropped at our own socket; {hint}", accounts.kernel_drops));
+            let hint = "the loss may not be the server's (sysctl net.core.rmem_max limits the queue)";
+            reasons.push(format!(
+                "answers dropped at the socket of the generator: {}; {hint}",
+                accounts.kernel_drops
+            ));
         }
         if accounts.sent > 0 && accounts.answered + accounts.late == 0 {
             let ReportSetting { target, transport, .. } = self.setting.clone();
@@ -464,18 +473,19 @@ impl RunReport {
         if let Some(verification) = &self.verification {
             let answers = accounts.answered + accounts.late;
             if verification.mismatched > 0 {
-                reasons.push(format!("{} of {answers} answers are wrong", verification.mismatched));
+                reasons.push(format!("wrong answers: {} of {answers}", verification.mismatched));
             }
             if verification.undecided > 0 {
-                let reason = "could not be judged";
-                reasons.push(format!("{} of {answers} answers {reason}", verification.undecided));
+                let reason = "answers that cannot be judged";
+                reasons.push(format!("{reason}: {} of {answers}", verification.undecided));
             }
         }
         reasons
     }
 }
 
-/// Points for a plot whose axis shows more of the slowest: ten for each further nine of the share.
+/// Points for a plot whose axis extends the slowest answers: ten for each further nine of the
+/// share.
 fn curve(histogram: &Histogram<u64>) -> Vec<PercentilePoint> {
     if histogram.is_empty() {
         return Vec::new();
@@ -490,7 +500,7 @@ fn curve(histogram: &Histogram<u64>) -> Vec<PercentilePoint> {
     points
 }
 
-/// Buckets each of which is a quarter longer than the one before.
+/// Buckets, each a quarter longer than the one before.
 fn buckets(histogram: &Histogram<u64>) -> Vec<HistogramBucket> {
     let mut buckets = Vec::new();
     let mut from_ns = 0;
@@ -546,7 +556,7 @@ impl ReportSetting {
                 NameOptions::File(path) => format!("file {}", path.display()),
                 NameOptions::Snapshot(path) => format!("snapshot {}", path.display()),
                 NameOptions::Template(template) => format!("template {template}"),
-                NameOptions::Generated(count) => format!("{count} made up"),
+                NameOptions::Generated(count) => format!("{count} generated"),
                 NameOptions::Recording { path, .. } => format!("recording {}", path.display()),
                 NameOptions::List(_) => "list".to_owned(),
             },
@@ -563,9 +573,9 @@ impl ReportSetting {
     }
 }
 
-/// Phases for people; nothing for one rate.
+/// Formats phases for people; empty for a constant rate.
 fn describe(load: &LoadPattern) -> Option<String> {
-    /// More are not told one by one.
+    /// Maximum number of phases that are listed.
     const TOLD_MAX: usize = 8;
     match load {
         LoadPattern::Open { .. } | LoadPattern::Closed { .. } => None,
@@ -650,7 +660,7 @@ pub(crate) mod tests {
         let path = "portable".to_owned();
         let seen = RunObservations { path, clock, followed: None, stopped: false, seconds };
         let mut report = RunReport::new(&options, &job, &total, &seen);
-        // Exactly: a histogram has three digits.
+        // Exact values, because a histogram has three digits.
         (report.response_ns.p99, report.schedule_error_ns.max) = (2_000_000, 10_000);
         report
     }

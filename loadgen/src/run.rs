@@ -1,4 +1,4 @@
-//! One run: names in, threads out, a report back.
+//! A run: prepares the questions, starts the threads, and returns the report.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -30,32 +30,35 @@ use crate::stream::{self, ConnectionCounts, Pool, StreamTransport};
 use crate::verify::{AnswerVerifier, ContentSource, Mismatch, SharedTimeline, VerifyRules};
 use crate::worker::{BURST_MAX, Interval, LoadWorker, WorkerOutcome, WorkerPlan};
 
-/// What is due at the end of a run, but not sent so much later, is not sent at all.
+/// Requests still unsent this long after the end of a run are not sent at all.
 const OVERTIME_MAX: Duration = Duration::from_millis(10);
 
-/// Between the last thread's being ready and the first request.
+/// Time between the moment at which all threads are ready and the first request.
 const HEAD_START: Duration = Duration::from_millis(20);
 
-/// Datagrams taken at once in a closed loop. More than are sent at once, for answers in several pieces.
+/// Datagrams received at once in a closed loop: more than are sent at once, because answers may
+/// have several fragments.
 const RECEIVE_BATCH_LEN: usize = 256;
 
-/// The same in an open loop: while they are looked at, which takes a fraction of a microsecond each, no request is sent.
+/// The same in an open loop. While these are handled, a fraction of a microsecond each, no request
+/// is sent.
 const RECEIVE_BATCH_LEN_ON_TIME: usize = 32;
 
-/// Bytes of a receive buffer. Servers send at most 512; what is larger is counted as malformed.
+/// Length of a receive buffer. Servers send at most 512 bytes; longer datagrams count as malformed.
 const RECEIVE_LEN: usize = 2048;
 
-/// Does a run, and calls `progress` once a second, and for the rest of the last one; when that breaks, the run ends early and counts what
-/// was not sent. While it is prepared `progress` is called as well, with seconds that are none to show.
+/// Does a run, and calls `progress` once a second and at the end of the last, partial second. If
+/// `progress` breaks, the run ends early, and unsent requests are counted. During preparation
+/// `progress` is called with seconds that are not to be shown.
 ///
 /// # Errors
 ///
-/// When the run cannot start, or is stopped before it does, or a datapath fails. That a server answers badly or not at all is no
-/// error: the report says so.
+/// If the run cannot start, is stopped before it starts, or a datapath fails. Bad or missing
+/// answers are not an error; they are in the report.
 ///
 /// # Panics
 ///
-/// When the accounts do not add up, which would be a bug of this crate.
+/// If the accounts are inconsistent, which is a bug of this crate.
 pub fn run(
     options: &RunOptions,
     mut progress: impl FnMut(&SecondCounts) -> ControlFlow<()>,
@@ -72,16 +75,16 @@ pub fn run(
     Ok(RunReport::new(options, &job, &total, &done.seen))
 }
 
-/// What answers are judged by.
+/// The reference data that answers are judged by.
 struct Judge {
     truth: AnswerSource,
     rules: VerifyRules,
 }
 
 enum AnswerSource {
-    /// A set that may be replaced meanwhile.
+    /// A set that may be replaced during the run.
     Published(handle_snapshot::PublishedSet),
-    /// Something that stays.
+    /// Reference data that does not change.
     Fixed(Arc<dyn ContentSource>),
 }
 
@@ -111,18 +114,19 @@ impl Judge {
     }
 }
 
-/// Asks for each handle once, and again for those whose answers did not come. Of its seconds `progress` is told that they
-/// are none to show.
+/// Asks for each handle once, and again for those without an answer. Its seconds are reported to
+/// `progress` as not to be shown.
 ///
 /// # Errors
 ///
-/// Those of a pass; and when somebody stops it, or nothing is answered at all, which for many handles would take hours.
+/// Those of a pass; and if the user stops it, or there is no answer at all, which would take hours
+/// for many handles.
 fn first_pass(
     options: &RunOptions,
     job: &RunJob,
     progress: &mut dyn FnMut(&SecondCounts) -> ControlFlow<()>,
 ) -> Result<LearnedAnswers, Error> {
-    /// Requests that wait at a time: few, as what matters is that none is lost.
+    /// Pending requests: few, so that none is lost.
     const WINDOW: usize = 32;
     const ROUNDS: usize = 3;
     let workload = job.plain(options)?;
@@ -161,13 +165,13 @@ fn first_pass(
     Ok(learned)
 }
 
-/// What one pass left.
+/// The results of a pass.
 struct PassOutcome {
     outcomes: Vec<ThreadOutcome>,
     seen: RunObservations,
 }
 
-/// Does one pass: threads in, what they have to report out.
+/// Does a pass: starts the threads and collects their results.
 fn pass(
     options: &RunOptions,
     job: &RunJob,
@@ -179,7 +183,7 @@ fn pass(
     let (messages_in, messages) = channel();
     let (stop, verified) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
-        // Also when `progress` or a thread panics: a scope waits for all of its threads.
+        // Also if `progress` or a thread panics, because a scope waits for all of its threads.
         let _stop_all = (SetOnDrop(&stop), SetOnDrop(&verified));
         let mut starts = Vec::new();
         let mut threads = Vec::new();
@@ -191,7 +195,7 @@ fn pass(
             let thread = Thread { number, options, job, local, rules, learn, stop: &stop };
             threads.push(scope.spawn(move || {
                 thread.run(&start, &messages).inspect_err(|_| {
-                    // What the others would measure alone is not what was asked for.
+                    // The remaining threads alone would not produce the requested load.
                     thread.stop.store(true, Ordering::Relaxed);
                     let _ = messages.send(ThreadMessage::Failed);
                 })
@@ -200,7 +204,8 @@ fn pass(
         drop(messages_in);
         let path = match all_ready(&messages, options.threads) {
             Some(path) => path,
-            // A thread that ends before it was ready says why. The others end when nobody starts them.
+            // A thread that ends before it is ready returns the reason. The others end if they are
+            // not started.
             None => {
                 drop(starts);
                 let mut results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(resume));
@@ -218,7 +223,7 @@ fn pass(
         };
         let following = follower.map(|follower| scope.spawn(|| follower.follow(&verified)));
         for start in starts {
-            // A thread that is gone says why when it is joined.
+            // A thread that is gone returns the reason when it is joined.
             let _ = start.send(RunStart { clock, shared_timeline: watch.clone() });
         }
         let seconds = collect(&messages, options.threads, |second| {
@@ -244,20 +249,20 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Goes on with the panic of a thread.
+/// Resumes the panic of a thread.
 fn resume<T>(panic: Box<dyn std::any::Any + Send>) -> T {
     std::panic::resume_unwind(panic)
 }
 
-/// How long a set is kept after its end: as long as an answer that is still waited for may be from it.
+/// How long a set is kept after its end: as long as a pending answer may come from it.
 fn keep_ns(options: &RunOptions) -> i64 {
     let staleness = options.verify.as_ref().map_or(Duration::ZERO, |verify| verify.staleness_max);
     let keep = 2 * options.timeout + staleness + Duration::from_secs(2);
     i64::try_from(keep.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Our address on the way to `target`. A socket that is bound to it spares the kernel a note about the
-/// address with each datagram.
+/// The local address on the route to `target`. A socket that is bound to it saves the kernel a
+/// control message about the address with each datagram.
 fn local_address(target: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = match target {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -268,10 +273,10 @@ fn local_address(target: SocketAddr) -> std::io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// What a thread tells while it runs.
+/// A message of a running thread.
 enum ThreadMessage {
     Ready(String),
-    /// It has ended, and says why when it is joined.
+    /// It has ended; the reason is available when it is joined.
     Failed,
     Tick {
         thread: usize,
@@ -279,13 +284,13 @@ enum ThreadMessage {
         now_ns: u64,
         interval: Box<Interval>,
     },
-    /// Its last tick was the last: nobody has to wait for another.
+    /// Its last tick has been sent; no other follows.
     Done {
         thread: usize,
     },
 }
 
-/// What a thread needs to begin.
+/// What a thread needs to start.
 struct RunStart {
     clock: Clock,
     shared_timeline: Option<Arc<SharedTimeline>>,
@@ -301,7 +306,7 @@ struct Thread<'a> {
     stop: &'a AtomicBool,
 }
 
-/// What one thread has to report.
+/// The results of one thread.
 struct ThreadOutcome {
     worker: WorkerOutcome,
     connections: Option<ConnectionCounts>,
@@ -313,7 +318,7 @@ enum SendPath {
 }
 
 impl Thread<'_> {
-    /// `None` when nobody started it.
+    /// `None` if it was not started.
     fn run(
         &self,
         start: &Receiver<RunStart>,
@@ -324,7 +329,7 @@ impl Thread<'_> {
             let core = options.cores[self.number % options.cores.len()];
             pin_to_core(core).map_err(|error| Error::Core(core, error))?;
         }
-        // Where the kernel does not do that, the schedule error tells.
+        // If the kernel does not support this, the schedule error shows it.
         let _ = wake_on_time();
         let mut path = self.open().map_err(Error::Open)?;
         let mut worker = self.worker();
@@ -386,7 +391,7 @@ impl Thread<'_> {
         let bound = match sources[..] {
             [] => self.local,
             [source] => source,
-            // Each datagram says from which it leaves.
+            // Each datagram carries its source address.
             [..] => Ipv4Addr::UNSPECIFIED.into(),
         };
         let socket = SocketOptions {
@@ -405,8 +410,8 @@ impl Thread<'_> {
             SocketOptions { receive_len: RECEIVE_LEN, ..socket.one_at_a_time() }
         };
         let choice = match options.datapath {
-            // A look at io_uring without patience enters the scheduler, which was measured to quadruple the median of the
-            // schedule error on a machine that does other things as well.
+            // Polling io_uring without a wait enters the scheduler, which was measured to quadruple
+            // the median of the schedule error when other processes run.
             DatapathChoice::Auto if self.job.schedule.is_some() => DatapathChoice::Portable,
             choice => choice,
         };
@@ -417,7 +422,7 @@ impl Thread<'_> {
         let (options, job) = (self.options, self.job);
         let (number, threads) = (self.number as u64, options.threads as u64);
         let len = u32::try_from(job.workload.len()).unwrap_or(u32::MAX);
-        // The requests of a recording are as many as its times.
+        // A recording has as many requests as times.
         let is_recorded = matches!(options.names, NameOptions::Recording { .. });
         let pattern = if is_recorded { AccessOrder::Sequential } else { options.pattern };
         let rate_max = job.schedule.as_ref().map(|schedule| schedule.rate_max());
@@ -441,10 +446,11 @@ impl Thread<'_> {
                 until_ns: schedule.end_ns().saturating_add(duration_ns(OVERTIME_MAX)),
             },
             (None, load) => {
-                // A recording as fast as answers come has no window of its own.
+                // A recording at full speed has no window of its own.
                 let window =
                     if let LoadPattern::Closed { window } = load { *window } else { RunOptions::WINDOW };
-                // Each thread has its share of the requests, if they are counted; then they are the end.
+                // Each thread gets its share of a limited number of requests; sending them ends the
+                // run.
                 match self.job.requests {
                     u64::MAX => WorkerPlan::Closed { window, left: u64::MAX, until_ns },
                     requests => {
@@ -461,7 +467,7 @@ fn duration_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Waits until all threads are ready; `None` when one has ended instead.
+/// Waits until all threads are ready; `None` if one has ended instead.
 fn all_ready(messages: &Receiver<ThreadMessage>, threads: usize) -> Option<String> {
     let mut paths = Vec::new();
     while paths.len() < threads {
@@ -471,12 +477,12 @@ fn all_ready(messages: &Receiver<ThreadMessage>, threads: usize) -> Option<Strin
             Ok(ThreadMessage::Failed) | Err(_) => return None,
         }
     }
-    // The same options open the same path in all threads, or else the slower kind is the one to name, which
-    // is last in the alphabet as well.
+    // The same options open the same path in all threads. Otherwise the slower kind is reported,
+    // which is also last in the alphabet.
     paths.into_iter().max()
 }
 
-/// Adds up the ticks of all threads, and passes each second on once all have told of it.
+/// Adds up the ticks of all threads, and reports each second once all threads have reported it.
 fn collect(
     messages: &Receiver<ThreadMessage>,
     threads: usize,
@@ -492,7 +498,7 @@ fn collect(
             let (number, (end_ns, interval)) = first.remove_entry();
             totals = SecondCounts::after(&totals, number * TICK_NS, end_ns, interval, codes);
             each(&totals);
-            // The histogram is for those who watch; all of them together may be large.
+            // The histogram is for live output only; all of them together may be large.
             seconds.push(SecondCounts { histogram: None, codes: Vec::new(), ..totals.clone() });
         }
     };
@@ -514,7 +520,7 @@ fn collect(
     seconds
 }
 
-/// What all threads have to report together.
+/// The combined results of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct RunTotal {
     pub(crate) counts: AnswerCounts,
@@ -566,7 +572,7 @@ impl SecondCounts {
     fn after(previous: &Self, start_ns: u64, end_ns: u64, interval: Interval, codes: &[Codes]) -> Self {
         let len_ns = end_ns.saturating_sub(start_ns).max(1);
         let is_rest = interval.sent == 0 && len_ns <= TICK_NS / 2;
-        // A few answers in the last millisecond are no rate of thousands.
+        // A few answers in the last millisecond are not a rate of thousands.
         let span_s = if is_rest { TICK_NS } else { len_ns } as f64 / 1e9;
         let mut sum = Codes::default();
         codes.iter().for_each(|codes| sum.add(codes));
@@ -591,9 +597,9 @@ impl SecondCounts {
     }
 }
 
-/// What was seen of the directory, for the report.
+/// The observations of the directory, for the report.
 impl FollowReport {
-    /// Whether judging was hampered.
+    /// Whether judging was impeded.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.missed == 0 && self.failed == 0
@@ -620,7 +626,7 @@ mod tests {
         assert_eq!(rates, [(1.0, 7.0), (0.005, 3.0), (1.0, 1.0)], "the rest is a moment, and no rate");
     }
 
-    /// What one thread has done must not keep back what others do: a stop is noticed when a second is told.
+    /// A finished thread must not delay the ticks of the others: a stop takes effect at a tick.
     #[test]
     fn nobody_waits_for_a_thread_that_has_ended() {
         let (sender, messages) = channel();

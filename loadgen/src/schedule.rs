@@ -1,9 +1,10 @@
-//! When each request is due. An intended time depends on the schedule alone, never on what happened.
+//! The schedule of requests. A due time depends on the schedule alone, never on what happened.
 //!
-//! - A schedule is a row of phases, each with a rate that is constant or changes evenly, or the times of a
-//!   recording.
-//! - Requests come evenly, or as a Poisson process: at random, independent of each other, as from many users.
-//! - The due time of a request is computed from its number, so that no error adds up over a long run.
+//! - A schedule is a sequence of phases, each with a constant or linearly changing rate, or the
+//!   times of a recording.
+//! - Requests are evenly spaced, or a Poisson process: random and independent, as from many users.
+//! - The due time of a request is computed from its number, so that no error accumulates in a long
+//!   run.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -13,38 +14,39 @@ use crate::random::RandomGenerator;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// A stretch of time with one rate, or with one that changes evenly.
+/// A period with a constant or linearly changing rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// How long it lasts.
+    /// Its duration.
     pub duration: Duration,
-    /// Requests a second at its beginning.
+    /// Requests per second at its start.
     pub from: f64,
-    /// Requests a second at its end.
+    /// Requests per second at its end.
     pub to: f64,
 }
 
 impl Phase {
-    /// `rate` requests a second for `duration`.
+    /// A phase of `duration` with a constant `rate`.
     #[must_use]
     pub const fn constant(rate: f64, duration: Duration) -> Self {
         Self { duration, from: rate, to: rate }
     }
 }
 
-/// Most requests of a Poisson process that are counted one by one when a run is over. One that asks for more than any
-/// machine sends leaves billions, which to draw would take minutes.
+/// Maximum number of requests of a Poisson process that are drawn one by one at the end of a run.
+/// An overloaded schedule can leave billions, which would take minutes to draw.
 pub const COUNTED_MAX: u64 = 1 << 20;
 
-/// How requests follow each other.
+/// The distribution of requests within a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At equal distances.
+    /// At equal intervals.
     #[default]
     Even,
-    /// At random, each independent of the others. Threads have processes of their own, which together are one.
+    /// At random, each independent of the others. Each thread has a process of its own; together
+    /// they are one.
     Poisson {
-        /// What chance is made of.
+        /// The seed of the random times.
         seed: u64,
     },
 }
@@ -63,13 +65,13 @@ enum SendTimes {
     Recorded(Arc<[u64]>),
 }
 
-/// A phase in its place.
+/// A phase with its position in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PlacedPhase {
     start_ns: u64,
     len_ns: u64,
     pace: PhasePace,
-    /// Requests before it, and in it, when they come evenly.
+    /// Number of requests before it and in it, if evenly spaced.
     first: u64,
     count: u64,
     /// The same without rounding.
@@ -79,7 +81,7 @@ struct PlacedPhase {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum PhasePace {
-    /// Exact in whole numbers.
+    /// Exact integers.
     Constant(NonZeroU64),
     Linear {
         from: f64,
@@ -88,7 +90,7 @@ enum PhasePace {
 }
 
 impl Schedule {
-    /// `rate` requests a second for `duration`, evenly spaced, the first at 0.
+    /// `rate` requests per second for `duration`, evenly spaced, the first at 0.
     ///
     /// All are due before `duration` is over: those at 0, 1/rate, 2/rate and so on.
     #[must_use]
@@ -98,7 +100,7 @@ impl Schedule {
         Self { times: SendTimes::Phases(phases), arrivals: Arrivals::Even }
     }
 
-    /// Phases one after the other.
+    /// Phases one after another.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -118,14 +120,14 @@ impl Schedule {
         Self { times: SendTimes::Phases(phases), arrivals }
     }
 
-    /// Requests at recorded times, in whatever order they are given.
+    /// Requests at recorded times, in any order.
     #[must_use]
     pub fn recorded(mut due_ns: Vec<u64>) -> Self {
         due_ns.sort_unstable();
         Self { times: SendTimes::Recorded(due_ns.into()), arrivals: Arrivals::Even }
     }
 
-    /// How many requests there are, or with a Poisson process how many are to be expected.
+    /// The number of requests; for a Poisson process the expected number.
     #[must_use]
     pub fn count(&self) -> u64 {
         match &self.times {
@@ -136,7 +138,7 @@ impl Schedule {
         }
     }
 
-    /// When it is over. All requests are due before.
+    /// The end of the schedule. All requests are due before.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         match &self.times {
@@ -147,7 +149,7 @@ impl Schedule {
         }
     }
 
-    /// When each phase begins, in order; nothing for a recording.
+    /// The start of each phase, in order; empty for a recording.
     #[must_use]
     pub fn starts_ns(&self) -> Vec<u64> {
         match &self.times {
@@ -156,7 +158,7 @@ impl Schedule {
         }
     }
 
-    /// The highest rate, averaged over a second of a recording.
+    /// The highest rate; for a recording averaged over a second.
     #[must_use]
     pub fn rate_max(&self) -> f64 {
         match &self.times {
@@ -175,7 +177,7 @@ impl Schedule {
         }
     }
 
-    /// Every `threads`-th request, from the one numbered `thread` on: the schedule of one thread.
+    /// The schedule of one thread: every `threads`-th request, from number `thread` on.
     ///
     /// # Panics
     ///
@@ -185,7 +187,7 @@ impl Schedule {
         assert!(threads > 0, "a schedule is shared by at least one thread");
         let random = match self.arrivals {
             Arrivals::Even => None,
-            // A stream that is not the one that chooses handles.
+            // Another stream than the one that chooses handles.
             Arrivals::Poisson { seed } => Some(RandomGenerator::new(seed, (1 << 32) | thread)),
         };
         let mut share = ThreadShare {
@@ -246,13 +248,13 @@ impl PhasePace {
         }
     }
 
-    /// Nanoseconds from the start of the phase until `n` requests were due, `n` whole.
+    /// Nanoseconds from the start of the phase until `n` requests are due, for an integer `n`.
     fn after(self, n: u64, len_ns: u64) -> u64 {
         match self {
             Self::Constant(rate) => {
                 let rate = rate.get();
-                // Below one second the product does not overflow for any rate a machine can reach; the
-                // saturation is for those it cannot.
+                // Below one second the product does not overflow at any rate that a machine can
+                // reach; for higher rates it saturates.
                 n / rate * NS_PER_S + (n % rate).saturating_mul(NS_PER_S) / rate
             }
             Self::Linear { .. } => self.after_real(n as f64, len_ns),
@@ -267,7 +269,7 @@ impl PhasePace {
             _ if n <= 0.0 => 0.0,
             Self::Linear { from, to } => {
                 let growth = (to - from) / (len_ns as f64 / 1e9);
-                // In the form that does not subtract numbers of nearly the same size.
+                // In the form that does not subtract nearly equal numbers.
                 2.0 * n / (from + (from * from + 2.0 * growth * n).max(0.0).sqrt())
             }
         };
@@ -275,14 +277,14 @@ impl PhasePace {
     }
 }
 
-/// One thread's part of a [`Schedule`], and how far it has come.
+/// One thread's part of a [`Schedule`], and its position.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadShare<'a> {
     schedule: &'a Schedule,
     phase: usize,
     next: u64,
     step: u64,
-    /// Of a Poisson process, which has come to `position` requests of all threads.
+    /// A Poisson process at `position`, in requests of all threads.
     random: Option<RandomGenerator>,
     position: f64,
     due_ns: u64,
@@ -291,7 +293,7 @@ pub struct ThreadShare<'a> {
 impl ThreadShare<'_> {
     const NEVER: u64 = u64::MAX;
 
-    /// When the next request is due; `None` after the last.
+    /// The due time of the next request; `None` after the last.
     #[inline]
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
@@ -304,7 +306,7 @@ impl ThreadShare<'_> {
         self.schedule
     }
 
-    /// Goes on to the request after the next.
+    /// Advances to the next request.
     pub fn advance(&mut self) {
         match &mut self.random {
             None => self.next = self.next.saturating_add(self.step),
@@ -333,8 +335,8 @@ impl ThreadShare<'_> {
         };
     }
 
-    /// How many requests are left. Of a Poisson process they are counted one by one, up to [`COUNTED_MAX`]; the others
-    /// are as many as are to be expected.
+    /// Number of remaining requests. Those of a Poisson process are drawn one by one up to
+    /// [`COUNTED_MAX`]; beyond that, the expected number is added.
     #[must_use]
     pub fn left(&self) -> u64 {
         if self.random.is_none() {
@@ -348,7 +350,7 @@ impl ThreadShare<'_> {
         left + rest.expected_left()
     }
 
-    /// How many requests of a Poisson process are to be expected from the next one on; none after the last.
+    /// Expected number of remaining requests of a Poisson process; none after the last.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     fn expected_left(&self) -> u64 {
         match &self.schedule.times {
@@ -360,7 +362,7 @@ impl ThreadShare<'_> {
         }
     }
 
-    /// Whether how many there are is known before they were all due.
+    /// Whether the number of requests is known in advance.
     #[must_use]
     pub const fn is_counted(&self) -> bool {
         self.random.is_none()
@@ -451,7 +453,8 @@ mod tests {
         let schedule = Schedule::phases(&[phase], Arrivals::Poisson { seed: 7 });
         let mut due: Vec<_> = (0..3).flat_map(|thread| all(&schedule, thread, 3)).collect();
         due.sort_unstable();
-        // Standard deviation of the count is its root; five of them are never left by chance.
+        // The standard deviation of the count is its square root; five of them are practically
+        // never exceeded.
         assert!(due.len().abs_diff(100_000) < 5 * 317, "{}", due.len());
         let gaps: Vec<_> = due.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -470,7 +473,7 @@ mod tests {
         assert!(few.share(0, 1).left().abs_diff(COUNTED_MAX) < 5 * 1000 + 48_576);
         for threads in [1, 3] {
             let left: u64 = (0..threads).map(|thread| many.share(thread, threads).left()).sum();
-            // Standard deviation is the root.
+            // The standard deviation is the square root.
             assert!(left.abs_diff(10_000_000_000) < 5 * 100_000, "{left}");
         }
         let mut share = few.share(0, 1);

@@ -1,4 +1,4 @@
-//! A run as series in time: CSV for spreadsheets, and interval logs for the tools of HdrHistogram.
+//! Time series of a run: CSV for spreadsheets, and interval logs for the tools of HdrHistogram.
 
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, SystemTime};
@@ -24,7 +24,7 @@ const COLUMNS: [&str; 12] = [
     "lag_max_ns",
 ];
 
-/// Writes what each second saw, a line each, under a line of names.
+/// Writes the results of each second, one line each, below a line of column names.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub fn write_csv(report: &RunReport, mut out: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the response times of each second while the run goes on, in the format of HdrHistogram logs.
+/// Writes the response times of each second during the run, in the format of HdrHistogram logs.
 #[derive(Debug)]
 pub struct HistogramLog<W: Write> {
     out: BufWriter<W>,
@@ -59,7 +59,7 @@ pub struct HistogramLog<W: Write> {
 }
 
 impl<W: Write> HistogramLog<W> {
-    /// To `out`, which is flushed after each second.
+    /// Writes to `out`, which is flushed after each second.
     pub fn new(out: W) -> Self {
         Self { out: BufWriter::new(out), begun: false }
     }
@@ -71,7 +71,7 @@ impl<W: Write> HistogramLog<W> {
     /// Those of the writer.
     pub fn add(&mut self, second: &SecondCounts) -> io::Result<()> {
         let Some(histogram) = &second.histogram else { return Ok(()) };
-        // As if the run had begun when the first second was shown, less that second.
+        // The start of the log is one second before the first shown second ends.
         let begun = SystemTime::now() - Duration::from_secs_f64(second.elapsed_s);
         let mut serializer = V2DeflateSerializer::new();
         let mut builder = IntervalLogWriterBuilder::new();
@@ -132,7 +132,7 @@ mod tests {
             }
         }
         assert_eq!(found, [(0, 50, 1), (1, 50, 2), (2, 50, 3)]);
-        // What the readers of other languages go by, line by line: comments, one start, and four fields.
+        // The rules of readers in other languages: comments, one start, and four fields.
         let text = String::from_utf8(text).unwrap();
         let (comments, lines): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('#'));
         let start = "#[StartTime: ";

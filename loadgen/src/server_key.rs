@@ -1,4 +1,4 @@
-//! The public key that answers must be signed with: from a file, or from the server's own site record.
+//! The public key that must verify answers: from a file, or from the site record of the server.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -18,14 +18,14 @@ use crate::read::whole_of;
 use crate::replay::{exchange_tcp, exchange_udp};
 use crate::stream::{Protocol, StreamTransport, Streams};
 
-/// Id of the request for the site record, which is alone on its way.
+/// Id of the request for the site record, which is the only one at that time.
 const REQUEST_ID: i32 = 1;
 
-/// Reads the key of the server that `options` is about.
+/// Reads the key of the server in `options`.
 ///
 /// # Errors
 ///
-/// When there is none, or it is of no use.
+/// If there is none, or it is unusable.
 pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey, Error> {
     let (path, record) = match source {
         KeySource::File(path) => {
@@ -36,7 +36,7 @@ pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey
         KeySource::Server => {
             let path = PathBuf::from(format!("the site record of {}", options.target));
             let what = |what: &str| Error::Key { path: path.clone(), what: what.to_owned() };
-            let answer = ask(options)?.ok_or_else(|| what("there was no answer"))?;
+            let answer = ask(options)?.ok_or_else(|| what("no answer"))?;
             let record = key_in(&answer, options.target).map_err(what)?;
             (path, record)
         }
@@ -44,13 +44,13 @@ pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey
     PublicKey::from_record(&record).map_err(|error| Error::Key { path, what: error.to_string() })
 }
 
-/// Asks for the site record; the whole answer without its envelope.
+/// Requests the site record; returns the whole answer without its envelope.
 fn ask(options: &RunOptions) -> Result<Option<Vec<u8>>, Error> {
     let exchange = match options.transport {
         StreamTransport::Udp { .. } => exchange_udp,
         StreamTransport::Stream(Streams { protocol: Protocol::Tcp, .. }) => exchange_tcp,
         StreamTransport::Stream(_) => {
-            let what = "a server is asked for its key over udp and tcp only: give --server-key FILE";
+            let what = "--ask-server-key works over udp and tcp only: give --server-key FILE";
             return Err(Error::Option(what.to_owned()));
         }
     };
@@ -59,7 +59,7 @@ fn ask(options: &RunOptions) -> Result<Option<Vec<u8>>, Error> {
 
 fn request() -> Vec<u8> {
     let mut body = Vec::new();
-    // Whose site is meant is said by whom we ask; deployed clients name a handle all the same.
+    // The address selects the site; deployed clients name a handle all the same.
     HandleBody { handle: b"0.NA/0.NA" }.encode(&mut body);
     let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
     let header = Header {
@@ -71,12 +71,13 @@ fn request() -> Vec<u8> {
     [&envelope.to_bytes()[..], &header.to_bytes(), &body, &[0; 4]].concat()
 }
 
-/// The key record of the server at `target` in an answer with a site record; of a site with one server, that one's.
+/// The key record of the server at `target` in an answer with a site record; for a site with a
+/// single server, the key of that server.
 fn key_in(answer: &[u8], target: SocketAddr) -> Result<Vec<u8>, &'static str> {
-    let unreadable = "its answer does not decode";
+    let unreadable = "its answer cannot be decoded";
     let message = Message::decode(answer).map_err(|_| unreadable)?;
     if message.header.response_code != ResponseCode::SUCCESS {
-        return Err("it has none, or does not give it");
+        return Err("the server has no site record or does not return it");
     }
     let version = Envelope::request(REQUEST_ID).version;
     let reply = Reply::decode(&message.header, version, message.body).map_err(|_| unreadable)?;
@@ -92,8 +93,8 @@ fn key_in(answer: &[u8], target: SocketAddr) -> Result<Vec<u8>, &'static str> {
         (Some(only), None) => Some(only),
         _ => site.servers.iter().find(is_target),
     };
-    let key = server.ok_or("none of its servers has the address of the target")?.public_key;
-    if key.is_empty() { Err("the server has no key in it") } else { Ok(key.to_vec()) }
+    let key = server.ok_or("the site record has no server with the address of the target")?.public_key;
+    if key.is_empty() { Err("the site record has no key for this server") } else { Ok(key.to_vec()) }
 }
 
 #[cfg(test)]
@@ -119,7 +120,8 @@ mod tests {
         (Ipv4Addr::LOCALHOST, port).into()
     }
 
-    /// An answer with the record of a site whose servers listen on these ports, each with its port for a key.
+    /// An answer with the record of a site whose servers listen on these ports; the key of each is
+    /// its port.
     fn answer(code: ResponseCode, ports: &[u16]) -> Vec<u8> {
         let mut site = SiteBuilder::new();
         for port in ports {
@@ -145,11 +147,11 @@ mod tests {
         assert_eq!(key_in(&answer(good, &[0x0102, 0x0304]), target(0x0304)), Ok(vec![3, 4]));
         assert_eq!(key_in(&answer(good, &[0x0102]), target(9)), Ok(vec![1, 2]), "there is no other");
         for (answer, says) in [
-            (answer(good, &[0x0102, 0x0304]), "none of its servers"),
-            (answer(good, &[]), "none of its servers"),
-            (answer(good, &[0]), "no key in it"),
-            (answer(ResponseCode::OPERATION_NOT_SUPPORTED, &[1]), "does not give it"),
-            (b"noise".to_vec(), "does not decode"),
+            (answer(good, &[0x0102, 0x0304]), "no server with"),
+            (answer(good, &[]), "no server with"),
+            (answer(good, &[0]), "has no key"),
+            (answer(ResponseCode::OPERATION_NOT_SUPPORTED, &[1]), "does not return it"),
+            (b"noise".to_vec(), "cannot be decoded"),
         ] {
             let error = key_in(&answer, target(9)).unwrap_err();
             assert!(error.contains(says), "{error} does not say {says}");
@@ -164,7 +166,7 @@ mod tests {
             ..RunOptions::new(silent.local_addr().unwrap(), NameOptions::List(Vec::new()))
         };
         let error = read(&KeySource::Server, &options).unwrap_err().to_string();
-        assert!(error.contains("there was no answer"), "{error}");
+        assert!(error.contains("no answer"), "{error}");
         let http = StreamTransport::Stream(Streams::pooled(Protocol::Http));
         let error = read(&KeySource::Server, &RunOptions { transport: http, ..options }).unwrap_err();
         assert!(matches!(error, Error::Option(_)), "{error}");

@@ -1,4 +1,4 @@
-//! What became of the requests of each phase of a schedule: steps and ramps one by one, each with its loss and times.
+//! The results of each phase of a schedule: steps and ramps with their loss and times.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use crate::latency::{add, histogram};
 use crate::report::ResponseTimes;
 use crate::schedule::{Phase, Schedule};
 
-/// Most phases that are told apart. A schedule of more is only summed up as a whole.
+/// Maximum number of phases with results of their own; a longer schedule has only totals.
 pub const STEPS_MAX: usize = 64;
 
-/// The requests of one thread by the phase in which they were due. Without phases it takes no note of anything.
+/// The requests of one thread by the phase in which they were due. Records nothing without phases.
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
     /// In ascending order.
@@ -18,7 +18,7 @@ pub struct Steps {
     tallies: Vec<Tally>,
 }
 
-/// What became of the requests of one phase.
+/// The requests of one phase.
 #[derive(Clone, Debug)]
 struct Tally {
     sent: u64,
@@ -34,31 +34,31 @@ impl Tally {
     }
 }
 
-/// One phase, and what became of the requests that were due in it.
+/// A phase, and the results of the requests that were due in it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PhaseStep {
-    /// Requests a second at its beginning.
+    /// Requests per second at its start.
     pub rate_from: f64,
-    /// Requests a second at its end.
+    /// Requests per second at its end.
     pub rate_to: f64,
     /// Seconds from the start of the run.
     pub start_s: f64,
-    /// Seconds.
+    /// Duration in seconds.
     pub duration_s: f64,
-    /// Requests that were due in it and sent. Where the kernel refused some of a burst at the border of two phases,
-    /// they are taken for its first: it does not say which they were.
+    /// Requests that were due in it and sent. If the kernel refuses part of a burst at the border
+    /// of two phases, the refused ones are assumed to be the first of the burst.
     pub sent: u64,
-    /// Of these, with an answer in time.
+    /// Requests among these with an answer in time.
     pub answered: u64,
-    /// Of these, with a late answer.
+    /// Requests among these with a late answer.
     pub late: u64,
-    /// Of these, without a whole answer: lost, and duplicate only.
+    /// Requests among these without a complete answer: lost, and duplicate only.
     pub unanswered: u64,
-    /// Answers in time a second.
+    /// Answers in time per second.
     pub answered_per_s: f64,
     /// Response times of answers in time, to two digits.
     pub response_ns: ResponseTimes,
-    /// How late its requests were sent, to two digits.
+    /// Lag of its requests, to two digits.
     pub schedule_error_ns: ResponseTimes,
 }
 
@@ -84,7 +84,7 @@ impl Steps {
         self.tallies.get_mut(after.saturating_sub(1))
     }
 
-    /// Notes a request that was due at `intended_ns` and handed over at `sent_ns`.
+    /// Records a request that was due at `intended_ns` and handed over at `sent_ns`.
     #[inline]
     pub fn note_sent(&mut self, intended_ns: u64, sent_ns: u64, is_taken: bool) {
         if let Some(tally) = self.at(intended_ns) {
@@ -93,7 +93,7 @@ impl Steps {
         }
     }
 
-    /// Notes an answer in time.
+    /// Records an answer in time.
     #[inline]
     pub fn note_answered(&mut self, intended_ns: u64, response_ns: u64) {
         if let Some(tally) = self.at(intended_ns) {
@@ -102,7 +102,7 @@ impl Steps {
         }
     }
 
-    /// Notes a late answer.
+    /// Records a late answer.
     #[inline]
     pub fn note_late(&mut self, intended_ns: u64) {
         if let Some(tally) = self.at(intended_ns) {
@@ -110,7 +110,7 @@ impl Steps {
         }
     }
 
-    /// Adds what another thread noted of the same phases.
+    /// Adds the results of another thread for the same phases.
     pub fn add(&mut self, other: &Self) {
         if self.tallies.is_empty() {
             self.clone_from(other);
@@ -125,7 +125,7 @@ impl Steps {
         }
     }
 
-    /// What came of each of `phases`, which are those of the schedule.
+    /// The results of each of `phases`, which are those of the schedule.
     #[must_use]
     pub fn summary(&self, phases: &[Phase]) -> Vec<PhaseStep> {
         let each = phases.iter().zip(&self.starts_ns).zip(&self.tallies);
@@ -150,7 +150,7 @@ impl Steps {
 }
 
 impl PhaseStep {
-    /// Requests without a whole answer, as a share of those sent.
+    /// Requests without a complete answer, as a share of those sent.
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.unanswered as f64 / self.sent.max(1) as f64
@@ -181,7 +181,7 @@ mod tests {
         steps.note_sent(S, S, false);
         steps.note_sent(S, S, true);
         steps.note_late(S);
-        // In overtime.
+        // Sent after the end of the schedule.
         steps.note_sent(3 * S + 5, 3 * S + 5, true);
         let mut both = Steps::default();
         both.add(&steps);

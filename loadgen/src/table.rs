@@ -1,4 +1,4 @@
-//! What a run found, as lines and tables for people.
+//! The results of a run as lines and tables for people.
 
 use std::fmt;
 
@@ -25,13 +25,18 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// A time of so many; a dash where there is none.
+/// A count with its noun in singular or plural.
+pub(crate) fn counted(count: u64, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+/// The time of `count` samples; a dash if there are none.
 fn measured(ns: u64, count: u64) -> String {
     if count == 0 { "-".to_owned() } else { HumanDuration(ns).to_string() }
 }
 
 impl fmt::Display for SecondCounts {
-    /// One line while the run goes on.
+    /// The line of each second during a run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -57,17 +62,12 @@ impl fmt::Display for SecondCounts {
 
 impl fmt::Display for ReportSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.threads == 1 { "" } else { "s" };
-        let (threads, path) = (self.threads, &self.datapath);
-        writeln!(
-            f,
-            "{:<12}{} over {}, {path}, {threads} thread{plural}",
-            "target", self.target, self.transport
-        )?;
+        let (threads, path) = (counted(self.threads as u64, "thread", "threads"), &self.datapath);
+        writeln!(f, "{:<12}{} over {}, {path}, {threads}", "target", self.target, self.transport)?;
         write!(f, "{:<12}{}", "load", self.model)?;
         match (self.rate, self.window) {
             (Some(rate), _) => write!(f, " at {rate}/s")?,
-            (_, Some(window)) => write!(f, " with {window} requests waiting in each thread")?,
+            (_, Some(window)) => write!(f, " with {window} pending per thread")?,
             _ => {}
         }
         if let Some(schedule) = &self.schedule {
@@ -82,10 +82,10 @@ impl fmt::Display for ReportSetting {
             write!(f, ", a sample of {}", self.handles_in_source)?;
         }
         if self.handles_too_long > 0 {
-            write!(f, ", {} left out as too long", self.handles_too_long)?;
+            write!(f, ", {} too long and left out", self.handles_too_long)?;
         }
         if let Some(skipped @ 1..) = self.skipped {
-            write!(f, ", {skipped} packets or lines are something else")?;
+            write!(f, ", {} skipped", counted(skipped, "packet or line", "packets or lines"))?;
         }
         writeln!(f, ", {}, seed {}", self.pattern, self.seed)?;
         if self.forms != ["1=plain"] {
@@ -129,7 +129,7 @@ impl fmt::Display for Accounts {
         }
         row(f, 0, "duplicates", self.duplicates)?;
         row(f, 0, "unmatched", self.unmatched)?;
-        row(f, 0, "dropped at our socket", self.kernel_drops)?;
+        row(f, 0, "dropped at socket", self.kernel_drops)?;
         for (name, count) in [
             ("repeated fragments", self.fragment_duplicates),
             ("incomplete, dropped", self.fragments_dropped),
@@ -147,21 +147,21 @@ impl fmt::Display for VerificationReport {
         let Self { truth, verified, mismatched, undecided, generations, generations_missed, .. } = self;
         writeln!(
             f,
-            "{:<12}{verified} right, {mismatched} wrong, {undecided} undecided, by {truth}",
+            "{:<12}{verified} right, {mismatched} wrong, {undecided} undecided, reference: {truth}",
             "verified"
         )?;
-        // Only what is published goes through generations.
+        // Only published sets have generations.
         if *generations > 0 {
             let (oldest_ms, allowed_ms) = (self.staleness_max_ms, self.staleness_allowed_ms);
             writeln!(
                 f,
-                "{:<12}{generations} sets seen, {generations_missed} missed; \
-                 oldest answer {oldest_ms:.1} ms after its set (allowed {allowed_ms})",
-                ""
+                "{:<12}{} seen, {generations_missed} missed; oldest answer {oldest_ms:.1} ms stale (allowed {allowed_ms})",
+                "",
+                counted(*generations, "generation", "generations")
             )?;
         }
         if self.unjudged > 0 {
-            writeln!(f, "{:<12}{} answers were not compared, because only a sample is", "", self.unjudged)?;
+            writeln!(f, "{:<12}{} not compared (outside of the sample)", "", self.unjudged)?;
         }
         for mismatch in &self.mismatches {
             writeln!(f, "  wrong: {}: {}", Printable(&mismatch.handle), Printable(&mismatch.difference))?;
@@ -173,12 +173,12 @@ impl fmt::Display for VerificationReport {
 impl fmt::Display for ConnectionCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { begun, established, failed, closed_early, given_up, unreadable } = self;
-        write!(f, "{begun} begun, {established} established")?;
+        write!(f, "{begun} started, {established} established")?;
         for (count, what) in [
             (failed, "failed"),
-            (closed_early, "closed with a request waiting"),
-            (given_up, "given up as silent"),
-            (unreadable, "closed as unreadable"),
+            (closed_early, "closed with a pending request"),
+            (given_up, "given up after a timeout"),
+            (unreadable, "closed after undecodable data"),
         ] {
             if *count > 0 {
                 write!(f, ", {count} {what}")?;
@@ -207,11 +207,11 @@ impl fmt::Display for RunReport {
             }
             writeln!(f)?;
         }
-        // Those who waited longest are not among those times, and must not be forgotten over them.
+        // Requests without an answer in time are not among these times, so the table names them.
         let untimed = self.accounts.sent.saturating_sub(self.accounts.answered);
         if untimed > 0 {
             let sent = self.accounts.sent;
-            writeln!(f, "{:<16}of answers in time; {untimed} of {sent} requests had none", "")?;
+            writeln!(f, "{:<16}of answers in time; without one: {untimed} of {sent} requests", "")?;
         }
         writeln!(
             f,
@@ -222,7 +222,7 @@ impl fmt::Display for RunReport {
         self.write_steps(f)?;
         if let Some(share) = &self.share {
             let (percent, limit) = (share.share * 100.0, share.limit_answers_per_s);
-            writeln!(f, "{:<12}{percent:.1} % of the {limit:.0}/s that this machine can do", "share")?;
+            writeln!(f, "{:<12}{percent:.1} % of the limit of this machine ({limit:.0}/s)", "share")?;
         }
         if let Some(verification) = &self.verification {
             write!(f, "{verification}")?;
@@ -231,28 +231,28 @@ impl fmt::Display for RunReport {
             writeln!(f, "{:<12}{reason}", "INVALID")?;
         }
         for judged in &self.assertions {
-            writeln!(f, "{:<12}{judged}", if judged.holds { "promise" } else { "BROKEN" })?;
+            writeln!(f, "{:<12}{judged}", if judged.holds { "assertion" } else { "FAILED" })?;
         }
         Ok(())
     }
 }
 
 impl RunReport {
-    /// What became of connections, where there are any.
+    /// The connections, for transports with connections.
     fn write_connections(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(counts) = &self.connections else { return Ok(()) };
         writeln!(f, "{:<12}{counts}", "connections")?;
         let Some(streams) = self.setting.streams else { return Ok(()) };
-        // Each place has had several of them, though none was to end.
+        // Connections were replaced several times, though none had a request limit.
         let places = (streams.connections * self.setting.threads) as u64;
         if streams.requests == 0 && counts.closed_early > 0 && counts.established > 2 * places {
-            let hint = "where a server closes after each answer, --per-connection 1 asks it so";
+            let hint = "if the server closes after each answer, pass --per-connection 1";
             writeln!(f, "{:<12}{hint}", "")?;
         }
         Ok(())
     }
 
-    /// A line for each phase of a schedule that has several.
+    /// A line for each phase of a schedule with several phases.
     fn write_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
             let PhaseStep {
@@ -269,7 +269,7 @@ impl RunReport {
             };
             writeln!(
                 f,
-                "{:<12}{rate:>16}  {sent:>10} sent  {:>9.0}/s answered  loss {:.3} %  p50 {}  p99 {}  late by p99 {}",
+                "{:<12}{rate:>16}  {sent:>10} sent  {:>9.0}/s answered  loss {:.3} %  p50 {}  p99 {}  lag p99 {}",
                 "step",
                 step.answered_per_s,
                 step.loss() * 100.0,
@@ -293,7 +293,7 @@ mod tests {
         let mut report = crate::report::tests::report();
         (report.response_ns, report.service_ns) = (ResponseTimes::default(), ResponseTimes::default());
         let text = report.to_string();
-        assert!(text.contains(" of answers in time; 20 of 2000 requests had none\n"), "{text}");
+        assert!(text.contains(" of answers in time; without one: 20 of 2000 requests\n"), "{text}");
         let row = text.lines().find(|line| line.starts_with("response time")).unwrap();
         assert_eq!(row.split_whitespace().skip(2).collect::<Vec<_>>(), ["-"; 6], "{text}");
     }

@@ -1,12 +1,12 @@
-//! Whether an answer is what the published set holds, also while the set changes.
+//! Verifies that an answer matches the published set, also while the set changes.
 //!
-//! A server may answer from any set that was current at some time between the moment the request was
-//! sent, less the staleness we allow, and the moment the answer came. A set is current from when its
-//! manifest was made until its successor was in place: both ends are taken so that a right answer is
-//! never called wrong. The staleness of what was accepted is measured and reported.
+//! A server may answer from any set that was current at some time between the send time of the
+//! request, less the permitted staleness, and the receive time of the answer. A set is current from
+//! the creation of its manifest until its successor is in place; both ends are chosen so that a
+//! right answer never counts as wrong. The staleness of accepted answers is measured and reported.
 //!
-//! An answer may come from a set that we have not seen yet. So one that fits no known set is kept until
-//! the directory has been looked at once more, and judged then.
+//! An answer may come from a set that has not been seen yet. An answer that matches no known set is
+//! therefore kept until the directory has been checked once more, and judged then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -27,13 +27,13 @@ use crate::question::{GeneratedQuestion, request_head};
 /// A set, and when it was current. Times are nanoseconds from the start of the run.
 #[derive(Clone, Debug)]
 pub struct SetGeneration {
-    /// Its number in the manifest.
+    /// Its generation in the manifest.
     pub number: u64,
-    /// When it was made: it cannot have been answered from before.
+    /// Creation time: no earlier answer can come from it.
     pub from_ns: i64,
     /// When its successor was in place; [`i64::MAX`] while it is current.
     pub until_ns: i64,
-    /// `None` when it came and went before we could open it.
+    /// `None` if it was replaced before it could be opened.
     pub source: Option<Arc<dyn ContentSource>>,
 }
 
@@ -41,11 +41,11 @@ pub struct SetGeneration {
 #[derive(Clone, Debug, Default)]
 pub struct Timeline(Vec<SetGeneration>);
 
-/// Most sets that are remembered, however fast they follow each other.
+/// Maximum number of sets kept, however fast they are published.
 pub const GENERATIONS_MAX: usize = 1024;
 
 impl Timeline {
-    /// A single set that was always there.
+    /// A single set that is always current.
     pub fn fixed(source: Arc<dyn ContentSource>) -> Self {
         Self(vec![SetGeneration { number: 0, from_ns: i64::MIN, until_ns: i64::MAX, source: Some(source) }])
     }
@@ -56,8 +56,8 @@ impl Timeline {
         self.0.first()
     }
 
-    /// Adds a newer set, which took the place of the newest at `published_ns`, and forgets those that
-    /// were replaced before `forget_ns`.
+    /// Adds a newer set, which replaced the newest at `published_ns`, and drops those that were
+    /// replaced before `forget_ns`.
     pub fn publish(&mut self, generation: SetGeneration, published_ns: i64, forget_ns: i64) {
         if let Some(newest) = self.0.first_mut() {
             newest.until_ns = published_ns;
@@ -115,21 +115,21 @@ impl Timeline {
     }
 }
 
-/// What answers are judged by besides the sets.
+/// The rules for judging answers besides the sets.
 #[derive(Clone, Debug)]
 pub struct VerifyRules {
-    /// How long ago a set may have been replaced.
+    /// Permitted staleness: how long ago a set may have been replaced.
     pub staleness_ns: i64,
-    /// One answer of so many is judged.
+    /// One of this many answers is judged.
     pub every: u32,
-    /// Most mismatches that are kept.
+    /// Maximum number of mismatches that are kept.
     pub keep: usize,
-    /// What answers are signed with that are asked to be.
+    /// The key that must verify requested signatures.
     pub key: Option<Arc<PublicKey>>,
 }
 
 impl VerifyRules {
-    /// Judges all answers, and allows sets that were replaced `staleness_ns` ago.
+    /// Judges all answers, with a permitted staleness of `staleness_ns`.
     #[must_use]
     pub const fn new(staleness_ns: i64) -> Self {
         Self { staleness_ns, every: 1, keep: MISMATCHES_MAX, key: None }
@@ -145,32 +145,32 @@ struct TimedAnswer<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerVerdict {
-    /// It equals a set that was replaced so long before the request was sent.
+    /// It matches a set that was replaced this long before the request was sent.
     Match {
         stale_ns: i64,
     },
-    /// How it differs from the newest set that it could be from, and which that is.
+    /// How it differs from the newest possible set, and which set that is.
     Mismatch(AnswerDifference, u64),
     Undecided,
 }
 
-/// The timeline that is shared by the thread that watches a directory and those that verify.
+/// The timeline, shared by the thread that follows a directory and those that verify.
 #[derive(Debug)]
 pub struct SharedTimeline {
     timeline: Mutex<Arc<Timeline>>,
     version: AtomicU64,
-    /// Everything that was published before is in the timeline.
+    /// The timeline has all sets published before this time.
     complete_ns: AtomicI64,
 }
 
 impl SharedTimeline {
-    /// Starts with `timeline`, complete up to `complete_ns`; with [`i64::MAX`], for ever.
+    /// Starts with `timeline`, complete up to `complete_ns`; with [`i64::MAX`], forever.
     pub fn new(timeline: Timeline, complete_ns: i64) -> Self {
         let timeline = Mutex::new(Arc::new(timeline));
         Self { timeline, version: AtomicU64::new(0), complete_ns: AtomicI64::new(complete_ns) }
     }
 
-    /// A single set that was always there and stays.
+    /// A single set that is always current.
     pub fn fixed(source: Arc<dyn ContentSource>) -> Self {
         Self::new(Timeline::fixed(source), i64::MAX)
     }
@@ -181,26 +181,26 @@ impl SharedTimeline {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Says that everything that was published before `complete_ns` is in the timeline.
+    /// Marks the timeline as complete up to `complete_ns`.
     pub fn set_complete(&self, complete_ns: i64) {
         self.complete_ns.store(complete_ns, Ordering::Release);
     }
 
-    /// Up to when the timeline is complete.
+    /// The time up to which the timeline is complete.
     pub fn complete_ns(&self) -> i64 {
         self.complete_ns.load(Ordering::Acquire)
     }
 
-    /// The timeline as it is now.
+    /// The current timeline.
     pub fn timeline(&self) -> Arc<Timeline> {
         Arc::clone(&self.timeline.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// One answer that was not what the set holds, for people to look at and to send again.
+/// An answer that does not match, for inspection and for sending again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// The handle that was asked for.
+    /// The requested handle.
     pub handle: String,
     /// The id of the request.
     pub request_id: i32,
@@ -210,31 +210,31 @@ pub struct Mismatch {
     pub received_ns: i64,
     /// What is wrong.
     pub difference: String,
-    /// The set it was compared with.
+    /// The set that it was compared with.
     pub generation: u64,
-    /// A request that asks the same.
+    /// A request with the same question.
     pub request_hex: String,
     /// The answer without its envelope, at most [`HEX_LEN_MAX`] bytes of it.
     pub answer_hex: String,
-    /// The response code that should have come; none where code and values do not make an answer right, as with
-    /// a signature that is missing.
+    /// The expected response code; `None` if code and values alone do not make an answer right, as
+    /// with a missing signature.
     #[serde(default)]
     pub expected_code: Option<i32>,
-    /// How many values should have come.
+    /// The expected number of values.
     #[serde(default)]
     pub expected_count: u32,
-    /// The values that should have come, all of them.
+    /// All expected values.
     pub expected_values_hex: String,
 }
 
-/// Most bytes of an answer that are kept for people to look at.
+/// Maximum number of bytes of an answer that are kept.
 pub const HEX_LEN_MAX: usize = 4096;
-/// Most mismatches that each thread, and the report, keep unless told otherwise.
+/// Default of the maximum number of mismatches that each thread, and the report, keep.
 pub const MISMATCHES_MAX: usize = 8;
 
-/// Answers of one thread that wait for the directory to be looked at, at most.
+/// Maximum number of answers of one thread that wait for the next check of the directory.
 const PENDING_MAX: usize = 4096;
-/// Bytes of them, at most.
+/// Maximum number of bytes of these answers.
 const PENDING_LEN_MAX: usize = 16 << 20;
 
 #[derive(Debug)]
@@ -283,7 +283,7 @@ pub struct AnswerVerifier {
     version: u64,
     timeline: Arc<Timeline>,
     rules: VerifyRules,
-    /// Answers until the next one is judged.
+    /// Number of answers to skip until the next one is judged.
     skip: u32,
     staleness_max_ns: i64,
     pending: VecDeque<DeferredAnswer>,
@@ -292,7 +292,7 @@ pub struct AnswerVerifier {
 }
 
 impl AnswerVerifier {
-    /// Judges by what `watch` knows.
+    /// Judges by the timeline in `watch`.
     pub fn new(watch: Arc<SharedTimeline>, rules: VerifyRules) -> Self {
         let version = watch.version.load(Ordering::Acquire);
         let timeline = watch.timeline();
@@ -309,9 +309,9 @@ impl AnswerVerifier {
         }
     }
 
-    /// Takes what is new about the sets, and judges what waited for it. Cheap when nothing is new.
+    /// Takes news about the sets, and judges the answers that waited for it. Cheap without news.
     pub fn refresh(&mut self, counts: &mut AnswerCounts) {
-        // Read before the timeline: what it promises must be in what we then judge by.
+        // Read before the timeline, so that the timeline has all that this time promises.
         let complete_ns = self.shared_timeline.complete_ns();
         let version = self.shared_timeline.version.load(Ordering::Acquire);
         if version != self.version {
@@ -330,7 +330,7 @@ impl AnswerVerifier {
         }
     }
 
-    /// Whether the next answer is to be judged; those that are not are counted.
+    /// Whether the next answer is judged; skipped answers are counted.
     pub fn is_next(&mut self, counts: &mut AnswerCounts) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
@@ -341,7 +341,8 @@ impl AnswerVerifier {
         true
     }
 
-    /// Judges an answer, now or when it can be. The times are those of its request and of itself.
+    /// Judges an answer now or as soon as possible. The times are those of its request and its
+    /// arrival.
     pub fn judge(&mut self, answered: AnsweredQuestion<'_>, times_ns: (i64, i64), counts: &mut AnswerCounts) {
         let (sent_ns, received_ns) = times_ns;
         let asked = TimedAnswer { answered, sent_ns, received_ns };
@@ -365,7 +366,8 @@ impl AnswerVerifier {
         self.pending.is_empty()
     }
 
-    /// Gives up on what still waits; returns the kept mismatches and the longest accepted staleness.
+    /// Gives up the answers that still wait; returns the kept mismatches and the longest accepted
+    /// staleness.
     pub fn finish(mut self, counts: &mut AnswerCounts) -> (Vec<Mismatch>, i64) {
         self.refresh(counts);
         counts.undecided += self.pending.len() as u64;
@@ -411,7 +413,7 @@ impl AnswerVerifier {
     }
 }
 
-/// A request that asks `question`.
+/// A request with the content of `question`.
 pub(crate) fn request(question: &GeneratedQuestion<'_>, request_id: i32) -> Vec<u8> {
     let mut body = Vec::new();
     let GeneratedQuestion { handle, indexes, types, flags } = *question;

@@ -1,7 +1,7 @@
-//! One thread's requests and answers, as a state machine: no socket, no clock.
+//! The requests and answers of one thread, as a state machine without sockets and clocks.
 //!
-//! What is due goes to the outbox; what came is told with its time. So a test can lose, repeat and
-//! delay datagrams by the thousand and know to the last one what has to be counted.
+//! Due requests go to the outbox; received datagrams are passed in with their times. A test can
+//! therefore lose, repeat and delay datagrams by the thousand and know the exact counts.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -26,31 +26,31 @@ use crate::steps::Steps;
 use crate::verify::{AnswerVerifier, AnsweredQuestion, Mismatch};
 use crate::workload::Workload;
 
-/// Most requests that are sent together. More would save little and make the last ones later.
+/// Maximum number of requests sent together. More would save little and delay the last ones.
 pub const BURST_MAX: usize = 64;
 
 /// When this thread sends.
 #[derive(Clone, Copy, Debug)]
 pub enum WorkerPlan<'a> {
-    /// At intended times, whatever becomes of earlier requests.
+    /// At intended times, independent of earlier requests.
     Open {
         /// The times.
         share: ThreadShare<'a>,
-        /// What is not sent by then is not sent at all.
+        /// Requests still unsent at this time are not sent at all.
         until_ns: u64,
     },
-    /// Whenever fewer than `window` requests wait for an answer.
+    /// Whenever fewer than `window` requests are pending.
     Closed {
-        /// Most requests that wait.
+        /// Maximum number of pending requests.
         window: usize,
-        /// Most requests.
+        /// Maximum number of requests.
         left: u64,
         /// The end.
         until_ns: u64,
     },
 }
 
-/// What happened since the last tick, to be shown while the run goes on.
+/// The events since the last tick, for display during the run.
 #[derive(Clone, Debug)]
 pub struct Interval {
     /// Requests sent.
@@ -59,13 +59,13 @@ pub struct Interval {
     pub answered: u64,
     /// Requests given up, less those answered since.
     pub lost: i64,
-    /// Answers that came late.
+    /// Late answers.
     pub late: u64,
-    /// Answers that are wrong.
+    /// Wrong answers.
     pub mismatched: u64,
     /// Response times, to two digits.
     pub response: Histogram<u32>,
-    /// Longest time that a request was behind its schedule.
+    /// Longest lag of a request behind the schedule.
     pub lag_max_ns: u64,
     /// Answers in time by response code, since the start.
     pub codes: Codes,
@@ -86,14 +86,14 @@ impl Default for Interval {
     }
 }
 
-/// One thread's requests and answers.
+/// The requests and answers of one thread.
 #[derive(Debug)]
 pub struct LoadWorker<'a> {
     plan: WorkerPlan<'a>,
     workload: &'a Workload,
     chooser: Chooser,
     target: Peer,
-    /// What requests are sent to: the target, from each of our addresses in turn.
+    /// The peers of requests: the target, from each source address in turn.
     peers: Vec<Peer>,
     next_peer: usize,
     timeout_ns: u64,
@@ -106,53 +106,54 @@ pub struct LoadWorker<'a> {
     /// Counts at the last tick: sent, answered, lost, late, mismatched.
     at_tick: [u64; 5],
     verifier: Option<AnswerVerifier>,
-    /// Takes what the answers say for what is right.
+    /// Learns reference data from the answers.
     learned: Option<LearnedAnswers>,
     pacing: Pacing,
     steps: Steps,
-    /// Where the name of a question is written that is judged.
+    /// Buffer for the name of a question that is judged.
     name: Box<[u8]>,
-    /// Intended times of what is in the outbox.
+    /// Intended times of the requests in the outbox.
     outbox_intended_ns: Vec<u64>,
-    /// When it was put there, which the table knows its requests by.
+    /// When they were put there, which is the send time in the table.
     pushed_ns: u64,
-    /// When requests were put there that the kernel did not take, and how many: as long as they are in the table as
-    /// waiting, so no more than that has places.
+    /// When requests were put in the outbox that the kernel did not accept, and how many. They are
+    /// pending in the table, which bounds their number.
     untaken: VecDeque<(u64, u32)>,
-    /// Those that the table has given up since.
+    /// Those among them that the table has given up since.
     untaken_expired: u64,
     last_sent_ns: u64,
-    /// When the last answer in time came.
+    /// Receive time of the last answer in time.
     last_answered_ns: u64,
     stopped: bool,
 }
 
-/// What one thread has to report.
+/// The results of one thread.
 #[derive(Debug)]
 pub struct WorkerOutcome {
     /// All of its counts.
     pub counts: AnswerCounts,
     /// All of its times.
     pub latency: Latency,
-    /// The first answers that were wrong.
+    /// The first wrong answers.
     pub mismatches: Vec<Mismatch>,
-    /// Longest staleness of an answer that was accepted.
+    /// Longest accepted staleness of an answer.
     pub staleness_max_ns: i64,
-    /// When the last request was sent; in a closed loop, when the last answer in time came after it.
+    /// Send time of the last request; in a closed loop, receive time of the last answer in time if
+    /// that is later.
     pub end_ns: u64,
     /// Requests due and sent, by window; empty in a closed loop.
     pub pacing: Pacing,
-    /// What became of the requests of each phase.
+    /// The results of each phase.
     pub steps: Steps,
-    /// What the answers said, where that was to be learned.
+    /// The learned answers, in a first pass.
     pub learned: Option<LearnedAnswers>,
 }
 
 impl<'a> LoadWorker<'a> {
-    /// A worker that follows `plan` and asks `target` for handles of `workload`, chosen by `chooser` and
-    /// `random`.
+    /// Creates a worker that follows `plan` and asks `target` for handles of `workload`, chosen by
+    /// `chooser` and `random`.
     ///
-    /// All memory is taken here; `capacity` is that of its [`InFlight`].
+    /// All memory is allocated here; `capacity` is that of its [`InFlight`].
     #[must_use]
     pub fn new(
         plan: WorkerPlan<'a>,
@@ -199,7 +200,7 @@ impl<'a> LoadWorker<'a> {
         }
     }
 
-    /// Sends from these addresses in turn, over a socket that is bound to none.
+    /// Sends from these addresses in turn, over an unbound socket.
     pub fn leave_from(&mut self, sources: &[IpAddr]) {
         if !sources.is_empty() {
             self.peers = sources.iter().map(|source| self.target.leaving_from(*source)).collect();
@@ -211,14 +212,14 @@ impl<'a> LoadWorker<'a> {
         self.verifier = Some(verifier);
     }
 
-    /// Takes what the answers say for what is right; `learned` expects what will be asked.
+    /// Learns reference data from the answers; `learned` has the handles that will be requested.
     pub fn learn(&mut self, learned: LearnedAnswers) {
         self.learned = Some(learned);
     }
 
-    /// Puts what is due at `now_ns` into the empty outbox, at most [`BURST_MAX`] requests.
+    /// Puts the requests due at `now_ns` into the empty outbox, at most [`BURST_MAX`].
     ///
-    /// Tell of their fate with [`flushed`](Self::flushed).
+    /// The caller then reports the result with [`flushed`](Self::flushed).
     #[inline]
     pub fn push_due(&mut self, now_ns: u64, outbox: &mut Outbox) {
         self.push_some(now_ns, BURST_MAX, outbox);
@@ -229,8 +230,8 @@ impl<'a> LoadWorker<'a> {
         self.pushed_ns = now_ns;
         while self.outbox_intended_ns.len() < most {
             let Some(intended_ns) = self.due_ns(now_ns) else { break };
-            // A full table waits for answers or the timeout; the schedule goes on and so the lag grows. Nothing is
-            // chosen before: it would be left out.
+            // A full table waits for answers or the timeout; the schedule continues, so the lag
+            // grows. Nothing is chosen before, because it would be left out.
             if self.table.is_full() {
                 break;
             }
@@ -256,7 +257,7 @@ impl<'a> LoadWorker<'a> {
         }
     }
 
-    /// The intended time of a request that may be sent now.
+    /// The intended time of the next request that may be sent now.
     fn due_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.plan {
             _ if self.stopped => None,
@@ -272,7 +273,7 @@ impl<'a> LoadWorker<'a> {
         }
     }
 
-    /// Notes what became of the outbox, at `now_ns`, when the kernel had taken all of it.
+    /// Records the result of the outbox, at the time `now_ns` when the kernel had accepted it.
     pub fn flushed(&mut self, now_ns: u64, flushed: FlushReport) {
         self.counts.sent += u64::from(flushed.sent);
         self.counts.refused += u64::from(flushed.failed);
@@ -283,8 +284,8 @@ impl<'a> LoadWorker<'a> {
         let is_open = matches!(self.plan, WorkerPlan::Open { .. });
         let mut untaken = flushed.failed + flushed.would_block;
         for intended_ns in self.outbox_intended_ns.drain(..) {
-            // To the end of the flush, while service time counts from its start: where a batch takes
-            // time, both say rather too much.
+            // Lag counts to the end of the flush, service time from its start. If a batch takes
+            // time, both are rather too large.
             let lag_ns = now_ns.saturating_sub(intended_ns);
             if is_open {
                 self.latency.schedule_error.saturating_record(lag_ns);
@@ -297,9 +298,9 @@ impl<'a> LoadWorker<'a> {
         self.last_sent_ns = now_ns;
     }
 
-    /// Takes a datagram that came at `now_ns`.
+    /// Handles a datagram received at `now_ns`.
     ///
-    /// `is_whole` is false when it was larger than the receive buffer.
+    /// `is_whole` is false if it was longer than the receive buffer.
     pub fn receive(&mut self, now_ns: u64, from: Peer, bytes: &[u8], is_whole: bool) {
         self.counts.datagrams += 1;
         let Some((envelope, data)) = bytes.split_first_chunk() else {
@@ -316,7 +317,7 @@ impl<'a> LoadWorker<'a> {
         let is_fragment = envelope.flags.has(EnvelopeFlags::TRUNCATED) && len > UDP_DATA_LEN_MAX;
         match found {
             RequestState::Unknown => self.counts.unmatched += 1,
-            // Of an answer in pieces the first stands for all.
+            // The first fragment stands for the whole answer.
             RequestState::Answered(..) if is_fragment && envelope.sequence > 0 => {
                 self.counts.fragment_duplicates += 1
             }
@@ -351,7 +352,7 @@ impl<'a> LoadWorker<'a> {
                 self.answer(now_ns, at, request, envelope, Err(UnreadableAnswer::Malformed));
             }
             FragmentOutcome::Complete(assembly) => {
-                // Taken out for the time of the call: the message borrows it. Nothing is allocated.
+                // Taken out during the call, because the message borrows it. Nothing is allocated.
                 let mut fragments = std::mem::take(&mut self.fragments);
                 let message = fragments.complete(assembly);
                 self.answer(now_ns, at, request, envelope, Ok(message));
@@ -360,7 +361,8 @@ impl<'a> LoadWorker<'a> {
         }
     }
 
-    /// Counts the first answer to a request: all of it but the envelope, or why that cannot be read.
+    /// Counts the first answer to a request: the answer without its envelope, or why it cannot be
+    /// decoded.
     fn answer(
         &mut self,
         now_ns: u64,
@@ -383,7 +385,7 @@ impl<'a> LoadWorker<'a> {
                 Err(UnreadableAnswer::Truncated) => self.counts.truncated += 1,
             }
             let response_ns = now_ns.saturating_sub(request.intended_ns);
-            // In a closed loop both are one, and recorded once.
+            // In a closed loop both are equal, and recorded once.
             if matches!(self.plan, WorkerPlan::Open { .. }) {
                 self.latency.service.saturating_record(service_ns);
             }
@@ -405,7 +407,8 @@ impl<'a> LoadWorker<'a> {
         }
     }
 
-    /// Gives up what has waited too long, and looks for news about the sets. Once for each batch.
+    /// Gives up requests that waited too long, and takes news about the sets. Called once per
+    /// batch.
     pub fn advance(&mut self, now_ns: u64) {
         let sent_before_ns = now_ns.saturating_sub(self.timeout_ns);
         self.table.expire(sent_before_ns);
@@ -418,7 +421,7 @@ impl<'a> LoadWorker<'a> {
         }
     }
 
-    /// When the next request is due; `None` when only answers can be waited for.
+    /// The due time of the next request; `None` if there are only answers to wait for.
     #[must_use]
     pub fn next_due_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.plan {
@@ -427,15 +430,15 @@ impl<'a> LoadWorker<'a> {
         }
     }
 
-    /// Sends nothing more; what is still due counts as not sent.
+    /// Stops sending; due requests count as not sent.
     pub const fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Whether nothing more is to be sent, nor answers to be waited for.
+    /// Whether there is nothing more to send, and no answer to wait for.
     ///
-    /// Answers are waited for once the timeout, and as long again when some are missing, so that what is
-    /// late is told from what is lost.
+    /// Answers are awaited for one timeout, and for another if some are missing, to tell late from
+    /// lost ones.
     #[must_use]
     pub fn is_done(&self, now_ns: u64) -> bool {
         let is_sending = self.next_due_ns(now_ns).is_some()
@@ -453,10 +456,10 @@ impl<'a> LoadWorker<'a> {
         now_ns > self.last_sent_ns.saturating_add(2 * self.timeout_ns)
     }
 
-    /// What happened since the last call.
+    /// The events since the last call.
     pub fn tick(&mut self) -> Interval {
         let counts = &self.counts;
-        // What the kernel did not take has no answer either, and is not lost.
+        // Requests that the kernel did not accept have no answer either, and are not lost.
         let lost = self.table.unanswered().saturating_sub(self.untaken_expired);
         let now = [counts.sent, counts.answered, lost, counts.late, counts.mismatched];
         let [sent, answered, lost, late, mismatched] = self.at_tick;
@@ -476,7 +479,7 @@ impl<'a> LoadWorker<'a> {
     ///
     /// # Panics
     ///
-    /// If they do not add up.
+    /// If they are inconsistent.
     #[must_use]
     pub fn finish(mut self, kernel_drops: u64) -> WorkerOutcome {
         self.table.expire(u64::MAX);
@@ -490,7 +493,8 @@ impl<'a> LoadWorker<'a> {
         if let WorkerPlan::Open { share, .. } = &self.plan {
             counts.behind = share.left();
             counts.scheduled += if share.is_counted() { 0 } else { counts.behind };
-            // Of a run that was stopped the rest was never due. Of more than can be counted it is enough to know that.
+            // The rest of a stopped run was never due. Beyond the countable number, an estimate is
+            // enough.
             let (mut rest, most) = (*share, if self.stopped { 0 } else { COUNTED_MAX });
             for _ in 0..most {
                 let Some(due_ns) = rest.due_ns() else { break };
@@ -498,12 +502,13 @@ impl<'a> LoadWorker<'a> {
                 rest.advance();
             }
         }
-        // In a closed loop the last answers belong to the time that it took: nothing else is sent meanwhile.
+        // In a closed loop the last answers belong to the sending time, because nothing else is
+        // sent meanwhile.
         let end_ns = match self.plan {
             WorkerPlan::Open { .. } => self.last_sent_ns,
             WorkerPlan::Closed { .. } => self.last_sent_ns.max(self.last_answered_ns),
         };
-        // What the kernel did not take has a place in the table, and no answer.
+        // Requests that the kernel did not accept have a place in the table, and no answer.
         counts.duplicate_only = self.table.repeated();
         let excused = counts.refused + counts.blocked + counts.duplicate_only;
         counts.lost = self.table.unanswered().saturating_sub(excused);
@@ -526,16 +531,16 @@ impl<'a> LoadWorker<'a> {
     }
 }
 
-/// Why an answer cannot be read.
+/// Why an answer cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnreadableAnswer {
-    /// Its lengths make no sense.
+    /// Its lengths are inconsistent.
     Malformed,
     /// Its end is missing.
     Truncated,
 }
 
-/// The response code of a message, if it has a header and the body that the header speaks of.
+/// The response code of a message, if it has a header and a body of the length in the header.
 fn response_code(message: &[u8]) -> Result<ResponseCode, UnreadableAnswer> {
     let (header, rest) = Header::split(message).map_err(|_| UnreadableAnswer::Malformed)?;
     if header.body_len as usize <= rest.len() {

@@ -44,7 +44,7 @@ fn worker<'a>(
     LoadWorker::new(plan, workload, chooser, target(), timeout_ns, RandomGenerator::new(1, 0), capacity)
 }
 
-/// An answer to `request` with `code` and a body of so many bytes, in as many datagrams as it takes.
+/// An answer to `request` with `code` and a body of this length, in as many datagrams as needed.
 fn answer(request: &[u8], code: i32, body_len: usize) -> Vec<Vec<u8>> {
     let (mut envelope, message) = Envelope::split(request).unwrap();
     let (mut header, _) = Header::split(message).unwrap();
@@ -61,7 +61,8 @@ fn answer(request: &[u8], code: i32, body_len: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A network and a server that do to each request what a random number says, and keep books of it.
+/// A simulated network and server: a random number decides the fate of each request, and the
+/// expected counts are tracked.
 struct Simulation {
     random: RandomGenerator,
     under_way: BTreeMap<(u64, u64), Vec<u8>>,
@@ -80,7 +81,7 @@ impl Simulation {
         self.under_way.insert((at_ns, self.number), bytes);
     }
 
-    /// Decides the fate of one request, and returns whether the kernel takes it.
+    /// Decides the fate of one request, and returns whether the kernel accepts it.
     fn send(&mut self, now_ns: u64, request: &[u8]) -> bool {
         self.expected.scheduled += 1;
         let fate = self.random.below(100);
@@ -117,7 +118,7 @@ impl Simulation {
                 self.deliver(soon, bytes);
             }
             35..40 => {
-                // Another id, or none: it answers nothing, and the request is lost.
+                // With another id or none: it answers nothing, and the request is lost.
                 self.expected.unmatched += 1;
                 self.expected.lost += 1;
                 let mut bytes = answer(request, 1, 50).remove(0);
@@ -137,7 +138,7 @@ impl Simulation {
                     if fate < 43 {
                         self.expected.lost += 1;
                     } else {
-                        // One of the others comes in its place.
+                        // A repeated fragment arrives instead of it.
                         let again = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
                         pieces.push(pieces[again].clone());
                         self.expected.duplicate_only += 1;
@@ -245,7 +246,8 @@ fn what_the_kernel_does_not_take_hides_no_loss() {
     let (workload, schedule) = (workload(), schedule(10_000, 20));
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 1 << 10);
     let mut outbox = outbox();
-    // Nothing is answered: what is sent at first is lost, while the kernel takes less and less of what comes then.
+    // There are no answers: the first requests are lost, and the kernel accepts fewer and fewer of
+    // the later ones.
     let (mut ticks, mut lost) = (Vec::new(), 0);
     for ms in 0..=40 {
         let now_ns = ms * MS;
@@ -256,7 +258,7 @@ fn what_the_kernel_does_not_take_hides_no_loss() {
         if count > 0 {
             outbox.clear();
             let sent = count - failed - would_block;
-            // It takes a while.
+            // Takes a while.
             worker.flushed(
                 now_ns + MS / 2,
                 FlushReport { sent, failed, would_block, ..FlushReport::default() },

@@ -1,4 +1,4 @@
-//! What is asked: handles in one block of memory, and the request for any of them without allocation.
+//! The handles in one block of memory, and requests for any of them without allocation.
 
 use std::path::Path;
 
@@ -12,20 +12,20 @@ use crate::question::{GeneratedQuestion, QuestionForm, request_head};
 use crate::random::RandomGenerator;
 use crate::read::{Interrupt, LineReader};
 
-/// Bytes of a request in front of its handle: envelope, header, and the length of the handle.
+/// Bytes of a request before its handle: envelope, header, and the length of the handle.
 const HEAD_LEN: usize = Envelope::LEN + Header::LEN + 4;
 /// Bytes of a plain request after its handle: no indexes, no types, no credential.
 const TAIL_LEN: usize = 12;
 
-/// Bytes of a plain request that are not its handle.
+/// Bytes of a plain request without its handle.
 pub const REQUEST_OVERHEAD_LEN: usize = HEAD_LEN + TAIL_LEN;
-/// Longest request, which travels over a connection: the longest handle, and the longest lists.
+/// Longest request, possible over connections: the longest handle, and the longest lists.
 pub const REQUEST_LEN_MAX: usize = HEAD_LEN + HANDLE_LEN_MAX + QuestionForm::TAIL_LEN_MAX;
 /// Longest handle for which a plain request fits in one datagram.
 pub const REQUEST_HANDLE_LEN_MAX: usize = UDP_MESSAGE_LEN_MAX - REQUEST_OVERHEAD_LEN;
 
-/// Which request was sent: the number of its handle or recorded message, its form, and what its name was
-/// varied by.
+/// Identifies a request: the number of its handle or recorded message, its form, and the salt of
+/// its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestChoice {
     /// Number of the handle or of the recorded message.
@@ -46,23 +46,23 @@ impl RequestChoice {
     }
 }
 
-/// Handles and the forms of the requests for them, or recorded requests.
+/// Handles and the forms of their requests, or recorded requests.
 #[derive(Clone, Debug)]
 pub struct Workload {
     bytes: Vec<u8>,
-    /// Where each handle or message ends.
+    /// End offsets of the handles or messages.
     ends: Vec<u32>,
-    /// None for recorded requests.
+    /// Empty for recorded requests.
     forms: Vec<PreparedForm>,
     /// The sum of all weights.
     weight: u64,
-    /// Handles of the source, also those that were not taken.
+    /// Number of handles in the source, including those left out.
     seen: u64,
     too_long: u64,
     request_len_max: usize,
 }
 
-/// A form, with what its requests begin with.
+/// A form, with the start of its requests.
 #[derive(Clone, Debug)]
 struct PreparedForm {
     form: QuestionForm,
@@ -70,11 +70,11 @@ struct PreparedForm {
 }
 
 impl Workload {
-    /// Recorded requests, to be sent as they are but for their ids.
+    /// Recorded requests, sent unchanged except for their ids.
     ///
     /// # Errors
     ///
-    /// When they have more than 4 GiB together.
+    /// If they have more than 4 GiB together.
     pub fn of_messages<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, Error> {
         let (mut bytes, mut ends, mut request_len_max) = (Vec::new(), Vec::new(), 0);
         for message in messages {
@@ -86,7 +86,7 @@ impl Workload {
         Ok(Self { bytes, ends, forms: Vec::new(), weight: 0, seen, too_long: 0, request_len_max })
     }
 
-    /// Handles to choose from.
+    /// Number of handles to choose from.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
@@ -98,25 +98,25 @@ impl Workload {
         self.ends.is_empty()
     }
 
-    /// Whether requests are made, in forms, and not sent as they were recorded.
+    /// Whether requests are built from forms, and not recorded.
     #[must_use]
     pub const fn has_forms(&self) -> bool {
         !self.forms.is_empty()
     }
 
-    /// Handles that the source had; more than [`len`](Self::len) when only a sample was taken.
+    /// Number of handles in the source; more than [`len`](Self::len) if only a sample was taken.
     #[must_use]
     pub const fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Handles that were left out because a request for them would be too long.
+    /// Handles left out because a request for them would be too long.
     #[must_use]
     pub const fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// Bytes that the longest request may take.
+    /// Length of the longest possible request.
     #[must_use]
     pub const fn request_len_max(&self) -> usize {
         self.request_len_max
@@ -130,7 +130,7 @@ impl Workload {
         &self.bytes[start..self.ends[i] as usize]
     }
 
-    /// Asks for the handle `number` in one of the forms, chosen by their weights.
+    /// Asks for the handle `number` in one of the forms, chosen by weight.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the number of forms is bounded, salts are cut")]
     pub fn ask(&self, number: u32, random: &mut RandomGenerator) -> RequestChoice {
@@ -182,7 +182,7 @@ impl Workload {
         len
     }
 
-    /// What `ask` asked; its name is written to `room` where it is not that of the list.
+    /// The question of `ask`; its name is written to `room` if it is not that of the list.
     ///
     /// # Panics
     ///
@@ -203,7 +203,7 @@ impl Workload {
 
 fn end(bytes: &[u8]) -> Result<u32, Error> {
     u32::try_from(bytes.len()).map_err(|_| {
-        Error::Option("there are more than 4 GiB of handles: take a sample with --handles-max".to_owned())
+        Error::Option("the handles take more than 4 GiB: limit their number with --handles-max".to_owned())
     })
 }
 
@@ -211,12 +211,12 @@ fn be_u32(len: usize) -> [u8; 4] {
     u32::try_from(len).expect("a request is short").to_be_bytes()
 }
 
-/// Collects handles; when there are more than wanted, a fair sample of them.
+/// Collects handles; a random sample if there are more than the limit.
 #[derive(Debug)]
 pub struct RequestSampler {
     handles: Vec<Box<[u8]>>,
     handles_max: usize,
-    /// Longest handle that is taken.
+    /// Longest handle that is accepted.
     len_max: usize,
     random: RandomGenerator,
     seen: u64,
@@ -224,10 +224,10 @@ pub struct RequestSampler {
 }
 
 impl RequestSampler {
-    /// For at most `handles_max` handles, chosen by `seed`.
+    /// Collects at most `handles_max` handles, chosen by `seed`.
     #[must_use]
     pub const fn new(handles_max: usize, seed: u64) -> Self {
-        // A stream of its own, so that the choice of handles says nothing about their order.
+        // A stream of its own, so that the choice of handles is independent of their order.
         Self {
             handles: Vec::new(),
             handles_max,
@@ -238,8 +238,8 @@ impl RequestSampler {
         }
     }
 
-    /// Takes only handles for which requests of all `forms` are at most `request_len_max` bytes, of which datagrams
-    /// carry [`UDP_MESSAGE_LEN_MAX`] and connections [`REQUEST_LEN_MAX`].
+    /// Accepts only handles for which requests of all `forms` have at most `request_len_max` bytes:
+    /// [`UDP_MESSAGE_LEN_MAX`] in datagrams, [`REQUEST_LEN_MAX`] on connections.
     pub fn for_forms(&mut self, forms: &[QuestionForm], request_len_max: usize) {
         let extra_len = forms.iter().map(QuestionForm::extra_len).max().unwrap_or(TAIL_LEN);
         let added_len = forms.iter().map(|form| form.extra_len() - form.tail().len()).max().unwrap_or(0);
@@ -247,7 +247,7 @@ impl RequestSampler {
         self.len_max = room.min(HANDLE_LEN_MAX - added_len);
     }
 
-    /// Offers a handle. Each one offered is as likely to be taken as any other.
+    /// Offers a handle. All offered handles are equally likely to be kept.
     pub fn offer(&mut self, handle: &[u8]) {
         if handle.len() > self.len_max {
             self.too_long += 1;
@@ -264,27 +264,27 @@ impl RequestSampler {
         }
     }
 
-    /// Handles that were left out because a request for them would be too long.
+    /// Handles left out because a request for them would be too long.
     #[must_use]
     pub const fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// The workload of what was taken, in plain requests. They say that they are stale after the usual time
-    /// from `now_unix_s` on.
+    /// The workload of the kept handles, in plain requests. Their expiration is the usual time
+    /// after `now_unix_s`.
     ///
     /// # Errors
     ///
-    /// When the handles have more than 4 GiB together.
+    /// If the handles have more than 4 GiB together.
     pub fn finish(self, now_unix_s: u32) -> Result<Workload, Error> {
         self.finish_as(&[QuestionForm::default()], OpFlags(0), now_unix_s)
     }
 
-    /// The same in requests of these forms, all with `flags` as well.
+    /// The same in requests of these forms, all with `flags` in addition.
     ///
     /// # Errors
     ///
-    /// When the handles have more than 4 GiB together.
+    /// If the handles have more than 4 GiB together.
     ///
     /// # Panics
     ///
@@ -316,19 +316,19 @@ impl RequestSampler {
     }
 }
 
-/// The part of a record that is of interest here.
+/// The part of a record that is needed here.
 #[derive(serde::Deserialize)]
 struct RecordLine {
     handle: String,
 }
 
-/// Offers the handles of a file: one in each line, or a JSON record with a member `handle`.
+/// Offers the handles of a file: one per line, or a JSON record with a member `handle`.
 ///
-/// Empty lines, those that begin with `#`, and the homed prefixes of `hdl export` are passed over.
+/// Skips empty lines, lines that begin with `#`, and the homed prefixes of `hdl export`.
 ///
 /// # Errors
 ///
-/// When the file cannot be read, or a line is not a handle; and when it is interrupted.
+/// If the file cannot be read, or a line is not a handle; and if the user stopped it.
 pub(crate) fn read_handles(
     path: &Path,
     sampler: &mut RequestSampler,
@@ -355,8 +355,10 @@ pub(crate) fn read_handles(
 
 fn offer(handle: &[u8], sampler: &mut RequestSampler) -> Result<(), String> {
     match handle.len() {
-        0 => Err("an empty handle".to_owned()),
-        len if len > HANDLE_LEN_MAX => Err(format!("a handle of {len} bytes; {HANDLE_LEN_MAX} are allowed")),
+        0 => Err("empty handle".to_owned()),
+        len if len > HANDLE_LEN_MAX => {
+            Err(format!("handle of {len} bytes is too long: the maximum is {HANDLE_LEN_MAX}"))
+        }
         _ => {
             sampler.offer(handle);
             Ok(())

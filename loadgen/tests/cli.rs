@@ -1,4 +1,4 @@
-//! The program from outside: exit codes, reports as JSON, help.
+//! The program from outside: exit codes, JSON reports, help.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -20,23 +20,23 @@ fn exit_codes_say_what_went_wrong() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = silent.local_addr().unwrap().to_string();
     let mut names = tempfile::NamedTempFile::new().unwrap();
-    // Names, and records as well.
+    // Names that are records as well.
     let record = r#"{"handle":"10.5072/a","values":[{"index":1,"type":"URL","data":"x"}]}"#;
     writeln!(names, "{record}").unwrap();
     let names = names.path().to_str().unwrap();
     let run = ["run", "--target", &target, "--duration", "50ms", "--timeout", "50ms"];
     for (args, code, says) in [
-        (&["--handles", names, "--rate", "100"][..], 3, "there was no answer at all"),
+        (&["--handles", names, "--rate", "100"][..], 3, "no answer from"),
         (&["--handles", names][..], 2, "--rate"),
-        (&["--handles", names, "--rate", "0"][..], 2, "must be above 0"),
+        (&["--handles", names, "--rate", "0"][..], 2, "must be greater than 0"),
         (&["--handles", names, "--max", "--window", "0"][..], 2, "--window must be 1 to"),
         (&["--handles", "/nonexistent", "--max"][..], 3, "cannot read /nonexistent: No such file"),
         (&["--snapshot", "/nonexistent", "--max"][..], 3, "no set is published here"),
         (&["--handles", names, "--max", "--cores", "900"][..], 3, "cannot run on core 900"),
         (&["--handles", names, "--max", "--share-of", names][..], 2, "is not a report of"),
-        (&["--handles", "/dev/zero", "--max"][..], 3, "cannot read /dev/zero: line 1 is longer than"),
-        (&["--replay", "/dev/zero", "--max"][..], 3, "cannot read /dev/zero: line 1 is longer than"),
-        (&["--handles", names, "--max", "--records", "/dev/zero"][..], 3, "line 1 is longer than"),
+        (&["--handles", "/dev/zero", "--max"][..], 3, "cannot read /dev/zero: line 1 is too long"),
+        (&["--replay", "/dev/zero", "--max"][..], 3, "cannot read /dev/zero: line 1 is too long"),
+        (&["--handles", names, "--max", "--records", "/dev/zero"][..], 3, "line 1 is too long"),
         (
             &[
                 "--handles",
@@ -61,14 +61,14 @@ fn exit_codes_say_what_went_wrong() {
     }
     let schedule = ["--handles", names, "--schedule", "/dev/zero"];
     let output = loadgen(&[&["run", "--target", &target], &schedule[..]].concat());
-    let says = "handle-loadgen: cannot read /dev/zero: it is longer than 16777216 bytes\n";
+    let says = "handle-loadgen: cannot read /dev/zero: too long: the maximum is 16777216 bytes\n";
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(3), says));
     for (target, code, says) in [
-        ("127.0.0.1", 2, "it should look like 127.0.0.1:2641"),
-        ("127.0.0.1:x", 2, "it should look like"),
-        ("127.0.0.1:99999", 2, "it should look like"),
+        ("127.0.0.1", 2, "expected HOST:PORT, as 127.0.0.1:2641"),
+        ("127.0.0.1:x", 2, "expected HOST:PORT"),
+        ("127.0.0.1:99999", 2, "expected HOST:PORT"),
         ("0.0.0.0:2641", 2, "address to listen on"),
-        ("nobody.invalid:2641", 3, "cannot find nobody.invalid:2641"),
+        ("nobody.invalid:2641", 3, "cannot resolve the address of nobody.invalid:2641"),
     ] {
         let output = loadgen(&["run", "--target", target, "--handles", names, "--rate", "1"]);
         assert_eq!(output.status.code(), Some(code), "{target}: {}", text(&output.stderr));
@@ -76,7 +76,7 @@ fn exit_codes_say_what_went_wrong() {
     }
 }
 
-/// An echo in a process of its own, until it is dropped, and where it listens.
+/// An echo server in a separate process until it is dropped, and its address.
 struct Echo(Child, String);
 
 impl Echo {
@@ -101,8 +101,8 @@ impl Drop for Echo {
     }
 }
 
-/// Runs until the code is `code`, and returns what was said. A run that a busy machine held up does not count, by its own
-/// words, and is done again.
+/// Runs until the exit code is `code`, and returns the output. A run that reports a late generator
+/// is repeated.
 fn ends_with(code: i32, args: &[&str]) -> String {
     for _ in 0..10 {
         let output = loadgen(args);
@@ -145,7 +145,7 @@ fn a_good_run_of_five_seconds_keeps_its_promises_or_says_which_not() {
         (&4.0.into(), &400.0.into())
     );
     assert_eq!(report["accounts"]["sent"], 500);
-    // Each step by itself, and how late requests were sent.
+    // Each step separately, and the lag of its requests.
     let steps = report["steps"].as_array().unwrap();
     let sent: Vec<_> = steps.iter().map(|step| step["sent"].as_u64().unwrap()).collect();
     assert_eq!(sent, [100, 400], "{shown}");
@@ -200,7 +200,7 @@ fn standard_output_is_the_json_when_it_is_asked_for() {
     let output = loadgen(&[&run[..], &["--timeout", "20ms", "--json", "-"]].concat());
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["accounts"]["sent"], 20);
-    assert!(text(&output.stderr).contains("there was no answer at all"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("no answer from"), "{}", text(&output.stderr));
 }
 
 #[test]

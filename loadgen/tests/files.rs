@@ -1,4 +1,4 @@
-//! The program from outside: what it writes, reads back, compares and promises.
+//! The program from outside: the files that it writes and reads, comparisons, and assertions.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -26,11 +26,11 @@ fn loadgen(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// The same, again while the machine was too busy to send on time.
+/// The same; a run that reports a late generator is repeated.
 fn steady(args: &[&str]) -> Output {
     let is_late = |output: &Output| {
         let out = text(&output.stdout);
-        out.contains("were not sent") || out.contains("behind schedule\n")
+        out.contains("requests not sent") || out.contains("behind schedule\n")
     };
     let mut tries = (0..5).map(|_| loadgen(args));
     let mut output = tries.next().unwrap();
@@ -48,7 +48,8 @@ fn json(path: &str) -> Json {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// A server that says of every handle that it is not there; its address. It answers until the process ends.
+/// A server that answers "handle not found" for every handle; its address. It runs until the
+/// process ends.
 fn server() -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
@@ -98,7 +99,7 @@ fn a_run_writes_what_it_was_asked_for_and_keeps_its_promises() {
     let broken = steady(&[&run[..], &["--assert", "answered>1M", "-q"]].concat());
     assert_eq!(broken.status.code(), Some(1), "{}", text(&broken.stdout));
     assert!(
-        text(&broken.stdout).contains("answered>1M does not hold: it is 300/s"),
+        text(&broken.stdout).contains("answered>1M does not hold: measured 300/s"),
         "{}",
         text(&broken.stdout)
     );
@@ -122,7 +123,7 @@ fn same_seconds(csv: &str, report: &Json) {
     assert_eq!((sum("sent"), sum("answered")), (450, 450));
 }
 
-/// The log has all answers, each in the second in which it came.
+/// The log has all answers, each in the second in which it arrived.
 fn same_times(log: &[u8], report: &Json) {
     let mut ends_s = Vec::new();
     let mut sum = Histogram::<u64>::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
@@ -133,7 +134,7 @@ fn same_times(log: &[u8], report: &Json) {
         ends_s.push((interval.start_timestamp() + interval.duration()).as_secs_f64());
     }
     assert_eq!(sum.len(), report["response_ns"]["count"].as_u64().unwrap());
-    // Of these two digits, and of those three.
+    // These have two digits, those three.
     let (max, told) = (sum.max() as f64, report["response_ns"]["max"].as_f64().unwrap());
     assert!((max / told - 1.0).abs() < 0.02, "{max} is not {told}");
     for (end_s, second) in ends_s.iter().zip(report["seconds"].as_array().unwrap()) {
@@ -155,10 +156,10 @@ fn one_file_may_be_standard_output_and_all_must_be_writable_to_begin_with() {
     let (there, file) = (place.path("there.json"), place.path("new.json"));
     std::fs::write(&there, "what was there").unwrap();
     let missing = place.path("missing/report");
-    // Nobody waits for an hour to be told.
+    // A mistake is reported before the run of an hour.
     for (files, code, says) in [
-        (["--json", "-", "--csv", "-"], 2, "- is named for two files"),
-        (["--json", &file, "--html", &file], 2, "is named for two files"),
+        (["--json", "-", "--csv", "-"], 2, "- is used for two outputs"),
+        (["--json", &file, "--html", &file], 2, "is used for two outputs"),
         (["--json", &there, "--html", &missing], 3, "cannot write"),
         (["--json", &file, "--csv", place.0.path().to_str().unwrap()], 3, "Is a directory"),
     ] {
@@ -194,12 +195,12 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
         ["hostile", "--target", &server, "--probe", "10.1/a", "--duration", "1h", "--findings", "1000000"];
     let measure = ["limit", "--duration", "1h", "--window", "4", "--json", &limit];
     for (args, says) in [
-        (&search[..], "bound by    nothing: it was stopped early"),
+        (&search[..], "bound by    nothing: stopped early"),
         (&[&attack[..], &["--json", &hostile]].concat(), "STOPPED early"),
-        (&measure, "it was stopped"),
+        (&measure, "stopped by the user"),
     ] {
         let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Once something is told, it is at work.
+        // The first line of output shows that it is running.
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut told = String::new();
         out.read_line(&mut told).unwrap();
@@ -208,7 +209,7 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
         child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
         let code = child.wait().unwrap().code();
         assert!(told.contains(says), "{args:?}: {told}");
-        // A server that answers noise with noise may have been found out by then.
+        // A server that answers noise with noise may have been detected by then.
         let is_found = args[0] == "hostile" && told.contains("FOUND");
         assert_eq!(code, Some(if is_found { 1 } else { 3 }), "{args:?}: {told}");
     }
@@ -236,15 +237,15 @@ fn what_is_stopped_while_names_are_read_says_so() {
             .spawn()
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        // More than a pipe holds: that it was written says that some of it was read.
+        // More than the capacity of a pipe: once it is written, a part of it has been read.
         let lines = b"10.1/abcdefghijklmnopqrstuvwxyz\n".repeat(4096);
         stdin.write_all(&lines).unwrap();
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        // No more names come, nor the end of them.
+        // No more names and no end of input follow.
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         assert_eq!(output.status.code(), Some(3), "{how:?}: {}", text(&output.stderr));
-        assert_eq!(text(&output.stderr), "handle-loadgen: it was stopped\n", "{how:?}");
+        assert_eq!(text(&output.stderr), "handle-loadgen: stopped by the user\n", "{how:?}");
     }
 }
 
@@ -259,11 +260,11 @@ fn who_never_answers_is_not_asked_for_hours() {
     ] {
         let output = loadgen(&[command, &names].concat());
         assert_eq!(output.status.code(), Some(3), "{}{}", text(&output.stdout), text(&output.stderr));
-        assert!(text(&output.stderr).contains("there was no answer at all"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("no answer from"), "{}", text(&output.stderr));
     }
 }
 
-/// A capture from a raw device: a request to port 2641, and a packet that is something else.
+/// A capture from a raw device: a request to port 2641, and another packet.
 fn capture() -> Vec<u8> {
     let mut sampler = RequestSampler::new(1, 1);
     sampler.offer(b"10.1/a");
@@ -297,28 +298,24 @@ fn a_capture_is_sent_as_it_was_to_another_port() {
     let run = ["run", "--target", &server, "--replay", &file];
     let output = loadgen(&[&run[..], &["--speed", "max"]].concat());
     assert_eq!(output.status.code(), Some(3));
-    assert!(text(&output.stderr).contains("(--replay-port"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--replay-port"), "{}", text(&output.stderr));
     let run = [&run[..], &["--replay-port", "2641", "--json", &report, "-q"]].concat();
     let output = loadgen(&[&run[..], &["--speed", "max"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
-    assert!(
-        text(&output.stdout).contains("1 packets or lines are something else"),
-        "{}",
-        text(&output.stdout)
-    );
+    assert!(text(&output.stdout).contains("1 packet or line skipped"), "{}", text(&output.stdout));
     let json = json(&report);
     assert_eq!((&json["accounts"]["answered"], &json["setting"]["skipped"]), (&2.into(), &1.into()));
     assert_eq!(
         (&json["setting"]["forms"][0], &json["setting"]["pattern"]),
         (&"recorded".into(), &"recorded".into())
     );
-    // Two answers are no rate of tens of thousands: they took as long as they took.
+    // Two answers are not a rate of tens of thousands: the rate includes their response times.
     let (rate, slowest_ns) =
         (json["answered_per_s"].as_f64().unwrap(), json["response_ns"]["max"].as_f64().unwrap());
     assert!(rate <= 2.05 / (slowest_ns / 1e9), "{rate}/s, of which one took {slowest_ns} ns");
     let output = loadgen(&[&run[..], &["--rate", "10", "--mix", "miss"]].concat());
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--mix is for names"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--mix cannot be used with a capture"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -334,7 +331,7 @@ fn reports_are_compared() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("answered/s") && said.contains("B is higher"), "{said}");
-    assert!(said.contains("CAUTION     setting rate is 100 and 200"), "{said}");
+    assert!(said.contains("CAUTION     setting rate differs: 100 and 200"), "{said}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema"], "handle-loadgen/compare/2");
     assert_eq!(loadgen(&["compare", &slow, "/nonexistent"]).status.code(), Some(3));
@@ -351,7 +348,7 @@ fn the_highest_rate_is_found_below_what_was_allowed() {
     let output = loadgen(&[&search[..], &short, &["--loss", "5%", "--json", &report]].concat());
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
     let json = json(&report);
-    // On a busy machine the generator may be what cannot do more.
+    // The generator may be the limit on a loaded machine.
     let (rate, bound) = (json["rate"].as_u64().unwrap(), json["bound"].as_str().unwrap());
     assert!((rate, bound) == (400, "search") || (rate < 400 && bound == "generator"), "{json}");
     assert_eq!(json["confirmations"].as_array().unwrap().len(), 2);
@@ -360,7 +357,7 @@ fn the_highest_rate_is_found_below_what_was_allowed() {
     let nobody = ["find-max", "--target", &address, "--template", "10.1/a", "--from", "1", "--to", "1"];
     let output = loadgen(&[&nobody[..], &short, &["--timeout", "20ms"]].concat());
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
-    // There are answers, and none of them in time.
+    // There are answers, but none in time.
     let slow =
         ["find-max", "--target", &server, "--template", "10.1/a", "--from", "9", "--to", "9", "--p99", "1us"];
     let output = loadgen(&[&slow[..], &["--trial", "200ms", "--warm-up", "0s", "-q"]].concat());
@@ -411,10 +408,10 @@ fn wrong_answers_are_kept_and_sent_again() {
     ];
     let output = loadgen(&[&run[..], &rest].concat());
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains("10 of 20 answers are wrong"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("wrong answers: 10 of 20"), "{}", text(&output.stdout));
     let again = loadgen(&["replay", &wrong, "--target", &server, "--json", "-"]);
     assert_eq!(again.status.code(), Some(1));
-    assert_eq!(text(&again.stderr).matches("wrong again, as before").count(), 3, "{}", text(&again.stderr));
+    assert_eq!(text(&again.stderr).matches("same wrong answer").count(), 3, "{}", text(&again.stderr));
     assert!(text(&again.stdout).contains("\"outcome\": \"same-again\""));
 }
 
@@ -425,7 +422,7 @@ fn prometheus_scrapes_while_it_runs() {
     let run = ["run", "--target", &server, "--template", "10.1/{1..9}", "--rate", "100", "--duration", "60s"];
     let mut child =
         command(&[&run[..], &["--prometheus", &port]].concat()).stdout(Stdio::piped()).spawn().unwrap();
-    // Once the first second is shown, it is there to be scraped.
+    // Once the first second is shown, it can be scraped.
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let mut stream = TcpStream::connect(&port).unwrap();

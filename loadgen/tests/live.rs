@@ -1,4 +1,4 @@
-//! The live view in a pseudo-terminal: what a person sees while a run goes on, and what is left when it is over.
+//! The live view in a pseudo-terminal: during the run, and after its end.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -27,14 +27,14 @@ fn server() -> String {
     target
 }
 
-/// The generator on a terminal, as somebody sees it.
+/// The generator on a terminal.
 struct TerminalSession {
     child: Child,
     terminal: File,
     parser: vt100::Parser,
-    /// All that was written.
+    /// All bytes written.
     bytes: Vec<u8>,
-    /// What was last on the screen of the run.
+    /// The last screen of the run.
     live: String,
 }
 
@@ -65,10 +65,10 @@ impl TerminalSession {
         Self { child, terminal: terminal.into(), parser, bytes: Vec::new(), live: String::new() }
     }
 
-    /// Looks until `is_seen` says so of the screen; whether it did before the end.
+    /// Waits until `is_seen` accepts the screen; returns whether it did before the end.
     fn look(&mut self, is_seen: impl Fn(&str) -> bool) -> bool {
         let mut room = [0; 4096];
-        // The end of a pseudo-terminal whose other end is closed is an error.
+        // Reading a pseudo-terminal whose other end is closed is an error.
         while let Ok(len @ 1..) = self.terminal.read(&mut room) {
             self.bytes.extend(&room[..len]);
             self.parser.process(&room[..len]);
@@ -121,7 +121,7 @@ fn a_person_sees_the_run_and_then_its_report() {
     );
     let (status, report, bytes) = seen.finish();
     assert!(String::from_utf8_lossy(&bytes).contains("\u{1b}[38;5;"), "in colours");
-    // Where the machine was too busy to send on time, the run says so and ends otherwise.
+    // On a loaded machine, a late generator is reported and the run ends with another code.
     assert!(status.code() == Some(0) || report.contains("INVALID"), "{report}");
     contains_all(&report, &["answered                     500", "response time"]);
 }
@@ -152,7 +152,7 @@ fn an_interrupt_gives_the_terminal_back_and_the_results() {
     kill_process(Pid::from_child(&seen.child), Signal::INT).unwrap();
     let (status, report, bytes) = seen.finish();
     assert_eq!(status.code(), Some(3), "{report}");
-    contains_all(&report, &["INVALID     it was stopped early", "response time"]);
+    contains_all(&report, &["INVALID     stopped early", "response time"]);
     let written = String::from_utf8_lossy(&bytes);
     let colors = ["\u{1b}[38;", "\u{1b}[48;", "\u{1b}[31m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[36m"];
     assert!(colors.iter().all(|color| !written.contains(color)), "NO_COLOR: {written:?}");

@@ -1,7 +1,8 @@
-//! The page of a run in a browser: what it shows is what the JSON says, on a phone and on a wide screen.
+//! The page of a run in a browser: it shows the figures of the JSON, on a phone and on a wide
+//! screen.
 //!
-//! With Chromium, what it makes of the page is looked at; without it, the same figures are read from the file.
-//! `HANDLE_PICTURES=DIR` keeps the screenshots.
+//! With Chromium, the rendered page is checked; without it, the same figures are read from the
+//! file. `HANDLE_PICTURES=DIR` keeps the screenshots.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -13,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-/// As wide as a phone and as a large screen, in pixels.
+/// Widths of a phone and of a large screen, in pixels.
 const WIDTHS: [u32; 2] = [390, 1600];
-/// The smallest letters that people read without effort, in pixels.
+/// The smallest legible letters, in pixels.
 const LETTERS_MIN: f64 = 10.0;
-/// Long enough for a browser on a busy machine.
+/// Long enough for a browser on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Makes a run, and gives the paths of its JSON and of its page.
+/// Does a run, and returns the paths of its JSON and of its page.
 fn run_in(dir: &Path) -> (PathBuf, PathBuf) {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = server.local_addr().unwrap().to_string();
@@ -28,7 +29,7 @@ fn run_in(dir: &Path) -> (PathBuf, PathBuf) {
         let (mut room, mut number) = ([0; 600], 0u8);
         while let Ok((len, from)) = server.recv_from(&mut room) {
             number = number.wrapping_add(1);
-            // Some of everything: answers of three kinds, and now and then none.
+            // Some of everything: answers of three kinds, and sometimes none.
             room[27] = [1, 1, 1, 100, 200][usize::from(number % 5)];
             if !number.is_multiple_of(50) {
                 let _ = server.send_to(&room[..len], from);
@@ -49,7 +50,7 @@ fn run_in(dir: &Path) -> (PathBuf, PathBuf) {
     (json, page)
 }
 
-/// The figures of a page, each with the place in the JSON that it names; as many as there are.
+/// The figures of a page, each with its place in the JSON, and their number.
 fn compare_figures(page: &str, report: &Json) -> usize {
     let figures: Vec<_> = page.split("<data data-of=\"").skip(1).collect();
     for figure in &figures {
@@ -99,8 +100,8 @@ fn browse(browser: &Path, args: &[String], profile: &Path) -> (String, String) {
     )
 }
 
-/// A page that has another one in frames of each of the widths, and measures them: how far they reach, how large the
-/// letters of the drawings are, which of them lie on each other, and what was asked of the network.
+/// A page with another one in frames of each of the widths. It measures their extent, the letter
+/// size of the drawings, overlapping letters, and network requests.
 fn measuring(page: &str) -> String {
     let page = serde_json::to_string(page).unwrap().replace('<', "\\u003c");
     let script = r"
@@ -123,7 +124,7 @@ fn measuring(page: &str) -> String {
                             const [a, b] = [boxes[i], boxes[j]];
                             const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
                             const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-                            // Boxes of letters have some room around them.
+                            // Boxes of letters include some margin.
                             if (across > 1 && down > 5) {
                                 overlaps.push(text.textContent + ' on ' + texts[j].textContent);
                             }

@@ -1,4 +1,5 @@
-//! Whole runs in-process, against a server that misbehaves a known number of times. On both datapaths.
+//! Whole runs in-process, against a server that misbehaves a known number of times, on both
+//! datapaths.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -28,11 +29,11 @@ use handle_snapshot::{
 };
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
-/// Long enough for a machine that does other things as well.
+/// Long enough for a loaded machine.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const LATE: Duration = Duration::from_millis(550);
 
-/// Runs each promise for each path that opens here.
+/// Runs each test for each path that opens here.
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
@@ -68,12 +69,13 @@ struct RunServer {
 }
 
 impl RunServer {
-    /// `answer` gets the number of the request and the request, and returns datagrams with their delays.
+    /// `answer` gets the number of the request and the request, and returns datagrams with their
+    /// delays.
     fn start(mut answer: impl FnMut(u64, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send + 'static) -> Self {
         Self::start_seeing(move |number, _, request| answer(number, request))
     }
 
-    /// The same, which is told who asks as well.
+    /// The same, which also gets the address of the client.
     fn start_seeing(
         mut answer: impl FnMut(u64, SocketAddr, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send + 'static,
     ) -> Self {
@@ -98,7 +100,7 @@ impl RunServer {
                     }
                     Err(error) => assert!(matches!(error.kind(), ErrorKind::WouldBlock), "{error}"),
                 }
-                // All delays of one test are the same, so this is the order in which they are over.
+                // All delays of one test are equal, so this is the order in which they expire.
                 while later.front().is_some_and(|(due, ..)| *due <= Instant::now()) {
                     let (_, bytes, from) = later.pop_front().unwrap();
                     socket.send_to(&bytes, from).unwrap();
@@ -118,7 +120,7 @@ impl Drop for RunServer {
     }
 }
 
-/// An answer with `code` and `body`, in as many datagrams as it takes.
+/// An answer with `code` and `body`, in as many datagrams as needed.
 fn answer(request: &[u8], code: ResponseCode, body: &[u8]) -> Vec<Vec<u8>> {
     let (mut envelope, message) = Envelope::split(request).unwrap();
     let (mut header, _) = Header::split(message).unwrap();
@@ -154,7 +156,7 @@ fn go(options: &RunOptions) -> RunReport {
     .unwrap()
 }
 
-/// Misbehaves by the number of the request: of each twenty, thirteen are answered as usual.
+/// Misbehaves by the number of the request: of each twenty, thirteen are answered normally.
 fn misbehave(number: u64, request: &[u8]) -> Vec<(Duration, Vec<u8>)> {
     let plain = || answer(request, ResponseCode::SUCCESS, &[0; 60]).remove(0);
     let now = |bytes| (Duration::ZERO, bytes);
@@ -218,7 +220,7 @@ fn a_closed_loop_counts_as_exactly(choice: DatapathChoice) {
 }
 
 fn nobody_there_is_said(choice: DatapathChoice) {
-    // Bound, so that nobody else gets the port, and silent.
+    // Bound, so that no other process gets the port, and silent.
     let silent = UdpSocket::bind(LOOPBACK).unwrap();
     let options = RunOptions {
         duration: Duration::from_millis(20),
@@ -227,7 +229,7 @@ fn nobody_there_is_said(choice: DatapathChoice) {
     };
     let report = go(&options);
     assert_eq!((report.accounts.sent, report.accounts.lost), (20, 20));
-    assert!(report.invalid.iter().any(|reason| reason.contains("no answer at all")), "{report}");
+    assert!(report.invalid.iter().any(|reason| reason.contains("no answer from")), "{report}");
 }
 
 fn stops_when_told_and_counts_the_rest(choice: DatapathChoice) {
@@ -240,7 +242,7 @@ fn stops_when_told_and_counts_the_rest(choice: DatapathChoice) {
     assert_eq!(accounts.scheduled, 60_000);
     assert_eq!(accounts.sent + accounts.behind_schedule, 60_000);
     assert!((900..10_000).contains(&accounts.sent), "{report}");
-    assert!(report.invalid.contains(&"it was stopped early".to_owned()), "{report}");
+    assert!(report.invalid.contains(&"stopped early".to_owned()), "{report}");
     assert!(
         report.invalid.iter().all(|reason| !reason.contains("not sent")),
         "that is no fault of ours: {report}"
@@ -266,7 +268,7 @@ fn measures_a_limit(choice: DatapathChoice) {
     assert!(matches!(error, Err(Error::Option(_))));
 }
 
-/// More addresses than threads and fewer: the server sees all of them, and each thread has a port.
+/// More addresses than threads, and fewer: the server sees all of them, and each thread has a port.
 fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
     for (sources, threads) in [(40, 3), (2, 3)] {
         let peers = Arc::<Mutex<BTreeMap<SocketAddr, u64>>>::default();
@@ -296,13 +298,14 @@ fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
     }
 }
 
-/// A server that answers 300 requests a second and drops the others: no rate far above is found, and some below.
+/// A server that answers 300 requests per second and drops the others: no rate far above is found,
+/// and some below.
 #[test]
 fn the_highest_rate_is_that_of_the_server() {
     const LIMIT: f64 = 300.0;
     let (started, mut taken) = (Instant::now(), 0.0);
     let server = RunServer::start(move |_, request| {
-        // What was not used is not kept for later.
+        // Unused capacity is not kept for later.
         let earned = started.elapsed().as_secs_f64() * LIMIT;
         taken = f64::max(taken, earned - 10.0);
         if taken + 1.0 > earned {
@@ -335,14 +338,14 @@ fn the_highest_rate_is_that_of_the_server() {
         },
     )
     .unwrap();
-    // With the loss that is allowed and the burst that is answered. A busy machine may find less.
+    // With the permitted loss and the answered burst. A loaded machine may find less.
     let rate = found.rate.expect("a low rate is good");
     assert!((50..=400).contains(&rate), "{found}");
     assert_eq!(found.confirmations.len(), 3, "{found}");
     assert_eq!(trials, found.trials.len() + found.confirmations.len(), "{found}");
     let (low, high) = found.answered_per_s.unwrap();
     assert!(low <= high && high <= 400.0, "{found}");
-    // Unless the generator was held up before the server lost anything.
+    // Unless the generator was late before the server lost any request.
     let was_too_high = found.trials.iter().any(|trial| trial.loss > 0.1);
     assert!(was_too_high || found.bound == RateBound::Generator, "{found}");
     assert!(found.to_string().contains("3 runs: "), "{found}");
@@ -352,7 +355,7 @@ fn unix_ms() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
-/// Publishes a set of sixty handles, the first time, and later changes every third of them.
+/// Publishes a set of sixty handles the first time, and changes every third of them later.
 ///
 /// Some answers take several datagrams, and one handle comes and goes.
 fn publish(publisher: &mut SetPublisher, number: usize) {
@@ -441,7 +444,7 @@ fn verifies_while_sets_are_published(choice: DatapathChoice) {
     assert!(verification.generations + verification.generations_missed > 5, "{report}");
     if verification.generations_missed == 0 {
         assert_eq!(verification.undecided, 0, "{report}");
-        // A busy machine may have held the generator up.
+        // On a loaded machine the generator may have been late.
         assert!(report.invalid.iter().all(|reason| reason.ends_with("behind schedule")), "{report}");
     }
     assert_eq!(report.setting.handles, 60);
@@ -458,7 +461,7 @@ fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
     let server = RunServer::start(move |number, request| {
         let mut datagrams = answer_from(&of_server, request);
         if number % 10 == 9 {
-            // The index of the first value, behind the handle and the count.
+            // The index of the first value, after the handle and the count.
             let handle_len = usize::from(request[47]);
             datagrams[0][48 + handle_len + 4 + 3] ^= 0x40;
         }
@@ -469,7 +472,7 @@ fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
     let verification = report.verification.as_ref().unwrap();
     assert_eq!((verification.verified, verification.mismatched), (450, 50), "{report}");
     assert_eq!(verification.mismatches.len(), 8);
-    assert!(report.invalid.contains(&"50 of 500 answers are wrong".to_owned()), "{report}");
+    assert!(report.invalid.contains(&"wrong answers: 50 of 500".to_owned()), "{report}");
     drop(server);
 
     let server = RunServer::start(move |_, request| at_once(answer_from(&set, request)));

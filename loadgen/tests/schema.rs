@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 const DOCUMENT: &str = include_str!("../../docs/report-schema.md");
 
-/// The part of the document that is about each schema.
+/// The part of the document about each schema.
 const PARTS: [(&str, &str); 6] = [
     ("handle-loadgen/run/3", "A run"),
     ("handle-loadgen/compare/2", "A comparison"),
@@ -25,7 +25,7 @@ const PARTS: [(&str, &str); 6] = [
 fn documented(title: &str) -> BTreeSet<String> {
     let mut parts = DOCUMENT.split("\n## ").skip(1);
     let part = parts.find(|part| part.lines().next() == Some(title)).unwrap();
-    // Other text between backquotes, as options and formulas, is no name.
+    // Other text between backquotes, such as options and formulas, is not a name.
     let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let prose = part.split("```").step_by(2).collect::<String>();
     prose.split('`').skip(1).step_by(2).filter(|text| is_name(text)).map(str::to_owned).collect()
@@ -51,7 +51,7 @@ fn note(json: &Json, written: &mut NamesBySchema) {
     names_in(json, written.entry(schema).or_default());
 }
 
-/// What is told of the setting, of times and of the machine is told once, in the part about runs.
+/// The setting, the times and the machine are documented once, in the part about runs.
 fn compare(written: &NamesBySchema) {
     let of_run = documented("A run");
     for (schema, title) in PARTS {
@@ -99,7 +99,7 @@ fn every_member_of_every_report_is_documented_and_no_other() {
     let wrong = path("wrong");
     let rest = ["--duration", "3200ms", "--assert", "p99<30s", "--share-of", &limit, "--mismatches", &wrong];
     let json = report("run", &[&run[..], &rest].concat());
-    // It was wrong, so that there are mismatches, and had promises and a limit.
+    // This run was wrong, so that there are mismatches, and had assertions and a limit.
     for pointer in [
         "/assertions/0/holds",
         "/verification/mismatches/0/answer_hex",

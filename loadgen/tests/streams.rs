@@ -1,5 +1,6 @@
-//! Runs over connections, against a small local server that speaks the handle protocol over TCP, the same within
-//! HTTP, and the JSON API: one request a connection, pooled, pipelined, and a server that misbehaves.
+//! Runs over connections, against a small local server that speaks the handle protocol over TCP,
+//! the same in HTTP, and the JSON API: one request per connection, pooled, pipelined, and with a
+//! misbehaving server.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -29,27 +30,27 @@ const HANDLES: usize = 30;
 /// What a server does with its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionManner {
-    /// It keeps them if it is asked to.
+    /// It keeps them if the client asks for it.
     Keeps,
     /// It closes them after each answer, as deployed servers do.
     ClosesAlways,
     /// It closes every tenth after half an answer.
     BreaksOff,
-    /// It waits longer than is waited for before the first answer of every tenth.
+    /// Before the first answer of every tenth it waits longer than the timeout.
     IsLate,
 }
 
-/// Long enough for a machine that does other things as well.
+/// Long enough for a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answers connections, each on a thread of its own, until it is dropped.
+/// Answers connections, each on its own thread, until it is dropped.
 struct StreamServer {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     accepted: Arc<AtomicUsize>,
-    /// Where connections came from.
+    /// Source addresses of the connections.
     peers: Arc<Mutex<BTreeSet<IpAddr>>>,
-    /// Which hosts were asked for over HTTP.
+    /// Hosts requested over HTTP.
     hosts: Arc<Mutex<BTreeSet<String>>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -73,7 +74,7 @@ impl StreamServer {
                 let stream = stream.unwrap();
                 noted.lock().unwrap().extend(stream.peer_addr().map(|peer| peer.ip()));
                 let asked = Arc::clone(&asked);
-                // A client that goes away in the middle is none of our business.
+                // A client that closes the connection early is not an error here.
                 thread::spawn(move || drop(serve(&stream, manner, number, &asked)));
             }
         });
@@ -181,13 +182,14 @@ fn answer_http(
     Ok((out, keeps))
 }
 
-/// Names of which some need a request that no datagram carries.
+/// Names, some of which need a request that is too long for a datagram.
 fn name(number: usize) -> Vec<u8> {
     let middle = if number % 10 == 3 { "x".repeat(1500) + "/" } else { String::new() };
     format!("10.5072/{middle}{number}").into_bytes()
 }
 
-/// The text of the one value of a handle; the last ones are long, also longer than 64 KiB, and others do not exist.
+/// The text of the only value of a handle; the last ones are long, some longer than 64 KiB, and
+/// others do not exist.
 fn url(handle: &[u8]) -> Option<Vec<u8>> {
     let number: usize = String::from_utf8_lossy(handle).rsplit('/').next()?.parse().ok()?;
     let times = match HANDLES.checked_sub(number)? {
@@ -302,7 +304,7 @@ fn a_server_that_closes_is_asked_anew() {
         let server = StreamServer::start(ConnectionManner::ClosesAlways);
         let report = go(&server, Streams { connections: 64, ..Streams::pooled(protocol) });
         let accounts = &report.accounts;
-        // A request may meet the end of its connection: that is lost, and said.
+        // A request may coincide with the end of its connection: it is lost and reported.
         assert_eq!(accounts.answered + accounts.lost, 300, "{protocol:?}: {report}");
         assert_eq!(report.connections.unwrap().closed_early, accounts.lost, "{protocol:?}: {report}");
         let told = report.to_string();
@@ -328,7 +330,7 @@ fn half_an_answer_is_no_answer() {
 
 #[test]
 fn late_answers_are_late_and_not_lost() {
-    // At the same time, since each of them waits.
+    // In parallel, because each of them waits.
     thread::scope(|scope| {
         for protocol in PROTOCOLS {
             scope.spawn(move || {

@@ -96,7 +96,7 @@ fn answers_that_are_lost_are_asked_for_again() {
         if !error.contains("stopped") {
             break;
         }
-        assert!(error.contains("was lost") && error.contains("--resume goes on"), "{error}");
+        assert!(error.contains("was lost") && error.contains("continue with --resume"), "{error}");
     }
     assert_eq!(place.server.records(), expected);
     // Nothing is left to be done, and nothing is done twice.
@@ -117,7 +117,7 @@ fn what_the_server_could_not_do_then_is_asked_plainly_later() {
     place.server.refuse_next(2);
     for more in [&[][..], &["--resume"]] {
         let error = place.run(more);
-        assert!(error.contains("stopped: line 1") && error.contains("--resume goes on"), "{error}");
+        assert!(error.contains("stopped: line 1") && error.contains("continue with --resume"), "{error}");
     }
     let error = place.run(&["--resume"]);
     assert!(error.contains("line 1: create 10.1045/a") && error.contains("line 4"), "{error}");

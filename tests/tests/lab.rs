@@ -98,18 +98,18 @@ fn the_outcome_is_in_the_exit_code() {
         (&["hdl:doi:10.1016/x"], 2, "two schemes"),
         (&["10.1016/x", "--root", "/does/not/exist"], 1, "cannot read"),
         (&["20.500.LAB/hello", "10.1016/none-such"], 3, "handle not found"),
-        (&["hdl://127.0.0.1/20.500.LAB/hello", "--certify"], 2, "--certify is not for a server"),
-        (&["hdl://127.0.0.1/20.500.LAB/hello", "--url"], 2, "--url is not for a server"),
-        (&["20.500.LAB/hello", "hdl://127.0.0.1/20.500.LAB/hello"], 1, "resolve it alone"),
-        (&["20.500.LAB/hello", "20.500.LAB/hello", "--signatures"], 2, "about one handle"),
-        (&["20.500.LAB/hello", "--url", "--signatures"], 1, "not every value"),
-        (&["hdl://127.0.0.1/20.500.LAB/hello", "--server", "127.0.0.2"], 2, "take one of them off"),
+        (&["hdl://127.0.0.1/20.500.LAB/hello", "--certify"], 2, "--certify cannot be used"),
+        (&["hdl://127.0.0.1/20.500.LAB/hello", "--url"], 2, "--url cannot be used"),
+        (&["20.500.LAB/hello", "hdl://127.0.0.1/20.500.LAB/hello"], 1, "resolve it with a separate command"),
+        (&["20.500.LAB/hello", "20.500.LAB/hello", "--signatures"], 2, "exactly one handle"),
+        (&["20.500.LAB/hello", "--url", "--signatures"], 1, "a value is missing"),
+        (&["hdl://127.0.0.1/20.500.LAB/hello", "--server", "127.0.0.2"], 2, "remove one of them"),
         (
             &["hdl://127.0.0.2/20.500.LAB/hello", "--auth", "300:10.1016/ADMIN", "--secret-env", "HOME"],
             2,
             "add --server 127.0.0.2",
         ),
-        (&["10.1016/x", "--server", "127.0.0.1:1"], 7, "nobody listens"),
+        (&["10.1016/x", "--server", "127.0.0.1:1"], 7, "connection refused"),
         (&["10.1016/x", "--server", "127.0.0.1:1", "--tcp"], 7, "cannot connect"),
         (&["--file", "/does/not/exist"], 1, "cannot read"),
         (&["--no-such-option"], 2, "unexpected argument"),
@@ -215,7 +215,7 @@ fn who_disagrees_is_told_and_what_hashes_elsewhere_is_refused() {
     let bad = json["servers"].as_array().unwrap().iter().filter(|server| server["good"] == false);
     let bad: Vec<_> = bad.map(|server| server["address"].as_str().unwrap().to_owned()).collect();
     let mirror = lab.addresses("mirror")[0].to_string();
-    assert_eq!(bad, [mirror.clone(), mirror], "the mirror lags behind");
+    assert_eq!(bad, [mirror.clone(), mirror], "the mirror is outdated");
     let shown = succeed(lab.hdl(&["site", "10.1016"]));
     assert!(shown.contains("site 3: secondary") && shown.contains("->"), "{shown}");
 }
@@ -239,7 +239,7 @@ fn the_shares_of_the_servers_of_a_site_are_the_whole() {
     let mut command = lab.hdl(&["snapshot", "build", "--server", "5", "--site"]);
     command.arg(&siteinfo).arg(lab.directory.path().join("none.layer")).arg(records);
     let (exit, error) = fail(command);
-    assert!(exit == 1 && error.contains("no server of"), "{error}");
+    assert!(exit == 1 && error.contains("no server with"), "{error}");
 }
 
 #[test]

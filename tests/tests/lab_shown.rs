@@ -233,7 +233,7 @@ fn a_lab_that_nobody_can_be_told_of_ends_and_clears_up() {
     drop(read);
     let full = std::fs::File::create("/dev/full").unwrap();
     for (stdout, expected, says) in
-        [(Stdio::from(full), 1, "cannot write what was found: No space left"), (closed.into(), 0, "")]
+        [(Stdio::from(full), 1, "cannot write to standard output: No space left"), (closed.into(), 0, "")]
     {
         let mut command = hdl(["lab", "up"]);
         command.env("TMPDIR", directory.path()).stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
@@ -255,10 +255,10 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     let mut lab = RunningProcess::start(command);
     let mut stdout = BufReader::new(lab.0.stdout.take().unwrap());
     let mut shown = String::new();
-    while !shown.contains("ends the lab") {
+    while !shown.contains("stops the lab") {
         assert_ne!(stdout.read_line(&mut shown).unwrap(), 0, "{shown}");
     }
-    for part in ["the lab is up, in", "export HDL_ROOT=", "--trace --certify", "mirror", "^C or ^D"] {
+    for part in ["the lab is running in", "export HDL_ROOT=", "--trace --certify", "mirror", "^C or ^D"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     // Nine servers, a line each.
@@ -266,12 +266,12 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     drop(lab.0.stdin.take());
     assert_eq!(lab.wait(), Some(0));
     stdout.read_to_string(&mut shown).unwrap();
-    assert!(shown.contains("the lab is down; what it wrote is in"), "{shown}");
+    assert!(shown.contains("the lab has stopped; its files are in"), "{shown}");
     assert!(place.join("bootstrap_handles").is_file(), "it stays where it was told to be");
     let (exit, error) = fail(hdl(["lab", "up", "--dir", place.to_str().unwrap()]));
-    assert!(exit == 1 && error.contains("is not empty: name another directory"), "{error}");
+    assert!(exit == 1 && error.contains("is not empty: choose an empty"), "{error}");
     let (exit, error) = fail(hdl(["lab", "up", "--records", "/does/not/exist"]));
-    assert!(exit == 1 && error.contains("cannot take records from"), "{error}");
+    assert!(exit == 1 && error.contains("cannot read records from"), "{error}");
 }
 
 /// Starts a lab whose standard input is closed, and waits until it is up.

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 type Change = fn(&mut handle_proto::data::site_build::SiteBuilder);
 
 const NO_SITE: &str = "names no site that can be used";
-const NO_INTERFACE: &str = "can be asked from here";
+const NO_INTERFACE: &str = "is reachable from here";
 const FOUND: &str = "";
 
 /// Sites, and what comes of a handle whose prefix has such a one alone, and comes of it where answers have to be signed.
@@ -182,7 +182,7 @@ fn it_is_told_who_cannot_be_asked(lab: &LabProcess) {
         let [said] = json["servers"].as_array().unwrap().as_slice() else { panic!("{json}") };
         assert_eq!(
             (&said["says"], &said["protocol"]),
-            (&"no interface that can be asked from here".into(), &Json::Null)
+            (&"no interface that is reachable from here".into(), &Json::Null)
         );
     }
     // Each protocol of a server is asked, or the one that is wanted.
@@ -230,7 +230,7 @@ fn it_is_told_what_a_namespace_says(lab: &LabProcess) {
         [("hdl://127.0.0.1/77.GOOD/x?cert", "?cert"), ("hdl://127.0.0.1/77.GOOD/x?auth", "?auth")]
     {
         let (exit, error) = fail(lab.hdl(&["resolve", reference]));
-        assert!(exit == 2 && error.contains(&format!("{option} is not for a server")), "{error}");
+        assert!(exit == 2 && error.contains(&format!("{option} cannot be used")), "{error}");
     }
     let address = "https://handles.example/77.GOOD/x";
     assert!(fail(lab.hdl(&["resolve", address])).1.contains("not known as a proxy"));

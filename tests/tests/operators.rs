@@ -103,7 +103,7 @@ fn keys_are_made_converted_and_shown() {
     let refused = |args: &[&str], says: &str| refused_as(1, args, says);
     refused(&["key", "show", "private.bin"], "encrypted");
     refused(&["key", "show", "private.bin", "--passphrase-file", "other"], "passphrase is wrong");
-    refused(&["key", "generate", "private.bin", "p", "--plain"], "there already");
+    refused(&["key", "generate", "private.bin", "p", "--plain"], "already exists");
     refused_as(2, &["key", "generate", "new.bin", "new.pub"], "--plain");
     refused(&["key", "generate", "new.bin", "new.pub", "--plain", "--bits", "1024"], "2048, 3072 or 4096");
     std::fs::set_permissions(place.path("again.bin"), std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -139,7 +139,7 @@ fn what_goes_into_a_store_comes_out_again() {
     assert_eq!(succeed(place.hdl(["export", "set", "-"])), expected);
 
     let (code, error) = fail(place.hdl(["export", "store.redb", "out.jsonl"]));
-    assert!(code == 1 && error.contains("there already"), "{error}");
+    assert!(code == 1 && error.contains("already exists"), "{error}");
     let (code, error) = fail(place.hdl(["store", "stats", "nowhere.redb"]));
     assert!(code == 1 && error.contains("no store"), "{error}");
 }

@@ -170,7 +170,7 @@ fn a_delta_brings_its_new_prefixes_and_keeps_the_old_ones() {
         command
     };
     let (code, error) = fail(publish());
-    assert!(code == 1 && error.contains("10.5") && error.contains("build it again"), "{error}");
+    assert!(code == 1 && error.contains("10.5") && error.contains("build the delta again"), "{error}");
     build();
     succeed(publish());
     live(5);
@@ -462,7 +462,7 @@ fn arrays_of_records_are_told_by_position_and_may_delete() {
     let published =
         place.publish(&["--delta"], &[&format!(r#"[{OTHER},{{"handle":"10.1/a","deleted":true}}]"#)]);
     assert_eq!(published["handles"], 1);
-    for (bad, why) in [(RECORD, "there already"), (r#"{"handle":"10.1/x","values":7}"#, "10.1/x")] {
+    for (bad, why) in [(RECORD, "duplicate handle"), (r#"{"handle":"10.1/x","values":7}"#, "10.1/x")] {
         let file = place.records(&[&format!("[{RECORD},\n\n{bad}]")]);
         let mut command = hdl(["snapshot", "publish"]);
         command.arg(place.set()).arg(&file);
@@ -592,7 +592,7 @@ fn resolve_tells_outcomes_by_exit_codes() {
     assert!(code == 7 && error.contains("is the server running"), "{error}");
     let (code, error) = fail(resolve("10.1/a", &[]));
     assert_eq!(code, 7);
-    assert!(error.contains("nobody listens"), "{error}");
+    assert!(error.contains("connection refused"), "{error}");
     // A server that keeps silent.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -650,7 +650,7 @@ fn resolve_believes_only_answers_to_what_it_asked() {
         let (code, error) = ask(options, lie);
         assert!(code == Some(1) && error.contains(why), "{code:?} {error}");
     };
-    refused(&["--digest"], honest, "none came");
+    refused(&["--digest"], honest, "has no request digest");
     refused(
         &[],
         |_| ForgedAnswer { digest: None, op_code: OpCode::RESOLUTION, handle: b"10.1/b" },
@@ -703,7 +703,7 @@ fn messages_are_taken_apart() {
     assert_eq!(json["header"]["opcode"], 1);
     // As in a stream, the second cut short.
     let (code, error) = fail(hdl(["message", "decode", hex, &hex[..hex.len() - 8]]));
-    assert_eq!((code, error.contains("of 59 bytes only 55 are there")), (1, true), "{error}");
+    assert_eq!((code, error.contains("expected 59 bytes, found 55")), (1, true), "{error}");
     assert_eq!(fail(hdl(["message", "decode", "0203"])).0, 1);
     assert_eq!(fail(hdl(["message", "decode", "no hex at all"])).0, 1);
 }

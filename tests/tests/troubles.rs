@@ -272,7 +272,7 @@ fn a_store_without_room_loses_nothing_and_a_batch_goes_on_where_it_stopped() {
         service.asks(["batch", "batch.txt", "--parallel", "4"].into_iter().chain(more.iter().copied()))
     };
     let (code, error) = fail(batch(&[]));
-    assert!(code == 1 && error.contains("--resume goes on"), "{code} {error}");
+    assert!(code == 1 && error.contains("continue with --resume"), "{code} {error}");
     assert_eq!(service.admin.take().unwrap().wait(), Some(1), "it ends, so that it is opened anew");
     let said = std::fs::read_to_string(service.path("said")).unwrap();
     let last = said.lines().last().unwrap();

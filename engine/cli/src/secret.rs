@@ -17,7 +17,7 @@ pub(crate) type SecretArgument = Zeroizing<Vec<u8>>;
 /// Where the passphrase of a key file is.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct PassphraseArgs {
-    /// File with the passphrase of the key; mode must be 0600. A newline at its end is ignored.
+    /// File with the passphrase of the key, readable only by its owner (mode 0600). A newline at its end is ignored.
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_env")]
     passphrase_file: Option<PathBuf>,
     /// Environment variable with the passphrase of the key.
@@ -58,12 +58,12 @@ pub(crate) struct IdentityArgs {
     /// Identity to authenticate as: the value with the key, as 300:10.1045/ADMIN.
     #[arg(long, value_name = "INDEX:HANDLE", env = "HDL_AUTH")]
     pub(crate) auth: Option<String>,
-    /// Private key file (native, PEM or JWK); mode must be 0600.
+    /// Private key file (native, PEM or JWK), readable only by its owner (mode 0600).
     #[arg(long, value_name = "FILE", env = "HDL_KEY", requires = "auth")]
     key: Option<PathBuf>,
     #[command(flatten)]
     passphrase: PassphraseArgs,
-    /// File with the secret (HS_SECKEY), instead of a key; mode must be 0600.
+    /// File with the secret (HS_SECKEY), instead of a key, readable only by its owner (mode 0600).
     #[arg(long, value_name = "FILE", requires = "auth", conflicts_with = "key")]
     secret_file: Option<PathBuf>,
     /// Environment variable with the secret.

@@ -1,4 +1,4 @@
-//! Files that results are written to, or standard output for `-`.
+//! The files for results; `-` is standard output.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -9,24 +9,24 @@ use handle_loadgen::Error;
 use handle_proto::printable::PrintableLines;
 use serde::Serialize;
 
-/// Makes sure that results can be written before hours are spent on them, and that none takes the place of another.
+/// Checks before a run that all results can be written, and that no two go to the same file.
 pub(super) fn check_files(files: &[Option<&Path>]) -> anyhow::Result<()> {
     let files: Vec<_> = files.iter().flatten().filter(|path| !is_device(path)).collect();
     for (number, path) in files.iter().enumerate() {
         if files[..number].contains(path) {
-            bail!(Error::Option(format!("{} is named for two files", path.display())));
+            bail!(Error::Option(format!("{} is used for two outputs", path.display())));
         }
         check(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
 
-/// A pipe or a device: what opens it may be waited for, and to write to it twice is no loss.
+/// Whether it is a pipe or a device: opening it could block, and writing twice to it loses nothing.
 fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Leaves everything as it was.
+/// Checks without changing anything.
 fn check(path: &Path) -> io::Result<()> {
     if is_stdout(path) {
         return Ok(());
@@ -40,7 +40,7 @@ fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a file is named that stands for standard output.
+/// Whether one of the files is standard output.
 pub(super) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -50,7 +50,7 @@ pub(super) fn create(path: &Path) -> io::Result<Box<dyn Write>> {
     Ok(if is_stdout(path) { Box::new(io::stdout()) } else { Box::new(File::create(path)?) })
 }
 
-/// Writes `report` as JSON, if there is a file for it. What a terminal would obey is escaped in it.
+/// Writes `report` as JSON if a file is given. Escapes terminal control characters.
 pub(super) fn write_json(path: Option<&Path>, report: &impl Serialize) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(report).context("cannot write the report as JSON")?;
@@ -63,7 +63,7 @@ pub(super) fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
     write(path, |file| file.write_all(text.as_bytes()))
 }
 
-/// Writes what `fill` gives.
+/// Writes the output of `fill`.
 pub(super) fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let written = create(path).and_then(|file| {
         let mut file = BufWriter::new(file);

@@ -1,4 +1,4 @@
-//! The longer texts of the help: examples, and tables of what can be written.
+//! The longer texts of the help: examples, attributes and measures.
 
 use std::fmt::Write as _;
 
@@ -7,17 +7,17 @@ use handle_loadgen::assertion::MEASURES;
 
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
-  0  good
-  1  a promise (--assert) does not hold
-  2  the command line makes no sense
-  3  the run does not count, an answer was wrong, or it could not be done; the report says why";
+  0  success
+  1  an assertion (--assert) does not hold
+  2  invalid command line
+  3  the run is invalid, an answer was wrong, or the command failed; the report says why";
 
 pub(crate) const RUN: &str = "\
-With --rate, request i is due at start + i/rate whatever happened to earlier ones (open loop).
-Response time counts from then, service time from when it was really sent. Requests that could
-not be sent in time are counted as not sent, and more than 0.1 % of them make the run invalid.
-With --max each thread keeps a window of requests waiting (closed loop): that finds the highest
-rate, but its times say little, as a slow server is asked less.
+With --rate, request i is due at start + i/rate, whatever happened to earlier requests (open loop).
+Response time counts from the due time, service time from the actual send time. Requests that are
+not sent in time count as not sent; more than 0.1 % of them make the run invalid. With --max, each
+thread keeps a window of pending requests (closed loop). This finds the highest rate, but its times
+mean little, because a slow server gets fewer requests.
 
 Examples:
   handle-loadgen run --target 127.0.0.1:2641 --handles names.txt --rate 50k --duration 30s
@@ -32,16 +32,16 @@ Examples:
   handle-loadgen run --target 127.0.0.1:2641 --snapshot set --max --share-of limit.json
 
 Exit codes:
-  0  good
-  1  a promise (--assert) does not hold
-  2  the command line makes no sense
-  3  the run does not count (stopped, not sent, behind schedule, no answer, own drops), an answer
-     is wrong or could not be judged, or it could not be done";
+  0  success
+  1  an assertion (--assert) does not hold
+  2  invalid command line
+  3  the run is invalid (stopped, not sent, behind schedule, no answer, drops at the socket), an
+     answer is wrong or cannot be judged, or the command failed";
 
 pub(crate) const FIND_MAX: &str = "\
-Rates are doubled until one is too high, and the gap is halved until it is narrow. What is found is
-run again for longer; the report has the lowest and the highest of these runs, and says when it was
-the generator and not the server that could not do more.
+The rate is doubled until it is too high, and the gap is halved until it is narrow. Longer runs then
+confirm the result. The report has the lowest and highest figures of these runs, and tells whether
+the server or the generator was the limit.
 
 Examples:
   handle-loadgen find-max --target 127.0.0.1:2641 --snapshot set --loss 0.1% --p99 5ms
@@ -50,14 +50,14 @@ Examples:
 
 Exit codes:
   0  a rate was found and confirmed
-  1  no rate is good
-  2  the command line makes no sense
-  3  there was no answer at all, it was stopped, or it could not be done";
+  1  no rate meets the limits
+  2  invalid command line
+  3  no answer at all, stopped, or failed";
 
 pub(crate) const COMPARE: &str = "\
-Each whole second is a sample, drawn again in blocks and, where there are several runs of a side,
-by runs. The change is that of B against A, with the interval in which it lies with a confidence of
-95 %; where 0 is in it, no difference is shown.
+Each whole second is a sample. Samples are resampled in blocks and, with several runs of a side, by
+runs. The change is that of B against A, with its 95 % confidence interval; if that contains 0, the
+difference is not significant.
 
 Example:
   handle-loadgen compare before.json after.json --more-a before-2.json --more-b after-2.json";
@@ -69,14 +69,14 @@ Example:
   handle-loadgen replay wrong.jsonl --target 127.0.0.1:2641
 
 Exit codes:
-  0  all are right now
+  0  all answers are correct now
   1  some are not
-  2  the command line makes no sense
-  3  it could not be done";
+  2  invalid command line
+  3  failed";
 
 pub(crate) const HOSTILE: &str = "\
-Requests are changed by rules that know the protocol: lengths that lie, fragments that disagree,
-unknown operations, broken names, noise. After each, a plain question must be answered as at first.
+Requests are mutated with knowledge of the protocol: wrong lengths, inconsistent fragments, unknown
+operations, invalid names, noise. After each case, a plain question must be answered as at first.
 
 Examples:
   handle-loadgen hostile --target 127.0.0.1:2641 --probe 10.5072/test --duration 10m \\
@@ -84,10 +84,10 @@ Examples:
   handle-loadgen hostile --target 127.0.0.1:2641 --probe 10.5072/test --tcp --cases 10000 --seed 7
 
 Exit codes:
-  0  nothing was found
-  1  something was found
-  2  the command line makes no sense, or the server does not answer to begin with
-  3  it was stopped before anything was found, or could not be done";
+  0  no findings
+  1  findings
+  2  invalid command line, or the server does not answer the first question
+  3  stopped before any finding, or failed";
 
 pub(crate) const HTML: &str = "\
 Example:
@@ -110,8 +110,8 @@ Examples:
   handle-loadgen limit --answer-len 400 --datapath portable --json limit.json";
 
 pub(crate) const ECHO: &str = "\
-Without --answer-len each request comes back as it is. With it, the answer has that many bytes and
-is a successful one without meaning.
+Without --answer-len, each request is returned unchanged. With it, the answer has that length and
+is a successful response without meaningful content.
 
 Examples:
   handle-loadgen echo --listen 127.0.0.1:2641 --answer-len 180 --core 0
@@ -129,6 +129,6 @@ pub(crate) fn run_long() -> String {
         text.push('\n');
     };
     table("Attributes of a form (--mix WEIGHT=ATTRIBUTE+ATTRIBUTE):", &QuestionForm::ATTRIBUTES);
-    table("What can be promised (--assert MEASURE<BOUND, also <=, > and >=):", &MEASURES);
+    table("Measures (--assert MEASURE<BOUND, also <=, > and >=):", &MEASURES);
     text + RUN
 }

@@ -1,4 +1,5 @@
-//! The commands of `handle-loadgen`: from arguments to the library, and from its reports to files.
+//! The commands of `handle-loadgen`: they turn arguments into library options, and write the
+//! reports.
 
 mod args;
 mod files;
@@ -29,20 +30,20 @@ use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayA
 use files::{check_files, write_json, write_text};
 use text::TextOutput;
 
-/// A promise does not hold.
+/// An assertion does not hold.
 const BROKEN: u8 = 1;
-/// The command line makes no sense.
+/// The command line is invalid.
 const USAGE: u8 = 2;
-/// The run does not count, an answer was wrong, or something failed.
+/// The run is invalid, an answer was wrong, or something failed.
 const INVALID: u8 = 3;
 
-/// Does what the command line says.
+/// Runs the command line.
 pub(crate) fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        // Help and versions, which are this program's own text.
+        // Help and version texts, which are from this program.
         Err(error) if !error.use_stderr() => error.exit(),
-        // A usage error shows arguments, which may come from elsewhere.
+        // A usage error quotes arguments, which may come from elsewhere.
         Err(error) => {
             eprint!("{}", PrintableLines(error.render()));
             return ExitCode::from(USAGE);
@@ -73,12 +74,12 @@ pub(crate) fn main() -> ExitCode {
 /// The first address of `host:port`.
 fn resolve(target: &str) -> anyhow::Result<SocketAddr> {
     let mut addresses = match target.to_socket_addrs() {
-        // Without a port, or with one that is none, it names nothing.
+        // A text without a valid port has no addresses.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            let form = "it should look like 127.0.0.1:2641, [::1]:2641 or name:2641";
-            bail!(Error::Option(format!("{target} is no target: {form}")))
+            let form = "expected HOST:PORT, as 127.0.0.1:2641, [::1]:2641 or name:2641";
+            bail!(Error::Option(format!("invalid target {target}: {form}")))
         }
-        found => found.with_context(|| format!("cannot find {target}"))?,
+        found => found.with_context(|| format!("cannot resolve the address of {target}"))?,
     };
     addresses.next().with_context(|| format!("{target} has no address"))
 }
@@ -145,7 +146,7 @@ fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
 
 fn html_command(report: &Path, output: &Path) -> anyhow::Result<ExitCode> {
     let text = whole(report, REPORT_LEN_MAX)?;
-    let json = serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", report.display()))?;
+    let json = serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", report.display()))?;
     let page = html::page(&json).map_err(|what| Error::Option(format!("{}: {what}", report.display())))?;
     write_text(output, &page)?;
     Ok(ExitCode::SUCCESS)
@@ -155,12 +156,14 @@ fn limit_command(args: &LimitArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_on_signal()?;
     let cores = match *args.cores {
         [load, echo] => Some((load, echo)),
-        // One core each, if there are two; in a container they need not be 0 and 1.
+        // One core each, if there are two; in a container they may not be 0 and 1.
         [] => match *usable_cores().context("cannot ask which cores may be used")? {
             [echo, load, ..] => Some((load, echo)),
             _ => None,
         },
-        _ => bail!(Error::Option("--cores takes two: one that asks and one that answers".to_owned())),
+        _ => bail!(Error::Option(
+            "--cores takes two cores: one for the client and one for the server".to_owned()
+        )),
     };
     let options = LimitOptions {
         request_len: args.request_len,
@@ -199,14 +202,17 @@ fn echo_command(args: &EchoArgs) -> anyhow::Result<ExitCode> {
     let counts = echo(&options, &stop, ready, |counts| {
         if counts.answered > answered {
             let new = counts.answered - answered;
-            text.line(format_args!("{new:>10} answers in a second, {} since the start", counts.answered));
+            text.line(format_args!(
+                "{new:>10} answers in the last second, {} since the start",
+                counts.answered
+            ));
             answered = counts.answered;
         }
     })?;
     let (received, drops) = (counts.received, counts.kernel_drops);
     let (answered, failed) = (counts.answered, counts.failed);
     text.line(format_args!(
-        "{received} received, {answered} answered, {failed} failed, {drops} dropped at the socket"
+        "{received} received, {answered} answered, {failed} failed, {drops} dropped by the kernel"
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -218,7 +224,7 @@ fn man_command(dir: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A flag that SIGINT and SIGTERM set; the second one ends the process as usual.
+/// A flag set by SIGINT and SIGTERM; the second signal ends the process as usual.
 fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! `run` and `find-max`: from arguments to options, and what is written while a run goes on and after it.
+//! `run` and `find-max`: turns arguments into options, and writes output during and after the run.
 
 use std::env;
 use std::io::{self, IsTerminal as _, Write};
@@ -26,7 +26,7 @@ use super::files::{check_files, create, write, write_json, write_text};
 use super::text::TextOutput;
 use super::{BROKEN, INVALID, go_on, resolve, stop_on_signal};
 
-/// Load and timeout of `--quick`: with the wait for late answers, five seconds in all.
+/// Load and timeout of `--quick`: with the wait for late answers, five seconds in total.
 const QUICK: (Duration, Duration) = (Duration::from_secs(4), Duration::from_millis(400));
 
 pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
@@ -50,7 +50,7 @@ pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     let all_hold = report.judge(&args.assertions);
     text.put(format_args!("{}{report}", if args.quiet { "" } else { "\n" }));
-    // What went wrong while it went on must not cost its results.
+    // A failed output during the run must not lose its results.
     write_files(args, &report)?;
     watched?;
     Ok(match (report.is_valid(), all_hold) {
@@ -60,19 +60,19 @@ pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// All that are written.
+/// All outputs of a run.
 fn files(args: &RunArgs) -> [Option<&Path>; 5] {
     let RunArgs { json, html, csv, histogram_log, mismatches, .. } = args;
     [json, html, csv, histogram_log, mismatches].map(Option::as_deref)
 }
 
-/// What is told of each second.
+/// The outputs of each second.
 struct Watchers {
     text: TextOutput,
     output: RunOutput,
     log: Option<HistogramLog<Box<dyn Write>>>,
     exporter: Option<Exporter>,
-    /// The first that went wrong with them, which must not end the run.
+    /// The first error of these outputs, which does not end the run.
     failed: Option<io::Error>,
 }
 
@@ -83,7 +83,7 @@ enum RunOutput {
 }
 
 impl RunOutput {
-    /// The live view on a terminal that can show one, and else lines.
+    /// The live view on a terminal that supports it, otherwise lines.
     fn open(args: &RunArgs, options: &RunOptions, text: TextOutput) -> Self {
         if args.quiet {
             return Self::Nothing;
@@ -98,7 +98,7 @@ impl RunOutput {
             LoadPattern::Phases(phases) => Some(phases.iter().map(|phase| phase.duration).sum()),
             LoadPattern::Open { .. } | LoadPattern::Closed { .. } => Some(options.duration),
         };
-        // https://no-color.org: any text but an empty one.
+        // https://no-color.org: any text except an empty one.
         let is_colored = env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
         let view = LiveView::new(title, duration.as_ref().map(Duration::as_secs_f64), is_colored);
         Screen::open().map_or(Self::Lines, |screen| Self::Screen(Box::new((screen, view))))
@@ -144,7 +144,7 @@ impl Watchers {
         }
     }
 
-    /// Gives the terminal back: a second signal ends the process as it is.
+    /// Restores the terminal: a second signal ends the process at once.
     fn leave(&mut self) {
         self.output = RunOutput::Nothing;
     }
@@ -155,10 +155,10 @@ impl Watchers {
     }
 }
 
-/// Writes all of them that can be written, and says what was wrong with the first that cannot.
+/// Writes all outputs that can be written, and returns the first error.
 fn write_files(args: &RunArgs, report: &RunReport) -> anyhow::Result<()> {
     let page = |path: &Path| {
-        let json = serde_json::to_value(report).context("cannot make a page of the report")?;
+        let json = serde_json::to_value(report).context("cannot write the report as a page")?;
         write_text(path, &html::page(&json).map_err(Error::Option)?)
     };
     let kept = report.verification.as_ref().map_or(&[][..], |verification| &verification.mismatches);
@@ -213,7 +213,7 @@ fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
     phases::read(&text).map_err(bad)
 }
 
-/// What `run` and `find-max` have in common.
+/// The options that `run` and `find-max` share.
 fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
     let target = resolve(&args.target)?;
     let names = match args {
@@ -224,7 +224,7 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
             NameOptions::Recording { path: path.clone(), port: args.replay_port.unwrap_or(target.port()) }
         }
         AskArgs { snapshot: Some(dir), .. } => NameOptions::Snapshot(dir.clone()),
-        _ => bail!(Error::Option("names are needed: --handles FILE or --snapshot DIR".to_owned())),
+        _ => bail!(Error::Option("no handles to ask for: give --handles FILE or --snapshot DIR".to_owned())),
     };
     let truth = match (args.verify, &args.snapshot, &args.records) {
         (true, Some(dir), _) => Some(ReferenceData::Snapshot(dir.clone())),
@@ -251,8 +251,8 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         }
         (datagrams, None, None, None) => datagrams,
         (datagrams, ..) => {
-            let what = "--connections, --pipeline and --per-connection are for tcp, http and http-json";
-            bail!(Error::Option(format!("{what}, not for {datagrams}")))
+            let what = "--connections, --pipeline and --per-connection need a transport with connections (tcp, http, http-json)";
+            bail!(Error::Option(format!("{what}, not {datagrams}")))
         }
     };
     let forms = if args.forms.is_empty() { vec![QuestionForm::default()] } else { args.forms.clone() };
@@ -289,7 +289,8 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
         repeat: args.repeat,
     };
     let at = |rate: u64, duration: Duration| {
-        let rate = rate.try_into().map_err(|_| Error::Option("a rate is above 0".to_owned()))?;
+        let rate =
+            rate.try_into().map_err(|_| Error::Option("the rate must be greater than 0".to_owned()))?;
         let options = RunOptions { load: LoadPattern::Open { rate }, duration, ..options.clone() };
         let mut stopped = false;
         let report = run(&options, |_| {

@@ -1,4 +1,4 @@
-//! Where the text for people goes, while files and standard output get what was asked for.
+//! Text output for people, kept apart from files and standard output with results.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -8,24 +8,24 @@ use handle_proto::printable::PrintableLines;
 
 use super::files::is_stdout;
 
-/// The text of one command. Nobody has to read it: a pipe that is closed ends neither a run nor its report.
+/// The text output of one command. A closed pipe ends neither a run nor its report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TextOutput {
     to_stderr: bool,
 }
 
 impl TextOutput {
-    /// To standard output, or to standard error when one of the `files` is standard output.
+    /// To standard output, or to standard error if one of the `files` is standard output.
     pub(super) fn beside(files: &[Option<&Path>]) -> Self {
         Self { to_stderr: files.iter().flatten().any(|path| is_stdout(path)) }
     }
 
-    /// Whether standard output is for text.
+    /// Whether the text goes to standard output.
     pub(super) const fn is_on_stdout(self) -> bool {
         !self.to_stderr
     }
 
-    /// Writes `text` with its lines. What else a terminal would obey is escaped.
+    /// Writes `text` with its line ends. Escapes other terminal control characters.
     pub(super) fn put(self, text: impl Display) {
         let text = PrintableLines(text);
         let _ = if self.to_stderr {
@@ -36,7 +36,7 @@ impl TextOutput {
         };
     }
 
-    /// Writes `text` and ends the line.
+    /// Writes `text` and a line end.
     pub(super) fn line(self, text: impl Display) {
         self.put(format_args!("{text}\n"));
     }

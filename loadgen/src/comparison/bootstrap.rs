@@ -1,28 +1,29 @@
-//! How far a difference of two means may be chance, found by drawing from the samples again and again.
+//! Confidence intervals for the difference of two means, by bootstrap resampling.
 //!
-//! Samples are what seconds of runs measured. Seconds that follow each other are alike, so they are drawn in blocks;
-//! and runs differ by more than their seconds do, so where there are several of a side, runs are drawn first. Both
-//! make the interval wider than if each second stood for itself, which it does not. Of few samples those that are drawn again
-//! are too much alike, which is made good by what Student's distribution is wider than the normal one.
+//! A sample is the measurement of one second of a run. Adjacent seconds are correlated, so they are
+//! drawn in blocks. Runs differ more than their seconds do, so with several runs on a side, runs
+//! are drawn first. Both make the interval wider than independent seconds would. Few samples
+//! underestimate the variation; the ratio of Student's distribution to the normal distribution
+//! corrects this.
 
 use crate::random::RandomGenerator;
 
-/// How often samples are drawn again.
+/// Number of resamplings.
 pub(super) const ROUNDS: usize = 4000;
 
 /// The samples of each run of a side.
 pub(super) type SampleRuns = Vec<Vec<f64>>;
 
-/// What two sides have to do with each other.
+/// The difference of two sides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct MeanDifference {
-    /// Where B - A lies with a confidence of 95 %.
+    /// 95 % confidence interval of B - A.
     pub(super) interval: (f64, f64),
-    /// Where (B - A) / A lies, where A is never 0.
+    /// 95 % confidence interval of (B - A) / A, if A is never 0.
     pub(super) change: Option<(f64, f64)>,
 }
 
-/// The mean of all samples; 0 of none.
+/// The mean of all samples; 0 without samples.
 pub(super) fn mean(runs: &SampleRuns) -> f64 {
     let samples = || runs.iter().flatten();
     samples().sum::<f64>() / samples().count().max(1) as f64
@@ -48,7 +49,7 @@ pub(super) fn difference(
     }
 }
 
-/// How many draws make up a mean: runs, or the blocks of a single one.
+/// The number of draws in a mean: runs, or the blocks of a single run.
 fn units(runs: &SampleRuns) -> usize {
     match &runs[..] {
         [run] => run.len() / block_len(run.len()),
@@ -56,13 +57,14 @@ fn units(runs: &SampleRuns) -> usize {
     }
 }
 
-/// How much wider an interval of 95 % is than what drawing `units` of both sides again gives: they vary less than what they
-/// were drawn from, and how much that varies is itself not known exactly.
+/// The factor by which a 95 % interval is wider than resampling `units` of both sides suggests.
+/// Resamples vary less than the original, and the variation itself is estimated.
 fn widening(units: usize) -> f64 {
-    /// What 95 % of a normal distribution lie within, in standard deviations.
+    /// Half-width of the 95 % interval of a normal distribution, in standard deviations.
     const NORMAL: f64 = 1.959_964;
     let free = units.saturating_sub(2).max(1) as f64;
-    // Student's, by its series around the normal one (Cornish and Fisher); a few per cent low for the fewest.
+    // Student's distribution, by its series around the normal one (Cornish and Fisher); a few per
+    // cent low for very few units.
     let [z, z3, z5, z7] = [1, 3, 5, 7].map(|power| NORMAL.powi(power));
     let student = z
         + (z3 + z) / (4.0 * free)
@@ -79,7 +81,7 @@ fn middle(values: impl Iterator<Item = f64>) -> (f64, f64) {
     (values[tail], values[values.len() - 1 - tail])
 }
 
-/// The mean of as many runs as there are, drawn with repetition, and of as many samples of each.
+/// The mean of as many runs as there are, drawn with replacement, with as many samples of each.
 fn drawn_mean(runs: &SampleRuns, random: &mut RandomGenerator) -> f64 {
     let (mut sum, mut count) = (0.0, 0);
     for number in 0..runs.len() {
@@ -87,7 +89,7 @@ fn drawn_mean(runs: &SampleRuns, random: &mut RandomGenerator) -> f64 {
         let block_len = block_len(run.len());
         let mut wanted = run.len();
         while wanted > 0 {
-            // Blocks go round the end, so that each sample is as likely as the others.
+            // Blocks wrap around the end, so that all samples are equally likely.
             let start = below(random, run.len());
             let taken = block_len.min(wanted);
             sum += (0..taken).map(|i| run[(start + i) % run.len()]).sum::<f64>();
@@ -97,7 +99,7 @@ fn drawn_mean(runs: &SampleRuns, random: &mut RandomGenerator) -> f64 {
     sum / f64::from(u32::try_from(count).unwrap_or(u32::MAX).max(1))
 }
 
-/// The cube root of the number of samples, which is what blocks of means take.
+/// The cube root of the number of samples, the usual block length for means.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number above 0")]
 fn block_len(samples: usize) -> usize {
     (samples as f64).cbrt().round().max(1.0) as usize
@@ -113,7 +115,7 @@ mod tests {
 
     const FEWER: usize = 400;
 
-    /// Numbers around 0 with a variance of 1 (twelve even ones are all but normal).
+    /// Numbers around 0 with a variance of 1 (the sum of twelve uniform numbers is nearly normal).
     fn normal(random: &mut RandomGenerator) -> f64 {
         (0..12).map(|_| random.unit()).sum::<f64>() - 6.0
     }
@@ -130,7 +132,7 @@ mod tests {
         };
         let (a, b) = (side(100.0, 8.0, 400), side(103.0, 6.0, 900));
         let found = difference(&a, &b, ROUNDS, &mut RandomGenerator::new(1, 0));
-        // As the textbook has it: 1.96 standard errors of a difference of means on both sides.
+        // The textbook interval: 1.96 standard errors of a difference of means on both sides.
         let error = 1.96 * (64.0 / 400.0f64 + 36.0 / 900.0).sqrt();
         let middle = mean(&b) - mean(&a);
         for (bound, expected) in [(found.interval.0, middle - error), (found.interval.1, middle + error)] {
@@ -151,7 +153,7 @@ mod tests {
         assert_eq!(found, MeanDifference { interval: (5.0, 5.0), change: None });
     }
 
-    /// How many of 60 pairs of sides that do not differ are said to.
+    /// The number of 60 pairs of equal sides that are reported as different.
     fn wrong(mut side: impl FnMut(&mut RandomGenerator) -> SampleRuns) -> usize {
         let is_wrong = |seed: &u64| {
             let mut random = RandomGenerator::new(*seed, 3);

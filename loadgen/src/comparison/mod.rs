@@ -1,7 +1,7 @@
-//! Two runs, or two groups of runs, side by side: what differs, and what may as well be chance.
+//! Compares two runs, or two groups of runs, and separates real differences from noise.
 //!
-//! Each second of a run is one sample, but for the first and the last, which are not whole. The means of both sides are
-//! compared, with the interval in which their difference lies with a confidence of 95 %.
+//! Each second of a run is one sample, except the first and the last, which are incomplete. The
+//! means of both sides are compared, with the 95 % confidence interval of their difference.
 
 mod bootstrap;
 
@@ -14,12 +14,13 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::random::RandomGenerator;
 use crate::read::{REPORT_LEN_MAX, whole};
+use crate::table::counted;
 use bootstrap::{ROUNDS, SampleRuns, difference, mean};
 
-/// Name and version of the form of [`Comparison`].
+/// Name and version of the schema of [`Comparison`].
 pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/2";
 
-/// What is read of a report.
+/// The parts of a report that are read.
 #[derive(Clone, Debug, Deserialize)]
 struct ComparedRun {
     schema: String,
@@ -63,11 +64,11 @@ pub struct ComparisonSide {
 }
 
 impl ComparisonSide {
-    /// Reads reports that `run --json` wrote.
+    /// Reads reports written by `run --json`.
     ///
     /// # Errors
     ///
-    /// When one cannot be read, is something else, or has not three seconds.
+    /// If one cannot be read, is not such a report, or has fewer than three seconds.
     pub fn read(paths: &[impl AsRef<Path>]) -> Result<Self, Error> {
         let mut side = Self::default();
         for path in paths {
@@ -80,12 +81,12 @@ impl ComparisonSide {
 
     fn add(&mut self, text: &[u8]) -> Result<(), String> {
         let run: ComparedRun =
-            serde_json::from_slice(text).map_err(|error| format!("no report of a run: {error}"))?;
+            serde_json::from_slice(text).map_err(|error| format!("not the report of a run: {error}"))?;
         if !run.schema.starts_with("handle-loadgen/run/") {
-            return Err(format!("its schema is {}, not that of a run", run.schema));
+            return Err(format!("unexpected schema {}: not the report of a run", run.schema));
         }
         if whole_seconds(&run).is_empty() {
-            return Err("it has no whole second besides its first".to_owned());
+            return Err("the run is too short: it has no whole second after the first".to_owned());
         }
         self.runs.push(run);
         Ok(())
@@ -96,14 +97,15 @@ impl ComparisonSide {
         self.runs.iter().map(rates).collect()
     }
 
-    /// Times of the seconds in which there was an answer: the others have none, and some runs may have none at all.
+    /// Times of the seconds with an answer; other seconds have no times, and some runs may have
+    /// none at all.
     fn times(&self, measure: fn(&Sample) -> f64) -> SampleRuns {
         let of = |run| whole_seconds(run).iter().filter(|sample| sample.has_answers()).map(measure).collect();
         self.runs.iter().map(of).filter(|times: &Vec<_>| !times.is_empty()).collect()
     }
 
-    /// Requests given up in each second, as a share of those sent in it. One whose answer came late is no longer among
-    /// those that are lost, and was not answered in time all the same.
+    /// Requests given up in each second, as a share of those sent in it. A request with a late
+    /// answer is removed from the lost ones, but was not answered in time either.
     fn losses(&self) -> SampleRuns {
         let lost = |pair: &[Sample]| {
             let [before, second] = [pair[0], pair[1]];
@@ -111,7 +113,7 @@ impl ComparisonSide {
         };
         let of = |run: &ComparedRun| {
             let len = whole_seconds(run).len();
-            // With the second before the first of them, which says what had been lost till then.
+            // Includes the second before the first, which gives the number lost until then.
             run.seconds[..=len].windows(2).map(lost).collect()
         };
         self.runs.iter().map(of).collect()
@@ -130,48 +132,48 @@ fn whole_seconds(run: &ComparedRun) -> &[Sample] {
     run.seconds.get(1..sending).unwrap_or_default()
 }
 
-/// What two sides have to do with each other.
+/// The comparison of two sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// [`COMPARISON_SCHEMA`].
     pub schema: &'static str,
-    /// What was measured, one after the other; times only where both sides have some.
+    /// The measures in order; times only if both sides have some.
     pub measures: Vec<MeasureComparison>,
     /// Requests without an answer in time, as a share of those sent: of A and of B.
     pub loss: (f64, f64),
-    /// Where the difference of what was lost, second by second, lies with a confidence of 95 %, as such a share.
+    /// 95 % confidence interval of the difference of the loss per second, as a share.
     pub loss_interval: (f64, f64),
-    /// Settings that are not the same, and reasons against single runs.
+    /// Settings that differ, and warnings about single runs.
     pub warnings: Vec<String>,
 }
 
-/// One measure on both sides.
+/// One measure of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeasureComparison {
-    /// Which.
+    /// The name of the measure.
     pub name: &'static str,
-    /// Seconds measured, of A and of B.
+    /// Number of seconds measured, of A and of B.
     pub samples: (usize, usize),
     /// Mean of A.
     pub a: f64,
     /// Mean of B.
     pub b: f64,
-    /// Where B - A lies with a confidence of 95 %.
+    /// 95 % confidence interval of B - A.
     pub difference_interval: (f64, f64),
-    /// How much more B is than A, as a share of A; nothing when A is 0.
+    /// How much larger B is than A, as a share of A; `None` if A is 0.
     pub change: Option<f64>,
-    /// Where this share lies with a confidence of 95 %; nothing when A may be 0.
+    /// 95 % confidence interval of this share; `None` if A may be 0.
     pub interval: Option<(f64, f64)>,
-    /// Whether 0 is outside of the interval of the difference.
+    /// Whether the interval of the difference excludes 0.
     pub differs: bool,
 }
 
-/// Fewer whole seconds of a side than these, and the intervals are told to be rough.
+/// Below this number of whole seconds of a side, a warning says that the intervals are rough.
 const SAMPLES_FEW: usize = 10;
-/// Fewer than these, and no difference is shown, however large: what one second is like nobody knows from one.
+/// Below this number, no difference is reported: the variation between seconds is unknown.
 const SAMPLES_MIN: usize = 3;
 
-/// Compares the side A with B. The same `seed` gives the same intervals.
+/// Compares side A with side B. The same `seed` gives the same intervals.
 #[must_use]
 pub fn compare(a: &ComparisonSide, b: &ComparisonSide, seed: u64) -> Comparison {
     let times = |name, measure: fn(&Sample) -> f64| {
@@ -210,21 +212,21 @@ fn compare_runs(name: &'static str, a: &SampleRuns, b: &SampleRuns, seed: u64) -
     }
 }
 
-/// Whether an interval says that there is a difference.
+/// Whether an interval shows a difference.
 fn differs((low, high): (f64, f64), samples: (usize, usize)) -> bool {
     samples.0.min(samples.1) >= SAMPLES_MIN && (low > 0.0 || high < 0.0)
 }
 
-/// What an interval says of B, in words.
+/// The verdict about B, in words.
 fn verdict(interval: (f64, f64), samples: (usize, usize)) -> &'static str {
     match (differs(interval, samples), interval.0 > 0.0) {
         (true, true) => "B is higher",
         (true, false) => "B is lower",
-        (false, _) => "no difference shown",
+        (false, _) => "no significant difference",
     }
 }
 
-/// Members of the setting that may differ between two runs that are to be compared.
+/// Settings that may differ between two compared runs.
 const MAY_DIFFER: [&str; 3] = ["target", "datapath", "seed"];
 
 fn warnings(a: &ComparisonSide, b: &ComparisonSide) -> Vec<String> {
@@ -234,7 +236,8 @@ fn warnings(a: &ComparisonSide, b: &ComparisonSide) -> Vec<String> {
             warnings.extend(run.invalid.iter().map(|reason| format!("run {number} of {name}: {reason}")));
             let silent = whole_seconds(run).iter().filter(|second| !second.has_answers()).count();
             if silent > 0 {
-                let left_out = format!("{silent} seconds without an answer are left out of the times");
+                let left_out = counted(silent as u64, "second", "seconds")
+                    + " without an answer excluded from the times";
                 warnings.push(format!("run {number} of {name}: {left_out}"));
             }
         }
@@ -242,7 +245,10 @@ fn warnings(a: &ComparisonSide, b: &ComparisonSide) -> Vec<String> {
     for (side, name) in [(a, "A"), (b, "B")] {
         let count: usize = side.runs.iter().map(|run| whole_seconds(run).len()).sum();
         if count < SAMPLES_FEW {
-            warnings.push(format!("{name} has {count} whole seconds: with so few the intervals are rough"));
+            warnings.push(format!(
+                "{name} has only {}: the intervals are rough",
+                counted(count as u64, "whole second", "whole seconds")
+            ));
         }
     }
     let Some(first) = a.runs.first() else { return warnings };
@@ -251,7 +257,7 @@ fn warnings(a: &ComparisonSide, b: &ComparisonSide) -> Vec<String> {
         let value = &first.setting[name];
         let other = a.runs.iter().chain(&b.runs).map(|run| &run.setting[name]).find(|other| *other != value);
         if let Some(other) = other {
-            warnings.push(format!("setting {name} is {value} and {other}"));
+            warnings.push(format!("setting {name} differs: {value} and {other}"));
         }
     }
     warnings
@@ -268,7 +274,7 @@ impl fmt::Display for Comparison {
                     let [change, low, high] = [change, low, high].map(|share| share * 100.0);
                     write!(f, "{change:>+12.2} %{low:>+10.2} to {high:>+8.2} %")?;
                 }
-                // There is no share of nothing.
+                // A share of 0 is undefined.
                 _ => write!(f, "{:>+14.0}{low:>+10.0} to {high:>+8.0}  ", b - a)?,
             }
             writeln!(f, "  {}", verdict(compared.difference_interval, compared.samples))?;
@@ -326,7 +332,7 @@ mod tests {
         );
         assert_eq!((samples, real.loss), ((29, 29), (0.01, 0.01)));
         assert_eq!(real.measures, compare(&base, &faster, 1).measures, "the same seed");
-        assert_eq!(real.warnings, ["setting rate is 1 and 3"], "but not the target");
+        assert_eq!(real.warnings, ["setting rate differs: 1 and 3"], "but not the target");
     }
 
     #[test]
@@ -357,7 +363,7 @@ mod tests {
             compared.measures[1..].iter().all(|time| time.samples == (29, 19) && !time.differs),
             "{compared}"
         );
-        let warning = "run 1 of B: 10 seconds without an answer are left out of the times";
+        let warning = "run 1 of B: 10 seconds without an answer excluded from the times";
         assert_eq!(compared.warnings, [warning]);
         silent.runs[0].seconds.iter_mut().for_each(|second| second.answered_per_s = 0.0);
         for compared in [compare(&whole, &silent, 1), compare(&silent, &whole, 1)] {
@@ -380,7 +386,7 @@ mod tests {
         assert!(0.03 < low && low < 0.033 && 0.033 < high && high < 0.036, "{compared}");
         assert!(compared.to_string().contains("B is higher"), "{compared}");
         assert_eq!(compare(&whole, &whole, 1).loss_interval, (0.0, 0.0));
-        // Late ones are given up first, and then they are not.
+        // Late requests are given up first, and then removed from the lost ones.
         let mut late = side(1000.0, 0.1, 1);
         late.runs[0].seconds.iter_mut().for_each(|second| second.late = 50.0);
         (late.runs[0].accounts.lost, late.runs[0].accounts.late) = (0, 50);
@@ -400,17 +406,17 @@ mod tests {
         assert!(row.ends_with("%  B is higher") && row.contains(" +10.") || row.contains(" +9."), "{text}");
         let text = compare(&faster, &base, 1).to_string();
         assert!(text.lines().nth(1).unwrap().ends_with("B is lower"), "{text}");
-        assert!(text.lines().nth(2).unwrap().ends_with("no difference shown"), "{text}");
+        assert!(text.lines().nth(2).unwrap().ends_with("no significant difference"), "{text}");
     }
 
     #[test]
     fn other_files_are_refused() {
         let mut side = ComparisonSide::default();
         for (text, says) in [
-            ("{}", "no report of a run"),
+            ("{}", "not the report of a run"),
             (
                 r#"{"schema":"x","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
-                "its schema",
+                "unexpected schema",
             ),
             (
                 r#"{"schema":"handle-loadgen/run/3","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,

@@ -1,4 +1,4 @@
-//! One case at a time: send it, look at its answer, and ask whether the server is alive.
+//! Sends one case, checks its answer, and checks that the server is alive.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -16,58 +16,58 @@ use super::HostileOptions;
 use super::mutate::{HostileCase, request};
 use crate::replay::{exchange_tcp, exchange_udp, read_until};
 
-/// What is wrong with a server.
+/// The fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerFault {
-    /// It does not answer a plain question any more.
+    /// It does not answer the plain question any more.
     Silent,
-    /// It answers the plain question otherwise than before.
+    /// Its answer to the plain question has changed.
     Changed,
-    /// Its answer to the case cannot be read.
+    /// Its answer to the case cannot be decoded.
     Unsound,
 }
 
 impl fmt::Display for ServerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Silent => "the server did not answer a plain question any more",
-            Self::Changed => "the server answered a plain question otherwise than before",
-            Self::Unsound => "the answer cannot be read",
+            Self::Silent => "the server stopped answering the plain question",
+            Self::Changed => "the server changed its answer to the plain question",
+            Self::Unsound => "the answer cannot be decoded",
         })
     }
 }
 
-/// What a case did.
+/// The effect of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CaseOutcome {
     pub(super) is_answered: bool,
     pub(super) fault: Option<ServerFault>,
 }
 
-/// Sockets, and what the server says when it is well.
+/// The sockets, and the answer of the healthy server.
 pub(super) struct Attack {
     target: SocketAddr,
     over_tcp: bool,
     socket: UdpSocket,
     probe: Vec<u8>,
     timeout: Duration,
-    /// How long answers to cases are waited for: most get none.
+    /// Wait for answers to cases; most cases get none.
     patience: Duration,
     /// Code and body of the answer to the probe.
     well: Option<(ResponseCode, Vec<u8>)>,
     probes: i32,
-    /// Between two cases.
+    /// Time between two cases.
     step: Duration,
     /// When the next case may be sent.
     due: Instant,
 }
 
-/// Bounds of the wait for the answer to a case, which otherwise goes by how long that to the probe took.
+/// Bounds of the wait for the answer to a case; it follows the response time of the probe.
 const PATIENCE_MIN: Duration = Duration::from_millis(2);
 const PATIENCE_MAX: Duration = Duration::from_millis(100);
 
-/// How often the probe is sent before the server counts as silent: datagrams may be lost.
+/// Number of probes before the server counts as silent: datagrams may be lost.
 const PROBES: usize = 3;
 
 impl Attack {
@@ -90,12 +90,12 @@ impl Attack {
         })
     }
 
-    /// Asks the plain question, and remembers its first answer.
+    /// Asks the plain question, and keeps its first answer.
     pub(super) fn is_alive(&mut self) -> io::Result<bool> {
         Ok(self.fault()? != Some(ServerFault::Silent))
     }
 
-    /// Waits until the server answers as it did at first, or somebody stops it.
+    /// Waits until the server answers as at first, or the user stops it.
     pub(super) fn recovers(
         &mut self,
         recovery: Duration,
@@ -113,16 +113,16 @@ impl Attack {
         }
     }
 
-    /// What is wrong with the answer to the plain question.
+    /// The fault in the answer to the plain question, if any.
     fn fault(&mut self) -> io::Result<Option<ServerFault>> {
         for _ in 0..PROBES {
-            // Ids of their own, apart from those of cases.
+            // Ids of their own, distinct from those of cases.
             self.probes = self.probes % 0x00ff_ffff + 1;
             let question = request(&self.probe, 0x7000_0000 | self.probes, OpFlags::PLAIN_REQUEST);
             let exchange = if self.over_tcp { exchange_tcp } else { exchange_udp };
             let asked = Instant::now();
             let Some(answer) = exchange(self.target, &question, self.timeout)? else { continue };
-            // By the fastest of them: one that was held up says nothing about how far away the server is.
+            // The fastest probe shows the distance to the server; a delayed one does not.
             let patience = (4 * asked.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
             self.patience = self.patience.min(patience);
             let Ok(message) = Message::decode(&answer) else { return Ok(Some(ServerFault::Changed)) };
@@ -139,11 +139,11 @@ impl Attack {
         Ok(Some(ServerFault::Silent))
     }
 
-    /// Sends a case when it is due, looks at its answer, and asks the plain question.
+    /// Sends a case when it is due, checks its answer, and asks the plain question.
     pub(super) fn run_case(&mut self, case: &HostileCase) -> io::Result<CaseOutcome> {
         let now = Instant::now();
         thread::sleep(self.due.saturating_duration_since(now));
-        // What was late is not made up for: the rate is the most that there may be.
+        // A delay is not made up for: the rate is a maximum.
         self.due = self.due.max(now) + self.step;
         let (is_answered, is_sound) =
             if self.over_tcp { self.strike_tcp(case)? } else { self.strike_udp(case)? };
@@ -154,10 +154,11 @@ impl Attack {
         Ok(CaseOutcome { is_answered, fault })
     }
 
-    /// Whether there was an answer, and whether all of them are sound.
+    /// Whether there was an answer, and whether all answers are sound.
     fn strike_udp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
         for datagram in &case.datagrams {
-            // What was said about an earlier datagram, as that nobody listens, is the probe's to find out.
+            // An error of an earlier datagram, such as a refused connection; the probe detects
+            // that.
             let _ = self.socket.send(datagram);
         }
         let (mut is_answered, mut is_sound, mut room) = (false, true, [0; 2048]);
@@ -172,7 +173,8 @@ impl Attack {
                 Ok(len) => {
                     is_answered = true;
                     is_sound &= is_sound_datagram(&room[..len]);
-                    // Of an answer in pieces the others follow, and of several datagrams more answers.
+                    // More datagrams may follow: fragments of the answer, or answers to other
+                    // datagrams.
                     if case.datagrams.len() == 1 && !is_piece(&room[..len]) {
                         break;
                     }
@@ -184,7 +186,7 @@ impl Attack {
     }
 
     fn strike_tcp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
-        // That nobody listens is the probe's to find out.
+        // The probe detects a refused connection.
         let Ok(mut stream) = TcpStream::connect_timeout(&self.target, self.timeout) else {
             return Ok((false, true));
         };
@@ -202,7 +204,7 @@ fn is_piece(bytes: &[u8]) -> bool {
     envelope.is_ok_and(|envelope| envelope.flags.has(EnvelopeFlags::TRUNCATED))
 }
 
-/// A datagram that is a message, or a piece of one whose lengths fit.
+/// Whether a datagram is a message, or a fragment with consistent lengths.
 fn is_sound_datagram(bytes: &[u8]) -> bool {
     let Ok((envelope, data)) = Envelope::split(bytes) else { return false };
     let len = envelope.message_len as usize;
@@ -210,13 +212,13 @@ fn is_sound_datagram(bytes: &[u8]) -> bool {
         let at = (envelope.sequence as usize).saturating_mul(UDP_DATA_LEN_MAX);
         return len <= MESSAGE_LEN_MAX as usize && at < len && data.len() == UDP_DATA_LEN_MAX.min(len - at);
     }
-    // The body of an encrypted message says nothing to us.
+    // The body of an encrypted message cannot be checked.
     data.get(..len).is_some_and(|message| {
         envelope.flags.has(EnvelopeFlags::ENCRYPTED) || Message::decode(message).is_ok()
     })
 }
 
-/// One message, or the beginning of one that has not come whole in our short wait.
+/// Whether the bytes are one message, or the start of one that was still arriving.
 fn is_sound_stream(bytes: &[u8]) -> bool {
     let Ok((envelope, data)) = Envelope::split(bytes) else { return true };
     let len = envelope.message_len as usize;

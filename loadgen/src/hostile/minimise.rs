@@ -1,10 +1,11 @@
-//! The smallest part of a case that still does what the whole does.
+//! The smallest part of a case that still has the effect of the whole.
 
-/// Most attempts: each costs the server its life.
+/// Maximum number of attempts: each one breaks the server.
 const ATTEMPTS_MAX: usize = 600;
 
-/// Leaves out datagrams and bytes, and clears bytes, as long as `breaks` says that what is left still breaks the
-/// server. It also says whether the server came back; if not, that was the last attempt.
+/// Removes datagrams and bytes, and clears bytes, as long as the rest still breaks the server
+/// according to `breaks`. `breaks` also returns whether the server recovered; if not, that was the
+/// last attempt.
 ///
 /// # Errors
 ///
@@ -37,7 +38,8 @@ pub(super) fn minimise<E>(
         }
     }
     for number in 0..case.len() {
-        // Pieces from half of the bytes down to single ones, from the end, as what is needed tends to be in front.
+        // Removes pieces from half of the bytes down to single ones, from the end, because the
+        // needed bytes tend to be at the start.
         let mut piece = (case[number].len() / 2).max(1);
         loop {
             let mut end = case[number].len();

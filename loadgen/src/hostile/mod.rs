@@ -1,8 +1,9 @@
-//! Hostile requests over the network, against any server: is it alive after each, and are its answers sound?
+//! Hostile requests over the network, against any server: is it alive after each, and are its
+//! answers sound?
 //!
-//! One case at a time is sent, its answer is looked at, and a plain question must be answered before the next one.
-//! What breaks the server is cut down to what is needed for it and kept. Cases are made by a seed, at a limited
-//! rate.
+//! Cases are sent one at a time. The answer is checked, and a plain question must be answered
+//! before the next case. A case that breaks the server is minimised and kept. Cases are generated
+//! from a seed, at a limited rate.
 
 mod attack;
 mod minimise;
@@ -21,30 +22,30 @@ pub use attack::ServerFault;
 pub use mutate::{HostileCase, KINDS, MutationKind};
 pub use verdict::{HOSTILE_SCHEMA, HostileFinding, HostileReport, KindCount};
 
-/// What to do.
+/// The options of a hostile run.
 #[derive(Clone, Debug)]
 pub struct HostileOptions {
     /// The server.
     pub target: SocketAddr,
-    /// Over connections instead of datagrams.
+    /// Use connections instead of datagrams.
     pub over_tcp: bool,
-    /// A handle that the server has, for the question that shows whether it is alive.
+    /// A handle of the server, for the probe that shows whether it is alive.
     pub probe: Vec<u8>,
-    /// Most cases; 0 for no end.
+    /// Maximum number of cases; 0 for no limit.
     pub cases: u64,
-    /// For how long.
+    /// Duration.
     pub duration: Duration,
-    /// Most cases a second, those that look for the smallest one included.
+    /// Maximum number of cases per second, including those of minimisation.
     pub rate: u32,
-    /// How long an answer may take, that of the probe as well.
+    /// Time limit for an answer, also for the probe.
     pub timeout: Duration,
-    /// How long the server may take to come back after it broke.
+    /// Time limit for the recovery of a broken server.
     pub recovery: Duration,
-    /// Makes the cases.
+    /// Seed for the cases.
     pub seed: u64,
-    /// After so many findings it ends.
+    /// Stop after this many findings.
     pub findings_max: usize,
-    /// Goes beyond loopback and private addresses.
+    /// Allows addresses that are neither loopback nor private.
     pub is_allowed: bool,
 }
 
@@ -68,7 +69,7 @@ impl HostileOptions {
     }
 }
 
-/// Whether an address is nobody else's business: loopback, private, link-local or unique local.
+/// Whether an address is loopback, private, link-local or unique local.
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
     match address {
@@ -80,18 +81,18 @@ pub fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// How far it has come.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostileProgress {
     /// Cases sent.
     pub cases: u64,
-    /// Of these, with an answer.
+    /// Cases with an answer.
     pub answered: u64,
-    /// What broke the server, or was broken of it.
+    /// Number of findings.
     pub findings: usize,
 }
 
-/// How long it goes on, and who is told meanwhile.
+/// The time limit, and the receiver of the progress.
 struct HostileCourse<'a> {
     until: Instant,
     told: Instant,
@@ -101,7 +102,7 @@ struct HostileCourse<'a> {
 }
 
 impl HostileCourse<'_> {
-    /// Tells how far it has come, about once a second; whether somebody stopped it.
+    /// Reports the progress about once a second; returns whether the user stopped it.
     fn is_stopped(&mut self) -> bool {
         if !self.is_stopped && self.told.elapsed() >= Duration::from_secs(1) {
             self.told = Instant::now();
@@ -120,8 +121,8 @@ impl HostileCourse<'_> {
 ///
 /// # Errors
 ///
-/// When the address is somebody else's, the options make no sense, the server does not answer the probe to begin
-/// with, or a socket cannot be used.
+/// If the address is public, the options are invalid, the server does not answer the first probe,
+/// or a socket cannot be used.
 pub fn hostile(
     options: &HostileOptions,
     mut progress: impl FnMut(HostileProgress) -> ControlFlow<()>,
@@ -130,7 +131,9 @@ pub fn hostile(
     let mut attack = Attack::open(options).map_err(Error::Open)?;
     if !attack.is_alive().map_err(Error::Open)? {
         let target = options.target;
-        return Err(Error::Option(format!("{target} does not answer a plain question to begin with")));
+        return Err(Error::Option(format!(
+            "{target} does not answer the plain question (check that the server is running and has the --probe handle)"
+        )));
     }
     let mut report = HostileReport::new(options);
     let started = Instant::now();
@@ -168,8 +171,10 @@ fn check(options: &HostileOptions) -> Result<(), Error> {
     let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
     let target = options.target.ip();
     if !options.is_allowed && !is_private(target) {
-        let hint = "with --i-am-allowed-to you say that its operator agrees";
-        return Err(Error::Option(format!("{target} is neither a loopback nor a private address; {hint}")));
+        let hint = "pass --i-am-allowed-to if its operator agrees";
+        return Err(Error::Option(format!(
+            "refusing to attack {target}: neither a loopback nor a private address; {hint}"
+        )));
     }
     option(options.rate == 0 || options.rate > 1_000_000, "--rate must be 1 to 1000000")?;
     option(
@@ -178,17 +183,17 @@ fn check(options: &HostileOptions) -> Result<(), Error> {
     )?;
     option(
         options.timeout.is_zero() || options.timeout > RunOptions::TIMEOUT_MAX,
-        "--timeout must be above 0, up to 60s",
+        "--timeout must be greater than 0, at most 60s",
     )?;
     option(
         options.duration.is_zero() || options.duration > RunOptions::DURATION_MAX,
-        "--duration must be above 0, up to a week",
+        "--duration must be greater than 0, at most a week",
     )?;
     option(options.recovery > RunOptions::DURATION_MAX, "--recovery must be at most a week")?;
-    option(options.findings_max == 0, "--findings must be above 0")
+    option(options.findings_max == 0, "--findings must be greater than 0")
 }
 
-/// Waits for the server to come back, and looks for the smallest case that breaks it again, as long as there is time.
+/// Waits until the server recovers, and minimises the case while there is time.
 fn follow_up(
     attack: &mut Attack,
     options: &HostileOptions,
@@ -198,7 +203,7 @@ fn follow_up(
 ) -> std::io::Result<HostileFinding> {
     let mut finding = HostileFinding::new(course.state.cases, &case, fault);
     if !attack.recovers(options.recovery, || course.is_stopped())? {
-        // Of a wait that was cut short nobody knows.
+        // An interrupted wait proves nothing.
         finding.is_dead = !course.is_stopped;
         return Ok(finding);
     }

@@ -1,4 +1,4 @@
-//! Cases: requests that were right, and then changed by somebody who knows the protocol.
+//! Cases: valid requests that are then mutated with knowledge of the protocol.
 
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::question::request_head;
 use crate::random::RandomGenerator;
 
-/// What was done to a request.
+/// The mutation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the names say it, and `make` says how")]
@@ -46,19 +46,19 @@ pub const KINDS: [MutationKind; 12] = [
     MutationKind::Noise,
 ];
 
-/// What is sent: datagrams, or what they have over a connection.
+/// A case: datagrams, or their bytes over a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostileCase {
-    /// What was done.
+    /// The kind of mutation.
     pub kind: MutationKind,
-    /// In the order in which they are sent.
+    /// The datagrams, in the order in which they are sent.
     pub datagrams: Vec<Vec<u8>>,
 }
 
-/// Where lengths, counts and the like are in a plain request: envelope, body, handle.
+/// Offsets of lengths, counts and other fields in a plain request: envelope, body, handle.
 const LENGTHS_AT: [usize; 3] = [16, 40, 44];
 
-/// Numbers at which something may go wrong.
+/// Numbers that are likely to cause errors.
 const EDGES: [u32; 16] = [
     0,
     1,
@@ -78,7 +78,7 @@ const EDGES: [u32; 16] = [
     0xffff_ffff,
 ];
 
-/// A right request for the values of `handle`.
+/// A valid request for the values of `handle`.
 pub(super) fn request(handle: &[u8], id: i32, flags: OpFlags) -> Vec<u8> {
     let mut body = Vec::new();
     Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY }.encode(&mut body);
@@ -106,7 +106,7 @@ fn put(bytes: &mut [u8], at: usize, word: u32) {
 }
 
 impl HostileCase {
-    /// The next case, made of a request for `handle`.
+    /// Makes the next case from a request for `handle`.
     #[must_use]
     pub fn make(handle: &[u8], random: &mut RandomGenerator) -> Self {
         let kind = *pick(&KINDS, random);
@@ -214,7 +214,7 @@ fn strange_handle(random: &mut RandomGenerator) -> Vec<u8> {
     }
 }
 
-/// Long lists of indexes and types, with counts that may lie.
+/// Long lists of indexes and types, with counts that may be wrong.
 fn lists(handle: &[u8], id: i32, random: &mut RandomGenerator) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(len_u32(handle.len()).to_be_bytes());
@@ -230,7 +230,7 @@ fn lists(handle: &[u8], id: i32, random: &mut RandomGenerator) -> Vec<u8> {
     message(id, OpFlags(word(random)), &body)
 }
 
-/// Pieces of a long request: in any order, twice, with gaps, or with heads that disagree.
+/// Fragments of a long request: reordered, repeated, with gaps, or with inconsistent headers.
 fn fragments(handle: &[u8], id: i32, random: &mut RandomGenerator) -> Vec<Vec<u8>> {
     let long = [handle, &vec![b'x'; 500 + small(random, 3000) as usize]].concat();
     let whole = request(&long, id, OpFlags::PLAIN_REQUEST);

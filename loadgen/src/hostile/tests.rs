@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Answers requests as a server does, until it is dropped; `bug` says what a datagram does to it.
+/// Answers requests as a server does, until it is dropped; `bug` decides how a datagram breaks it.
 struct Responder {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -16,7 +16,7 @@ struct Responder {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bug {
     None,
-    /// It misses what comes next, as when it is started again.
+    /// It misses what follows, as during a restart.
     Crash,
     /// It answers with a body that is longer than the message.
     Unsound,
@@ -69,7 +69,7 @@ impl Drop for Responder {
     }
 }
 
-/// Long enough for a healthy server on a busy machine, and three of them for each attempt to break it.
+/// Long enough for a healthy server on a loaded machine; each attempt takes three of them.
 const TIMEOUT: Duration = Duration::from_millis(40);
 
 fn go(bug: fn(&[u8]) -> Bug, cases: u64) -> HostileReport {
@@ -95,11 +95,11 @@ fn a_sound_server_has_no_findings() {
     assert!(report.findings.is_empty(), "{report}");
     assert_eq!(report.kinds.iter().map(|count| count.cases).sum::<u64>(), 300);
     assert!(report.kinds.iter().map(|count| count.answered).sum::<u64>() > 10, "{report}");
-    assert!(report.to_string().contains("after each of them"));
+    assert!(report.to_string().contains("after each case"));
 }
 
-/// What build servers read of it: numbers that agree with the elements, a name and a class for each test, one failure
-/// at most in each.
+/// The rules that build servers rely on: numbers agree with the elements, each test has a name and
+/// a class, and at most one failure.
 #[test]
 fn the_verdict_is_junit_xml() {
     let finding = |kind, fault| HostileFinding {
@@ -150,7 +150,7 @@ fn the_verdict_is_junit_xml() {
     assert_eq!(cases[0].attribute("time"), Some("0"), "which most readers want to be there");
 }
 
-/// The bug that is seeded: a handle whose length has its highest bit set.
+/// The seeded bug: a handle whose length has its highest bit set.
 fn negative_length(datagram: &[u8]) -> Bug {
     if datagram.get(44).is_some_and(|byte| byte & 0x80 != 0) { Bug::Crash } else { Bug::None }
 }
@@ -189,7 +189,7 @@ fn a_server_that_stays_away_ends_it() {
         3000,
     );
     assert!(report.findings[0].is_dead && report.findings[0].minimal_hex.is_none(), "{report}");
-    assert!(report.to_string().contains("did not come back"), "{report}");
+    assert!(report.to_string().contains("did not recover"), "{report}");
 }
 
 #[test]
@@ -199,7 +199,8 @@ fn cases_are_paced_and_the_search_ends_with_the_time() {
     let slow = HostileOptions { cases: 5, rate: 20, ..private.clone() };
     let report = hostile(&slow, |_| ControlFlow::Continue(())).unwrap();
     assert!(report.duration_s >= 0.2, "four gaps of 50 ms: {}", report.duration_s);
-    // A bug in all cases but the probe: to minimise one of them takes hundreds of attempts, a second each.
+    // The bug hits all cases except the probe: minimising one takes hundreds of attempts of a
+    // second each.
     let responder = Responder::start(|datagram| match GeneratedQuestion::of_message(datagram) {
         Some(question) if question.handle == b"10.1/a" => Bug::None,
         _ => Bug::Crash,
@@ -213,7 +214,7 @@ fn cases_are_paced_and_the_search_ends_with_the_time() {
 
 #[test]
 fn only_private_addresses_without_permission() {
-    // Each range at both of its ends, and what is next to them.
+    // Each range at both ends, and the addresses next to them.
     for (address, private) in [
         ("9.255.255.255", false),
         ("10.0.0.0", true),

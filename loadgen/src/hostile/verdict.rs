@@ -1,4 +1,4 @@
-//! What was found, for people and as files that build servers read: JSON and JUnit XML.
+//! The findings, for people and as files for build servers: JSON and JUnit XML.
 
 use std::fmt::{self, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,11 +7,12 @@ use serde::Serialize;
 
 use super::{HostileCase, HostileOptions, KINDS, MutationKind, ServerFault};
 use crate::environment::Environment;
+use crate::table::counted;
 
-/// Name and version of the form of [`HostileReport`].
+/// Name and version of the schema of [`HostileReport`].
 pub const HOSTILE_SCHEMA: &str = "handle-loadgen/hostile/1";
 
-/// What was found.
+/// The result of a hostile run.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostileReport {
     /// [`HOSTILE_SCHEMA`].
@@ -22,47 +23,47 @@ pub struct HostileReport {
     pub target: String,
     /// `udp` or `tcp`.
     pub transport: &'static str,
-    /// When it began, Unix milliseconds.
+    /// Start time, Unix milliseconds.
     pub started_unix_ms: u64,
-    /// What made the cases.
+    /// The seed of the cases.
     pub seed: u64,
     /// Seconds.
     pub duration_s: f64,
-    /// Whether somebody stopped it before its end.
+    /// Whether the user stopped it before its end.
     pub is_stopped: bool,
     /// Cases by kind.
     pub kinds: Vec<KindCount>,
-    /// What broke the server, or was broken of it.
+    /// The findings.
     pub findings: Vec<HostileFinding>,
 }
 
-/// How many cases of a kind there were.
+/// The number of cases of a kind.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct KindCount {
     /// The kind.
     pub kind: MutationKind,
     /// Cases.
     pub cases: u64,
-    /// Of these, with an answer.
+    /// Cases with an answer.
     pub answered: u64,
 }
 
-/// One case that broke something.
+/// A case with a fault.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostileFinding {
-    /// Its number; with the seed it is made again.
+    /// Its number; with the seed it can be generated again.
     pub case: u64,
-    /// What was done to the request.
+    /// The mutation of the request.
     pub kind: MutationKind,
-    /// What happened.
+    /// The fault.
     pub fault: ServerFault,
-    /// Whether it happened again when it was sent again.
+    /// Whether the fault was repeated when the case was sent again.
     pub is_repeatable: bool,
-    /// Whether the server did not come back.
+    /// Whether the server did not recover.
     pub is_dead: bool,
-    /// The datagrams as they were sent.
+    /// The datagrams as sent.
     pub datagrams_hex: Vec<String>,
-    /// What is needed of them, if that could be found out.
+    /// The minimised datagrams, if minimisation succeeded.
     pub minimal_hex: Option<Vec<String>>,
 }
 
@@ -116,7 +117,7 @@ impl HostileReport {
         }
     }
 
-    /// Adds a finding, unless it comes down to the same bytes as another.
+    /// Adds a finding, unless its minimised bytes equal those of another.
     pub(super) fn add(&mut self, finding: HostileFinding) {
         let is_known = |known: &HostileFinding| {
             known.fault == finding.fault
@@ -128,7 +129,7 @@ impl HostileReport {
         }
     }
 
-    /// The verdict as JUnit XML: a test for each kind, which fails with each finding of it.
+    /// The result as JUnit XML: a test for each kind, which fails with each finding of it.
     #[must_use]
     pub fn junit(&self) -> String {
         let failed = |kind: MutationKind| self.findings.iter().filter(move |finding| finding.kind == kind);
@@ -145,7 +146,7 @@ impl HostileReport {
             self.target
         );
         for count in &self.kinds {
-            // How long each of them took is not measured, and some readers insist on a number.
+            // The time of each kind is not measured, but some readers require a number.
             let _ = write!(
                 xml,
                 "  <testcase classname=\"handle-loadgen.hostile\" name=\"{:?}\" time=\"0\"",
@@ -156,7 +157,7 @@ impl HostileReport {
                 xml.push_str("/>\n");
                 continue;
             };
-            // One failure for all of them: most readers take the first and pass over the others.
+            // One failure with all findings: most readers use the first and ignore the others.
             let others =
                 if findings.len() > 1 { format!(" ({} findings)", findings.len()) } else { String::new() };
             let _ = writeln!(
@@ -176,9 +177,8 @@ impl HostileReport {
 
 impl fmt::Display for HostileFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let repeatable =
-            if self.is_repeatable { "again when sent again" } else { "not again when sent again" };
-        let dead = if self.is_dead { ", and did not come back" } else { "" };
+        let repeatable = if self.is_repeatable { "repeatable" } else { "not repeatable" };
+        let dead = if self.is_dead { ", and did not recover" } else { "" };
         let bytes = self.minimal_hex.as_ref().unwrap_or(&self.datagrams_hex).join(" ");
         write!(f, "case {} ({:?}): {}{dead}; {repeatable}: {bytes}", self.case, self.kind, self.fault)
     }
@@ -188,7 +188,11 @@ impl fmt::Display for HostileReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cases: u64 = self.kinds.iter().map(|count| count.cases).sum();
         let Self { target, transport, duration_s, seed, .. } = self;
-        writeln!(f, "{cases} cases against {target} over {transport} in {duration_s:.1} s, seed {seed}")?;
+        writeln!(
+            f,
+            "{} against {target} over {transport} in {duration_s:.1} s, seed {seed}",
+            counted(cases, "case", "cases")
+        )?;
         for KindCount { kind, cases, answered } in &self.kinds {
             writeln!(f, "  {:<12}{cases:>9} sent {answered:>9} answered", format!("{kind:?}"))?;
         }
@@ -196,7 +200,7 @@ impl fmt::Display for HostileReport {
             writeln!(f, "STOPPED early: other cases were not tried")?;
         }
         if self.findings.is_empty() {
-            return writeln!(f, "the server answered a plain question after each of them");
+            return writeln!(f, "the server answered the plain question after each case");
         }
         self.findings.iter().try_for_each(|finding| writeln!(f, "FOUND {finding}"))
     }

@@ -1,32 +1,33 @@
 //! Charts as SVG: lines and bars with axes, legible on a phone and on a wide screen.
 //!
-//! All are as wide as a phone's screen, so that text is never shrunk; each says in words what it shows.
+//! All charts are as wide as a phone's screen, so that text is never scaled down. Each has a
+//! description in words.
 
 use std::fmt::Write as _;
 
 use crate::table::HumanDuration;
 
-/// Width of every drawing, which then takes the room that there is.
+/// Width of every drawing, which is scaled to the available room.
 pub(super) const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 224.0;
-/// Room for what is around the plot.
+/// Margins around the plot.
 const LEFT: f64 = 54.0;
 const RIGHT: f64 = 10.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 36.0;
-/// Width of a letter, about.
+/// Approximate width of a letter.
 const LETTER: f64 = 7.2;
-/// Groups that points of a line are put into when there are more; each keeps its lowest and its highest.
+/// Maximum number of groups of points on a line; each group keeps its lowest and its highest point.
 const GROUPS_MAX: usize = 400;
 
-/// How values are spread over an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// Evenly, between the lowest and the highest.
+    /// Linear, between the lowest and the highest value.
     Linear,
-    /// Evenly, from zero.
+    /// Linear, from zero.
     LinearFromZero,
-    /// By their logarithm.
+    /// Logarithmic.
     Log,
 }
 
@@ -38,27 +39,27 @@ pub(super) struct Axis {
     pub(super) label: fn(f64) -> String,
 }
 
-/// A line, with the classes that colour and dash it.
+/// A line, with the classes for its colour and dashes.
 pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) class: &'static str,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// A value of an axis that has a name.
+/// A named value of an axis.
 pub(super) struct Mark {
     pub(super) at: f64,
     pub(super) name: String,
 }
 
-/// What a chart is called, and what it says in words.
+/// The title of a chart, and its description in words.
 pub(super) struct Caption<'a> {
     pub(super) id: &'a str,
     pub(super) title: &'a str,
     pub(super) about: String,
 }
 
-/// A number with at most three digits before a unit.
+/// Formats a number with at most three digits before a unit.
 pub(super) fn plain(number: f64) -> String {
     match number.abs() {
         0.0 => "0".to_owned(),
@@ -68,13 +69,13 @@ pub(super) fn plain(number: f64) -> String {
     }
 }
 
-/// A number with so many digits behind the point, or as many of them as say something.
+/// Formats a number with up to `digits` decimals.
 pub(super) fn trimmed(number: f64, digits: usize) -> String {
     let text = format!("{number:.digits$}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Nanoseconds.
+/// Formats nanoseconds.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 pub(super) fn time(ns: f64) -> String {
     let text = HumanDuration(ns.round() as u64).to_string();
@@ -86,7 +87,7 @@ pub(super) fn time(ns: f64) -> String {
     }
 }
 
-/// The percentile above which lies one in so many.
+/// The percentile above which one in `n` lies.
 pub(super) fn percentile(one_in: f64) -> String {
     let percent = 100.0 * (1.0 - 1.0 / one_in);
     let digits = if one_in > 100.5 { (one_in.log10() - 2.0).ceil().clamp(0.0, 6.0) } else { 0.0 };
@@ -95,23 +96,23 @@ pub(super) fn percentile(one_in: f64) -> String {
     format!("{percent:.digits$}")
 }
 
-/// The lowest and the highest of times, in words; those of 0 are none.
+/// The lowest and the highest of times, in words; times of 0 are ignored.
 pub(super) fn span_of_times(points: &[(f64, f64)]) -> String {
     let measured: Vec<_> = points.iter().copied().filter(|point| point.1 > 0.0).collect();
     span(&measured, time)
 }
 
-/// The lowest and the highest of what is shown, in words.
+/// The lowest and the highest of the shown values, in words.
 pub(super) fn span(points: &[(f64, f64)], label: fn(f64) -> String) -> String {
     let values = || points.iter().map(|point| point.1);
     if points.is_empty() {
-        return "nothing".to_owned();
+        return "no data".to_owned();
     }
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
     format!("{} to {}", label(low), label(high))
 }
 
-/// An axis with its bounds, between two places on the page.
+/// An axis with its bounds, between two positions on the page.
 struct PlacedAxis {
     axis: Axis,
     low: f64,
@@ -153,7 +154,7 @@ impl PlacedAxis {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// Where labels go.
+    /// Positions of the labels.
     fn ticks(&self) -> Vec<f64> {
         if self.axis.scale == Scale::Log {
             let (first, last) = (self.low.log10().round(), self.high.log10().round());
@@ -173,11 +174,11 @@ fn decade(power: f64) -> f64 {
 }
 
 fn steps(first: f64, last: f64, step: f64) -> impl Iterator<Item = f64> {
-    // At most a dozen, whatever the numbers are.
+    // At most a dozen, for any numbers.
     (0..12).map(move |i| first + f64::from(i) * step).take_while(move |at| *at <= last + step * 1e-9)
 }
 
-/// Begins a drawing of this height; its words are read out to those who cannot see it.
+/// Begins a drawing of this height; screen readers read its description.
 pub(super) fn begin(caption: &Caption<'_>, height: f64) -> String {
     let Caption { id, title, about } = caption;
     format!(
@@ -213,7 +214,7 @@ fn axes(svg: &mut String, x: &PlacedAxis, y: &PlacedAxis) {
         let _ =
             writeln!(svg, "<line class=\"rule\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{end}\"/>");
         let half = LETTER / 2.0 * label.len() as f64;
-        // At the edge of the page a label ends there instead of being cut off.
+        // A label at the edge of the page is aligned to end there instead of being cut off.
         let (class, at, starts_at) =
             if at + half > WIDTH { ("last", WIDTH - 1.0, WIDTH - 2.0 * half) } else { ("x", at, at - half) };
         if starts_at >= free_from {
@@ -236,7 +237,8 @@ fn axes(svg: &mut String, x: &PlacedAxis, y: &PlacedAxis) {
     );
 }
 
-/// Of many points the lowest and the highest of each group, so that a day is no larger than an hour.
+/// Reduces many points to the lowest and highest of each group, so that the size of a page is
+/// bounded.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= 2 * GROUPS_MAX {
         return points.to_vec();
@@ -249,7 +251,7 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.chunks(points.len().div_ceil(GROUPS_MAX)).flat_map(ends).collect()
 }
 
-/// Lines over the same axes; the area below the first one is filled when y begins with zero.
+/// Draws lines over the same axes; the area below the first is filled if y begins at zero.
 pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine], marks: &[Mark]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
     let x = PlacedAxis::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
@@ -266,7 +268,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine]
     for (number, line) in lines.iter().enumerate().rev().filter(|(_, line)| !line.points.is_empty()) {
         let ChartLine { name, class, points } = line;
         let points = thinned(points);
-        // A logarithm of nothing there is none: where nothing was measured the line is broken, and does not fall.
+        // Zero has no logarithm: the line has a gap where nothing was measured.
         let is_gap = |point: &(f64, f64)| y.axis.scale == Scale::Log && point.1 <= 0.0;
         for piece in points.split(is_gap).filter(|piece| !piece.is_empty()) {
             draw_piece(&mut svg, (&x, &y), piece, class, number == 0);
@@ -283,7 +285,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine]
             legend_at -= width + 30.0;
         }
     }
-    // Last, so that no line crosses them.
+    // Drawn last, so that no line crosses the names.
     for Mark { at, name } in marks {
         let (x, y) = (WIDTH - RIGHT, y.at(*at) - 4.0);
         let _ = writeln!(svg, "<text class=\"legend flow name\" x=\"{x}\" y=\"{y:.1}\">{name}</text>");
@@ -291,7 +293,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine]
     end(svg)
 }
 
-/// Draws a line without gaps; the area below it, if it is wanted and there is a zero.
+/// Draws a line without gaps, and the area below it if there is a zero.
 fn draw_piece(
     svg: &mut String,
     (x, y): (&PlacedAxis, &PlacedAxis),
@@ -314,7 +316,7 @@ fn draw_piece(
     }
 }
 
-/// Bars from one value of x to another, with their heights.
+/// Draws bars from one value of x to another, with their heights.
 pub(super) fn bars(
     caption: &Caption<'_>,
     x: Axis,
@@ -329,7 +331,7 @@ pub(super) fn bars(
     axes(&mut svg, &x, &y);
     for &(from, to, height) in bars.iter().filter(|bar| bar.2 > 0.0) {
         let (left, right, top) = (x.at(from), x.at(to), y.at(height));
-        // What is there is seen, however little it is.
+        // Small values stay visible.
         let top = top.min(HEIGHT - BOTTOM - 1.0);
         let (width, drawn) = ((right - left - 0.5).max(1.0), HEIGHT - BOTTOM - top);
         let (from, to) = ((x.axis.label)(from), (x.axis.label)(to));
@@ -378,7 +380,7 @@ mod tests {
         );
         assert_eq!(span(&[(1.0, 2e6), (2.0, 5e5)], time), "500 us to 2 ms");
         assert_eq!(span_of_times(&[(1.0, 2e6), (2.0, 0.0), (3.0, 5e5)]), "500 us to 2 ms");
-        assert_eq!(span_of_times(&[(1.0, 0.0)]), "nothing");
+        assert_eq!(span_of_times(&[(1.0, 0.0)]), "no data");
     }
 
     #[test]
@@ -419,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_line_goes_where_its_numbers_are() {
-        // Axes end 5 % above the highest: 10 is then as far from the zero as 10 of 10.5.
+        // Axes end 5 % above the highest value, so a value of 10 is at 10 of 10.5.
         let at = |share: f64, from: f64, to: f64| from + share / 1.05 * (to - from);
         let (x, y) = (at(1.0, LEFT, WIDTH - RIGHT), at(1.0, HEIGHT - BOTTOM, TOP));
         let bottom = HEIGHT - BOTTOM;

@@ -1,4 +1,4 @@
-//! The accounts as a flow: what was scheduled, and what became of it, in widths that add up.
+//! The accounts as a flow: the fate of all scheduled requests, in proportional widths.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::{chart, count, escape, grouped};
 use chart::Caption;
 
-/// A part of what came before it.
+/// A part of the column before it.
 struct FlowPart {
     name: String,
     class: &'static str,
@@ -18,13 +18,13 @@ fn part(name: &str, class: &'static str, count: u64) -> FlowPart {
     FlowPart { name: name.to_owned(), class, count }
 }
 
-/// Width of a column's bars, and how far columns are apart.
+/// Width of the bars of a column, and distance of the columns.
 const BAR: f64 = 8.0;
 const COLUMN: f64 = 90.0;
 const TOP: f64 = 4.0;
-/// Height of all that was scheduled.
+/// Height of all scheduled requests.
 const FULL: f64 = 190.0;
-/// From one line of text to the next, and the letters between two columns.
+/// Line height of text, and number of letters between two columns.
 const LINE: f64 = 13.0;
 const LETTERS_MAX: usize = 13;
 
@@ -34,7 +34,7 @@ pub(super) fn accounts(accounts: &Json) -> String {
     let total = columns[0][0].count.max(1);
     let mut svg = String::new();
     let mut height: f64 = TOP + FULL;
-    // What a column's parts flow from is the first part of the column before: they are its division.
+    // The parts of a column divide the first part of the column before it.
     let mut parent: Option<(f64, f64)> = None;
     for (number, column) in (0u32..).zip(&columns) {
         let x = f64::from(number) * COLUMN + 1.0;
@@ -43,7 +43,7 @@ pub(super) fn accounts(accounts: &Json) -> String {
         let mut first = None;
         for part in column.iter().filter(|part| part.count > 0 || part.name == "lost") {
             let exact = part.count as f64 / total as f64 * FULL;
-            // What is there is seen, however little it is.
+            // Small values stay visible.
             let seen = if part.count == 0 { 0.0 } else { exact.max(1.5) };
             if parent.is_some() && part.count > 0 {
                 band(&mut svg, part.class, (x - COLUMN + BAR, from_y), (x, y), seen);
@@ -84,10 +84,10 @@ fn columns(accounts: &Json) -> [Vec<FlowPart>; 4] {
 fn caption(columns: &[Vec<FlowPart>]) -> Caption<'static> {
     let parts = columns.iter().flatten().filter(|part| part.count > 0);
     let told: Vec<_> = parts.map(|part| format!("{} {}", grouped(part.count), escape(&part.name))).collect();
-    Caption { id: "accounts", title: "What became of the requests", about: told.join(", ") }
+    Caption { id: "accounts", title: "Fate of the requests", about: told.join(", ") }
 }
 
-/// The bar of a part and its text, count and name; how many lines that are.
+/// Draws the bar of a part and its text, count and name; returns the number of text lines.
 fn label(svg: &mut String, part: &FlowPart, (x, y): (f64, f64), height: f64) -> f64 {
     let FlowPart { name, class, count } = part;
     // Writing to a string does not fail; here and below.
@@ -112,7 +112,7 @@ fn label(svg: &mut String, part: &FlowPart, (x, y): (f64, f64), height: f64) -> 
     1.0 + lines.len() as f64
 }
 
-/// A name in as many lines as it takes, each short enough for the room between two columns.
+/// Splits a name into lines that fit between two columns.
 fn wrapped(name: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in name.split(' ') {
@@ -127,7 +127,7 @@ fn wrapped(name: &str) -> Vec<String> {
     lines
 }
 
-/// A band of one height from one bar to another.
+/// A band of constant height from one bar to another.
 fn band(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64), height: f64) {
     let ((x1, y1), (x2, y2)) = (from, to);
     let middle = f64::midpoint(x1, x2);

@@ -1,7 +1,7 @@
-//! A report as one page that needs nothing else: no network, no script. Drawings are SVG within the page.
+//! A report as a self-contained page: no network, no scripts; drawings are inline SVG.
 //!
-//! Every figure is taken from the JSON of the run, and stands in the page a second time as it is there, with the place
-//! where it is: `<data data-of="/response_ns/p99" value="5111807">5.11 ms</data>`.
+//! Every figure comes from the JSON of the run, and the page contains its exact value and its place
+//! there: `<data data-of="/response_ns/p99" value="5111807">5.11 ms</data>`.
 
 mod chart;
 mod flow;
@@ -14,21 +14,21 @@ use crate::report::SCHEDULE_ERROR_P99_NS_MAX;
 use crate::table::HumanDuration;
 use chart::{Axis, Caption, ChartLine, Mark, Scale};
 
-/// Colours for light and dark, and as many columns as fit.
+/// Colours for light and dark mode, and as many columns as fit.
 const STYLE: &str = include_str!("style.css");
 
-/// A share of the limit above which a page says that the generator is near it.
+/// Share of the limit from which the page warns about the generator.
 const SHARE_NEAR: f64 = 0.7;
 
-/// The page of a run, given the JSON that `run --json` writes.
+/// The page of a run, from the JSON that `run --json` writes.
 ///
 /// # Errors
 ///
-/// When it is not that of a run.
+/// If it is not the JSON of a run.
 pub fn page(report: &Json) -> Result<String, String> {
     let schema = report["schema"].as_str().unwrap_or_default();
     if !schema.starts_with("handle-loadgen/run/") {
-        return Err(format!("it is not the JSON of a run: its schema is {schema:?}"));
+        return Err(format!("unexpected schema {schema:?}: not the report of a run"));
     }
     let setting = &report["setting"];
     let title = format!("{} over {}", text(&setting["target"]), text(&setting["transport"]));
@@ -71,7 +71,7 @@ pub fn page(report: &Json) -> Result<String, String> {
     Ok(page)
 }
 
-/// Text that is safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -87,7 +87,7 @@ fn escape(text: &str) -> String {
     safe
 }
 
-/// A value for people.
+/// Formats a value for people.
 fn text(value: &Json) -> String {
     match value {
         Json::String(text) => escape(text),
@@ -107,7 +107,7 @@ fn count(value: &Json) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// A number in groups of three digits.
+/// Formats a number in groups of three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -120,14 +120,14 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// A figure for people, and what it is in the JSON, at this pointer.
+/// Formats a figure together with its exact value at this pointer of the JSON.
 fn figure(report: &Json, pointer: &str, show: impl Fn(&Json) -> String) -> String {
     let value = report.pointer(pointer).unwrap_or(&Json::Null);
     let exact = escape(&value.to_string());
     format!("<data data-of=\"{}\" value=\"{exact}\">{}</data>", escape(pointer), show(value))
 }
 
-/// The same of a time; of none there is no percentile.
+/// The same for a time; without samples there is no percentile.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn time_figure(report: &Json, pointer: &str) -> String {
     let times = pointer.rsplit_once('/').and_then(|(times, _)| report.pointer(times));
@@ -144,7 +144,7 @@ fn start_time(report: &Json) -> String {
     format!("handle-loadgen, {}", date.strftime("%Y-%m-%d %H:%M:%S UTC"))
 }
 
-/// What was asked for, in a line.
+/// The setting, on one line.
 fn load(setting: &Json) -> String {
     let rate = setting["rate"].as_u64().map(|rate| format!("{}/s", grouped(rate)));
     let window = setting["window"].as_u64().map(|window| format!("{window} waiting in each thread"));
@@ -160,15 +160,17 @@ fn load(setting: &Json) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the run counts, which promises hold, and how near to its own limit the generator was.
+/// Whether the run is valid, which assertions hold, and how close the generator was to its limit.
 fn verdict(report: &Json) -> String {
     let reasons: Vec<_> = report["invalid"].as_array().into_iter().flatten().collect();
     let assertions: Vec<_> = report["assertions"].as_array().into_iter().flatten().collect();
     let (class, says) = match (reasons.is_empty(), assertions.iter().all(|one| one["holds"] == true)) {
-        (false, _) => ("bad", "The run does not count."),
-        (true, false) => ("bad", "The run counts, and not all promises hold."),
-        (true, true) if assertions.is_empty() => ("good", "The run counts: the load was what was asked for."),
-        (true, true) => ("good", "The run counts, and all promises hold."),
+        (false, _) => ("bad", "The run is invalid."),
+        (true, false) => ("bad", "The run is valid, but not all assertions hold."),
+        (true, true) if assertions.is_empty() => {
+            ("good", "The run is valid: the generator sent the requested load.")
+        }
+        (true, true) => ("good", "The run is valid, and all assertions hold."),
     };
     let mut html = format!("<section class=\"card verdict {class}\">\n<p><strong>{says}</strong></p>\n");
     if reasons.len() + assertions.len() > 0 {
@@ -187,20 +189,20 @@ fn verdict(report: &Json) -> String {
         let percent = figure(report, "/share/share", |share| format!("{:.1} %", number(share) * 100.0));
         let limit = figure(report, "/share/limit_answers_per_s", |limit| format!("{:.0}/s", number(limit)));
         let (near, hint) = match share > SHARE_NEAR {
-            true => (" near", ": look at the generator before the server"),
+            true => (" near", ": check the generator before the server"),
             false => ("", ""),
         };
         let width = (share * 100.0).clamp(0.0, 100.0);
         let _ = writeln!(
             html,
-            "<p class=\"share\">{percent} of the {limit} that this machine can do{hint}</p>\n\
+            "<p class=\"share\">{percent} of the limit of this machine, {limit}{hint}</p>\n\
              <div class=\"meter{near}\"><span style=\"width:{width:.1}%\"></span></div>"
         );
     }
     html + "</section>\n"
 }
 
-/// The numbers that are looked at first.
+/// The main figures.
 fn figures(report: &Json) -> String {
     let rate = |pointer: &str| figure(report, pointer, |rate| format!("{:.0}/s", number(rate)));
     let accounts = &report["accounts"];
@@ -244,9 +246,9 @@ fn rate_chart(report: &Json) -> String {
         ChartLine { name: "answered", class: "c2", points: series(report, "answered_per_s") },
         ChartLine { name: "sent", class: "c1 dashed", points: series(report, "sent_per_s") },
     ];
-    let y = Axis { title: "a second", scale: Scale::LinearFromZero, label: chart::plain };
+    let y = Axis { title: "per second", scale: Scale::LinearFromZero, label: chart::plain };
     let about = format!(
-        "Requests a second: {} sent, {} answered.",
+        "Requests per second: {} sent, {} answered.",
         chart::span(&lines[1].points, chart::plain),
         chart::span(&lines[0].points, chart::plain)
     );
@@ -260,7 +262,7 @@ fn time_chart(report: &Json) -> String {
         ChartLine { name: "max", class: "c4 dotted", points: series(report, "response_max_ns") },
     ];
     let told = lines.iter().map(|line| format!("{} {}", line.name, chart::span_of_times(&line.points)));
-    let about = format!("Of each second: {}.", told.collect::<Vec<_>>().join(", "));
+    let about = format!("For each second: {}.", told.collect::<Vec<_>>().join(", "));
     chart::lines(
         &Caption { id: "times", title: "Response time over time", about },
         SECONDS,
@@ -270,22 +272,22 @@ fn time_chart(report: &Json) -> String {
     )
 }
 
-/// How long after its due time a request was sent, at worst; nothing in a closed loop.
+/// The longest lag of each second; nothing in a closed loop.
 fn lag_chart(report: &Json) -> String {
     if count(&report["schedule_error_ns"]["count"]) == 0 {
         return String::new();
     }
     let points = series(report, "lag_max_ns");
-    let about = format!("Of each second the longest: {}.", chart::span_of_times(&points));
-    let caption = Caption { id: "lag", title: "How late requests were sent", about };
-    let y = Axis { title: "lag, at most", ..TIME };
+    let about = format!("Longest lag of each second: {}.", chart::span_of_times(&points));
+    let caption = Caption { id: "lag", title: "Lag behind the schedule", about };
+    let y = Axis { title: "maximum lag", ..TIME };
     let bound_ns = SCHEDULE_ERROR_P99_NS_MAX as f64;
     let bound = Mark { at: bound_ns, name: format!("{} for p99", chart::time(bound_ns)) };
     chart::lines(&caption, SECONDS, y, &[ChartLine { name: "lag", class: "c1", points }], &[bound])
 }
 
 fn curve_chart(report: &Json) -> String {
-    // An axis on which each further nine is as wide as the one before.
+    // An axis on which each further nine takes equal room.
     let at = |point: &Json| (1.0 / (1.0 - number(&point["share"])), number(&point["ns"]));
     let curve = |name: &str| {
         let points = report[name].as_array().into_iter().flatten();
@@ -325,7 +327,7 @@ fn histogram_chart(report: &Json) -> String {
     chart::bars(&caption, TIME, y, &bars, &marks)
 }
 
-/// The times as a table: what the curves show, in numbers.
+/// The times as a table: the numbers of the curves.
 fn times(report: &Json) -> String {
     const COLUMNS: [(&str, &str); 3] =
         [("response", "response_ns"), ("service", "service_ns"), ("lag", "schedule_error_ns")];
@@ -353,13 +355,13 @@ fn times(report: &Json) -> String {
     html + "</tbody>\n</table>\n</section>\n"
 }
 
-/// Each phase of a schedule that has several.
+/// Each phase of a schedule with several phases.
 fn steps(report: &Json) -> String {
     let Some(steps) = report["steps"].as_array().filter(|steps| !steps.is_empty()) else {
         return String::new();
     };
     let mut html = "<section class=\"card\"><h2>Steps</h2>\n<table class=\"times\">\n<thead><tr>".to_owned();
-    for name in ["a second", "answered", "missing", "p50", "p99"] {
+    for name in ["per second", "answered", "missing", "p50", "p99"] {
         let _ = write!(html, "<th scope=\"col\">{name}</th>");
     }
     html.push_str("</tr></thead>\n<tbody>\n");
@@ -428,7 +430,7 @@ fn mismatches(list: &Json) -> String {
     html + "</section>\n"
 }
 
-/// Members of an object of the report that are no lists of objects, as rows.
+/// The members of an object of the report as rows, except lists of objects.
 fn table(report: &Json, title: &str, object: &str) -> String {
     let Some(members) = report[object].as_object() else { return String::new() };
     let mut html = format!("<section class=\"card\"><h2>{title}</h2>\n<table>\n");
@@ -503,7 +505,7 @@ mod tests {
         );
         assert!(page.contains("value=\"990.0\">990/s</data>"));
         assert!(page.contains("server too busy"), "the codes are named");
-        assert!(page.contains("The run counts: the load was what was asked for."));
+        assert!(page.contains("The run is valid: the generator sent the requested load."));
         assert!(page.contains("open loop, 1\u{202f}000/s, 2 s, 1 thread"));
     }
 
@@ -511,17 +513,20 @@ mod tests {
     fn promises_and_the_share_of_the_limit_are_judged() {
         let (mut json, _) = of_report();
         let promise = |text: &str, found: &str, holds: bool| serde_json::json!({"promise": text, "found": found, "holds": holds});
-        json["assertions"] = serde_json::json!([promise("p99<5ms", "it is 2.000 ms", true)]);
+        json["assertions"] = serde_json::json!([promise("p99<5ms", "measured 2.000 ms", true)]);
         json["share"] = serde_json::json!({"limit_answers_per_s": 1320.0, "share": 0.75});
         let good = page(&json).unwrap();
-        assert!(good.contains("The run counts, and all promises hold."));
-        assert!(good.contains("<li class=\"holds\"><code>p99&lt;5ms</code>: it is 2.000 ms</li>"));
-        assert!(good.contains(">75.0 %</data> of the ") && good.contains("look at the generator"), "{good}");
+        assert!(good.contains("The run is valid, and all assertions hold."));
+        assert!(good.contains("<li class=\"holds\"><code>p99&lt;5ms</code>: measured 2.000 ms</li>"));
+        assert!(
+            good.contains(">75.0 %</data> of the limit") && good.contains("check the generator"),
+            "{good}"
+        );
         assert!(good.contains("<span style=\"width:75.0%\">"));
-        json["assertions"] = serde_json::json!([promise("loss<1%", "it is 1.0000 %", false)]);
-        assert!(page(&json).unwrap().contains("The run counts, and not all promises hold."));
-        json["invalid"] = serde_json::json!(["it was stopped early"]);
-        assert!(page(&json).unwrap().contains("<strong>The run does not count.</strong>"));
+        json["assertions"] = serde_json::json!([promise("loss<1%", "measured 1.0000 %", false)]);
+        assert!(page(&json).unwrap().contains("The run is valid, but not all assertions hold."));
+        json["invalid"] = serde_json::json!(["stopped early"]);
+        assert!(page(&json).unwrap().contains("<strong>The run is invalid.</strong>"));
     }
 
     #[test]
@@ -545,7 +550,7 @@ mod tests {
         json["accounts"]["codes"][0]["name"] = hostile.into();
         json["invalid"] = serde_json::json!(["<b>"]);
         let page = page(&json).unwrap();
-        assert!(!page.contains("<img") && !page.contains("<b>") && page.contains("does not count"));
+        assert!(!page.contains("<img") && !page.contains("<b>") && page.contains("is invalid"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! A run as it goes, on a terminal: rate, loss, response times, lag, response codes, and a strip of times.
+//! The live view of a run on a terminal: rate, loss, response times, lag, response codes, and a
+//! strip of times.
 //!
-//! Drawn once a second, from what the run tells of each. The terminal stays in its usual mode, so that Ctrl-C ends
-//! the run as everywhere. What does not fit into a small terminal is left out, the least important first.
+//! Drawn once a second from the ticks of the run. The terminal stays in its normal mode, so that
+//! Ctrl-C ends the run as usual. A small terminal shows the most important parts only.
 
 mod screen;
 
@@ -19,10 +20,11 @@ use crate::report::SecondCounts;
 use crate::table::HumanDuration;
 pub use screen::Screen;
 
-/// Most seconds that are remembered: more than any terminal has columns.
+/// Maximum number of seconds kept: more than any terminal has columns.
 const HISTORY_MAX: usize = 1024;
 
-/// Ends of the rows of the strip, in nanoseconds, and their colours; what is longer is in the last one.
+/// Upper ends of the rows of the strip, in nanoseconds, and their colours; the last row has all
+/// longer times.
 const ROWS: [(u64, Color); 8] = [
     (50_000, Color::Green),
     (100_000, Color::Green),
@@ -33,16 +35,16 @@ const ROWS: [(u64, Color); 8] = [
     (25_000_000, Color::Yellow),
     (u64::MAX, Color::Red),
 ];
-/// Columns of the names of rows.
+/// Width of the row names.
 const LABEL_LEN: usize = 9;
-/// The strip with its border and the row of what was lost.
+/// Height of the strip with its border and the row of lost requests.
 const STRIP_LEN: u16 = 11;
-/// The smallest terminal that has room for everything in frames.
+/// The smallest terminal with room for all parts in frames.
 const FRAMED: (u16, u16) = (64, 24);
-/// Lines of a small terminal before its drawings.
+/// Lines of a small terminal above its drawings.
 const PLAIN_LEN: u16 = 7;
 
-/// What is shown.
+/// The data of the view.
 #[derive(Debug, Default)]
 pub struct LiveView {
     title: String,
@@ -60,18 +62,18 @@ struct ShownSecond {
     answered: u64,
     /// Answers of each row of the strip.
     rows: [u64; ROWS.len()],
-    /// Whether requests were given up in it, or answered late.
+    /// Whether requests were given up or answered late.
     has_lost: bool,
 }
 
 impl LiveView {
-    /// Of a run with this title, which ends after so many seconds if that is known.
+    /// Creates a view of a run with this title, which ends after `duration_s` if that is known.
     #[must_use]
     pub fn new(title: String, duration_s: Option<f64>, is_colored: bool) -> Self {
         Self { title, duration_s, is_colored, ..Self::default() }
     }
 
-    /// Takes what a second saw.
+    /// Adds a second.
     pub fn add(&mut self, second: &SecondCounts) {
         let has_lost = second.late > 0 || second.lost_so_far > self.last.lost_so_far;
         let mut shown = ShownSecond { answered: second.answered, has_lost, ..ShownSecond::default() };
@@ -89,7 +91,7 @@ impl LiveView {
         self.last = second.clone();
     }
 
-    /// Draws it.
+    /// Draws the view.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
         if area.width >= FRAMED.0 && area.height >= FRAMED.1 {
@@ -100,7 +102,7 @@ impl LiveView {
     }
 
     fn draw_framed(&self, frame: &mut Frame<'_>, area: Rect) {
-        // More room goes to codes as far as they need it, and then to the rate.
+        // Extra room goes to the codes as far as they need it, and then to the rate.
         let codes_len = u16::try_from(self.last.codes.len()).unwrap_or(u16::MAX);
         let spare = area.height - FRAMED.1;
         let figures_len = 5 + codes_len.saturating_sub(3).min(spare);
@@ -119,7 +121,7 @@ impl LiveView {
         line.extend(self.losses());
         frame.render_widget(Paragraph::new(Line::from(line)), counts);
         let data = self.rate_data(rate.width.saturating_sub(2));
-        let block = Block::bordered().title(format!("answered a second, up to {}", highest(&data)));
+        let block = Block::bordered().title(format!("answered per second, up to {}", highest(&data)));
         frame.render_widget(self.sparkline(&data).block(block), rate);
         let [times, codes] = Layout::horizontal([Constraint::Length(40), Constraint::Min(0)]).areas(figures);
         let block = Block::bordered().title("response time of the last second");
@@ -133,7 +135,7 @@ impl LiveView {
         frame.render_widget(Paragraph::new(lines).block(block), strip);
     }
 
-    /// Without frames: first the numbers, then drawings as far as there is room.
+    /// Draws without frames: first the numbers, then drawings as far as there is room.
     fn draw_plain(&self, frame: &mut Frame<'_>, area: Rect) {
         let mut lines = vec![
             Line::from(self.title.as_str()).style(self.tint(Color::Cyan)),
@@ -153,7 +155,7 @@ impl LiveView {
         }
     }
 
-    /// A colour, where colours are wanted.
+    /// A colour, if colours are used.
     fn tint(&self, color: Color) -> Style {
         if self.is_colored { Style::new().fg(color) } else { Style::new() }
     }
@@ -182,7 +184,7 @@ impl LiveView {
         vec![Span::raw(format!("{sent_per_s:.0}/s sent  {answered_per_s:.0}/s answered"))]
     }
 
-    /// What was lost, and where there is some, what came late and what was wrong.
+    /// Lost requests and, if there are any, late and wrong answers.
     fn losses(&self) -> Vec<Span<'static>> {
         let lost = self.last.lost_so_far;
         let percent = lost as f64 / self.sent.max(1) as f64 * 100.0;
@@ -205,13 +207,13 @@ impl LiveView {
         Sparkline::default().data(data).style(self.tint(Color::Cyan))
     }
 
-    /// The last so many seconds.
+    /// The last `n` seconds.
     fn latest(&self, width: usize) -> impl Iterator<Item = &ShownSecond> {
         self.seconds.iter().skip(self.seconds.len().saturating_sub(width))
     }
 
     fn times(&self) -> [[String; 2]; 3] {
-        // A second without an answer was not a fast one.
+        // A second without an answer has no times.
         let none = || "-".to_owned();
         let at = |quantile: f64| {
             let histogram = self.last.histogram.as_ref().filter(|histogram| !histogram.is_empty());
@@ -229,7 +231,7 @@ impl LiveView {
         ]
     }
 
-    /// A column for each second, a row for each span of times; the fuller, the more of its answers.
+    /// A column for each second, a row for each range of times; the fuller, the more answers.
     fn strip_lines(&self, width: u16) -> Vec<Line<'static>> {
         let width = usize::from(width).saturating_sub(LABEL_LEN);
         let mut lines: Vec<_> = (0..ROWS.len())
@@ -248,7 +250,7 @@ impl LiveView {
         lines
     }
 
-    /// The codes in at most `lines_max` lines, of which the last says how many more there are.
+    /// The codes in at most `lines_max` lines; the last line counts the rest.
     fn codes_lines(&self, lines_max: usize) -> Vec<Line<'static>> {
         let line = |&(code, count): &(i32, u64)| {
             let color = if matches!(code, 1 | 100 | 200) { Color::Reset } else { Color::Yellow };

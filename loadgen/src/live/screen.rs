@@ -1,4 +1,4 @@
-//! The terminal that a view is drawn on.
+//! The terminal of the live view.
 
 use std::io::{self, Stdout};
 
@@ -11,18 +11,18 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use super::LiveView;
 
-/// A terminal that shows a view until it is dropped, and is then as it was.
+/// A terminal that shows a view until it is dropped, which restores it.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     area: Rect,
 }
 
 impl Screen {
-    /// Takes the terminal that is standard output.
+    /// Takes over the terminal on standard output.
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If standard output is not a terminal.
     pub fn open() -> io::Result<Self> {
         let area = size()?;
         let screen = Self { terminal: terminal(area)?, area };
@@ -30,15 +30,16 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws a view, in the size that the terminal has now.
+    /// Draws a view in the current size of the terminal.
     ///
     /// # Errors
     ///
-    /// When it is gone.
+    /// If the terminal is gone.
     pub fn show(&mut self, view: &LiveView) -> io::Result<()> {
         let area = size()?;
         if area != self.area {
-            // A new one: to change the old one, it would ask the terminal for its cursor, and wait for the answer.
+            // A new one: resizing the old one would query the cursor of the terminal and wait for
+            // the answer.
             execute!(io::stdout(), Clear(ClearType::All))?;
             (self.terminal, self.area) = (terminal(area)?, area);
         }
@@ -53,16 +54,16 @@ fn terminal(area: Rect) -> io::Result<Terminal<CrosstermBackend<Stdout>>> {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing back.
+        // A terminal that is gone cannot be restored.
         let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
     }
 }
 
-/// The size of the terminal that is standard output. Asked for here, because whoever else asks takes the one that
-/// controls the process, which may be another.
+/// The size of the terminal on standard output. Other functions use the controlling terminal, which
+/// may be another.
 fn size() -> io::Result<Rect> {
     let size = rustix::termios::tcgetwinsize(io::stdout())?;
-    // A terminal that does not know its size has the size of old ones.
+    // A terminal that does not report its size counts as 80 by 24.
     let or = |size: u16, usual: u16| if size == 0 { usual } else { size };
     Ok(Rect::new(0, 0, or(size.ws_col, 80), or(size.ws_row, 24)))
 }

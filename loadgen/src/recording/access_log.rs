@@ -1,8 +1,8 @@
-//! The access log that handle servers write: a line for each request, with its handle and its time.
+//! The access log of handle servers: one line per request, with its handle and its time.
 //!
-//! `<ip> <interface> "<time>" <opcode> <response code> <n>ms <adm> <handle>`; in the handle, bytes that would
-//! make a line hard to read are percent-coded. Only resolutions over the handle protocol are taken, since other
-//! lines name no handle, or not as it was asked for.
+//! `<ip> <interface> "<time>" <opcode> <response code> <n>ms <adm> <handle>`; special bytes of the
+//! handle are percent-encoded. Only resolutions over the handle protocol are used; other lines have
+//! no handle, or not the one requested.
 
 use std::io::{self, BufRead};
 
@@ -11,11 +11,11 @@ use percent_encoding::percent_decode;
 use super::{RecordedRequest, Recording};
 use crate::read::LineReader;
 
-/// Reads a whole log. Lines that are something else are counted.
+/// Reads a whole log, and counts lines that are not requests.
 ///
 /// # Errors
 ///
-/// When it cannot be read, or a line is longer than all that could be one of a log.
+/// If it cannot be read, or a line is too long for a log.
 pub fn read(input: impl BufRead) -> io::Result<Recording> {
     let (mut recording, mut lines) = (Recording::default(), LineReader::new(input));
     while let Some(line) = lines.next()? {

@@ -1,6 +1,6 @@
-//! Bytes of a capture from front to back, in the order of bytes of whoever wrote it.
+//! Reads the bytes of a capture in order, in its byte order.
 
-/// The bytes that are left.
+/// The remaining bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileCursor<'b> {
     pub(super) rest: &'b [u8],
@@ -14,12 +14,12 @@ impl<'b> FileCursor<'b> {
         Some(bytes)
     }
 
-    /// So many bytes as a word says.
+    /// As many bytes as the next word says.
     pub(super) fn bytes_of(&mut self, len: u32) -> Option<&'b [u8]> {
         self.bytes(usize::try_from(len).ok()?)
     }
 
-    /// So many bytes, and those that fill the last word.
+    /// That many bytes, and the padding of the last word.
     pub(super) fn padded(&mut self, len: u32) -> Option<&'b [u8]> {
         let len = usize::try_from(len).ok()?;
         let bytes = self.bytes(len)?;

@@ -1,4 +1,4 @@
-//! Recorded traffic: requests with the times at which they came, from a capture or from an access log.
+//! Recorded traffic: requests with their times, from a capture or from an access log.
 
 pub mod access_log;
 mod cursor;
@@ -18,27 +18,27 @@ use crate::read::{READ_LEN, StoppableFile, whole_of};
 /// One recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedRequest {
-    /// Nanoseconds from the first request of the recording, or before it.
+    /// Nanoseconds from the first request of the recording; negative before it.
     pub at_ns: i64,
     /// A whole message, or the name of a handle.
     pub content: Vec<u8>,
 }
 
-/// What a file held, in the order of time.
+/// The contents of a file, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// The requests.
     pub requests: Vec<RecordedRequest>,
-    /// Packets or lines that are something else.
+    /// Packets or lines that are not requests.
     pub skipped: u64,
 }
 
 /// How the times of a recording are used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// So many times as fast; 1 keeps the times.
+    /// The speed factor; 1 keeps the times.
     Times(f64),
-    /// As fast as answers come: a closed loop.
+    /// As fast as answers arrive: a closed loop.
     Unbound,
 }
 
@@ -60,22 +60,23 @@ impl FromStr for Speed {
         }
         match text.strip_prefix('x').unwrap_or(text).parse() {
             Ok(factor) if (0.001..=1e6).contains(&factor) => Ok(Self::Times(factor)),
-            _ => Err("write x1 to keep the times, x10 for ten times as fast, or max".to_owned()),
+            _ => Err("expected x1 for the recorded times, x10 for ten times as fast, or max".to_owned()),
         }
     }
 }
 
 impl Recording {
-    /// Most requests that are taken of a file.
+    /// Maximum number of requests read from a file.
     pub const REQUESTS_MAX: usize = 1 << 26;
-    /// Longest capture, which is held in memory while it is read.
+    /// Longest capture; it is held in memory.
     pub const CAPTURE_LEN_MAX: u64 = 2 << 30;
 
-    /// Reads a capture or an access log; which, its first bytes tell. Asks `go_on` now and then.
+    /// Reads a capture or an access log, detected from its first bytes. Calls `go_on` from time to
+    /// time.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, is neither, or holds no request; and when it is not to go on.
+    /// If the file cannot be read, is neither, or has no request; and if the user stopped it.
     pub fn read(
         path: &Path,
         port: u16,
@@ -101,13 +102,11 @@ impl Recording {
                 RecordingKind::Messages => {
                     let packets = recording.skipped;
                     format!(
-                        "none of its {packets} packets is a whole resolution request to UDP port {port} \
-                         (--replay-port chooses another; packets that were cut are not whole)"
+                        "none of its {packets} packets is a complete resolution request to UDP port {port} \
+                         (choose another port with --replay-port; truncated packets are not complete)"
                     )
                 }
-                RecordingKind::Names => {
-                    "there is no line of a resolution in it, and a capture it is not".to_owned()
-                }
+                RecordingKind::Names => "neither a capture nor an access log with resolutions".to_owned(),
             };
             return Err(error(what));
         };
@@ -118,7 +117,7 @@ impl Recording {
         Ok((recording, kind))
     }
 
-    /// When each request is due at `factor` times the speed, in the order of requests.
+    /// The due time of each request at `factor` times the speed, in the order of requests.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     #[must_use]
     pub fn due_ns(&self, factor: f64) -> Vec<u64> {
@@ -126,7 +125,7 @@ impl Recording {
     }
 }
 
-/// The file, and its first bytes, which tell what it is.
+/// The file, and its first bytes, which show its format.
 fn open<'a>(
     path: &Path,
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
@@ -136,7 +135,7 @@ fn open<'a>(
     Ok((file, io::Cursor::new(head)))
 }
 
-/// What the requests of a recording are.
+/// The kind of requests in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordingKind {
     /// Whole messages, as they were sent.
@@ -174,7 +173,7 @@ mod tests {
         std::fs::write(file.path(), "hello\n").unwrap();
         let read = Recording::read(file.path(), 2641, || ControlFlow::Continue(()));
         let error = read.unwrap_err().to_string();
-        assert!(error.contains("no line of a resolution"), "{error}");
+        assert!(error.contains("neither a capture"), "{error}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Captures in the classic format of libpcap, as tcpdump writes them, and what packets of both formats hold.
+//! Captures in the classic libpcap format, as written by tcpdump, and the packets of both formats.
 //!
 //! - Both byte orders, and times in micro- or nanoseconds.
 //! - Ethernet and Linux "any" devices (two versions), with VLAN tags; loopback and raw IP.
-//! - IPv4 and IPv6 without extension headers; IP fragments are passed over, for no request needs them.
-//! - Only whole resolution requests to one UDP port; everything else is counted as skipped.
+//! - IPv4 and IPv6 without extension headers. IP fragments are skipped, because no request needs
+//!   them.
+//! - Only complete resolution requests to one UDP port; everything else is counted as skipped.
 
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
@@ -11,16 +12,16 @@ use super::cursor::FileCursor;
 use super::{RecordedRequest, Recording, pcapng};
 use crate::question::GeneratedQuestion;
 
-/// Bytes that tell what a file is.
+/// The bytes that identify a format.
 pub(super) const MAGIC_LEN: u64 = 4;
 
-/// Whether a file begins like a capture, also like one in the newer format.
+/// Whether a file begins like a capture in either format.
 #[must_use]
 pub fn is_capture(bytes: &[u8]) -> bool {
     begin(bytes).is_some() || bytes.starts_with(&pcapng::MAGIC)
 }
 
-/// A capture after its first four bytes, and nanoseconds of the smaller unit of its times.
+/// A capture after its first four bytes, and the nanoseconds per unit of its sub-second times.
 fn begin(bytes: &[u8]) -> Option<(FileCursor<'_>, i64)> {
     let (magic, rest) = bytes.split_first_chunk()?;
     let (is_big, unit_ns) = match magic {
@@ -33,27 +34,28 @@ fn begin(bytes: &[u8]) -> Option<(FileCursor<'_>, i64)> {
     Some((FileCursor { rest, is_big }, unit_ns))
 }
 
-/// Reads all requests to `port`, in either format.
+/// Reads all requests to `port`, in either format. A capture that ends within a packet is read up
+/// to there.
 ///
 /// # Errors
 ///
-/// When it is no capture, or from a kind of device that is not known here. A capture that ends within a packet is
-/// read up to there.
+/// If it is not a capture, or from an unsupported kind of device.
 pub fn read(bytes: &[u8], port: u16) -> Result<Recording, String> {
     let mut recording = Recording::default();
     if bytes.starts_with(&pcapng::MAGIC) {
         let skipped = pcapng::packets(bytes, |at_ns, link, packet| {
-            // Of several devices one may be known here, and others not.
+            // Some of several devices may be supported and others not.
             let ip = link_layer(link).and_then(|ip_of| ip_of(packet));
             take(&mut recording, at_ns, ip, port);
         })?;
         recording.skipped += skipped;
         return Ok(recording);
     }
-    let (mut packets, unit_ns) = begin(bytes).ok_or("it does not begin like a capture")?;
-    // Behind the version, the zone, the precision of the clock, and how much of each packet was kept.
-    let link = packets.bytes(16).and_then(|_| packets.word()).ok_or("it ends within its head")? & 0x0fff_ffff;
-    let ip_of = link_layer(link).ok_or_else(|| format!("its kind of device, {link}, is not known here"))?;
+    let (mut packets, unit_ns) = begin(bytes).ok_or("not a capture")?;
+    // After the version, the zone, the precision of the clock, and the maximum packet length.
+    let link =
+        packets.bytes(16).and_then(|_| packets.word()).ok_or("it ends within the file header")? & 0x0fff_ffff;
+    let ip_of = link_layer(link).ok_or_else(|| format!("unsupported kind of device {link}"))?;
     while let Some((at_ns, packet)) = packet(&mut packets, unit_ns) {
         take(&mut recording, at_ns, ip_of(packet), port);
     }
@@ -71,7 +73,8 @@ fn take(recording: &mut Recording, at_ns: i64, ip: Option<&[u8]>, port: u16) {
     }
 }
 
-/// A whole message that is a request. Requests over several datagrams are left out: their pieces have one id.
+/// Whether it is a complete request. Requests in several datagrams are left out, because their
+/// fragments share an id.
 fn is_request(payload: &[u8]) -> bool {
     payload.len() <= UDP_MESSAGE_LEN_MAX && GeneratedQuestion::of_message(payload).is_some()
 }
@@ -79,7 +82,7 @@ fn is_request(payload: &[u8]) -> bool {
 /// The next packet, with its time.
 fn packet<'b>(packets: &mut FileCursor<'b>, unit_ns: i64) -> Option<(i64, &'b [u8])> {
     let (seconds, fraction) = (packets.word()?, packets.word()?);
-    // How much of it was kept, and how long it was.
+    // The captured and the original length.
     let (len, _) = (packets.word()?, packets.word()?);
     let at_ns = i64::from(seconds) * 1_000_000_000 + i64::from(fraction) * unit_ns;
     Some((at_ns, packets.bytes_of(len)?))
@@ -87,7 +90,7 @@ fn packet<'b>(packets: &mut FileCursor<'b>, unit_ns: i64) -> Option<(i64, &'b [u
 
 type IpOf = fn(&[u8]) -> Option<&[u8]>;
 
-/// How to find the IP packet in what devices of kind `link` hand over.
+/// The function that finds the IP packet in frames of kind `link`.
 fn link_layer(link: u32) -> Option<IpOf> {
     Some(match link {
         0 | 108 => |packet| packet.get(4..),
@@ -99,9 +102,9 @@ fn link_layer(link: u32) -> Option<IpOf> {
     })
 }
 
-/// The IP packet behind the type at `at`, in front of which there may be tags of virtual networks.
+/// The IP packet after the type field at `at`, which VLAN tags may precede.
 fn after_tags(packet: &[u8], mut at: usize) -> Option<&[u8]> {
-    // At most two of them.
+    // At most two tags.
     for _ in 0..3 {
         match *packet.get(at..)?.first_chunk::<2>()? {
             [0x81, 0x00] | [0x88, 0xa8] => at += 4,
@@ -246,7 +249,7 @@ pub(crate) mod tests {
     fn says_what_it_cannot_read() {
         assert!(read(&pcapng::MAGIC, 1).unwrap_err().contains("ends within"));
         assert!(read(b"\xd4\xc3\xb2\xa1", 1).unwrap_err().contains("ends within"));
-        assert!(read(b"\xd4\xc3\xb2", 1).unwrap_err().contains("does not begin"));
+        assert!(read(b"\xd4\xc3\xb2", 1).unwrap_err().contains("not a capture"));
         assert!(read(&capture(true, true, 999, &[]), 1).unwrap_err().contains("999"));
     }
 

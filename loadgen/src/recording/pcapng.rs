@@ -1,35 +1,35 @@
-//! Captures in the newer format (pcapng), as Wireshark and dumpcap write them: blocks, each from a device with its own
-//! kind and clock.
+//! Captures in the pcapng format, as written by Wireshark and dumpcap: blocks, each of a device
+//! with its own kind and clock.
 
 use super::cursor::FileCursor;
 
-/// What a file in this format begins with: the type of the block that begins a section.
+/// The start of a file in this format: the type of the block that begins a section.
 pub(super) const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-/// The second word of such a block, which tells the order of bytes in the section.
+/// The second word of such a block, which shows the byte order of the section.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const SECTION: u32 = u32::from_be_bytes(MAGIC);
 const DEVICE: u32 = 1;
-/// A packet as programs of before 2010 wrote it.
+/// A packet block as written before 2010.
 const OLD_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const PACKET: u32 = 6;
 /// Options of a device: ticks of its clock, and seconds to be added.
 const TICKS: u16 = 9;
 const OFFSET: u16 = 14;
-/// Bytes of a block besides its body: type and length before it, and the length again behind it.
+/// Bytes of a block besides its body: type and length before it, and the length again after it.
 const FRAME_LEN: u32 = 12;
 
-/// A device that packets are from.
+/// The device of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Device {
     link: u32,
-    /// Ticks of its clock in a second.
+    /// Clock ticks per second.
     ticks_per_s: u64,
     offset_s: i64,
 }
 
 impl Device {
-    /// `None` when it makes no sense, or its clock is finer than 64 bits tell.
+    /// `None` if it is invalid, or its clock is too fine for 64 bits.
     fn read(mut body: FileCursor<'_>) -> Option<Self> {
         let mut device = Self { link: u32::from(body.half()?), ticks_per_s: 1_000_000, offset_s: 0 };
         body.bytes(6)?;
@@ -59,7 +59,7 @@ impl Device {
     }
 }
 
-/// The next block: its type, and its body. A section says in which order its bytes are.
+/// The next block: its type, and its body. A section header sets the byte order.
 fn block<'b>(blocks: &mut FileCursor<'b>) -> Option<(u32, FileCursor<'b>)> {
     if blocks.rest.starts_with(&MAGIC) {
         let order = *blocks.rest.get(8..)?.first_chunk()?;
@@ -73,24 +73,24 @@ fn block<'b>(blocks: &mut FileCursor<'b>) -> Option<(u32, FileCursor<'b>)> {
     (blocks.word()? == len).then_some((kind, FileCursor { rest: body, ..*blocks }))
 }
 
-/// Gives each packet with a time to `each`: nanoseconds since 1970, the kind of its device, and its bytes. Returns how
-/// many packets there were that have none, or whose device is unknown.
+/// Passes each packet with a time to `each`: nanoseconds since 1970, the kind of its device, and
+/// its bytes. Returns the number of packets without a time or with an unknown device.
 ///
-/// A capture that ends within a block, or has one that makes no sense, is read up to there.
+/// A capture that ends within a block, or has an invalid one, is read up to there.
 ///
 /// # Errors
 ///
-/// When it does not even begin like one.
+/// If the header is not valid.
 pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Result<u64, &'static str> {
     let mut blocks = FileCursor { rest: bytes, is_big: false };
     let mut head = blocks;
     if !matches!(block(&mut head), Some((SECTION, _))) {
-        return Err("it ends within its head");
+        return Err("it ends within the file header");
     }
     let (mut devices, mut skipped) = (Vec::new(), 0);
     while let Some((kind, body)) = block(&mut blocks) {
         match kind {
-            // A section has devices of its own.
+            // Each section has its own devices.
             SECTION => devices.clear(),
             DEVICE => devices.push(Device::read(body)),
             PACKET => {
@@ -110,12 +110,12 @@ pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Re
     Ok(skipped)
 }
 
-/// The number of its device, when it was seen by the clock of that, and its bytes.
+/// The number of its device, its time on the clock of that device, and its bytes.
 fn packet(mut body: FileCursor<'_>) -> Option<(u32, u64, &[u8])> {
     let number = body.word()?;
     let ticks = u64::from(body.word()?) << 32 | u64::from(body.word()?);
     let len = body.word()?;
-    // How long it was before it was cut.
+    // The original length.
     body.word()?;
     Some((number, ticks, body.bytes_of(len)?))
 }
@@ -163,7 +163,8 @@ pub(super) mod tests {
         [section(false), device(false, link, 6), blocks.collect::<Vec<_>>().concat()].concat()
     }
 
-    /// One packet of each of three devices, which tell the same second by clocks of their own, in two sections.
+    /// One packet of each of three devices, with the same second on different clocks, in two
+    /// sections.
     fn capture(is_big: bool) -> Vec<u8> {
         const S: u64 = 1_700_000_000;
         [

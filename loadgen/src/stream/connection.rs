@@ -1,4 +1,4 @@
-//! One connection: requests queued and written, answers read and cut apart.
+//! A connection: queues and writes requests, reads and splits answers.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -12,23 +12,23 @@ use mio::{Interest, Registry, Token};
 
 use super::{Protocol, Streams, http, json};
 
-/// Longest answer with everything around it. JSON takes a few times the room of the values in it.
+/// Maximum length of an answer, framing included. JSON takes a few times the room of its values.
 const INPUT_LEN_MAX: usize = 8 * MESSAGE_LEN_MAX as usize;
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionEnd {
-    /// Nothing waited on it.
+    /// No request was pending.
     Done,
-    /// The server closed it, or the network, while a request waited.
+    /// The server or the network closed it while a request was pending.
     Closed,
-    /// The oldest request waited too long.
+    /// The oldest request was pending for too long.
     GivenUp,
-    /// What came cannot be cut into answers.
+    /// The received bytes cannot be split into answers.
     Unreadable,
 }
 
-/// What all connections need to know.
+/// What all connections share.
 pub(crate) struct ConnectionContext {
     protocol: Protocol,
     host: String,
@@ -42,22 +42,22 @@ impl ConnectionContext {
     }
 }
 
-/// A request that waits for its answer.
+/// A pending request.
 struct WaitingRequest {
     sent_ns: u64,
     request_id: i32,
 }
 
-/// One connection. It is registered for as long as it lives.
+/// A connection. It is registered for as long as it lives.
 pub(crate) struct LoadConnection {
     stream: TcpStream,
     established: bool,
     output: Vec<u8>,
     written: usize,
     input: Vec<u8>,
-    /// In the order they were sent, which over HTTP is that of answers.
+    /// In the order they were sent, which over HTTP is the order of answers.
     waiting: VecDeque<WaitingRequest>,
-    /// Requests so far.
+    /// Number of requests so far.
     taken: u32,
 }
 
@@ -69,7 +69,7 @@ impl LoadConnection {
         registry: &Registry,
     ) -> io::Result<Self> {
         let mut stream = connect(target, source)?;
-        // Or the kernel keeps a request back until the one before is acknowledged.
+        // Otherwise the kernel delays a request until the one before is acknowledged.
         stream.set_nodelay(true)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Self {
@@ -87,17 +87,17 @@ impl LoadConnection {
         self.established
     }
 
-    /// Requests that it can take now.
+    /// Number of requests that it can take now.
     pub(crate) fn room(&self, streams: &Streams) -> usize {
         streams.room(self.taken, self.waiting.len())
     }
 
-    /// When the request that waits for longest was sent.
+    /// The send time of the oldest pending request.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
         self.waiting.front().map(|waiting| waiting.sent_ns)
     }
 
-    /// Takes a request; [`write`](Self::write) sends it.
+    /// Queues a request; [`write`](Self::write) sends it.
     pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &ConnectionContext) {
         let request_id = id_of(message);
         match context.protocol {
@@ -109,7 +109,7 @@ impl LoadConnection {
         self.taken = self.taken.saturating_add(1);
     }
 
-    /// Writes as much as the kernel takes.
+    /// Writes as much as the kernel accepts.
     pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {
@@ -125,7 +125,8 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Reads what came by way of `room`, and gives `take` each answer, as a whole message with its envelope.
+    /// Reads received bytes through `room`, and passes each answer to `take` as a whole message
+    /// with its envelope.
     pub(crate) fn turn(
         &mut self,
         streams: &Streams,
@@ -146,7 +147,7 @@ impl LoadConnection {
                     self.input.drain(..used);
                     is_last |= closes;
                     let request_id = id_of(&bytes);
-                    // Over TCP answers may overtake each other.
+                    // Over TCP, answers may arrive in any order.
                     let position = self.waiting.iter().position(|waiting| waiting.request_id == request_id);
                     if let Some(position) = position {
                         self.waiting.remove(position);
@@ -164,7 +165,7 @@ impl LoadConnection {
         }
     }
 
-    /// Reads until there is no more; whether the other side has ended.
+    /// Reads until there is no more data; returns whether the peer has closed the connection.
     fn read(&mut self, room: &mut [u8]) -> Result<bool, ConnectionEnd> {
         loop {
             match self.stream.read(room) {
@@ -194,7 +195,7 @@ impl LoadConnection {
             http::ParsedAnswer::Whole { body, status, used, closes } => (body, status, used, closes),
         };
         let Some(request_id) = self.waiting.front().map(|waiting| waiting.request_id) else {
-            // An answer to nothing, as a server gives before it closes an idle connection.
+            // An unsolicited answer, as some servers send before they close an idle connection.
             return CutOutcome::Unreadable;
         };
         let bytes = match context.protocol {
@@ -217,10 +218,10 @@ fn connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> 
     }
 }
 
-/// The number by which Linux says that a connection is on its way.
+/// The error number of Linux for a connection in progress.
 const EINPROGRESS: i32 = 115;
 
-/// The id of a message; 0, which no request has, if it is not long enough for one.
+/// The id of a message; 0, which no request has, if it is too short for one.
 fn id_of(message: &[u8]) -> i32 {
     message.first_chunk().map_or(0, |head| Envelope::from_bytes(head).request_id)
 }
@@ -231,7 +232,7 @@ fn is_not_now(error: &io::Error) -> bool {
 
 enum CutOutcome {
     Partial,
-    /// Which bytes of the input it took, and whether the server closes after it.
+    /// How many bytes of the input it used, and whether the server closes after it.
     Answer {
         bytes: Vec<u8>,
         used: usize,
@@ -240,9 +241,10 @@ enum CutOutcome {
     Unreadable,
 }
 
-/// Cuts the first message off. What ends within a message is given as far as it goes: it counts as truncated.
+/// Cuts off the first message. A message whose end is missing at the end of the stream counts as
+/// truncated.
 fn cut_message(input: &mut [u8], is_over: bool) -> CutOutcome {
-    // Also one whose length is beyond all bounds.
+    // Also one whose length exceeds the limit.
     let Some((head, rest)) = input.split_first_chunk() else {
         return if is_over { CutOutcome::Unreadable } else { CutOutcome::Partial };
     };
@@ -252,12 +254,12 @@ fn cut_message(input: &mut [u8], is_over: bool) -> CutOutcome {
         return CutOutcome::Partial;
     }
     let used = input.len().min(Envelope::LEN.saturating_add(len));
-    // Deployed servers echo this bit, which means something over UDP only.
+    // Deployed servers echo this bit, which has a meaning over UDP only.
     input[2] &= !EnvelopeFlags::TRUNCATED.0;
     CutOutcome::Answer { bytes: input[..used].to_vec(), used, closes: !is_whole }
 }
 
-/// The message in the body of an HTTP answer, which may be preceded by a line end.
+/// The message in the body of an HTTP answer, which may follow a line end.
 fn message_in(mut body: Vec<u8>) -> Option<Vec<u8>> {
     if body.first().is_some_and(|byte| matches!(byte, b'\r' | b'\n')) {
         body.remove(0);
@@ -267,7 +269,7 @@ fn message_in(mut body: Vec<u8>) -> Option<Vec<u8>> {
     Some(body)
 }
 
-/// An answer to `request_id` that cannot be read, for one that is no message at all.
+/// An undecodable answer to `request_id`, for bytes that are not a message.
 fn unreadable(request_id: i32) -> Vec<u8> {
     let envelope = Envelope { message_len: 1, ..Envelope::request(request_id) };
     [&envelope.to_bytes()[..], &[0]].concat()

@@ -1,4 +1,5 @@
-//! As much of HTTP/1.1 as asking takes: requests, and answers with a length, in chunks, or up to the end.
+//! The part of HTTP/1.1 that clients need: requests, and answers with a length, in chunks, or up to
+//! the end.
 
 use std::io::Write as _;
 
@@ -10,7 +11,8 @@ use crate::question::GeneratedQuestion;
 /// The media type of the handle protocol.
 const MEDIA_TYPE: &str = "application/x-hdl-message";
 
-/// What stays as it is in a path; the slash of a handle is coded where it would not be one of the path.
+/// Bytes that stay unencoded in a path; the slash of a handle is encoded where it would be a path
+/// separator.
 pub(super) const IN_PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'(').remove(b')');
 
@@ -35,37 +37,37 @@ pub(super) const fn connection(keeps: bool) -> &'static str {
     if keeps { "keep-alive" } else { "close" }
 }
 
-/// What came so far.
+/// The state of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ParsedAnswer {
-    /// More has to come.
+    /// More data is needed.
     Partial,
     /// A whole answer.
     Whole {
-        /// Its body, put together where it came in chunks.
+        /// Its body, joined if it was chunked.
         body: Vec<u8>,
         /// Its status.
         status: u16,
-        /// Bytes that it took.
+        /// Number of bytes used.
         used: usize,
         /// Whether the server closes the connection after it.
         closes: bool,
     },
-    /// It is no answer.
+    /// Not an HTTP answer.
     Broken,
 }
 
 const HEADERS_MAX: usize = 64;
-/// Most heads that precede an answer.
+/// Maximum number of interim answers before the final one.
 const PRECEDING_MAX: usize = 8;
 
-/// Parses the first answer in `bytes`; `is_over` says that no more will come.
+/// Parses the first answer in `bytes`; `is_over` tells that no more data follows.
 #[must_use]
 pub fn parse(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     let mut preceding_len = 0;
     for _ in 0..=PRECEDING_MAX {
         match parse_one(&bytes[preceding_len..], is_over) {
-            // Something that precedes the answer.
+            // An interim answer.
             ParsedAnswer::Whole { status: 100..200, used, .. } => preceding_len += used,
             ParsedAnswer::Whole { body, status, used, closes } => {
                 return ParsedAnswer::Whole { body, status, used: preceding_len + used, closes };
@@ -76,7 +78,7 @@ pub fn parse(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     ParsedAnswer::Broken
 }
 
-/// The same, and what precedes an answer is one without a body.
+/// Parses one answer; an interim answer has no body.
 fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
@@ -103,7 +105,7 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
         used: head_len + len,
         closes,
     };
-    // Whatever its head says, neither has a body.
+    // Neither has a body, whatever the head says.
     if matches!(status, 204 | 304) {
         return whole(Vec::new(), 0, closes);
     }
@@ -116,7 +118,7 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     }
     match header("content-length").map(str::parse::<usize>) {
         Some(Ok(len)) if rest.len() >= len => whole(rest[..len].to_vec(), len, closes),
-        // What was cut off is given as far as it goes.
+        // A truncated body is returned as far as it goes.
         Some(Ok(_)) | None if is_over => whole(rest.to_vec(), rest.len(), true),
         Some(Ok(_)) => ParsedAnswer::Partial,
         Some(Err(_)) => ParsedAnswer::Broken,
@@ -124,7 +126,7 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     }
 }
 
-/// The body in chunks and how many bytes it took; `None` when more has to come.
+/// Joins a chunked body and returns the number of bytes used; `None` if more data is needed.
 fn dechunk(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, httparse::InvalidChunkSize> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
@@ -137,7 +139,7 @@ fn dechunk(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, httparse::InvalidCh
         };
         let Some(after) = bytes.get(end..) else { return Ok(None) };
         if len == 0 {
-            // Headers may follow, up to an empty line.
+            // Trailers may follow, up to an empty line.
             let found = if after.starts_with(b"\r\n") {
                 Some(2)
             } else {

@@ -1,6 +1,7 @@
-//! The JSON API of handle servers: a message as a GET, and the JSON that comes as the message it stands for.
+//! The JSON API of handle servers: sends a message as a GET, and turns the JSON answer into the
+//! equivalent message.
 //!
-//! So answers are counted and verified as those of the handle protocol are, byte for byte.
+//! Answers can then be counted and verified byte for byte, like those of the handle protocol.
 
 use std::fmt::Write as _;
 
@@ -15,10 +16,10 @@ use serde_json::Value as Json;
 use super::http::{IN_PATH, connection};
 use crate::question::GeneratedQuestion;
 
-/// In the path of the API the slash of a handle is one.
+/// The slash of a handle is a path separator in this API.
 const IN_API_PATH: &AsciiSet = &IN_PATH.remove(b'/');
 
-/// Appends a GET that asks what `message` asks.
+/// Appends a GET that is equivalent to `message`.
 pub(super) fn write_get(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u8>) {
     let mut path = "/api/handles/".to_owned();
     if let Some(question) = GeneratedQuestion::of_message(message) {
@@ -43,9 +44,10 @@ pub(super) fn write_get(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u
     out.extend(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n").bytes());
 }
 
-/// The message that `body` stands for, as the answer to `request_id`; `None` when it is not such JSON.
+/// The message that is equivalent to `body`, as the answer to `request_id`; `None` if the JSON is
+/// not such an answer.
 ///
-/// Without `with_values` no values are in it.
+/// Contains values only with `with_values`.
 #[must_use]
 pub fn message(body: &[u8], request_id: i32, with_values: bool) -> Option<Vec<u8>> {
     let json: Json = serde_json::from_slice(body).ok()?;

@@ -1,8 +1,9 @@
-//! Requests over connections: the handle protocol over TCP, the same within HTTP, and the JSON API over HTTP.
+//! Requests over connections: the handle protocol over TCP, the same in HTTP, and the JSON API over
+//! HTTP.
 //!
-//! Each thread has a pool of connections, each of which carries so many requests at a time and so many in all.
-//! The worker decides and counts as it does for datagrams; when no connection has room, requests wait, and that
-//! shows as lag of the schedule.
+//! Each thread has a pool of connections, with a limit of pending requests and of total requests on
+//! each. The worker decides and counts as for datagrams. If no connection has room, requests wait,
+//! which shows as lag of the schedule.
 
 mod connection;
 pub mod http;
@@ -25,7 +26,7 @@ use crate::options::Idle;
 use crate::worker::{BURST_MAX, Interval, LoadWorker};
 use connection::{ConnectionContext, ConnectionEnd, LoadConnection};
 
-/// What is spoken over connections.
+/// The protocol on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The handle protocol.
@@ -36,26 +37,26 @@ pub enum Protocol {
     Json,
 }
 
-/// How requests are spread over connections.
+/// How requests are distributed over connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams {
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Connections of each thread, at most.
+    /// Maximum number of connections of each thread.
     pub connections: usize,
-    /// Requests that wait on one connection at a time, at most.
+    /// Maximum number of pending requests on a connection.
     pub pipeline: usize,
-    /// Requests of one connection in all; 0 for no end.
+    /// Maximum number of requests on a connection; 0 for no limit.
     pub requests: u32,
 }
 
 impl Streams {
-    /// Most connections of one thread.
+    /// Maximum number of connections of one thread.
     pub const CONNECTIONS_MAX: usize = 10_000;
-    /// Most requests that wait on one connection.
+    /// Maximum number of pending requests on a connection.
     pub const PIPELINE_MAX: usize = 1024;
 
-    /// A pool that keeps its connections, with one request on each at a time.
+    /// A pool that keeps its connections, with one pending request on each.
     #[must_use]
     pub const fn pooled(protocol: Protocol) -> Self {
         Self { protocol, connections: 16, pipeline: 1, requests: 0 }
@@ -67,7 +68,8 @@ impl Streams {
         self.requests != 1
     }
 
-    /// Requests that a connection can take which took `taken` so far, of which `waiting` wait.
+    /// Number of further requests for a connection with `taken` so far, of which `waiting` are
+    /// pending.
     fn room(&self, taken: u32, waiting: usize) -> usize {
         let left = match self.requests {
             0 => usize::MAX,
@@ -77,10 +79,10 @@ impl Streams {
     }
 }
 
-/// How requests travel.
+/// The transport of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamTransport {
-    /// Datagrams, by themselves or in trains where the kernel can.
+    /// Datagrams, alone or in trains if the kernel supports them.
     Udp {
         /// In trains.
         trains: bool,
@@ -114,25 +116,25 @@ impl FromStr for StreamTransport {
             "tcp" => stream(Protocol::Tcp),
             "http" => stream(Protocol::Http),
             "http-json" => stream(Protocol::Json),
-            _ => Err("write udp, udp-trains, tcp, http or http-json".to_owned()),
+            _ => Err("expected udp, udp-trains, tcp, http or http-json".to_owned()),
         }
     }
 }
 
-/// What became of connections.
+/// The fate of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionCounts {
-    /// Connections that were begun.
+    /// Connections that were started.
     pub begun: u64,
-    /// Of these, established.
+    /// Connections that were established.
     pub established: u64,
-    /// Of these, never established: refused, or the wait was over.
+    /// Connections that were never established: refused or timed out.
     pub failed: u64,
-    /// Of these, closed by the server while a request waited.
+    /// Connections that the server closed while a request was pending.
     pub closed_early: u64,
-    /// Of these, given up because their oldest request was late twice over.
+    /// Connections given up because their oldest request was pending for twice the timeout.
     pub given_up: u64,
-    /// Of these, closed because what came could not be read.
+    /// Connections closed because the received data could not be decoded.
     pub unreadable: u64,
 }
 
@@ -162,33 +164,34 @@ impl ConnectionCounts {
 pub(crate) struct Pool {
     poll: Poll,
     target: SocketAddr,
-    /// Connections are begun from these in turn; with none, the system chooses.
+    /// Source addresses of new connections, used in turn; if empty, the system chooses.
     sources: Vec<IpAddr>,
     streams: Streams,
     context: ConnectionContext,
     places: Vec<Option<LoadConnection>>,
     outbox: Outbox,
     counts: ConnectionCounts,
-    /// Requests that all places have room for.
+    /// Number of requests that all connections have room for.
     room: usize,
     /// Where the search for room begins.
     next: usize,
-    /// Places that have something to write.
+    /// Connections with data to write.
     unwritten: Vec<usize>,
-    /// Where what comes is read to.
+    /// The receive buffer.
     input: Box<[u8]>,
 }
 
-/// Between two looks at all connections for requests that wait too long.
+/// Time between two checks of all connections for requests that wait too long.
 const GIVE_UP_EVERY_NS: u64 = 10_000_000;
-/// Most that is read at a time.
+/// Maximum number of bytes read at a time.
 const INPUT_LEN: usize = 16 << 10;
-/// Longest wait: how soon a stop is noticed.
+/// Longest wait, which bounds the reaction to a stop.
 const PATIENCE_MAX: Duration = Duration::from_millis(10);
 
 impl Pool {
-    /// No connection is begun yet. Over HTTP, requests are for `host`, or for the address. Requests have at most `request_len_max` bytes; `with_values` says whether anybody
-    /// looks at the values of answers.
+    /// Creates a pool without connections. Over HTTP, requests name `host`, or the address.
+    /// Requests have at most `request_len_max` bytes; `with_values` tells whether the values of
+    /// answers are used.
     pub(crate) fn open(
         target: SocketAddr,
         host: Option<&str>,
@@ -221,7 +224,7 @@ impl Pool {
         self.counts
     }
 
-    /// Requests that the place at `at` has room for.
+    /// Number of requests that the connection at `at` has room for.
     fn room_at(&self, at: usize) -> usize {
         match &self.places[at] {
             None => self.streams.room(0, 0),
@@ -229,7 +232,7 @@ impl Pool {
         }
     }
 
-    /// Does something with one place, and keeps the sum of the room of all.
+    /// Applies a change to one connection, and updates the total room.
     fn with_place<T>(&mut self, at: usize, act: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.room_at(at);
         let result = act(self);
@@ -237,7 +240,7 @@ impl Pool {
         result
     }
 
-    /// Sends what is due, as far as there is room.
+    /// Sends due requests, as far as there is room.
     fn send_due(&mut self, worker: &mut LoadWorker<'_>, clock: Clock) {
         let room = self.room.min(BURST_MAX);
         let now_ns = clock.now_ns();
@@ -262,8 +265,8 @@ impl Pool {
         worker.flushed(clock.now_ns(), flushed);
     }
 
-    /// Gives the message at `i` to the next connection with room. A connection that cannot even be begun is the
-    /// kernel's refusal.
+    /// Gives the message at `i` to the next connection with room. A connection that cannot be
+    /// started counts as refused by the kernel.
     fn send(&mut self, i: usize, now_ns: u64) -> io::Result<()> {
         let len = self.places.len();
         let free = (0..len).map(|step| (self.next + step) % len).find(|&at| self.room_at(at) > 0);
@@ -304,7 +307,7 @@ impl Pool {
         });
     }
 
-    /// Takes what came for the connection at `at`, and gives each answer to the worker.
+    /// Reads from the connection at `at`, and passes each answer to the worker.
     fn turn(&mut self, at: usize, now_ns: u64, worker: &mut LoadWorker<'_>) {
         let target = Peer::to(self.target);
         let take = |answer: &[u8]| worker.receive(now_ns, target, answer, true);
@@ -332,12 +335,12 @@ impl Pool {
     }
 }
 
-/// Sends what is due and takes what comes until the worker is done. Calls `tick` once a second, with the number
-/// of the second and the time.
+/// Sends due requests and receives answers until the worker is done. Calls `tick` once a second,
+/// with the number of the second and the time.
 ///
 /// # Errors
 ///
-/// When the kernel does not tell about connections any more.
+/// If the kernel cannot report connection events any more.
 pub(crate) fn drive(
     worker: &mut LoadWorker<'_>,
     pool: &mut Pool,
@@ -358,7 +361,7 @@ pub(crate) fn drive(
         let has_room = pool.room > 0;
         let due_ns = worker.next_due_ns(now_ns).filter(|_| has_room);
         let until_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
-        // The kernel waits for whole milliseconds and rounds up, which would be late.
+        // The kernel rounds the wait up to whole milliseconds, which would be late.
         let patience = Duration::from_millis(sleep_ns(idle, until_ns) / 1_000_000).min(PATIENCE_MAX);
         match pool.poll.poll(&mut events, Some(patience)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),

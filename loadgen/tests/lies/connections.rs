@@ -1,4 +1,4 @@
-//! The same lies over connections.
+//! The same faults over connections.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -17,7 +17,8 @@ fn lie(request: &[u8]) -> ServerAction {
     ServerAction::Write(whole(&answer(request, b"https://example.org/evil")))
 }
 
-/// Runs 400 requests over connections that carry up to `pipeline` at a time, and lies to each tenth.
+/// Runs 400 requests over connections with up to `pipeline` pending requests, with a fault in each
+/// tenth.
 fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 'static) -> RunReport {
     let server = ConnectionServer::start(
         move |number, request| {
@@ -88,7 +89,7 @@ fn answers_that_overtake_each_other_and_come_in_bits_are_put_together() {
         vec![write(first), pause(), write(second), pause(), write(third)]
     });
     assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
-    // On one connection, so that there is a next answer to be kept back until.
+    // On one connection, so that there is a next answer to wait for.
     let server = ConnectionServer::start(|number, request| match number % 10 {
         4 => vec![ServerAction::KeepBack(whole(&honest(request)))],
         _ => vec![truth(request)],

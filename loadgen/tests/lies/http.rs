@@ -1,4 +1,4 @@
-//! The same over HTTP, where there is more to lie about: the status, the head, how long a body is, and where it ends.
+//! The same over HTTP, with faults in the status, the head, the length of a body and its end.
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use super::server::{ServerAction, answer, honest, url, whole};
 
 const EVIL: &[u8] = b"https://example.org/evil";
 
-/// Reads a request: the message of a POST, or the name that a GET is about.
+/// Reads a request: the message of a POST, or the name of a GET.
 pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
     let (mut line, mut len) = (String::new(), 0);
     reader.read_line(&mut line)?;
@@ -28,13 +28,13 @@ pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result
     reader.read_exact(&mut message)?;
     match target.strip_prefix("/api/handles/") {
         Some(name) => Ok(percent_encoding::percent_decode_str(name).collect()),
-        // Nothing at all is the end of the connection.
+        // No bytes mean the end of the connection.
         None if message.is_empty() => Err(std::io::ErrorKind::UnexpectedEof.into()),
         None => Ok(message),
     }
 }
 
-/// The body of an honest answer to `request`.
+/// The body of a correct answer to `request`.
 fn truth(protocol: Protocol, request: &[u8]) -> Vec<u8> {
     if protocol == Protocol::Json { json(request, &url(request)) } else { whole(&honest(request)) }
 }
@@ -53,7 +53,7 @@ fn with(head: &str, body: &[u8]) -> Vec<u8> {
     [b"HTTP/1.1 ", head.as_bytes(), b"\r\n\r\n", body].concat()
 }
 
-/// A sound answer, of one piece or of chunks, with what precedes some answers.
+/// A correct answer, in one piece or in chunks, with an interim answer before some.
 fn sound(body: &[u8], random: &mut RandomGenerator) -> Vec<u8> {
     let len = body.len();
     match random.below(4) {
@@ -71,7 +71,7 @@ fn sound(body: &[u8], random: &mut RandomGenerator) -> Vec<u8> {
     }
 }
 
-/// What is done about a request: in one of three, something that no server should do.
+/// The action for a request: for one in three, a fault.
 pub(crate) fn any_deeds(
     protocol: Protocol,
     request: &[u8],
@@ -93,7 +93,7 @@ pub(crate) fn any_deeds(
         7 => write(with("500 Internal Server Error\r\nContent-Length: 4", b"oops")),
         8 => write(with("204 No Content", b"")),
         9 => write(with("302 Found\r\nLocation: /\r\nContent-Length: 0", b"")),
-        // Longer and shorter than the head says; and a head that does not say it, or not in numbers.
+        // Longer and shorter than the head says, and a head without a valid length.
         10 => write(with(&head(body.len() + 7), &body)),
         11 => write(with(&head(body.len() - 7), &body)),
         12 => write(with("200 OK\r\nContent-Length: many", &body)),

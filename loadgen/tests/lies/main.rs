@@ -1,5 +1,5 @@
-//! Servers that lie, each in one way: every lie is caught and counted in the right place, and a server that
-//! stalls is charged for all who would have waited.
+//! Servers with one fault each: every fault is detected and counted in the right account, and a
+//! stall counts for all users who would have waited.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
@@ -19,7 +19,7 @@ use handle_loadgen::{LoadPattern, QuestionForm, ReferenceData, RunOptions, RunRe
 
 use server::{HANDLES, LieServer, TIMEOUT, answer, honest, names, records, requests_400};
 
-/// Runs 400 requests against a server that lies to each tenth, verified by a file of records.
+/// Runs 400 requests against a server with a fault in each tenth, verified by a file of records.
 fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> RunReport {
     let server = LieServer::start(
         move |number, request| // Not to the last: a run whose answers have all come does not wait for what else there is.
@@ -63,7 +63,7 @@ fn a_wrong_value_is_a_mismatch_and_can_be_sent_again() {
 fn an_answer_for_another_handle_is_a_mismatch() {
     let report = lied_to(|request| {
         let mut datagrams = honest(request);
-        // The last byte of the handle: behind the envelope, the header and its length.
+        // The last byte of the handle: after the envelope, the header and its length.
         let last = 20 + 24 + 4 + usize::from(request[47]) - 1;
         datagrams[0][last] ^= 1;
         datagrams
@@ -116,7 +116,7 @@ fn fragments_that_were_exchanged_are_a_mismatch() {
     let report = lied_to(|request| {
         let long = "https://example.org/0".repeat(60);
         let mut datagrams = answer(request, long.as_bytes());
-        // Two middle pieces with each other's numbers.
+        // Two middle fragments with exchanged numbers.
         let (first, second) = (datagrams[1][15], datagrams[0][15]);
         assert_ne!(first, second);
         datagrams[0][15] = first;
@@ -149,7 +149,7 @@ fn what_comes_late_is_late() {
         } else {
             datagrams = honest(request);
         }
-        // Later requests carry the late answers along.
+        // Later requests deliver the late answers.
         kept.retain(|(due, late)| {
             let is_due = *due <= Instant::now();
             if is_due {
@@ -175,7 +175,7 @@ fn what_comes_late_is_late() {
 #[test]
 fn a_first_pass_is_the_truth_for_what_follows() {
     let server = LieServer::start(|number, request| {
-        // The first pass is honest, and the run is lied to about handle 3.
+        // The first pass is correct; the run gets wrong answers about handle 3.
         let question = handle_loadgen::question::GeneratedQuestion::of_message(request).unwrap();
         let is_lie = number >= HANDLES && question.handle.eq_ignore_ascii_case(b"10.5072/3");
         if is_lie { answer(request, b"changed") } else { honest(request) }
@@ -195,9 +195,9 @@ fn a_first_pass_is_the_truth_for_what_follows() {
     assert!(verification.mismatches.iter().all(|mismatch| mismatch.handle.ends_with("/3")), "{report}");
 }
 
-/// A server that stalls for one second of ten: those who would have asked then have waited, and so the slowest
-/// tenth of response times is up to a second, whatever the generator could send meanwhile. Here in a third of
-/// the time.
+/// A server that stalls for one second of ten. Users who ask during the stall wait, so the slowest
+/// tenth of response times is up to a second, whatever the generator could send meanwhile. Here at
+/// three times the speed.
 #[test]
 fn a_stall_is_charged_to_all_who_would_have_waited() {
     const STALL: Duration = Duration::from_millis(333);
@@ -211,7 +211,7 @@ fn a_stall_is_charged_to_all_who_would_have_waited() {
         honest(request)
     });
     let options = RunOptions {
-        // As many as the queue of a socket holds come during the stall, and rather fewer.
+        // The requests during the stall fill the queue of a socket, but do not exceed it.
         load: LoadPattern::Open { rate: NonZeroU64::new(500).unwrap() },
         duration: Duration::from_millis(3330),
         timeout: Duration::from_secs(2),
@@ -219,7 +219,8 @@ fn a_stall_is_charged_to_all_who_would_have_waited() {
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!((report.accounts.sent, report.accounts.lost), (1665, 0), "{report}");
-    // A tenth of the requests fell into the stall, evenly: half of them waited for half of it and longer.
+    // A tenth of the requests fell into the stall, evenly: half of them waited for half of it or
+    // longer.
     let slow = report.response_histogram.iter().filter(|bucket| bucket.from_ns > 150_000_000);
     let slow: u64 = slow.map(|bucket| bucket.count).sum();
     assert!(slow >= 60, "{slow} of 1665 waited for half of the stall: {report}");

@@ -1,5 +1,5 @@
-//! Any mixture of lies, over any transport and under any load: the accounts add up, and what is told of the server is
-//! what it did.
+//! Any mixture of faults, over any transport and under any load: the accounts add up, and the
+//! report matches what the server did.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use handle_loadgen::{
 use super::http;
 use super::server::{ConnectionServer, LieServer, ServerAction, answer, honest, names, records, whole};
 
-/// Runs of one property, each with a seed of its own.
+/// Number of runs of the property, each with its own seed.
 const SEEDS: u64 = 32;
 const LATE: Duration = Duration::from_millis(150);
 
@@ -44,7 +44,7 @@ fn any_datagrams(request: &[u8], random: &mut RandomGenerator) -> Vec<Vec<u8>> {
         7 => drop(datagrams.remove(0)),
         8 => datagrams.insert(0, datagrams[0].clone()),
         9 => datagrams = answer(request, b"https://example.org/evil"),
-        // Another code, and one that is none.
+        // Another code, and an invalid one.
         10 => datagrams[0][27] = 100,
         11 => datagrams[0][24] = 0xff,
         _ => {}
@@ -75,7 +75,7 @@ fn any_deeds(request: &[u8], random: &mut RandomGenerator) -> Vec<ServerAction> 
     deeds
 }
 
-/// Tells `note` how many answers they are.
+/// Reports to `note` how many answers they are.
 fn note_deeds(deeds: Vec<ServerAction>, note: impl Fn(usize)) -> Vec<ServerAction> {
     note(deeds.iter().filter(|deed| matches!(deed, ServerAction::Write(_))).count());
     deeds
@@ -161,7 +161,7 @@ fn go(seed: u64) {
 fn check(report: &RunReport, log: &RequestLog, seed: u64) {
     let accounts = &report.accounts;
     let told = format!("seed {seed}, {log:?}: {report}");
-    // What the documents say of the sums.
+    // The sums in the documents.
     let codes: u64 = accounts.codes.iter().map(|code| code.count).sum();
     assert_eq!(accounts.scheduled, accounts.sent + accounts.not_sent, "{told}");
     assert_eq!(accounts.not_sent, accounts.behind_schedule + accounts.refused + accounts.blocked, "{told}");
@@ -174,11 +174,11 @@ fn check(report: &RunReport, log: &RequestLog, seed: u64) {
     let seen = report.verification.as_ref().unwrap();
     let compared = seen.verified + seen.mismatched + seen.undecided + seen.unjudged;
     assert_eq!(accounts.answered + accounts.late, compared, "{told}");
-    // The server asked for no more than was sent, and nothing was received that it did not send.
+    // The server received no more than was sent, and nothing was received that it did not send.
     let (requests, answers) = (log.requests.load(Ordering::Relaxed), log.answers.load(Ordering::Relaxed));
     assert!(requests <= accounts.sent && requests >= accounts.answered + accounts.late, "{told}");
     assert!(accounts.datagrams <= answers, "{told}");
-    // All that is told a second time is the same.
+    // All duplicate figures are equal.
     assert_eq!(
         (report.response_ns.count, report.service_ns.count),
         (accounts.answered, accounts.answered),
@@ -209,7 +209,7 @@ fn check(report: &RunReport, log: &RequestLog, seed: u64) {
 
 #[test]
 fn the_accounts_add_up_whatever_the_server_does() {
-    // Side by side, since they mostly wait.
+    // In parallel, because they mostly wait.
     thread::scope(|scope| {
         for first in 0..4 {
             scope.spawn(move || (first..SEEDS).step_by(4).for_each(go));

@@ -1,4 +1,4 @@
-//! Honest answers, and servers that give whatever they are told to instead.
+//! Correct answers, and servers that return faults instead.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,7 +16,7 @@ use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{ResponseCode, Value};
 
-/// Long enough for a machine that does other things as well.
+/// Long enough for a loaded machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const HANDLES: usize = 20;
 
@@ -89,7 +89,7 @@ pub(crate) fn names() -> NameOptions {
     NameOptions::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
 }
 
-/// The records that an honest server answers from.
+/// The records that a correct server answers from.
 pub(crate) fn records() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let lines: Vec<_> = (0..HANDLES)
@@ -124,13 +124,13 @@ pub(crate) enum ServerAction {
     Write(Vec<u8>),
     /// It waits.
     Wait(Duration),
-    /// It keeps this back, and writes it after its next answer.
+    /// It keeps this back until its next answer.
     KeepBack(Vec<u8>),
     /// It closes the connection.
     Close,
 }
 
-/// The same over connections, each on a thread of its own; `lie` says what is done about request number n of all.
+/// The same over connections, each on its own thread; `lie` decides about request number n of all.
 pub(crate) struct ConnectionServer {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -142,7 +142,7 @@ impl ConnectionServer {
         Self::start_with(read_message, lie)
     }
 
-    /// `read` takes a request from a connection, as far as `lie` is told of it.
+    /// `read` takes a request from a connection, in the form that `lie` gets.
     pub(crate) fn start_with(
         read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
         lie: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static,
@@ -161,7 +161,7 @@ impl ConnectionServer {
                     *number += 1;
                     lie(*number - 1, request)
                 };
-                // A client that goes away in the middle is none of our business.
+                // A client that closes the connection early is not an error here.
                 thread::spawn(move || drop(serve(&stream, read, tell)));
             }
         });
@@ -208,7 +208,7 @@ fn serve(
     }
 }
 
-/// An answer as it travels over a connection: the pieces of datagrams in one.
+/// An answer on a connection: the fragments of its datagrams in one message.
 pub(crate) fn whole(datagrams: &[Vec<u8>]) -> Vec<u8> {
     let (mut envelope, _) = Envelope::split(&datagrams[0]).unwrap();
     (envelope.flags, envelope.sequence) = (EnvelopeFlags(0), 0);

@@ -1,4 +1,5 @@
-//! Signed answers, honest and forged: with RSA and DSA keys, by a key from a file and by the one that the server names.
+//! Signed answers, genuine and forged: with RSA and DSA keys, from a file and from the server's
+//! site record.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -50,7 +51,7 @@ fn signed(request: &[u8], message: &[u8], key: &PrivateKey) -> Vec<Vec<u8>> {
     pieces.map(|(sequence, data)| [&Envelope { sequence, ..envelope }.to_bytes(), data].concat()).collect()
 }
 
-/// The answer to the question for the site record, with this key in it.
+/// The answer to the request for the site record, with this key in it.
 fn site(request: &[u8], public: &[u8]) -> Vec<u8> {
     let (_, message) = Envelope::split(request).unwrap();
     let header = Message::decode(message).unwrap().header;
@@ -67,7 +68,8 @@ fn site(request: &[u8], public: &[u8]) -> Vec<u8> {
     [&header.to_bytes()[..], &body, &[0; 4]].concat()
 }
 
-/// Asks a hundred times for signed answers, of which each tenth is signed with `forger` instead of `signer`.
+/// Sends a hundred requests for signed answers; each tenth is signed with `forger` instead of
+/// `signer`.
 fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> RunReport {
     let [right, wrong] = [signer, forger].map(|key| Arc::new(PrivateKey::from_record(&key.private).unwrap()));
     let public = signer.public.clone();
@@ -85,7 +87,7 @@ fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> RunRepo
     std::fs::write(file.path(), &signer.public).unwrap();
     let key = if from_server { KeySource::Server } else { KeySource::File(file.path().to_owned()) };
     let options = RunOptions {
-        // Signing takes its time in a build that is not optimised.
+        // Signing is slow in an unoptimised build.
         load: LoadPattern::Open { rate: NonZeroU64::new(50).unwrap() },
         duration: Duration::from_secs(1),
         timeout: 10 * TIMEOUT,

@@ -29,8 +29,8 @@ pub(super) struct AdoptArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["prefix", "address", "case_sensitive", "bits", "passphrase_file",
         "passphrase_env", "plain", "description"])]
     pub(super) adopt: Option<PathBuf>,
-    /// File with the passphrase of its privkey.bin; mode must be 0600. The copy of that key is not
-    /// encrypted.
+    /// File with the passphrase of its privkey.bin, readable only by its owner (mode 0600). The
+    /// copy of that key is not encrypted.
     #[arg(long, value_name = "FILE", requires = "adopt", conflicts_with = "server_passphrase_env")]
     server_passphrase_file: Option<PathBuf>,
     /// Environment variable with that passphrase.
