@@ -1,7 +1,7 @@
 //! Servers of the vectors as running administration processes of ours.
 
-use crate::test_server::write_key_file;
-use crate::vectors;
+use crate::test_server::{LeftOut, record_of, write_key_file};
+use crate::vectors::{VectorSource, is_foreign};
 use handle_admin::config::{AdministratorsConfig, Config};
 use handle_admin::server::Server;
 use handle_admin::store::{Store, StoreConfig};
@@ -89,13 +89,26 @@ pub fn administer(name: &str) -> AdminServer {
 /// When the files of the vectors do not hold what they should.
 #[must_use]
 pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> AdminServer {
-    let servers = vectors::document("servers.json");
+    administer_from(VectorSource::Own, name, change).0
+}
+
+/// The same, with the servers and records of `source`; with it, the records of foreign files that no store can have.
+///
+/// # Panics
+/// When the files of `source` do not hold what they should.
+#[must_use]
+pub fn administer_from(
+    source: VectorSource,
+    name: &str,
+    change: impl FnOnce(&mut Config),
+) -> (AdminServer, LeftOut) {
+    let servers = source.document("servers.json");
     let server = &servers["servers"][name];
     assert!(server.is_object(), "servers.json has a server {name}");
     let directory = tempfile::tempdir().expect("a directory for the store");
     let path = directory.path();
     let store = StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&path.join("store.redb")) };
-    fill(&store, server);
+    let left_out = fill(source, &store, server);
     let site = path.join("siteinfo.json");
     let text = match &server["site"] {
         Json::String(text) => text.clone(),
@@ -134,23 +147,26 @@ pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> AdminSer
         ..Config::default()
     };
     change(&mut config);
-    AdminServer::start(config, directory)
+    (AdminServer::start(config, directory), left_out)
 }
 
-/// Fills a new store with the records of the vectors.
-fn fill(config: &StoreConfig, server: &Json) {
+/// Fills a new store with the records of `source`; returns those that it cannot have.
+fn fill(source: VectorSource, config: &StoreConfig, server: &Json) -> LeftOut {
     let store = Store::create(config, server["case_sensitive"] != Json::Bool(true)).expect("a new store");
     let temp_dir = config.file.parent().expect("a directory");
     let mut bulk = store.bulk(temp_dir, 1 << 20);
     for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
         bulk.home(prefix.as_str().expect("a name").as_bytes());
     }
-    for record in vectors::document("records.json").as_array().expect("a list of records") {
-        let values: Vec<Vec<u8>> =
-            record["values_hex"].as_array().expect("values").iter().map(vectors::hex).collect();
-        let bytes = values.concat();
-        let values = Values::from_encoded(values.len(), &bytes).expect("values");
-        bulk.add(&vectors::bytes(&record["handle"]), values).expect("room for records");
+    let mut left_out = LeftOut::default();
+    for record in source.document("records.json").as_array().into_iter().flatten() {
+        let (handle, values) = record_of(record);
+        match Values::from_encoded(values.len(), &values.concat()) {
+            Ok(values) => bulk.add(&handle, values).expect("room for records"),
+            Err(_) => left_out.insert(&handle),
+        }
     }
     bulk.finish(|_| ()).expect("a store with records");
+    assert!(left_out.is_empty() || is_foreign(), "records that a store can have: {left_out:?}");
+    left_out
 }

@@ -78,7 +78,7 @@ impl ServicesPlan {
         let prefixes: Vec<String> = other.prefixes.iter().map(|prefix| format!("0.NA/{prefix}")).collect();
         let known = json!([{ "nas": prefixes, "site": site_to_json(&other.site(other.told_key_id).view()) }]);
         std::fs::write(&local_info, known.to_string()).expect("what is known of the other is written");
-        write_key_file(&file, &vectors::document("servers.json")["keys"][self.key_id]);
+        write_key_file(&file, &vectors::fixture("servers.json")["keys"][self.key_id]);
         let mut config = Config {
             site,
             listen: vec![self.address],
@@ -116,7 +116,7 @@ impl ServicesPlan {
 /// When it has none.
 #[must_use]
 pub fn key(id: &str, form: &str) -> Vec<u8> {
-    vectors::hex(&vectors::document("servers.json")["keys"][id][form])
+    vectors::hex(&vectors::fixture("servers.json")["keys"][id][form])
 }
 
 /// The value that makes `index:handle` an administrator who may do everything.

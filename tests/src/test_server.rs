@@ -1,15 +1,16 @@
 //! Servers of the vectors as running servers of ours.
 
-use crate::vectors;
+use crate::vectors::{self, VectorSource};
 use handle_auth::PublicKey;
-use handle_proto::Value;
+use handle_proto::{Handle, Value, fold};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::slow::config::ServerKeyConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
 use serde_json::Value as Json;
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -23,6 +24,38 @@ pub struct TestServer {
     pub server: Server,
     /// Where its set is published.
     pub directory: TempDir,
+    /// The records that are not in its set.
+    pub left_out: LeftOut,
+}
+
+/// Records of foreign vectors that a server cannot have, by the name under which they are looked up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut(BTreeSet<Vec<u8>>);
+
+impl LeftOut {
+    /// Takes a record that is left out.
+    pub fn insert(&mut self, handle: &[u8]) {
+        self.0.insert(fold::folded(&Handle(handle).looked_up()));
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a message with these `fields` names one of them.
+    #[must_use]
+    pub fn is_asked_for(&self, fields: &Json) -> bool {
+        self.has(&fields["body"]["handle"])
+    }
+
+    /// Whether this handle, as a line spells it, is one of theirs.
+    #[must_use]
+    pub fn has(&self, handle: &Json) -> bool {
+        let is_name = handle.is_string() || handle["hex"].is_string();
+        is_name && self.0.contains(&fold::folded(&Handle(&vectors::bytes(handle)).looked_up()))
+    }
 }
 
 impl TestServer {
@@ -63,7 +96,16 @@ pub fn write_key_file(path: &Path, key: &Json) {
 /// When it has none.
 #[must_use]
 pub fn server_key(name: &str) -> PublicKey {
-    let servers = vectors::document("servers.json");
+    server_key_in(VectorSource::Own, name)
+}
+
+/// The same, of a server of `source`.
+///
+/// # Panics
+/// When it has none.
+#[must_use]
+pub fn server_key_in(source: VectorSource, name: &str) -> PublicKey {
+    let servers = source.document("servers.json");
     let id = servers["servers"][name]["server_key_id"].as_str().expect("the name of a key");
     let record = vectors::hex(&servers["keys"][id]["handle_public_hex"]);
     PublicKey::from_record(&record).expect("a public key")
@@ -84,12 +126,26 @@ pub fn serve(name: &str, datapath: Datapath) -> TestServer {
 /// When the files of the vectors do not hold what they should.
 #[must_use]
 pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Config)) -> TestServer {
-    let servers = vectors::document("servers.json");
+    serve_from(VectorSource::Own, name, datapath, change)
+}
+
+/// The same, with the servers and records of `source`.
+///
+/// # Panics
+/// When the files of `source` do not hold what they should. Records of foreign files that a set cannot have are left out.
+#[must_use]
+pub fn serve_from(
+    source: VectorSource,
+    name: &str,
+    datapath: Datapath,
+    change: impl FnOnce(&mut Config),
+) -> TestServer {
+    let servers = source.document("servers.json");
     let server = &servers["servers"][name];
     assert!(server.is_object(), "servers.json has a server {name}");
     let directory = tempfile::tempdir().expect("a directory for the set");
     let set = directory.path().join("set");
-    publish(server, &set);
+    let left_out = publish(source, server, &set);
     let site = directory.path().join("siteinfo.json");
     let text = match &server["site"] {
         Json::String(text) => text.clone(),
@@ -111,10 +167,10 @@ pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Confi
     config.templates.override_prefixes = server["server_config"]["template_ns_override"] == "yes";
     change(&mut config);
     let server = Server::start(&config).expect("the server starts");
-    TestServer { server, directory }
+    TestServer { server, directory, left_out }
 }
 
-fn publish(server: &Json, set: &Path) {
+fn publish(source: VectorSource, server: &Json, set: &Path) -> LeftOut {
     let mut homed = HomedPrefixes::default();
     for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
         let prefix = prefix.as_str().expect("a name");
@@ -122,18 +178,36 @@ fn publish(server: &Json, set: &Path) {
     }
     let folds = server["case_sensitive"] != Json::Bool(true);
     let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };
-    let records = vectors::document("records.json");
+    let (mut left_out, mut taken) = (LeftOut::default(), BTreeSet::new());
     std::fs::create_dir(set).expect("a directory for the set");
     let mut publisher = SetPublisher::open(set).expect("a directory to publish to");
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
-        for (at, record) in records.as_array().expect("a list of records").iter().enumerate() {
-            let values: Vec<Vec<u8>> =
-                record["values_hex"].as_array().expect("values").iter().map(vectors::hex).collect();
-            let views = values.iter().map(|bytes| Value::split(bytes).expect("a value").0);
-            builder.add(at as u64, &vectors::bytes(&record["handle"]), views)?;
+        for (at, record) in source.document("records.json").as_array().into_iter().flatten().enumerate() {
+            let (handle, values) = record_of(record);
+            let views: Result<Vec<_>, _> =
+                values.iter().map(|bytes| Value::split(bytes).map(|(value, _)| value)).collect();
+            let key = if folds { fold::folded(&handle) } else { handle.clone() };
+            let is_added = match views {
+                Ok(views) if taken.insert(key) => match builder.add(at as u64, &handle, views) {
+                    Err(BuildError::Record { .. }) => false,
+                    added => added.map(|()| true)?,
+                },
+                _ => false,
+            };
+            if !is_added {
+                left_out.insert(&handle);
+            }
         }
         builder.finish(file)
     });
     published.expect("records that can be published");
+    assert!(left_out.is_empty() || vectors::is_foreign(), "records that can be published: {left_out:?}");
+    left_out
+}
+
+/// The handle and the encoded values of a record.
+pub(crate) fn record_of(record: &Json) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let values = record["values_hex"].as_array().expect("values").iter().map(vectors::hex).collect();
+    (vectors::bytes(&record["handle"]), values)
 }

@@ -2,43 +2,284 @@
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write as _};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
-/// The lines of a file, from the directory that the variable `HANDLE_VECTORS` names, else from our own.
+/// Where vectors are read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VectorSource {
+    /// The files of this directory, whatever `HANDLE_VECTORS` says: keys, records and servers of other tests.
+    Own,
+    /// The directory that `HANDLE_VECTORS` names, else ours: what the tests of vectors read.
+    Selected,
+}
+
+impl VectorSource {
+    /// A whole document of JSON; `null` where a foreign directory lacks it.
+    ///
+    /// # Panics
+    /// When our own file is missing, or the file is not JSON.
+    #[must_use]
+    pub fn document(self, file: &str) -> Value {
+        match self.text(file) {
+            Some((path, text)) => {
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+            }
+            None => Value::Null,
+        }
+    }
+
+    /// The lines of a file; none where a foreign directory lacks it.
+    ///
+    /// A line of a foreign file that is not JSON becomes an object with nothing but a `name`, so that it is counted as
+    /// a failure of its own.
+    ///
+    /// # Panics
+    /// When our own file is missing, or a line of it is not JSON.
+    #[must_use]
+    pub fn lines(self, file: &str) -> Vec<Value> {
+        let Some((path, text)) = self.text(file) else { return Vec::new() };
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        lines
+            .map(|(at, line)| {
+                serde_json::from_str(line).unwrap_or_else(|error| {
+                    let name = format!("{}:{}: {error}", path.display(), at + 1);
+                    assert!(self.is_foreign(), "{name}");
+                    json!({ "name": name })
+                })
+            })
+            .collect()
+    }
+
+    fn is_foreign(self) -> bool {
+        self == Self::Selected && is_foreign()
+    }
+
+    fn text(self, file: &str) -> Option<(PathBuf, String)> {
+        let path = self.directory().join(file);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Some((path, text)),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.is_foreign() => {
+                tell(&format!("skipped: {} is not there", path.display()));
+                None
+            }
+            Err(error) => panic!("cannot read vectors {}: {error}", path.display()),
+        }
+    }
+
+    fn directory(self) -> PathBuf {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+        match std::env::var_os("HANDLE_VECTORS").filter(|_| self.is_foreign()) {
+            Some(directory) => {
+                let directory = tests.join("..").join(directory);
+                assert!(directory.is_dir(), "HANDLE_VECTORS: {} is not a directory", directory.display());
+                directory
+            }
+            None => tests.join("vectors"),
+        }
+    }
+}
+
+/// Whether `HANDLE_VECTORS` names a directory, of which nothing is known but its format.
+#[must_use]
+pub fn is_foreign() -> bool {
+    std::env::var_os("HANDLE_VECTORS").is_some()
+}
+
+/// The lines of a file of the selected directory.
 ///
 /// # Panics
-/// When the file is missing, or a line is not JSON.
+/// When our own file is missing, or a line of it is not JSON.
 #[must_use]
 pub fn load(file: &str) -> Vec<Value> {
-    let path = directory().join(file);
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("cannot read vectors {}: {error}", path.display()));
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines
-        .map(|(at, line)| {
-            serde_json::from_str(line)
-                .unwrap_or_else(|error| panic!("{}:{}: {error}", path.display(), at + 1))
-        })
-        .collect()
+    VectorSource::Selected.lines(file)
 }
 
-/// A whole document of JSON, from the same directory.
+/// A document of the selected directory.
 ///
 /// # Panics
-/// When the file is missing, or not JSON.
+/// When our own file is missing, or the file is not JSON.
 #[must_use]
 pub fn document(file: &str) -> Value {
-    let path = directory().join(file);
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("cannot read vectors {}: {error}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    VectorSource::Selected.document(file)
 }
 
-fn directory() -> PathBuf {
-    match std::env::var_os("HANDLE_VECTORS") {
-        Some(directory) => PathBuf::from(directory),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors"),
+/// A document of our own directory, for tests that need its keys, records or servers.
+///
+/// # Panics
+/// When the file is missing or not JSON.
+#[must_use]
+pub fn fixture(file: &str) -> Value {
+    VectorSource::Own.document(file)
+}
+
+/// Asserts that our own files have at least `least` of `what`; foreign ones may have none.
+///
+/// # Panics
+/// When ours have fewer.
+pub fn require(count: usize, least: usize, what: &str) {
+    assert!(is_foreign() || count >= least, "{count} {what} in the vectors, expected at least {least}");
+}
+
+/// Prints a line where everybody sees it: foreign vectors are run to read this, so it is not captured.
+fn tell(line: &str) {
+    if is_foreign() {
+        // Nobody reads it then.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    } else {
+        println!("{line}");
     }
+}
+
+/// What became of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineOutcome {
+    /// Everything is as the line states.
+    AsStated,
+    /// It differs from the reference, in the way that this kind permits.
+    Permitted(&'static str),
+    /// It was not looked at, for this reason.
+    Skipped(&'static str),
+}
+
+impl From<()> for LineOutcome {
+    fn from((): ()) -> Self {
+        Self::AsStated
+    }
+}
+
+/// The lines that one test checks: all of them, whatever fails.
+///
+/// [`finish`](Self::finish) prints how many lines differed in a permitted way or were skipped, by kind, and panics with
+/// the failures, if there are any.
+#[derive(Debug, Default)]
+#[must_use = "failures are reported by `finish`"]
+pub struct LineChecks {
+    checked: usize,
+    failures: Vec<String>,
+    permitted: BTreeMap<&'static str, Vec<String>>,
+    skipped: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl LineChecks {
+    /// Checks the line called `name`; a panic of `check` is its failure.
+    pub fn check<R: Into<LineOutcome>>(&mut self, name: &str, check: impl FnOnce() -> R) {
+        match caught(|| check().into()) {
+            Ok(outcome) => self.record(name, outcome),
+            Err(why) => self.fail(name, &why),
+        }
+    }
+
+    /// Takes the outcome of the line called `name`.
+    pub fn record(&mut self, name: &str, outcome: LineOutcome) {
+        self.checked += 1;
+        match outcome {
+            LineOutcome::AsStated => {}
+            LineOutcome::Permitted(kind) => self.permitted.entry(kind).or_default().push(name.to_owned()),
+            LineOutcome::Skipped(why) => self.skipped.entry(why).or_default().push(name.to_owned()),
+        }
+    }
+
+    /// Takes the failure of the line called `name`.
+    pub fn fail(&mut self, name: &str, why: &str) {
+        self.checked += 1;
+        self.failures.push(format!("{name}: {why}"));
+    }
+
+    /// How many lines there were.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.checked
+    }
+
+    /// How many lines differed in a way that this kind permits.
+    #[must_use]
+    pub fn permitted(&self, kind: &str) -> usize {
+        self.permitted.get(kind).map_or(0, Vec::len)
+    }
+
+    /// Reports everything.
+    ///
+    /// # Panics
+    /// When a line failed.
+    pub fn finish(self) {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("vectors");
+        for (what, kinds) in [("permitted difference", &self.permitted), ("skipped", &self.skipped)] {
+            for (kind, names) in kinds {
+                let (count, first) = (names.len(), names[..names.len().min(NAMES_SHOWN_MAX)].join(", "));
+                let more = if count > NAMES_SHOWN_MAX { ", ..." } else { "" };
+                tell(&format!("{test}: {what}: {kind}: {count} of {} lines: {first}{more}", self.checked));
+            }
+        }
+        let (count, failures) = (self.failures.len(), self.failures.join("\n"));
+        assert!(count == 0, "{count} of {} lines fail:\n{failures}", self.checked);
+    }
+}
+
+/// How many lines of a kind are named when they are counted.
+const NAMES_SHOWN_MAX: usize = 5;
+
+/// The result of `run`, or what it panicked with.
+///
+/// # Errors
+/// When it panicked.
+pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    std::panic::catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("panicked").to_owned()
+    })
+}
+
+/// Checks every line, each with the name that a failure is reported under.
+///
+/// # Panics
+/// When a line fails.
+pub fn check_lines<R: Into<LineOutcome>>(
+    lines: impl IntoIterator<Item = (String, Value)>,
+    mut check: impl FnMut(&str, &Value) -> R,
+) {
+    let mut checks = LineChecks::default();
+    for (name, line) in lines {
+        checks.check(&name, || check(&name, &line));
+    }
+    checks.finish();
+}
+
+/// Checks every line of this kind in `file`, of which our own has some.
+///
+/// # Panics
+/// When a line fails, or our own file has none.
+pub fn check_kind<R: Into<LineOutcome>>(file: &str, kind: &str, mut check: impl FnMut(&str, &Value) -> R) {
+    let lines = load(file);
+    let mut checks = LineChecks::default();
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| line["kind"] == kind) {
+        let name = line["name"].as_str().map_or_else(|| format!("{file}:{}", at + 1), str::to_owned);
+        checks.check(&name, || check(&name, line));
+    }
+    require(checks.count(), 1, kind);
+    checks.finish();
+}
+
+/// Checks that every line of `file` has one of these kinds.
+///
+/// # Panics
+/// When one has another.
+pub fn check_kinds(file: &str, kinds: &[&str]) {
+    let mut checks = LineChecks::default();
+    for (at, line) in load(file).iter().enumerate() {
+        let kind = line["kind"].as_str();
+        checks.check(&format!("{file}:{}", at + 1), || {
+            assert!(
+                kind.is_some_and(|kind| kinds.contains(&kind)),
+                "unknown kind {kind:?}: {}",
+                line["name"]
+            );
+        });
+    }
+    checks.finish();
 }
 
 /// A byte string: a JSON string stands for its UTF-8, `{"hex": ...}` for other bytes.

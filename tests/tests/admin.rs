@@ -17,7 +17,7 @@ use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::exchange_over_tcp;
 use handle_tests::daemon::{ask as ask_control, free_address};
 use handle_tests::process::{RunningProcess, fail, program, succeed, until};
-use handle_tests::vectors::{document, hex};
+use handle_tests::vectors::{fixture, hex};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -252,7 +252,7 @@ fn work_that_an_answer_asks_for_has_a_bound() {
 #[test]
 fn index_zero_of_a_public_key_is_the_index_of_the_key_that_fits() {
     let administered = root(|_| ());
-    let keys = &document("servers.json")["keys"];
+    let keys = &fixture("servers.json")["keys"];
     let key = |id: &str| PrivateKey::from_record(&hex(&keys[id]["handle_private_hex"])).unwrap();
     let delete = |handle: &'static [u8], key: &PrivateKey, index: i32| {
         let request = Request::DeleteHandle(HandleBody { handle });

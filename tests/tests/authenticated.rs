@@ -21,7 +21,7 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::stager::LayerPlace;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::test_server::{TestServer, serve_with};
-use handle_tests::vectors::{document, hex};
+use handle_tests::vectors::{fixture, hex};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ fn answer(
 }
 
 fn private_key(id: &str) -> PrivateKey {
-    PrivateKey::from_record(&hex(&document("servers.json")["keys"][id]["handle_private_hex"])).unwrap()
+    PrivateKey::from_record(&hex(&fixture("servers.json")["keys"][id]["handle_private_hex"])).unwrap()
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn the_state_of_the_server_is_for_its_administrators() {
 #[test]
 fn old_peers_get_the_same_signature_again_and_new_ones_never() {
     let served = root(|_| ());
-    let key = PublicKey::from_record(&hex(&document("servers.json")["keys"]["server"]["handle_public_hex"]))
+    let key = PublicKey::from_record(&hex(&fixture("servers.json")["keys"]["server"]["handle_public_hex"]))
         .unwrap();
     let signed = |minor, request_id| {
         let mut asked =
@@ -465,7 +465,7 @@ fn nothing_of_a_secret_is_shown() {
     let made = answer_with_secret(waiting.version, waiting.suggested, &waiting.covered(), SECRET, &SALT);
     let answered = answer(&served, waiting.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made);
     assert_eq!(answered.0, ResponseCode::SUCCESS);
-    let key = hex(&document("servers.json")["keys"]["server"]["handle_private_hex"]);
+    let key = hex(&fixture("servers.json")["keys"]["server"]["handle_private_hex"]);
     let shared = served.server.shared();
     let shown = format!("{shared:?} {} {}", shared.stats(), shared.status());
     assert!(!shown.contains("open sesame"));
@@ -502,7 +502,7 @@ fn a_server_key_that_clients_would_not_know_is_refused() {
     let said = error(|config| {
         let file = config.server_key.clone().unwrap().file;
         std::fs::remove_file(&file).unwrap();
-        handle_tests::test_server::write_key_file(&file, &document("servers.json")["keys"]["mirror"]);
+        handle_tests::test_server::write_key_file(&file, &fixture("servers.json")["keys"]["mirror"]);
     });
     assert!(said.contains("is not the one of this server in the site record"), "{said}");
     let said =

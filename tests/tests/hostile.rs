@@ -13,6 +13,7 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{TestClient, request};
 use handle_tests::process::until;
 use handle_tests::records::Record;
+use handle_tests::vectors::VectorSource;
 use handle_tests::{records, test_server, vectors};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -81,7 +82,7 @@ fn serve(datapath: Datapath) -> HostileTarget {
     let server = Server::start(&test_server::config(directory.path(), datapath)).unwrap();
     let mut good: Vec<Vec<u8>> =
         records.iter().take(100).map(|record| request(record.handle.as_bytes(), 7)).collect();
-    for line in vectors::load("conversations.jsonl") {
+    for line in VectorSource::Own.lines("conversations.jsonl") {
         good.extend(line["request_hex"].as_array().into_iter().flatten().map(vectors::hex));
     }
     HostileTarget { server, records, good, _directory: directory }

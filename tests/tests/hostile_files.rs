@@ -245,7 +245,7 @@ fn keys_administer_in_every_form_and_old_ones_with_a_warning() {
     let (code, error) = fail(service.asks_as(encrypted, "300:10.1045/OLD", "rsa1024-public.pem"));
     assert!(code == 1 && error.contains("is a public key: name the private key file"), "{error}");
     // The fingerprint of a private key is that of its public half, for DSA as well.
-    let keys = &handle_tests::vectors::document("servers.json")["keys"];
+    let keys = &handle_tests::vectors::fixture("servers.json")["keys"];
     for (id, form) in [("admin_dsa", "DSA"), ("admin_dsa2048", "DSA"), ("admin_rsa", "RSA")] {
         let file = |name: &str, member: &str| {
             std::fs::write(service.path(name), keys[id][member].as_str().unwrap()).unwrap();

@@ -90,7 +90,7 @@ fn publish(set: &Path) {
     for prefix in ["TST", "10.5072", "0.NA"] {
         homed.add(prefix.as_bytes());
     }
-    let mut records: Vec<(Vec<u8>, Vec<Vec<u8>>)> = vectors::document("records.json")
+    let mut records: Vec<(Vec<u8>, Vec<Vec<u8>>)> = vectors::fixture("records.json")
         .as_array()
         .unwrap()
         .iter()

@@ -13,12 +13,12 @@ use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_server::config::{Config, Datapath};
 use handle_tests::process::{hdl, run, until};
 use handle_tests::test_server::{TestServer, serve_with};
-use handle_tests::vectors::{document, hex};
+use handle_tests::vectors::{fixture, hex};
 use std::sync::Arc;
 
 /// The site of a running server, with its key and these ways to it.
 fn site(served: &TestServer, protocols: &[InterfaceProtocol]) -> SiteBuf {
-    let servers = document("servers.json");
+    let servers = fixture("servers.json");
     let key_id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
     let (address, mut site) = (served.address(), SiteBuilder::new());
     let interface = |&protocol| Interface::new(InterfaceKind::QUERY, protocol, address.port());

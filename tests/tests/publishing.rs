@@ -30,7 +30,7 @@ impl ServiceSetup {
         let place = Self { dir: tempfile::tempdir().unwrap(), admin: free_address(), http: free_address() };
         let store = Store::create(&StoreConfig::at(&place.path("store")), true).unwrap();
         store.home(b"10.5555").unwrap();
-        let server = &vectors::document("servers.json")["servers"]["wide_open"];
+        let server = &vectors::fixture("servers.json")["servers"]["wide_open"];
         let site = match &server["site"] {
             Json::String(text) => text.clone(),
             object => object.to_string(),

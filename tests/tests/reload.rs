@@ -202,7 +202,7 @@ fn what_is_logged_and_who_this_is_change_while_serving() {
         let text = text(place.address, "site = \"site.json\"").replace("\"warn\"", &format!("{level:?}"));
         std::fs::write(place.path("handled.toml"), text).unwrap();
     };
-    let servers = handle_tests::vectors::document("servers.json");
+    let servers = handle_tests::vectors::fixture("servers.json");
     let mut site = servers["servers"]["multi_all"]["site"].clone();
     site["servers"].as_array_mut().unwrap().truncate(1);
     site["serialNumber"] = json!(7);

@@ -13,7 +13,7 @@ use handle_tests::admin_server::AdminServer;
 use handle_tests::process::{fail, hdl, succeed};
 use handle_tests::services::{ServicesPlan, admin, group, key, public_key, secret};
 use handle_tests::test_server::write_key_file;
-use handle_tests::vectors::document;
+use handle_tests::vectors::fixture;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -287,7 +287,7 @@ fn the_server_that_administers_a_handle_is_found() {
     let [local_info, private, batch] =
         ["local_info.json", "admin.bin", "batch.txt"].map(|name| place.path().join(name));
     std::fs::write(&local_info, Json::from([known(&here), known(&there)].concat()).to_string()).unwrap();
-    write_key_file(&private, &document("servers.json")["keys"]["admin_rsa"]);
+    write_key_file(&private, &fixture("servers.json")["keys"]["admin_rsa"]);
     let hdl = |args: &[&str]| {
         let mut command = hdl(args);
         command.env("HDL_LOCAL_INFO", &local_info).env("HDL_KEY", &private).env("HDL_AUTH", "300:20.2/who");

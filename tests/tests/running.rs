@@ -176,7 +176,7 @@ fn a_server_of_a_site_of_several_must_say_which_it_is() {
     let directory = tempfile::tempdir().unwrap();
     publish(&directory.path().join("set"), "x");
     let site = directory.path().join("siteinfo.json");
-    let servers = vectors::document("servers.json");
+    let servers = vectors::fixture("servers.json");
     std::fs::write(&site, servers["servers"]["multi_all"]["site"].to_string()).unwrap();
     let mut config = config(&directory.path().join("set"), Datapath::Auto);
     config.site = Some(site);

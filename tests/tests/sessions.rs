@@ -22,7 +22,7 @@ use handle_server::config::{Config, Datapath};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, NOBODY, Protection, SessionExchange, pair, set_up_request};
 use handle_tests::test_server::{TestServer, serve_with, server_key};
-use handle_tests::vectors::{document, hex};
+use handle_tests::vectors::{fixture, hex};
 use std::time::{Duration, Instant};
 
 const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
@@ -84,7 +84,7 @@ fn answer(
 ) -> (PlainReply, Protection) {
     let covered = [&nonce[..], digest];
     let (auth_type, signed_response) = if identity == OTHER {
-        let key = hex(&document("servers.json")["keys"]["admin_rsa"]["handle_private_hex"]);
+        let key = hex(&fixture("servers.json")["keys"]["admin_rsa"]["handle_private_hex"]);
         let key = PrivateKey::from_record(&key).unwrap();
         (auth::PUBLIC_KEY, answer_with_key(session.version, &covered, &key).unwrap())
     } else {

@@ -7,7 +7,7 @@ use handle_proto::wire::auth::{self, Challenge, ChallengeAnswer, SecretAnswer, S
 use handle_proto::wire::credential::{CoveredPrefix, Credential, Mac};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_tests::fields::{of_message, to_message};
-use handle_tests::vectors::{hex, load};
+use handle_tests::vectors::{check_lines, hex, load, require};
 use md5::{Digest, Md5};
 use serde_json::Value as Json;
 use sha1::Sha1;
@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 fn lines(kind: &str) -> Vec<(String, Json)> {
     let lines: Vec<_> = load("credentials.jsonl").into_iter().filter(|line| line["kind"] == kind).collect();
-    assert!(!lines.is_empty(), "no {kind}");
+    require(lines.len(), 1, kind);
     lines.into_iter().map(|line| (line["name"].to_string(), line)).collect()
 }
 
@@ -29,8 +29,8 @@ fn signed(bytes: &[u8]) -> (Envelope, Message<'_>, Credential<'_>) {
 
 #[test]
 fn vectors_signatures_cover_the_stated_bytes() {
-    for (name, line) in lines("signed_message") {
-        let Some(expected) = line.get("signed_bytes_hex") else { continue };
+    check_lines(lines("signed_message"), |name, line| {
+        let Some(expected) = line.get("signed_bytes_hex") else { return };
         let bytes = hex(&line["hex"]);
         let (envelope, message, credential) = signed(&bytes);
         let prefix = CoveredPrefix::of_signature(&envelope, credential.counter);
@@ -42,18 +42,18 @@ fn vectors_signatures_cover_the_stated_bytes() {
         if line["verifies"] == false && line.get("tampered").is_none() {
             let is_usable = credential.is_signed() && credential.digest_algorithm().is_some();
             assert!(!is_usable, "{name}: {:?}", credential);
-            continue;
+            return;
         }
         let stated = line["signature_algorithm"].as_str().expect("a name");
         let (digest, _) = stated.split_once("with").expect("a digest with a key");
         let algorithm = DigestAlgorithm::from_identifier(digest.as_bytes());
         assert_eq!(credential.digest_algorithm(), algorithm, "{name}");
-    }
+    });
 }
 
 #[test]
 fn vectors_macs_are_right_over_what_they_cover() {
-    for (name, line) in lines("mac_message") {
+    check_lines(lines("mac_message"), |name, line| {
         let bytes = hex(&line["hex"]);
         let (envelope, message, credential) = signed(&bytes);
         let key = hex(&line["session_key_hex"]);
@@ -71,7 +71,7 @@ fn vectors_macs_are_right_over_what_they_cover() {
                 digest(algorithm, &key, &parts(algorithm)).as_deref() == Some(credential.signature)
             });
         assert_eq!(verifies, line["verifies"], "{name}");
-    }
+    });
 }
 
 /// The digest, or the HMAC with `key`, of `bytes`; `None` for what is neither.
@@ -98,19 +98,19 @@ fn hmac<D: Digest>(key: &[u8], bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn vectors_signed_messages_are_encoded_from_their_fields() {
-    for (name, line) in lines("signed_message").into_iter().chain(lines("mac_message")) {
-        let Some(fields) = line.get("fields") else { continue };
+    check_lines(lines("signed_message").into_iter().chain(lines("mac_message")), |name, line| {
+        let Some(fields) = line.get("fields") else { return };
         let mut fields = fields.clone();
         fields.as_object_mut().expect("an object").remove("library_decode");
         let bytes = hex(&line["hex"]);
         assert_eq!(of_message(&bytes).expect("a message"), fields, "{name}");
         assert_eq!(to_message(&fields), bytes, "{name}");
-    }
+    });
 }
 
 #[test]
 fn vectors_challenges_are_answered_over_the_stated_bytes() {
-    for (name, line) in lines("challenge") {
+    check_lines(lines("challenge"), |name, line| {
         let bytes = hex(&line["challenge_hex"]);
         let (envelope, rest) = Envelope::split(&bytes).expect("an envelope");
         let message = Message::decode(rest).expect("a message");
@@ -120,7 +120,7 @@ fn vectors_challenges_are_answered_over_the_stated_bytes() {
             panic!("{name}: not a challenge");
         };
         if line["nonce_hex"].is_null() || line["answer_message_hex"].is_null() {
-            continue;
+            return;
         }
         assert_eq!(challenge, Challenge { nonce: &hex(&line["nonce_hex"]) }, "{name}");
         assert_eq!(digest.algorithm.0, line["request_digest_algorithm"], "{name}");
@@ -143,8 +143,8 @@ fn vectors_challenges_are_answered_over_the_stated_bytes() {
         };
         assert_eq!(answer.signed_response, hex(&line["answer_hex"]), "{name}");
         let suggested = envelope.effective_suggested();
-        check_answer(&name, &line, &answer, envelope.version, suggested);
-    }
+        check_answer(name, line, &answer, envelope.version, suggested);
+    });
 }
 
 /// The framing of an answer says what the line says, and comes out the same.

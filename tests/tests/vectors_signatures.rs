@@ -5,7 +5,7 @@
 use handle_client::signature::{SignatureReport, ValueVerdict, Verifier};
 use handle_client::{LookupAnswer, Question};
 use handle_proto::{ResponseCode, Value};
-use handle_tests::vectors::{document, hex, load};
+use handle_tests::vectors::{check_lines, document, hex, load, require};
 use serde_json::Value as Json;
 
 fn answer(handle: &str, values: &Json) -> LookupAnswer {
@@ -34,10 +34,10 @@ fn report(line: &Json) -> SignatureReport {
 #[test]
 fn vectors_verify_as_their_names_say() {
     let lines = load("signatures.jsonl");
-    assert!(!lines.is_empty());
-    for line in lines {
-        let name = line["name"].as_str().unwrap();
-        let report = report(&line);
+    require(lines.len(), 1, "signatures");
+    let lines = lines.into_iter().map(|line| (line["name"].to_string(), line));
+    check_lines(lines, |name, line| {
+        let report = report(line);
         assert_eq!(report.is_good(), line["good"].as_bool().unwrap(), "{name}: {report:?}");
         let verdicts = line["verdicts"].as_object().unwrap();
         assert_eq!(report.values.len(), verdicts.len(), "{name}: {report:?}");
@@ -52,5 +52,5 @@ fn vectors_verify_as_their_names_say() {
         }
         let missing: Vec<i64> = report.missing.iter().map(|&index| index.into()).collect();
         assert_eq!(serde_json::json!(missing), line["missing"], "{name}");
-    }
+    });
 }
