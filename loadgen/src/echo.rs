@@ -60,7 +60,7 @@ pub fn echo(
     if let Some(core) = options.core {
         pin_to_core(core).map_err(|error| Error::Core(core, error))?;
     }
-    // The size is not tuned to the answer length.
+    // Longer answers may be sent as IP fragments, so that every length reaches the client.
     let dont_fragment = options.answer_len.is_none_or(|len| len <= UDP_MESSAGE_LEN_MAX);
     let net = SocketOptions { dont_fragment, ..SocketOptions::new(options.listen).one_at_a_time() };
     let opened = open(options.datapath, &net).map_err(Error::Open)?;

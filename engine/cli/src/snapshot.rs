@@ -200,7 +200,7 @@ pub(crate) fn now_unix_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Maximum number of layers; further deltas are merged with other deltas.
+/// Number of layers from which all deltas are merged into one.
 const LAYERS_BEFORE_MERGE: usize = 8;
 
 /// Builds one layer from the records into `out`.

@@ -111,7 +111,7 @@ pub(crate) struct AskArgs {
     /// UDP port of the requests in a capture, with --replay. Default: the port of the target.
     #[arg(long, value_name = "PORT", requires = "replay", conflicts_with_all = ["handles", "template", "generate"])]
     pub(crate) replay_port: Option<u16>,
-    /// Maximum number of handles to choose from; a random sample of a larger source.
+    /// Maximum number of handles to choose from; a larger source is sampled at random.
     #[arg(long, value_name = "N", default_value_t = RunOptions::HANDLES_MAX, conflicts_with = "replay")]
     pub(crate) handles_max: usize,
     /// Order of handles: uniform, zipf, zipf:EXPONENT or sequential.

@@ -107,7 +107,7 @@ pub(super) fn ask(
     };
     let client = match clients.of(request.handle().unwrap_or_default()) {
         Ok(client) => client,
-        // An operation on another handle may still be found done.
+        // The servers of other handles may still be found, so the batch continues.
         Err(error) if error.downcast_ref().is_some_and(names_nobody) => {
             return Ok(OperationResult::failed(&error));
         }
