@@ -5,7 +5,7 @@ use handle_benches::requests::{RequestKind, request};
 use handle_proto::ResponseCode;
 use handle_server::counters::{Counters, Transport};
 use handle_server::latency::{Histogram, Stopwatch};
-use handle_server::query_log::{QueryLog, QueryLogSettings, QueryLogTap, unix_now};
+use handle_server::query_log::{QueryLog, QueryLogSettings, QueryLogTap, now_unix};
 use handle_server::sources::{PrefixBits, SourceSampler, Sources};
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ fn query_log(c: &mut Criterion) {
             b.iter(|| {
                 if let Some(tap) = black_box(&mut tap) {
                     now += Duration::from_secs(step_s);
-                    tap.begin(now, unix_now());
+                    tap.begin(now, now_unix());
                     for _ in 0..BATCH_LEN {
                         tap.record(Transport::Udp, ip, &datagram, ResponseCode::SUCCESS, &counters);
                     }

@@ -12,7 +12,7 @@ use crate::operation::OperationRefusal;
 use crate::server::AdminState;
 use crate::service::ReplyMessages;
 use crate::service::reply::unreadable;
-use crate::store::now_unix_ms;
+use handle_daemon::clock::now_unix_s;
 use handle_daemon::connections::{ConnectionTable, ConnectionWait, TableLimits};
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
@@ -347,7 +347,7 @@ async fn talk(
             ReadOutcome::Nothing | ReadOutcome::Stop | ReadOutcome::Evicted => return Ok(()),
             ReadOutcome::Bad(refused) => {
                 shared.service.counters.answered(OpCode::RESERVED, refused.code);
-                let bytes = unreadable(OpCode::RESERVED, &refused, unix_s());
+                let bytes = unreadable(OpCode::RESERVED, &refused, now_unix_s());
                 held.wait(ConnectionWait::Sending);
                 send(&mut stream, &bytes, shared).await?;
                 return close(stream, tcp, held).await;
@@ -519,9 +519,4 @@ async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &ConnectionPlace<'_
 
 fn ms(ms: u32) -> Duration {
     Duration::from_millis(ms.into())
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "wraps in 2106, as on the wire")]
-fn unix_s() -> u32 {
-    (now_unix_ms() / 1000) as u32
 }

@@ -46,7 +46,7 @@ impl RequestOrigin {
 }
 
 /// A network: the first bits of an address, the others zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
     bits: u8,
@@ -80,6 +80,12 @@ impl Network {
                 Self { address: Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits }
             }
         }
+    }
+
+    /// The first address in it.
+    #[must_use]
+    pub const fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// Whether `address` is in it. IPv4 in IPv6 counts as IPv4.

@@ -1,6 +1,7 @@
 //! What every process of the Handle System has, apart from what it answers.
 //!
 //! - [`administrators`], [`identity`]: who may do what, as configured for every process.
+//! - [`clock`]: the time of day.
 //! - [`connections`]: who is connected, how long each may wait, and whose place a new one takes.
 //! - [`control`]: the control socket.
 //! - [`http`]: the part of HTTP that a scraper needs.
@@ -24,6 +25,7 @@
 
 pub mod administrators;
 mod clients;
+pub mod clock;
 pub mod connections;
 pub mod control;
 pub mod http;

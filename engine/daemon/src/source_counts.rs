@@ -1,5 +1,6 @@
 //! How many of something each source has: of addresses that many share, and of networks that one party has.
 
+use handle_auth::source::Network;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -10,10 +11,9 @@ use std::net::IpAddr;
 /// as a source, and one that is 16 bits shorter four times as many.
 #[derive(Clone, Debug)]
 pub struct SourceCounts {
-    prefix_v4: u32,
-    prefix_v6: u32,
-    /// By the bits that count and the number of the network.
-    counts: HashMap<(u32, u128), usize>,
+    prefix_v4: u8,
+    prefix_v6: u8,
+    counts: HashMap<Network, usize>,
 }
 
 impl Default for SourceCounts {
@@ -26,19 +26,18 @@ impl SourceCounts {
     /// No counts, of sources with so many bits of IPv4 and of IPv6.
     #[must_use]
     pub fn new(prefix_v4: u32, prefix_v6: u32) -> Self {
-        Self { prefix_v4, prefix_v6, counts: HashMap::new() }
+        // Longer prefixes than an address has bits stand for all of them.
+        let [prefix_v4, prefix_v6] = [prefix_v4, prefix_v6].map(|bits| u8::try_from(bits).unwrap_or(u8::MAX));
+        Self { prefix_v4: prefix_v4.min(32), prefix_v6: prefix_v6.min(128), counts: HashMap::new() }
     }
 
     /// The networks that `address` is in, and how many times as many as a source each may have.
-    fn networks(&self, address: IpAddr) -> impl Iterator<Item = ((u32, u128), usize)> + use<> {
-        let (bits, prefix, count) = match address.to_canonical() {
-            IpAddr::V4(address) => (address.to_ipv6_mapped().to_bits(), 96 + self.prefix_v4.min(32), 1),
-            IpAddr::V6(address) => (address.to_bits(), self.prefix_v6.min(128), 3),
-        };
+    fn networks(&self, address: IpAddr) -> impl Iterator<Item = (Network, usize)> + use<> {
+        let address = address.to_canonical();
+        let (prefix, count) = if address.is_ipv4() { (self.prefix_v4, 1) } else { (self.prefix_v6, 3) };
         (0..count).filter_map(move |level| {
             let prefix = prefix.checked_sub(8 * level)?;
-            let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
-            Some(((prefix, bits & mask), 1 << level))
+            Some((Network::new(address, prefix), 1 << level))
         })
     }
 

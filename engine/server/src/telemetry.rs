@@ -3,10 +3,11 @@
 use crate::config::Config;
 use crate::counters::{AnswerPath, Counters, Transport};
 use crate::latency::Stopwatch;
-use crate::query_log::{QueryLogTap, unix_now};
+use crate::query_log::QueryLogTap;
 use crate::server::ServerState;
 use crate::slow::queue::SlowJob;
 use crate::sources::SourceSampler;
+use handle_daemon::clock::now_unix;
 use handle_net::Peer;
 use handle_proto::ResponseCode;
 use std::net::IpAddr;
@@ -122,7 +123,7 @@ impl WorkerTelemetry {
     /// Answers have come back from the slow path.
     pub(crate) fn begin_log(&mut self) {
         if let Some(tap) = &mut self.tap {
-            tap.begin(Instant::now(), unix_now());
+            tap.begin(Instant::now(), now_unix());
         }
     }
 

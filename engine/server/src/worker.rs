@@ -4,7 +4,6 @@ use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::Counters;
 use crate::leftovers::LeftoverDatagrams;
 use crate::live::{LiveSet, SetReader};
-use crate::query_log::unix_now;
 use crate::rate_limit::{RateLimit, shortest_len};
 use crate::replies::ReplySender;
 use crate::server::{ServerState, net_options};
@@ -17,6 +16,7 @@ use crate::takeover;
 use crate::tcp::worker::TcpWorker;
 use crate::telemetry::WorkerTelemetry;
 use anyhow::Context as _;
+use handle_daemon::clock::{now_unix, now_unix_s, wire_s};
 use handle_net::{Datagram, Datapath, DatapathKind, Inbox, Peer, TrainSupport};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
@@ -347,7 +347,7 @@ impl Worker {
             self.look_around();
             return Ok(0);
         }
-        let now_unix = unix_now();
+        let now_unix = now_unix();
         self.telemetry.begin(now_unix, counters);
         let context = context_of(set, self.in_force.site.service(), wire_s(now_unix));
         let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
@@ -610,14 +610,4 @@ pub(crate) fn count_drop(reason: DropReason, counters: &Counters) {
         DropReason::TooShort => counters.dropped_too_short.add(1),
         _ => counters.dropped_bug.add(1),
     }
-}
-
-pub(crate) fn now_unix_s() -> u32 {
-    wire_s(unix_now())
-}
-
-/// Seconds since 1970 as on the wire, which has 32 bits; they wrap in 2106.
-#[expect(clippy::cast_possible_truncation, reason = "as on the wire")]
-const fn wire_s(now_unix: Duration) -> u32 {
-    now_unix.as_secs() as u32
 }

@@ -215,7 +215,7 @@ impl Audit {
     }
 
     fn admits(&self, source: SocketAddr, len: u64, bounded: BoundedKind) -> bool {
-        let unix_s = crate::store::now_unix_ms() / 1000;
+        let unix_s = handle_daemon::clock::now_unix_ms() / 1000;
         let mut gate = self.gate();
         if self.is_disk_low.load(Ordering::Relaxed) {
             gate.leave_out(bounded);
@@ -264,7 +264,7 @@ fn floor_char_boundary(text: &str, most: usize) -> usize {
 }
 
 fn now() -> String {
-    let unix_ms = i64::try_from(crate::store::now_unix_ms()).unwrap_or(i64::MAX);
+    let unix_ms = i64::try_from(handle_daemon::clock::now_unix_ms()).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(unix_ms).map_or_else(|_| unix_ms.to_string(), |time| time.to_string())
 }
 

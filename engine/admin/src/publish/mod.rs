@@ -28,7 +28,8 @@ pub use metrics::register;
 pub use settings::{CheckConfig, PublishConfig};
 pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 
-use crate::store::{Store, now_unix_ms};
+use crate::store::Store;
+use handle_daemon::clock::now_unix_ms;
 use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
 use jobs::JobOutput;

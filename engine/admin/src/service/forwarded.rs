@@ -1,10 +1,11 @@
 //! Requests that `handled` forwards: opened there as far as it could, answered here as if their clients had come here.
 
 use super::opening::{OpenedRequest, open};
-use super::{AdminService, ListPages, PreparedResponse, ReplyMessages, now_unix_s};
+use super::{AdminService, ListPages, PreparedResponse, ReplyMessages};
 use crate::operation::{NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal};
 use crate::referral::{NotResolved, RECURSION_MAX, UNDERSTOOD_SINCE};
 use handle_auth::challenges::IssuedChallenge;
+use handle_daemon::clock::now_unix_s;
 use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_daemon::sessions::{IncomingMessage, TakenChallenge, numbers};
 use handle_proto::limit::UDP_DATA_LEN_MAX;

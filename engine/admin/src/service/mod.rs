@@ -30,6 +30,7 @@ use handle_auth::challenges::{Challenges, IssuedChallenge, SessionChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
+use handle_daemon::clock::now_unix_s;
 use handle_daemon::sessions::{IncomingMessage, SessionEndpoint, TakenChallenge, numbers};
 use handle_daemon::site::SiteRecord;
 use handle_proto::limit::NONCE_LEN;
@@ -776,10 +777,4 @@ fn operation_request<'a>(
         random,
         now_unix_s,
     }
-}
-
-/// Unix seconds, as wide as on the wire.
-#[expect(clippy::cast_possible_truncation, reason = "wraps in 2106, as on the wire")]
-fn now_unix_s() -> u32 {
-    (crate::store::now_unix_ms() / 1000) as u32
 }

@@ -1,9 +1,10 @@
 //! What is sent back: a message, and the pages of a listing that follow it.
 
+use super::AdminService;
 use super::reply::ReplyTo;
-use super::{AdminService, now_unix_s};
 use crate::operation::{Lister, OperationAnswer};
 use crate::store::StoreSnapshot;
+use handle_daemon::clock::now_unix_s;
 use std::sync::Arc;
 
 /// What is sent back.

@@ -407,10 +407,3 @@ fn sync_directory(file: &Path) -> Result<(), StoreError> {
     let directory = file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(directory).and_then(|it| it.sync_all()).map_err(StoreError::from)
 }
-
-/// Milliseconds since 1970.
-#[must_use]
-pub fn now_unix_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}

@@ -1,8 +1,9 @@
 //! Who may have how many requests forwarded at a time. Nobody waits for a place.
 
 use super::config::ForwardConfig;
+use handle_auth::source::networks_of;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The places of requests that are forwarded or wait for that. Only threads that stand back behind the workers lock it.
@@ -62,7 +63,7 @@ impl ForwardPlaces {
     /// # Errors
     /// When there is none.
     pub(crate) fn enter(&self, ip: IpAddr, is_datagram: bool) -> Result<ForwardPlace, NoPlace> {
-        let (source, network) = (masked(ip, 32, 64), masked(ip, 24, 48));
+        let [network, _, source] = networks_of(ip);
         let mut taken = self.lock_taken();
         if taken.all >= self.all_max || is_datagram && taken.datagrams >= self.datagrams_max {
             return Err(NoPlace::Full);
@@ -116,18 +117,6 @@ impl ForwardPlaces {
 
     fn lock_taken(&self) -> MutexGuard<'_, TakenPlaces> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The first bits of an address.
-fn masked(ip: IpAddr, v4_bits: u32, v6_bits: u32) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => {
-            Ipv4Addr::from_bits(ip.to_bits() & u32::MAX.checked_shl(32 - v4_bits).unwrap_or(0)).into()
-        }
-        IpAddr::V6(ip) => {
-            Ipv6Addr::from_bits(ip.to_bits() & u128::MAX.checked_shl(128 - v6_bits).unwrap_or(0)).into()
-        }
     }
 }
 

@@ -11,6 +11,7 @@ pub mod settings;
 use crate::counters::{Counters, Transport};
 use anyhow::Context as _;
 use crossbeam_queue::ArrayQueue;
+pub use handle_daemon::clock::now_unix;
 use handle_daemon::shutdown::Shutdown;
 use handle_proto::ResponseCode;
 use line::{QueryLogEntry, RequestSummary};
@@ -22,7 +23,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// How often the writer looks for entries. A queue of 1024 then holds 50,000 lines a second.
 const WRITE_INTERVAL: Duration = Duration::from_millis(20);
@@ -181,12 +182,6 @@ impl QueryLogTap {
             Err(_) => counters.query_log_dropped_full.add(1),
         }
     }
-}
-
-/// The time since 1970.
-#[must_use]
-pub fn unix_now() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The end that writes.

@@ -1,8 +1,9 @@
 //! `[query_log]` in the configuration.
 
 use anyhow::ensure;
+use handle_auth::source::Network;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Whether and how answers are logged.
@@ -81,19 +82,9 @@ impl QueryLogSettings {
     /// An address as it may be logged, and how many bits of it that are.
     pub(super) fn cut(&self, ip: IpAddr) -> (IpAddr, u8) {
         let ip = ip.to_canonical();
-        let kept = |most: u8, bits: u8| if self.whole_addresses { most } else { bits };
-        match ip {
-            IpAddr::V4(ip) => {
-                let bits = kept(32, self.ipv4_bits);
-                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-                (Ipv4Addr::from_bits(ip.to_bits() & mask).into(), bits)
-            }
-            IpAddr::V6(ip) => {
-                let bits = kept(128, self.ipv6_bits);
-                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
-                (Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits)
-            }
-        }
+        let (all, some) = if ip.is_ipv4() { (32, self.ipv4_bits) } else { (128, self.ipv6_bits) };
+        let bits = if self.whole_addresses { all } else { some };
+        (Network::new(ip, bits).address(), bits)
     }
 }
 

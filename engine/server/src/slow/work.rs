@@ -129,10 +129,10 @@ impl SlowThread {
         let now_unix_s = match &path.signer {
             // What is the same for a while can be signed once.
             Some(_) if AnswerSigner::keeps(envelope.answer_version()) => {
-                let now = crate::worker::now_unix_s();
+                let now = handle_daemon::clock::now_unix_s();
                 now - now % path.config.signature_reuse_s
             }
-            _ => crate::worker::now_unix_s(),
+            _ => handle_daemon::clock::now_unix_s(),
         };
         let in_force = shared.settings.current();
         let service = match job.route.is_datagram() {
