@@ -1,19 +1,23 @@
-//! Keys, signatures, MACs and challenges of the Handle System as deployed. Nothing is sent,
-//! nothing waits, and what is random or depends on time comes in as an argument; only [`mod@file`] touches files.
+//! Keys, signatures, MACs and challenges of the Handle System as deployed. The crate does no I/O
+//! and never waits, and random numbers and time come in as arguments; only [`mod@file`] accesses
+//! files.
 //!
 //! - [`key`]: private keys that sign and public keys that verify, RSA and DSA.
-//! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
-//! - [`challenge`]: answers to challenges, made and verified.
-//! - [`challenges`], [`challenge_proof`]: challenges that wait for an answer, and whether one was made with a key.
-//! - [`source`], [`cost`], [`fair`]: where requests come from, what they cost, and whose turn it is.
+//! - [`message`]: the credential of a message, a signature or MAC, by the version of the message.
+//! - [`challenge`]: making and verifying answers to challenges.
+//! - [`challenges`], [`challenge_proof`]: the table of challenges that wait for an answer, and the
+//!   check of an answer with a key.
+//! - [`source`], [`cost`], [`fair`]: the sources of requests, the cost of requests, and the order
+//!   in which they are served.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - [`generate`]: new keys.
-//! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
-//! - [`digest`]: digests and MACs by their codes, compared in constant time; [`value_digest`]: those under signatures of
-//!   values, by name.
+//! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their
+//!   owner can read.
+//! - [`digest`]: digests and MACs by their codes, compared in constant time; [`value_digest`]:
+//!   those in signatures of values, by name.
 //!
-//! RSA, HMAC and digests are ring's, or AWS-LC's with the feature `aws-lc`. Private keys are cleared in
-//! memory as far as the libraries below do it; none is ever shown by `Debug`.
+//! RSA, HMAC and digests are those of ring, or of AWS-LC with the feature `aws-lc`. Private keys
+//! are cleared in memory as far as these libraries do it; `Debug` never shows one.
 #![forbid(unsafe_code)]
 
 pub mod agreement;
@@ -50,10 +54,10 @@ pub use kdf::Pbkdf2Limits;
 pub use key::{Algorithm, PrivateKey, PublicKey, public_record_of};
 pub use value_digest::ValueDigest;
 
-/// Random bytes from the operating system: nonces, salts, initial vectors, private values.
+/// Random bytes from the operating system, for nonces, salts, initial vectors and private values.
 ///
 /// # Panics
-/// When the operating system has none; nothing can be secret then.
+/// When the operating system has none, because nothing can be secret then.
 #[must_use]
 pub fn random<const LEN: usize>() -> [u8; LEN] {
     use backend::rand::SecureRandom;
