@@ -1,17 +1,17 @@
-//! What a handle, a value and a message are.
+//! Handles, values and messages of the Handle System.
 //!
-//! Views over bytes for the Handle System protocol as deployed (versions 2.1 to 2.11): RFC 3650-3652
-//! with the differences that deployed servers show. No I/O, no clock, no unsafe code.
+//! Views over bytes for the Handle System protocol as deployed (versions 2.1 to 2.11): RFC
+//! 3650-3652 with the differences that deployed servers show. No I/O, no clock, no unsafe code.
 //!
 //! - [`name`]: handles, their parts, folding, and which server of a site is responsible.
 //! - [`value`] and [`data`]: handle values and the predefined types inside them.
 //! - [`wire`]: messages, from the envelope to every body.
 //! - [`code`]: operation codes, response codes and flags, as open newtypes.
-//! - [`printable`]: text from elsewhere, made safe to show.
+//! - [`printable`]: untrusted text, made safe to show.
 //! - `json`: records and sites as JSON, in both directions (feature `json`).
 //!
-//! Decoding borrows: a view holds slices of the caller's bytes. A view exists only once every length
-//! in it has been checked, so its getters cannot fail. What we do not know we keep.
+//! Decoding borrows: a view holds slices of the caller's bytes. A view exists only once every
+//! length in it has been checked, so its getters cannot fail. Unknown codes and bits are kept.
 #![no_std]
 #![forbid(unsafe_code)]
 
