@@ -1,12 +1,12 @@
-//! Files that operators of handle servers have: batch files, and what other servers export.
+//! Files of operators of handle servers: batch files, and exports of other servers.
 //!
 //! - [`batch`]: operations as text, one after the other.
 //! - [`dct`]: settings of deployed servers and clients.
 //! - [`export`]: the JSON that a reference server's tools write, all records in one object.
 //! - [`dump`]: the tables of a reference server that keeps its records in MySQL or PostgreSQL.
 //!
-//! Everything is read piece by piece in bounded memory, says on which line it went wrong, and goes on behind that
-//! where it can. No file is opened here, and nothing is sent.
+//! All formats are read incrementally in bounded memory. Errors name the line or the byte, and
+//! reading continues after them where possible. This crate opens no files and uses no network.
 #![forbid(unsafe_code)]
 
 pub mod batch;
