@@ -1,8 +1,8 @@
-//! Diffie-Hellman over prime fields, by which the two sides of a session agree on its key. RFC 3652 section 3.8,
-//! with the deployed key records.
+//! Diffie-Hellman over prime fields, with which the two sides of a session agree on its key. RFC
+//! 3652 section 3.8, with the deployed key records.
 //!
-//! The client chooses the group. A server cannot tell at a reasonable cost whether its modulus is a prime, and
-//! need not: private values are made for one session and used once.
+//! The client chooses the group. Checking whether its modulus is a prime would cost a server too
+//! much, and is not necessary: a private value is made for one session and used once.
 
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
@@ -14,12 +14,12 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use zeroize::Zeroizing;
 
-/// Random bytes in a private value: twice the 256 bits that the largest group is worth.
+/// Random bytes in a private value: twice the 256 bits of security of the largest group.
 pub const PRIVATE_LEN: usize = 64;
-/// Sizes of a modulus that are accepted unless configured otherwise, in bits. The sender chooses the cost.
+/// Accepted sizes of a modulus, unless configured otherwise, in bits. The sender chooses the cost.
 pub const BITS: RangeInclusive<u32> = limit::DH_MODULUS_BITS_MIN..=limit::DH_MODULUS_BITS_MAX;
 
-/// Why there is no agreement.
+/// Why the two sides cannot agree on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AgreementError {
@@ -27,14 +27,15 @@ pub enum AgreementError {
     Undecodable(DecodeError),
     /// It is not a Diffie-Hellman key.
     Kind,
-    /// The modulus is smaller or larger than is accepted.
+    /// The modulus is smaller or larger than accepted.
     Size {
         /// Its size in bits.
         bits: usize,
     },
-    /// The modulus is even, the generator out of its range, or not what this side uses.
+    /// The modulus is even, the generator is out of its range, or the group is not that of this
+    /// side.
     Group,
-    /// A public value that would make the secret known to everybody.
+    /// The public value would make the secret predictable.
     PublicValue,
 }
 
@@ -43,9 +44,9 @@ impl fmt::Display for AgreementError {
         match self {
             Self::Undecodable(error) => write!(f, "not a key: {error}"),
             Self::Kind => f.write_str("not a Diffie-Hellman key"),
-            Self::Size { bits } => write!(f, "Diffie-Hellman groups of {bits} bits are not accepted"),
+            Self::Size { bits } => write!(f, "unsupported size of a Diffie-Hellman group: {bits} bits"),
             Self::Group => f.write_str("not a Diffie-Hellman group, or another one"),
-            Self::PublicValue => f.write_str("a public value that keeps nothing secret"),
+            Self::PublicValue => f.write_str("the public value would make the secret predictable"),
         }
     }
 }
@@ -76,7 +77,7 @@ impl Group {
         Self::new(Number::new(&OAKLEY_2), Number::new(&[2]), &BITS).expect("a group")
     }
 
-    /// A group of 2048 bits: the fourteenth, of RFC 3526.
+    /// A group of 2048 bits: the fourteenth of RFC 3526.
     ///
     /// # Panics
     /// Never.
@@ -85,10 +86,11 @@ impl Group {
         Self::new(Number::new(&MODP_14), Number::new(&[2]), &BITS).expect("a group")
     }
 
-    /// A group from its numbers, with a modulus of a size in `bits`.
+    /// Makes a group from its numbers, with a modulus whose size is in `bits`.
     ///
     /// # Errors
-    /// When the size is another, the modulus is even, or the generator is not between 1 and p - 1.
+    /// When the size is not in `bits`, the modulus is even, or the generator is not between 1 and p
+    /// - 1.
     pub fn new(p: Number<'_>, g: Number<'_>, bits: &RangeInclusive<u32>) -> Result<Self, AgreementError> {
         let size = AgreementError::Size { bits: p.bits() };
         let p_bits = u32::try_from(p.bits()).map_err(|_| size)?;
@@ -103,7 +105,7 @@ impl Group {
         Ok(group)
     }
 
-    /// A number that is neither 0, 1 nor p - 1, whose powers everybody knows, nor out of range.
+    /// Converts a number, unless it is out of range, or 0, 1 or p - 1, whose powers are known.
     fn element(&self, number: Number<'_>) -> Option<BoxedMontyForm> {
         let number = BoxedUint::from_be_slice(number.as_bytes(), self.modulus.bits_precision()).ok()?;
         let one = BoxedUint::one_with_precision(self.modulus.bits_precision());
@@ -124,7 +126,7 @@ impl fmt::Debug for Group {
     }
 }
 
-/// One side of an agreement: a private value, and the public one that the other side is told.
+/// One side of an agreement: a private value, and the public value for the other side.
 pub struct KeyPair {
     group: Group,
     x: Zeroizing<BoxedUint>,
@@ -132,15 +134,15 @@ pub struct KeyPair {
 }
 
 impl KeyPair {
-    /// A pair with a private value made of `random`, to be used once.
+    /// Makes a pair with a private value from `random`, to be used once.
     #[must_use]
     pub fn new(group: Group, random: &[u8; PRIVATE_LEN]) -> Self {
-        // Below the modulus, however small that is.
+        // Shorter than the modulus, however small that is.
         let len = random.len().min(group.p.len() - 1);
         Self::from_private(group, &random[..len])
     }
 
-    /// A pair with this private value; its length is no secret.
+    /// Makes a pair with this private value. Its length is not secret.
     #[must_use]
     pub fn from_private(group: Group, x: &[u8]) -> Self {
         let x = Zeroizing::new(BoxedUint::from_be_slice_vartime(x));
@@ -161,7 +163,8 @@ impl KeyPair {
     /// The secret shared with the side that sent `record`: as many bytes as the modulus has.
     ///
     /// # Errors
-    /// When the record is not a Diffie-Hellman key of the same group, or its value keeps nothing secret.
+    /// When the record is not a Diffie-Hellman key of the same group, or its value would make the
+    /// secret predictable.
     pub fn agree(&self, record: &[u8]) -> Result<Zeroizing<Vec<u8>>, AgreementError> {
         let PublicKey::Dh { y, p, g } = PublicKey::decode(record)? else { return Err(AgreementError::Kind) };
         if (p.as_bytes(), g.as_bytes()) != (&self.group.p[..], &self.group.g[..]) {
@@ -172,7 +175,7 @@ impl KeyPair {
         let bytes = Zeroizing::new(z.to_be_bytes().into_vec());
         // The precision is that of whole limbs.
         let secret = Zeroizing::new(bytes[bytes.len() - self.group.p.len()..].to_vec());
-        // From a group of no prime order, or a small one.
+        // Possible in a group of small or composite order.
         self.group.element(Number::new(&secret)).ok_or(AgreementError::PublicValue)?;
         Ok(secret)
     }
@@ -184,11 +187,12 @@ impl fmt::Debug for KeyPair {
     }
 }
 
-/// The side of the server: its record, in the group that the client chose, and the shared secret.
+/// Responds as the server: returns its record, in the group that the client chose, and the shared
+/// secret.
 ///
 /// # Errors
-/// When the client's record is not a Diffie-Hellman key, its modulus has a size outside `bits`, or its value
-/// keeps nothing secret.
+/// When the client's record is not a Diffie-Hellman key, its modulus has a size outside `bits`, or
+/// its value would make the secret predictable.
 pub fn respond(
     client_record: &[u8],
     bits: &RangeInclusive<u32>,
@@ -202,7 +206,7 @@ pub fn respond(
     Ok((pair.public_record(), secret))
 }
 
-/// Bits of the modulus of a Diffie-Hellman key; `None` where `record` is none.
+/// Bits of the modulus of a Diffie-Hellman key; `None` if `record` is not such a key.
 #[must_use]
 pub fn modulus_bits(record: &[u8]) -> Option<usize> {
     match PublicKey::decode(record) {

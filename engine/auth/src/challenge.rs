@@ -1,8 +1,8 @@
-//! Challenges: what a server asks, how a client answers with a secret or a private key, and how the server
-//! tells whether an answer is right. RFC 3652 section 3.5, with the deployed algorithms.
+//! Challenges: making them, answering them with a secret or a private key, and verifying the
+//! answers. RFC 3652 section 3.5, with the deployed algorithms.
 //!
-//! Everything here is about bytes: who the identity is, whether the challenge is still open (each may be
-//! answered once) and what the identity may do is the caller's business.
+//! This module works on bytes only. The caller knows the identity, whether the challenge is still
+//! open (each may be answered once), and what the identity may do.
 
 use crate::digest::{self, Digest, digest, mac};
 use crate::error::{SignError, VerifyError};
@@ -15,8 +15,8 @@ use handle_proto::wire::auth::{SecretAnswer, SignedAnswer};
 use handle_proto::wire::digest::RequestDigest;
 use zeroize::Zeroizing;
 
-/// What an answer covers: the nonce, and the digest of the request without its algorithm. See
-/// [`Challenge::covered`](handle_proto::wire::auth::Challenge::covered).
+/// The bytes that an answer covers: the nonce, and the digest of the request without its algorithm.
+/// See [`Challenge::covered`](handle_proto::wire::auth::Challenge::covered).
 pub type CoveredBytes<'a> = [&'a [u8]; 2];
 
 /// The digest of a request, as a response of `version` repeats it and a challenge covers it.
@@ -28,23 +28,26 @@ pub fn request_digest(version: Version, covered: &[u8]) -> Digest {
     digest(DigestAlgorithm::for_response(version), [covered]).expect("a plain digest")
 }
 
-/// Whether `stated`, from a response, is the digest of the request that was sent.
+/// Checks that `stated`, from a response, is the digest of the sent request.
 ///
-/// A client asks this of every challenge before it answers, or it signs the request of somebody else.
+/// A client must check every challenge before it answers; otherwise it may sign another client's
+/// request.
 ///
 /// # Errors
-/// When it is not, or its algorithm is not known.
+/// When the digest differs, or its algorithm is unknown.
 pub fn check_request_digest(stated: &RequestDigest<'_>, covered: &[u8]) -> Result<(), VerifyError> {
     digest(stated.algorithm, [covered]).ok_or(VerifyError::Digest)?.check(stated.digest)
 }
 
-/// Whether a secret made this answer to a challenge of `version`.
+/// Checks that an answer to a challenge of `version` was made with `secret`.
 ///
-/// `secret` is the data of a value HS_SECKEY. What the sender asks for in work, it gets within `limits`. The
-/// form without a code is taken below version 2.1 alone, where nothing else is known.
+/// `secret` is the data of an HS_SECKEY value. The work that the sender demands is bounded by
+/// `limits`. The form without an algorithm byte is accepted only below version 2.1, which has no
+/// other.
 ///
 /// # Errors
-/// When another secret made it, its algorithm is none for this, or it asks for something outside the limits.
+/// When it was made with another secret, its algorithm is not for secrets, or it demands work
+/// outside the limits.
 pub fn verify_secret(
     version: Version,
     covered: &CoveredBytes<'_>,
@@ -70,10 +73,10 @@ pub fn verify_secret(
     }
 }
 
-/// Whether the private half of `key` made this answer. The digest is the one that the answer names.
+/// Checks that an answer was made with the private half of `key`. The answer names its digest.
 ///
 /// # Errors
-/// When another key made it, or its digest is neither SHA-1 nor SHA-256.
+/// When it was made with another key, or its digest is neither SHA-1 nor SHA-256.
 pub fn verify_public(
     covered: &CoveredBytes<'_>,
     answer: &SignedAnswer<'_>,
@@ -83,10 +86,11 @@ pub fn verify_public(
     key.verify(algorithm, covered, answer.signature)
 }
 
-/// Answers a challenge of `version` that suggests `suggested` with a secret: the signed response.
+/// Answers a challenge of `version` that suggests `suggested` with a secret. Returns the signed
+/// response.
 ///
-/// The lower version decides: PBKDF2 from 2.7 with this fresh `salt`, below that a digest of secret,
-/// challenge, secret.
+/// The lower version decides: PBKDF2 from 2.7 on with this fresh `salt`, below that a digest of
+/// secret, challenge, secret.
 #[must_use]
 pub fn answer_with_secret(
     version: Version,
@@ -112,7 +116,7 @@ pub fn answer_with_secret(
     out
 }
 
-/// Answers a challenge of `version` with a private key: the signed response.
+/// Answers a challenge of `version` with a private key. Returns the signed response.
 ///
 /// # Errors
 /// When the computation fails.
@@ -128,10 +132,11 @@ pub fn answer_with_key(
     Ok(out)
 }
 
-/// The hashed form in which some tools store a password as secret: SHA-1 in hexadecimal, 40 characters.
+/// The hashed form in which some tools store a password as secret: SHA-1 in hexadecimal, 40
+/// characters.
 ///
-/// Who holds such a value answers with it as it stands. A client that knows only the password tries it as it
-/// is, and so.
+/// A client that has such a value answers with it unchanged. A client that has only the password
+/// tries both forms.
 #[must_use]
 pub fn hashed_secret(password: &[u8]) -> Zeroizing<Vec<u8>> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -205,7 +210,7 @@ mod tests {
         }
     }
 
-    /// An answer that anybody can make: the key it derives is known, or soon found.
+    /// An answer that any client can make, because the derived key is known or easily guessed.
     #[test]
     fn a_derived_key_that_can_be_guessed_is_refused() {
         for key_bits in [0, 1, 8, 64, 127] {

@@ -1,4 +1,4 @@
-//! Whether the answer to a challenge was made with a key.
+//! Checks whether the answer to a challenge was made with a key.
 
 use crate::challenge::{CoveredBytes, verify_public, verify_secret};
 use crate::error::VerifyError;
@@ -7,16 +7,16 @@ use crate::key::PublicKey;
 use handle_proto::Version;
 use handle_proto::wire::auth::{self, SecretAnswer, SignedAnswer};
 
-/// An answer, and what it should be made of.
+/// An answer, and the challenge that it belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct ChallengeProof<'a> {
-    /// Of the challenge.
+    /// The version of the challenge.
     pub version: Version,
-    /// What the answer covers.
+    /// The bytes that the answer covers.
     pub covered: CoveredBytes<'a>,
     /// The answer.
     pub signed_response: &'a [u8],
-    /// What its sender may ask for in work.
+    /// Bounds of the work that its sender may demand.
     pub limits: Pbkdf2Limits,
 }
 
@@ -27,11 +27,11 @@ impl ChallengeProof<'_> {
         self.check(kind, key).is_ok()
     }
 
-    /// The same, with the reason why not. A key that cannot be used fits nothing, and neither does an empty secret,
-    /// which everybody has.
+    /// As [`is_made_with`](Self::is_made_with), with the reason for a failure. A key that cannot be
+    /// used matches nothing, and neither does an empty secret, which is not secret.
     ///
     /// # Errors
-    /// When another key made it, or it cannot be checked.
+    /// When it was made with another key, or cannot be checked.
     pub fn check(&self, kind: &[u8], key: &[u8]) -> Result<(), VerifyError> {
         if kind == auth::PUBLIC_KEY {
             let key = PublicKey::from_record(key).map_err(|_| VerifyError::Wrong)?;

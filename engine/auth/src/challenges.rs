@@ -1,10 +1,11 @@
-//! Challenges that wait for an answer: bounded in number, in bytes and by source, taken once, forgotten after
-//! a while. Pure: time and random numbers come in as arguments.
+//! Challenges that wait for an answer: bounded in number, in bytes and by source, taken once,
+//! dropped after a while. Time and random numbers come in as arguments.
 //!
-//! A challenge is state that a stranger causes, and over UDP the stranger may be nobody who receives it. So it is kept
-//! for a short time, a source that has as many as it may loses its own oldest, and a full table loses the oldest of all.
-//! Of datagrams only a part of a source's challenges is kept: beyond it the sender is to come over TCP, where addresses
-//! are not forged, and nothing is kept.
+//! An unauthenticated sender makes the server keep a challenge, and over UDP its address may be
+//! forged. So a challenge is kept for a short time, a source at its limit loses its own oldest
+//! challenge, and a full table loses the oldest of all. Only part of a source's challenges may be
+//! for datagrams. Beyond that, the sender is told to use TCP, where addresses cannot be forged, and
+//! nothing is kept.
 
 use crate::challenge::CoveredBytes;
 use crate::digest::Digest;
@@ -19,45 +20,46 @@ use zeroize::Zeroizing;
 /// Bounds of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChallengeLimits {
-    /// Most challenges that wait.
+    /// Most challenges that wait for an answer.
     pub challenges_max: usize,
-    /// Most bytes of the requests that were challenged.
+    /// Most bytes of the challenged requests.
     pub bytes_max: usize,
-    /// Most challenges to one source: an IPv4 address, or a /64 of IPv6. One more displaces its oldest.
+    /// Most challenges to one source: an IPv4 address, or a /64 of IPv6. A further one displaces
+    /// its oldest.
     pub per_source_max: usize,
-    /// Of these, those to datagrams: beyond it, and beyond half of the table, senders are to come over TCP. `None`
-    /// where they cannot.
+    /// Most of these for datagrams. Beyond it, and beyond half of the table, senders are told to
+    /// use TCP. `None` if they cannot.
     pub datagrams_per_source_max: Option<usize>,
-    /// How long a challenge can be answered, in milliseconds.
+    /// Milliseconds for which a challenge can be answered.
     pub age_ms_max: u64,
-    /// Sources that the limits by source do not apply to.
+    /// Sources that are exempt from the limits by source.
     pub exempt: SourceList,
 }
 
 /// A challenge that was taken from the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuedChallenge {
-    /// The version it was written in.
+    /// The version of the challenge.
     pub version: Version,
-    /// The version that it suggested: the lower of the two says how a secret answers.
+    /// The version that it suggested. The lower of the two decides how a secret answers.
     pub suggested: Version,
     /// The nonce that was sent.
     pub nonce: [u8; NONCE_LEN],
     /// The digest that was sent with it.
     pub digest: Digest,
-    /// The request that was challenged, envelope first, in the clear; erased when it is dropped.
+    /// The challenged request, decrypted, envelope first; erased when it is dropped.
     pub request: Zeroizing<Box<[u8]>>,
 }
 
 impl IssuedChallenge {
-    /// What an answer to it covers.
+    /// The bytes that an answer to it covers.
     #[must_use]
     pub fn covered(&self) -> CoveredBytes<'_> {
         [&self.nonce, &self.digest]
     }
 }
 
-/// What waits in a session.
+/// A challenge that waits in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionChallenge {
     /// The nonce to send.
@@ -66,59 +68,60 @@ pub struct SessionChallenge {
     pub suggested: Version,
 }
 
-/// Why a request gets no challenge.
+/// Why a request is not challenged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChallengeRefusal {
-    /// Too many challenges to datagrams wait: the sender is to come over TCP.
+    /// Too many challenges for datagrams wait: the sender is told to use TCP.
     OverTcp,
-    /// The request alone is longer than all together may be.
+    /// The request alone exceeds the limit of bytes.
     TooLong,
-    /// Every number that was tried names a challenge already: the random numbers are none.
+    /// Every tried number is taken, so the random numbers are not random.
     NoNumber,
 }
 
-/// What happened to challenges, ever.
+/// Counters of challenges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChallengeCounts {
-    /// Given.
+    /// Challenges made.
     pub issued: u64,
-    /// Taken by an answer.
+    /// Challenges answered.
     pub taken: u64,
-    /// Forgotten unanswered, when their time was over.
+    /// Challenges dropped unanswered when their time was over.
     pub expired: u64,
-    /// Forgotten early, because newer ones needed the room.
+    /// Challenges dropped early, to make room for newer ones.
     pub displaced: u64,
-    /// Requests in datagrams whose senders were told to come over TCP.
+    /// Requests in datagrams whose senders were told to use TCP.
     pub sent_to_tcp: u64,
 }
 
-/// Numbers that are tried before it is given up that one is free.
+/// Random numbers that are tried before giving up.
 const TRIES: usize = 8;
 
-/// The challenges of a server; those that wait are `issued - taken - expired - displaced`.
+/// The challenges of a server. Of these `issued - taken - expired - displaced` wait.
 ///
-/// When the table is full the oldest challenge makes room: whoever means it answers within a round trip, and
-/// whoever floods the table must not keep others out of it. Challenges in sessions, which only get one whose sender has
-/// the key of the session, go last.
+/// When the table is full the oldest challenge is dropped: an honest client answers within a round
+/// trip, and a flood must not keep others out of the table. Challenges in sessions, whose senders
+/// have proved the key of the session, are dropped last.
 #[derive(Debug)]
 pub struct Challenges {
     limits: ChallengeLimits,
     waiting: HashMap<i32, ChallengeEntry>,
-    /// Those outside sessions, in the order they were given.
+    /// Challenges outside sessions, in the order of issue.
     outside: IssueOrder,
-    /// Those in sessions.
+    /// Challenges in sessions, in the order of issue.
     in_sessions: IssueOrder,
-    /// Those outside sessions by source.
+    /// Challenges outside sessions, by source.
     of_source: HashMap<IpAddr, SourceChallenges>,
-    /// Those to datagrams, and their bytes.
+    /// Number and bytes of the challenges for datagrams.
     datagrams: (usize, usize),
     bytes: usize,
     counts: ChallengeCounts,
     gone: RetiredNumbers,
 }
 
-/// Numbers in the order they were given, with what tells a number from the same one given again later. Those that were
-/// taken stay until they come to the front, or are more than half.
+/// Numbers in the order of issue, each with a serial that distinguishes it from the same number
+/// issued again. Numbers of answered challenges stay until they reach the front, or are more than
+/// half.
 type IssueOrder = VecDeque<(i32, u64)>;
 
 /// The challenges to one source.
@@ -129,7 +132,7 @@ struct SourceChallenges {
     datagrams_count: usize,
 }
 
-/// Numbers of challenges that wait no more, the oldest first: as many as may wait.
+/// Numbers of challenges that no longer wait, oldest first; at most as many as may wait.
 #[derive(Debug, Default)]
 struct RetiredNumbers {
     order: VecDeque<i32>,
@@ -157,7 +160,7 @@ struct ChallengeEntry {
     /// Whether its number is that of a session.
     is_in_session: bool,
     expires_ms: u64,
-    /// How many were issued before.
+    /// Number of challenges issued before.
     serial: u64,
 }
 
@@ -178,15 +181,15 @@ impl Challenges {
         }
     }
 
-    /// From now on so many are kept. What is kept already makes room for new ones, or is answered in its time.
+    /// Changes the limits. Existing challenges make room for new ones, or are answered in time.
     pub fn set_limits(&mut self, limits: ChallengeLimits) {
         self.limits = limits;
     }
 
-    /// Keeps `challenge` to `origin` and gives the number it is answered under: one of `numbers`, made positive.
+    /// Keeps `challenge` for `origin` and returns its number: one of `numbers`, made positive.
     ///
     /// # Errors
-    /// When the sender is to come over TCP, or the challenge cannot be kept at all.
+    /// When the sender has to use TCP, or the challenge cannot be kept at all.
     pub fn issue(
         &mut self,
         origin: RequestOrigin,
@@ -208,9 +211,9 @@ impl Challenges {
         Ok(id)
     }
 
-    /// Keeps `challenge` to `origin` under `id`, the number of a session whose key the sender has shown to have. Who sends
-    /// a request once more, with the same number and content, is sent once more what waits; any other takes the place of
-    /// it.
+    /// Keeps `challenge` for `origin` under `id`, the number of a session whose key the sender has
+    /// proved. If the sender repeats a request with the same id and content, it gets the waiting
+    /// challenge again; any other request replaces that challenge.
     ///
     /// # Errors
     /// When the challenge cannot be kept at all.
@@ -250,7 +253,7 @@ impl Challenges {
         }
     }
 
-    /// Whether the sender of a datagram from `ip` gets no challenge before it comes over TCP.
+    /// Whether the sender of a datagram from `ip` has to use TCP to be challenged.
     fn wants_tcp(&self, ip: IpAddr) -> bool {
         let Some(per_source_max) = self.limits.datagrams_per_source_max else { return false };
         let (count, bytes) = self.datagrams;
@@ -259,7 +262,7 @@ impl Challenges {
         is_full || of_source >= per_source_max && !self.limits.exempt.contains(ip)
     }
 
-    /// Forgets the oldest challenge to the source of `ip` where it has as many as it may.
+    /// Drops the oldest challenge to the source of `ip` if the source is at its limit.
     fn make_room_of_source(&mut self, ip: IpAddr) {
         let source = source::of(ip);
         while let Some(of_source) = self.of_source.get_mut(&source)
@@ -271,7 +274,7 @@ impl Challenges {
         }
     }
 
-    /// Keeps a challenge under a number that is free; the oldest make room for it.
+    /// Keeps a challenge under a free number; the oldest ones make room for it.
     fn keep(
         &mut self,
         id: i32,
@@ -306,7 +309,8 @@ impl Challenges {
         tidy(&mut self.in_sessions, self.waiting.len(), &self.waiting);
     }
 
-    /// Takes the challenge `id`; nobody gets it again. `None` when there is none, or not any more.
+    /// Takes the challenge `id`, so that it cannot be taken again. `None` if there is none, or no
+    /// longer one.
     pub fn take(&mut self, id: i32, now_ms: u64) -> Option<IssuedChallenge> {
         self.expire(now_ms);
         let waiting = self.remove(id)?;
@@ -314,13 +318,13 @@ impl Challenges {
         Some(waiting.challenge)
     }
 
-    /// Whether a challenge had this number not long ago: it was answered, or has had its time.
+    /// Whether a challenge had this number recently: it was answered, or has expired.
     #[must_use]
     pub fn was_retired(&self, id: i32) -> bool {
         self.gone.numbers.contains(&id)
     }
 
-    /// Forgets what is too old.
+    /// Drops expired challenges.
     pub fn expire(&mut self, now_ms: u64) {
         let is_over = |waiting: &ChallengeEntry| waiting.expires_ms <= now_ms;
         for in_sessions in [false, true] {
@@ -340,7 +344,7 @@ impl Challenges {
         }
     }
 
-    /// Forgets the oldest, of those outside sessions as long as there are any.
+    /// Drops the oldest challenge, of those outside sessions as long as there are any.
     fn displace_oldest(&mut self) {
         while let Some((id, serial)) = self.outside.pop_front().or_else(|| self.in_sessions.pop_front()) {
             if self.displace(id, serial) {
@@ -349,7 +353,7 @@ impl Challenges {
         }
     }
 
-    /// Forgets a challenge, if it is still there.
+    /// Drops a challenge, if it still waits.
     fn displace(&mut self, id: i32, serial: u64) -> bool {
         let is_there = self.waiting.get(&id).is_some_and(|waiting| waiting.serial == serial);
         if is_there {
@@ -381,39 +385,40 @@ impl Challenges {
         Some(waiting)
     }
 
-    /// How many wait.
+    /// Number of challenges that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Whether no challenge waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Bytes of the requests that were challenged.
+    /// Bytes of the challenged requests.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What happened so far.
+    /// The counters.
     #[must_use]
     pub const fn counts(&self) -> ChallengeCounts {
         self.counts
     }
 }
 
-/// Drops the places of challenges that were taken from `order`, in which `count` wait, when they are more than half.
+/// Removes the entries of answered challenges from `order`, in which `count` wait, if they are more
+/// than half.
 fn tidy(order: &mut IssueOrder, count: usize, waiting: &HashMap<i32, ChallengeEntry>) {
     if order.len() > 2 * count + 64 {
         order.retain(|(id, serial)| waiting.get(id).is_some_and(|one| one.serial == *serial));
     }
 }
 
-/// The number that its sender gave the request that was challenged.
+/// The request id of the challenged request.
 fn request_id(challenge: &IssuedChallenge) -> Option<&[u8]> {
     challenge.request.get(8..12)
 }
@@ -437,7 +442,7 @@ mod tests {
         [192, 0, 2, n].into()
     }
 
-    /// A table that numbers from 1 on, and tells which.
+    /// A table that gives numbers from 1 on, and the last number.
     struct NumberedTable(Challenges, u32);
 
     impl NumberedTable {
@@ -509,7 +514,7 @@ mod tests {
         table.issue(source(1), 1, 0).unwrap();
         assert!(table.0.has(ids[3]), "what was taken makes room");
         assert_eq!(table.0.counts().displaced, 3);
-        // An address of IPv6 is one of many; an IPv4 address is the same however it is written.
+        // An IPv6 address is one of many; an IPv4 address is the same in every notation.
         let v6 = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, n]);
         let first = table.issue(v6(1), 1, 0).unwrap();
         table.issue(v6(2), 1, 0).unwrap();

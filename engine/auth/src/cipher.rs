@@ -1,5 +1,5 @@
-//! AES, triple DES and DES in the CBC and ECB modes, with the padding of PKCS #7: for key files and for the
-//! messages of sessions. None of it tells who wrote a ciphertext; a MAC has to.
+//! AES, triple DES and DES in the CBC and ECB modes, with the padding of PKCS #7, for key files and
+//! for messages in sessions. These modes do not authenticate a ciphertext; a MAC has to.
 
 use aes::{Aes128, Aes192, Aes256};
 use cbc::cipher::block_padding::Pkcs7;
@@ -8,7 +8,7 @@ use cbc::cipher::{KeyInit, KeyIvInit};
 use des::{Des, TdesEde3};
 use zeroize::Zeroizing;
 
-/// A block cipher; the length of the key tells one AES from another.
+/// A block cipher. The length of the key selects the variant of AES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CipherBlock {
     Aes,
@@ -16,12 +16,12 @@ pub(crate) enum CipherBlock {
     Des,
 }
 
-/// How blocks are joined.
+/// How blocks are chained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode<'a> {
-    /// Each block depends on the one before, the first one on this.
+    /// Each block depends on the previous one, and the first on this initial vector.
     Cbc(&'a [u8]),
-    /// Blocks stand alone.
+    /// Blocks are independent.
     Ecb,
 }
 

@@ -1,8 +1,9 @@
-//! What the work that strangers ask for costs, known before it is done.
+//! The cost of work that unauthenticated clients demand, known before it is done.
 //!
-//! A unit is one round of PBKDF2 with HMAC-SHA1, which is two blocks of SHA-1: about a quarter of a microsecond. What is
-//! not made of blocks counts by what it takes beside one, on the machine of `docs/performance.md`. Only the proportions
-//! matter: they decide whose turn it is ([`fair`](crate::fair)).
+//! A unit is one round of PBKDF2 with HMAC-SHA1, which is two blocks of SHA-1: about a quarter of a
+//! microsecond. Other work counts by its time relative to one unit, on the machine of
+//! `docs/performance.md`. Only the proportions matter: they decide which source is served next
+//! ([`fair`](crate::fair)).
 
 use crate::agreement::modulus_bits;
 use crate::kdf::Pbkdf2Limits;
@@ -12,17 +13,18 @@ use std::ops::RangeInclusive;
 /// An amount of work.
 pub type Units = u64;
 
-/// Reading a request, and looking up what it is about.
+/// Parsing a request, and looking up its record.
 pub const REQUEST: Units = 40;
 /// A signature with RSA of 2048 bits.
 pub const SIGNATURE: Units = 2400;
-/// The check of a signature.
+/// The verification of a signature.
 pub const SIGNATURE_CHECK: Units = 400;
 /// Both powers of a key exchange in a group of 1024 bits.
 const AGREEMENT_1024: Units = 4000;
 
-/// A key exchange with a client that has sent `record`: its cost grows with the square of the modulus, for private
-/// values are of one length. What is refused, as no key or for a modulus whose size is not in `bits`, costs nothing.
+/// A key exchange with a client that sent `record`. Its cost grows with the square of the modulus,
+/// because private values have a fixed length. A refused record, which is no key or has a modulus
+/// whose size is not in `bits`, costs nothing.
 #[must_use]
 pub fn agreement(record: &[u8], bits: &RangeInclusive<u32>) -> Units {
     let modulus_bits = modulus_bits(record).and_then(|bits| u32::try_from(bits).ok());
@@ -30,13 +32,14 @@ pub fn agreement(record: &[u8], bits: &RangeInclusive<u32>) -> Units {
     REQUEST + AGREEMENT_1024 * bits * bits / (1024 * 1024)
 }
 
-/// Keys derived with PBKDF2: rounds, and once more for each 160 bits.
+/// Deriving keys with PBKDF2: the rounds, once for each 160 bits.
 #[must_use]
 pub fn pbkdf2(iterations: u32, key_bits: u32) -> Units {
     Units::from(iterations) * Units::from(key_bits.div_ceil(160))
 }
 
-/// The check of `signed_response` with one key of type `kind`. What is outside the limits is refused without work.
+/// The check of `signed_response` with one key of type `kind`. A response outside the limits is
+/// refused without work.
 #[must_use]
 pub fn check(kind: &[u8], signed_response: &[u8], limits: &Pbkdf2Limits) -> Units {
     if kind == auth::PUBLIC_KEY {
@@ -51,8 +54,8 @@ pub fn check(kind: &[u8], signed_response: &[u8], limits: &Pbkdf2Limits) -> Unit
     }
 }
 
-/// How many of `keys_max` keys of type `kind` may be tried with `signed_response`, so that rounds, blocks and keys
-/// together stay within the limits.
+/// How many of `keys_max` keys of type `kind` may be tried with `signed_response`, so that rounds,
+/// blocks and keys together stay within the limits.
 #[must_use]
 pub fn keys_max(kind: &[u8], signed_response: &[u8], limits: &Pbkdf2Limits, keys_max: usize) -> usize {
     if kind == auth::PUBLIC_KEY {
@@ -62,7 +65,7 @@ pub fn keys_max(kind: &[u8], signed_response: &[u8], limits: &Pbkdf2Limits, keys
         Ok(SecretAnswer::Pbkdf2 { iterations, key_bits, .. }) => {
             let each = pbkdf2(iterations, key_bits).max(1);
             let within = usize::try_from(Units::from(limits.work_max) / each).unwrap_or(usize::MAX);
-            // One at least, by which it is found that it asks for too much.
+            // At least one, whose check finds that the response demands too much.
             keys_max.min(within.max(1))
         }
         _ => keys_max,

@@ -17,7 +17,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// A digest that was computed elsewhere.
+    /// Wraps a digest that was computed elsewhere.
     ///
     /// # Panics
     /// When it has more than 32 bytes.
@@ -28,10 +28,10 @@ impl Digest {
         Self { bytes, len: u8::try_from(digest.len()).expect("at most 32 bytes") }
     }
 
-    /// Whether it equals `other`, in a time that depends on the lengths alone.
+    /// Compares it with `other`, in a time that depends on the lengths alone.
     ///
     /// # Errors
-    /// [`VerifyError::Wrong`] when it does not.
+    /// [`VerifyError::Wrong`] when they differ.
     pub fn check(&self, other: &[u8]) -> Result<(), VerifyError> {
         if self.ct_eq(other).to_bool() { Ok(()) } else { Err(VerifyError::Wrong) }
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The digest of `parts` in a row; `None` when the code is not that of a plain digest.
+/// The digest of the concatenation of `parts`; `None` if the code is not that of a plain digest.
 #[must_use]
 pub fn digest<'a>(algorithm: DigestAlgorithm, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Digest> {
     let algorithm = match algorithm {
@@ -77,7 +77,7 @@ pub fn digest<'a>(algorithm: DigestAlgorithm, parts: impl IntoIterator<Item = &'
     Some(Digest::from_bytes(context.finish().as_ref()))
 }
 
-/// The HMAC of `parts` in a row; `None` when the code is not that of an HMAC.
+/// The HMAC of the concatenation of `parts`; `None` if the code is not that of an HMAC.
 fn hmac<'a>(
     algorithm: DigestAlgorithm,
     key: &[u8],
@@ -93,7 +93,7 @@ fn hmac<'a>(
     Some(Digest::from_bytes(context.sign().as_ref()))
 }
 
-/// What comes of `parts`, in which a plain digest finds the key and around which an HMAC puts it: see
+/// The digest or HMAC of `parts`. A plain digest finds the key among them; an HMAC adds it: see
 /// [`Mac::parts`](handle_proto::wire::credential::Mac::parts).
 pub(crate) fn keyed<'a>(
     algorithm: DigestAlgorithm,
@@ -103,7 +103,8 @@ pub(crate) fn keyed<'a>(
     if algorithm.is_hmac() { hmac(algorithm, key, parts) } else { digest(algorithm, parts) }
 }
 
-/// The MAC of `parts` with `key`: an HMAC, or a digest of key, parts, key. `None` for any other code.
+/// The MAC of `parts` with `key`: an HMAC, or a digest of key, parts, key. `None` for any other
+/// code.
 #[must_use]
 pub fn mac(algorithm: DigestAlgorithm, key: &[u8], parts: &[&[u8]]) -> Option<Digest> {
     let around: &[&[u8]] = if algorithm.is_hmac() { &[] } else { &[key] };

@@ -1,5 +1,5 @@
-//! DSA signatures, as DER sequences of two integers. The nonce is made of key and message (RFC 6979), so that
-//! no bad random number can give the key away.
+//! DSA signatures, as DER sequences of two integers. The nonce is derived from key and message (RFC
+//! 6979), so that a weak random number cannot reveal the key.
 
 use crate::ValueDigest;
 use crate::digest::{self, Digest};
@@ -15,11 +15,11 @@ use sha1::Sha1;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-/// Bits of p and of q that are used.
+/// Accepted bits of p and q.
 const SIZES: [(usize, usize); 4] = [(1024, 160), (2048, 224), (2048, 256), (3072, 256)];
 const ACCEPTED: &str = "1024/160, 2048/224, 2048/256 or 3072/256 bits";
 const INCONSISTENT: KeyError = KeyError::Inconsistent { algorithm: "DSA" };
-/// Most bytes of a signature: two integers of 33 bytes, and room for lengths written at length.
+/// Most bytes of a signature: two integers of 33 bytes, and room for lengths in the long form.
 const SIGNATURE_LEN_MAX: usize = 96;
 
 /// A private key.
@@ -40,7 +40,7 @@ impl PrivateKey {
         let params = BoxedMontyParams::new_vartime(modulus);
         let q_bits = components.q().bits_precision();
         let x = Zeroizing::new(number(x, q_bits)?);
-        // Only DSA keys leave the public half to be computed.
+        // DSA private keys lack the public number, so it is computed.
         let y = BoxedMontyForm::new(components.g().as_ref().clone(), &params).pow(&x).retrieve();
         let public = VerifyingKey::from_components(components, y).map_err(|_| INCONSISTENT)?;
         let key = SigningKey::from_components(public.clone(), (*x).clone()).map_err(|_| INCONSISTENT)?;
@@ -62,7 +62,7 @@ impl PrivateKey {
     }
 }
 
-/// A public key, whose y has been found to be in the group.
+/// A public key whose y was checked to be in the group.
 #[derive(Clone)]
 pub(crate) struct PublicKey(VerifyingKey);
 
@@ -106,7 +106,7 @@ impl PublicKey {
         }
     }
 
-    /// As much of the digest counts as q has bits.
+    /// Uses as many bits of the digest as q has.
     fn verify_digest(&self, digest: &[u8], signature: &[u8]) -> Result<(), VerifyError> {
         if signature.len() > SIGNATURE_LEN_MAX {
             return Err(VerifyError::Wrong);
@@ -116,7 +116,7 @@ impl PublicKey {
     }
 }
 
-/// A digest that is signed; nobody signs MD5.
+/// The digest to sign; MD5 is never signed.
 fn digest(algorithm: DigestAlgorithm, parts: &[&[u8]]) -> Option<Digest> {
     match algorithm {
         DigestAlgorithm::SHA1 | DigestAlgorithm::SHA256 => digest::digest(algorithm, parts.iter().copied()),
@@ -124,7 +124,7 @@ fn digest(algorithm: DigestAlgorithm, parts: &[&[u8]]) -> Option<Digest> {
     }
 }
 
-/// The group, of a size that is used, with everything in its range: the arithmetic below takes that for granted.
+/// Checks the group: its sizes, and that everything is in range, as the arithmetic requires.
 fn components(p: Number<'_>, q: Number<'_>, g: Number<'_>) -> Result<Components, KeyError> {
     if !SIZES.contains(&(p.bits(), q.bits())) {
         return Err(KeyError::Size { algorithm: "DSA", bits: p.bits(), accepted: ACCEPTED });
@@ -136,7 +136,7 @@ fn components(p: Number<'_>, q: Number<'_>, g: Number<'_>) -> Result<Components,
     let bits = |number: Number<'_>| u32::try_from(number.bits()).expect("one of the sizes above");
     let (p_bits, q_bits) = (bits(p), bits(q));
     let (p, q, g) = (number(p, p_bits)?, number(q, q_bits)?, number(g, p_bits)?);
-    // Of g it is checked that it is below p.
+    // This checks that g is below p.
     Components::from_components(p, q, g).map_err(|_| INCONSISTENT)
 }
 

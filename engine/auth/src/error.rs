@@ -1,4 +1,4 @@
-//! Why a key cannot be used, a message not signed, or a signature not accepted.
+//! Why a key cannot be used, a message cannot be signed, or a signature is not accepted.
 
 use handle_proto::DecodeError;
 use handle_proto::code::DigestAlgorithm;
@@ -10,23 +10,23 @@ use std::fmt;
 pub enum KeyError {
     /// The record does not decode.
     Undecodable(DecodeError),
-    /// Keys of this size are not used.
+    /// Keys of this size are not supported.
     Size {
         /// `RSA` or `DSA`.
         algorithm: &'static str,
         /// Bits of the modulus.
         bits: usize,
-        /// The sizes that are used, as text.
+        /// The supported sizes, as text.
         accepted: &'static str,
     },
-    /// The numbers are not those of one key.
+    /// The numbers do not belong to one key.
     Inconsistent {
         /// `RSA` or `DSA`.
         algorithm: &'static str,
     },
     /// An RSA key without its primes, `RSA_PRIV_KEY`.
     NoPrimes,
-    /// A Diffie-Hellman key, which does not sign.
+    /// A Diffie-Hellman key, which cannot sign.
     NotForSigning,
 }
 
@@ -35,13 +35,13 @@ impl fmt::Display for KeyError {
         match self {
             Self::Undecodable(error) => write!(f, "not a key: {error}"),
             Self::Size { algorithm, bits, accepted } => {
-                write!(f, "{algorithm} keys of {bits} bits are not used here, only of {accepted}")
+                write!(f, "{algorithm} keys of {bits} bits are not supported, only those of {accepted}")
             }
             Self::Inconsistent { algorithm } => {
                 write!(f, "the numbers are not those of one {algorithm} key, or it is too weak")
             }
             Self::NoPrimes => f.write_str("an RSA key without its primes (RSA_PRIV_KEY); make a new key"),
-            Self::NotForSigning => f.write_str("a Diffie-Hellman key does not sign"),
+            Self::NotForSigning => f.write_str("a Diffie-Hellman key cannot sign"),
         }
     }
 }
@@ -54,20 +54,22 @@ impl From<DecodeError> for KeyError {
     }
 }
 
-/// Why nothing was signed.
+/// Why signing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SignError {
-    /// Nobody signs with this digest.
+    /// Signatures with this digest are not supported.
     Digest(DigestAlgorithm),
-    /// The computation failed, or its result did not verify and was thrown away.
+    /// The computation failed, or its result did not verify and was discarded.
     Failed,
 }
 
 impl fmt::Display for SignError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Digest(algorithm) => write!(f, "nobody signs with the digest {algorithm}"),
+            Self::Digest(algorithm) => {
+                write!(f, "cannot sign with the digest {algorithm}: use SHA-1 or SHA-256")
+            }
             Self::Failed => f.write_str("signing failed"),
         }
     }
@@ -83,18 +85,19 @@ pub enum VerifyError {
     Unsigned,
     /// The credential does not decode.
     Malformed(DecodeError),
-    /// The credential is of another kind: a MAC where a signature is needed, or the other way round.
+    /// The credential is of the wrong kind: a MAC where a signature is needed, or the other way
+    /// round.
     Kind,
-    /// The digest is not known, or of no use here.
+    /// The digest is unknown, or not accepted here.
     Digest,
-    /// The answer to a challenge asks for too much work, or for a derived key that can be guessed.
+    /// The answer to a challenge demands too much work, or has a derived key that can be guessed.
     Work,
-    /// Signature or MAC are wrong.
+    /// The signature or the MAC is wrong.
     Wrong,
 }
 
 impl VerifyError {
-    /// Whether no key makes a difference: the form is none, or the algorithm is not known.
+    /// Whether it would fail with every key, because the form or the algorithm is unknown.
     #[must_use]
     pub const fn is_unreadable(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::Digest)
@@ -105,9 +108,9 @@ impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsigned => f.write_str("the message is not signed"),
-            Self::Malformed(error) => write!(f, "the credential is not readable: {error}"),
+            Self::Malformed(error) => write!(f, "the credential does not decode: {error}"),
             Self::Kind => f.write_str("the credential is of another kind"),
-            Self::Digest => f.write_str("the credential names a digest that is not used"),
+            Self::Digest => f.write_str("the credential names an unsupported digest"),
             Self::Work => f.write_str("the rounds or the length of the derived key are outside the limits"),
             Self::Wrong => f.write_str("the signature is wrong"),
         }

@@ -1,9 +1,10 @@
-//! Whose turn it is: work for strangers, shared by source.
+//! Decides which request is served next, so that sources share the work fairly.
 //!
-//! What counts is the work that was done for a source and its networks, in [units](crate::cost), and not how many
-//! requests it sent; it fades, so that only the last seconds count. Connections and datagrams get a half each where both
-//! have something to do, for datagrams may have forged senders. Within these the widest networks share equally, then the
-//! networks in them, then the sources. Time comes in as an argument.
+//! What counts is the work that was done for a source and its networks, in [units](crate::cost),
+//! not the number of its requests. It fades, so that only the last seconds count. Connections and
+//! datagrams get half of the work each if both have requests, because datagrams may have forged
+//! senders. Within these the widest networks share equally, then the networks in them, then the
+//! sources. Time comes in as an argument.
 
 use crate::cost::{self, Units};
 use crate::source::{RequestOrigin, SourceList, networks_of};
@@ -11,22 +12,23 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// In so many milliseconds half of what a source has had is forgotten.
+/// Milliseconds in which half of the work done for a source is forgotten.
 const HALF_LIFE_MS: f64 = 4000.0;
-/// Most accounts of networks; where there are more, those that have had less than the mean are forgotten.
+/// Most accounts of networks. If there are more, those with less work than the mean are dropped.
 const ACCOUNTS_MAX: usize = 8192;
 
-/// What waits, in the order in which it is to be done.
+/// Waiting items, in the order in which they are to be served.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     flows: HashMap<SourceFlow, VecDeque<(u64, T)>>,
     ledger: SourceLedger,
     len: usize,
-    /// How many were added ever: of those with equal claims the first comes first.
+    /// Number of items added so far. Of items with equal claims the first one added is served
+    /// first.
     added: u64,
 }
 
-/// What is shared out to: a source, by connections or by datagrams.
+/// What shares the work: a source, by connections or by datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SourceFlow {
     is_connected: bool,
@@ -46,15 +48,15 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Adds what is to be done for `origin`.
+    /// Adds an item for `origin`.
     pub fn push(&mut self, origin: RequestOrigin, item: T) {
         self.flows.entry(SourceFlow::of(origin)).or_default().push_back((self.added, item));
         self.added += 1;
         self.len += 1;
     }
 
-    /// What is to be done next. It is charged as a [request](cost::REQUEST), the rest of its cost is for
-    /// [`charge`](Self::charge).
+    /// Takes the item to serve next. It is charged as a [request](cost::REQUEST); the caller
+    /// charges the rest of its cost with [`charge`](Self::charge).
     pub fn pop(&mut self, now_ms: u64) -> Option<T> {
         let ledger = &self.ledger;
         let claim = |(flow, items): (&SourceFlow, &VecDeque<(u64, T)>)| {
@@ -77,39 +79,39 @@ impl<T> FairQueue<T> {
         item
     }
 
-    /// Notes that `units` of work were done for `origin`.
+    /// Records that `units` of work were done for `origin`.
     pub fn charge(&mut self, origin: RequestOrigin, units: Units, now_ms: u64) {
         self.ledger.charge(&SourceFlow::of(origin), units, now_ms);
     }
 
-    /// How many wait.
+    /// Number of waiting items.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing waits.
+    /// Whether no item waits.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Drops all that waits.
+    /// Drops all waiting items.
     pub fn clear(&mut self) {
         self.flows.clear();
         self.len = 0;
     }
 }
 
-/// The work that was done for datagrams and connections, and for networks.
+/// The work done for datagrams, for connections, and for networks.
 #[derive(Debug, Default)]
 struct SourceLedger {
     kinds: [SourceAccount; 2],
-    /// By position in [`networks_of`] and network.
+    /// Accounts by position in [`networks_of`] and network.
     networks: HashMap<(u8, IpAddr), SourceAccount>,
 }
 
-/// Units as they were at a time.
+/// Units of work at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 struct SourceAccount {
     units: f64,
@@ -131,7 +133,7 @@ impl SourceAccount {
 }
 
 impl SourceLedger {
-    /// What the kind of `flow` and its networks have had, the widest first.
+    /// The work done for the kind of `flow` and for its networks, the widest first.
     fn spent_by(&self, flow: &SourceFlow, now_ms: u64) -> [f64; 4] {
         let [wide, middle, source] = [0, 1, 2].map(|level: u8| {
             let account = self.networks.get(&(level, flow.networks[usize::from(level)]));
@@ -154,8 +156,9 @@ impl SourceLedger {
     }
 }
 
-/// How many places of a bounded number are taken, and by whom: of 8 places or more a source gets a quarter, its widest
-/// network a half, and datagrams three quarters, so that nobody takes all of them.
+/// Counts who holds the places of a bounded resource. With 8 places or more a source gets at most a
+/// quarter, its widest network half, and datagrams three quarters, so that no sender takes all of
+/// them.
 #[derive(Debug)]
 pub struct Shares {
     places: usize,
@@ -166,13 +169,13 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// `places` places, of which those in `exempt` may take all.
+    /// `places` places. Sources in `exempt` may take all of them.
     #[must_use]
     pub fn new(places: usize, exempt: SourceList) -> Self {
         Self { places, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt }
     }
 
-    /// From now on those in `exempt` may take all places.
+    /// Changes the sources that may take all places.
     pub fn set_exempt(&mut self, exempt: SourceList) {
         self.exempt = exempt;
     }
@@ -181,13 +184,14 @@ impl Shares {
         if self.places < 8 { self.places } else { self.places * quarters / 4 }
     }
 
-    /// The widest network of `origin` and its source, with how many places each may take.
+    /// The widest network of `origin` and its source, each with the number of places that it may
+    /// take.
     fn networks(&self, origin: RequestOrigin) -> [((bool, IpAddr), usize); 2] {
         let [wide, _, source] = networks_of(origin.ip);
         [((true, wide), self.most(2)), ((false, source), self.most(1))]
     }
 
-    /// Takes a place for `origin`; false where there is none for it.
+    /// Takes a place for `origin`; false if there is none for it.
     pub fn enter(&mut self, origin: RequestOrigin) -> bool {
         let networks = self.networks(origin);
         let taken = |network: &(bool, IpAddr)| self.of_network.get(network).copied().unwrap_or(0);
@@ -206,7 +210,7 @@ impl Shares {
         true
     }
 
-    /// Gives back the place that `origin` took.
+    /// Returns the place that `origin` took.
     pub fn leave(&mut self, origin: RequestOrigin) {
         self.taken -= 1;
         self.datagrams -= usize::from(!origin.is_connected);
@@ -233,8 +237,8 @@ mod tests {
         RequestOrigin::datagram(text.parse().unwrap())
     }
 
-    /// Lets each of `origins` ask for more and more, each request for so many units, and says what each has had after
-    /// `count` requests.
+    /// Lets each of `origins` send requests without end, each for the given units. Returns the
+    /// units that each got after `count` requests.
     fn served(origins: &[(RequestOrigin, Units)], count: usize) -> Vec<Units> {
         let (mut queue, mut had) = (FairQueue::default(), vec![0; origins.len()]);
         for (at, (origin, _)) in origins.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Secrets in files: read only when nobody else can read them, written so that nobody else can.
+//! Secrets in files: read only if no other user can read them, and written so that no other user
+//! can.
 
 use crate::keyfile::{self, KeyFileError};
 use handle_proto::data::PrivateKeyBuf;
@@ -12,22 +13,22 @@ use zeroize::Zeroizing;
 /// Most bytes of a file with a secret; a private key of 4096 bits takes 5,000.
 pub const FILE_LEN_MAX: u64 = 65_536;
 
-/// Why a secret was not read or written, in words for the operator.
+/// Why a secret could not be read or written, with the path, for the operator.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The operating system refuses.
+    /// A system call failed.
     Io {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Group or others may use the file.
+    /// The mode of the file permits access by group or others.
     Permissions {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Its mode.
         mode: u32,
     },
     /// It is not an ordinary file, is empty, or longer than [`FILE_LEN_MAX`].
@@ -39,7 +40,7 @@ pub enum OpenError {
     KeyFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: KeyFileError,
     },
 }
@@ -50,7 +51,7 @@ impl fmt::Display for OpenError {
             Self::Io { path, error } => write!(f, "{}: {error}", path.display()),
             Self::Permissions { path, mode } => {
                 let path = path.display();
-                write!(f, "{path}: others than its owner may use it (mode {mode:04o}); chmod 600 {path}")
+                write!(f, "{path}: permissions too open (mode {mode:04o}): run chmod 600 {path}")
             }
             Self::NotASecret { path } => {
                 write!(f, "{}: empty, longer than {FILE_LEN_MAX} bytes, or not a file", path.display())
@@ -60,26 +61,27 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// Without a source: the text has it already, and would say it twice.
+/// Without a source, because the text includes it already.
 impl std::error::Error for OpenError {}
 
 /// Reads the private key in a file, native or PEM, plain or encrypted under `passphrase`.
 ///
 /// # Errors
-/// When others than the owner may use the file, or what [`keyfile::decode`] says.
+/// When users other than the owner may use the file, and those of [`keyfile::decode`].
 pub fn open_key_file(path: &Path, passphrase: Option<&[u8]>) -> Result<PrivateKeyBuf, OpenError> {
     let bytes = open_secret_file(path)?;
     keyfile::decode(&bytes, passphrase).map_err(|error| OpenError::KeyFile { path: path.to_owned(), error })
 }
 
-/// Reads a secret: all bytes of the file are the secret (`replsec.bin`).
+/// Reads a secret, which is the whole content of the file (`replsec.bin`).
 ///
 /// # Errors
-/// When others than the owner may use the file, or it is empty, too long, or not an ordinary file.
+/// When users other than the owner may use the file, or it is empty, too long, or not an ordinary
+/// file.
 pub fn open_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
     let failed = |error| OpenError::Io { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
-    // Asked of the open file, which nobody can exchange any more.
+    // Metadata of the open file, which cannot be replaced any more.
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() || metadata.len() > FILE_LEN_MAX {
         return Err(OpenError::NotASecret { path: path.to_owned() });
@@ -87,7 +89,7 @@ pub fn open_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
     if metadata.mode() & 0o077 != 0 {
         return Err(OpenError::Permissions { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
     }
-    // All at once: growing would leave copies behind that nobody clears.
+    // Allocated at once, because growing would leave copies behind that are not cleared.
     let mut bytes = Zeroizing::new(Vec::with_capacity(1 + usize::try_from(FILE_LEN_MAX).unwrap_or(0)));
     file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.is_empty() || bytes.len() as u64 > FILE_LEN_MAX {
@@ -96,10 +98,10 @@ pub fn open_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
     Ok(bytes)
 }
 
-/// Writes a secret to a new file that its owner alone may use, and syncs it.
+/// Writes a secret to a new file that only its owner may use, and syncs it.
 ///
 /// # Errors
-/// When the file exists, or the operating system refuses.
+/// When the file exists, or a system call fails.
 pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<(), OpenError> {
     let failed = |error| OpenError::Io { path: path.to_owned(), error };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;

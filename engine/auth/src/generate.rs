@@ -1,8 +1,9 @@
-//! New RSA keys. DSA keys, which old servers and administrators have, are read and used, but not made any more.
+//! Generates RSA keys. DSA keys, which old servers and administrators have, can be used but not
+//! generated.
 //!
-//! The primes are those of crypto-primes: ring makes no keys at all. FIPS 186-5 appendix A.1.3 says what they
-//! have to be: random, with their two upper bits set, far from each other, and no multiple of the exponent
-//! above one.
+//! The primes come from crypto-primes, because ring generates no keys. FIPS 186-5 appendix A.1.3
+//! has the requirements: random, with the two upper bits set, far apart, and p - 1 coprime to the
+//! exponent.
 
 use crate::backend::rand::{SecureRandom as _, SystemRandom};
 use crate::error::KeyError;
@@ -18,15 +19,16 @@ use rand_core::{TryCryptoRng, TryRng};
 use std::convert::Infallible;
 use zeroize::Zeroizing;
 
-/// Sizes of the keys that are made; the first is what deployed software makes, and what answers fastest.
+/// Sizes of generated keys. The first is that of deployed software, and the fastest.
 pub const RSA_BITS: [u32; 3] = [2048, 3072, 4096];
-/// The public exponent of all of them.
+/// The public exponent of all generated keys.
 const EXPONENT: u32 = 65_537;
 
-/// Makes an RSA key of one of [`RSA_BITS`]. Takes a second or so for the smallest, and varies much.
+/// Generates an RSA key of one of [`RSA_BITS`] bits. The smallest takes about a second, with a wide
+/// spread.
 ///
 /// # Errors
-/// When the size is another. What has been made is tried before it is given away.
+/// When the size is another one. The key is tested before it is returned.
 ///
 /// # Panics
 /// When the operating system has no random numbers.
@@ -43,12 +45,13 @@ pub fn rsa(bits: u32) -> Result<PrivateKeyBuf, KeyError> {
 
 type Secret = Zeroizing<BoxedUint>;
 
-/// Two primes, the larger one first: the coefficient of deployed key files is the inverse of the second.
+/// Two primes, the larger one first, because the coefficient in deployed key files is the inverse
+/// of the second.
 fn primes(bits: u32) -> (Secret, Secret) {
     loop {
         let (a, b) = (prime(bits), prime(bits));
         let (p, q) = if *a > *b { (a, b) } else { (b, a) };
-        // Primes close to each other would be found by looking around the root of their product.
+        // Primes that are close together could be found near the root of their product.
         if p.wrapping_sub(&*q).bits() > bits - 100 {
             return (p, q);
         }
@@ -61,7 +64,7 @@ fn prime(bits: u32) -> Secret {
         let factory = sieve(bits).expect("a size of ours");
         let found = sieve_and_find(&mut System, factory, |_, candidate| is_prime(Flavor::Any, candidate));
         let prime = Zeroizing::new(found.ok().flatten().expect("there is always another candidate"));
-        // Below such a prime the exponent has no inverse.
+        // Otherwise the exponent has no inverse.
         if remainder(&less_one(&prime)) != 0 {
             return prime;
         }
@@ -74,7 +77,7 @@ fn key(p: &Secret, q: &Secret) -> PrivateKeyBuf {
     let d = inverse_of_exponent(&Zeroizing::new(p_less_one.concatenating_mul(&*q_less_one)));
     let (dp, dq) = (inverse_of_exponent(&p_less_one), inverse_of_exponent(&q_less_one));
     let modulus = BoxedMontyParams::new(Odd::new((**p).clone()).into_option().expect("a prime above two"));
-    // Fermat: the power p - 2 is the inverse.
+    // By Fermat, the power p - 2 is the inverse.
     let qi = BoxedMontyForm::new((**q).clone(), &modulus).pow(&less_one(&p_less_one));
     let qi = Zeroizing::new(qi.retrieve());
     let numbers = [&n, &*d, &**p, &**q, &*dp, &*dq, &*qi].map(|number| Zeroizing::new(number.to_be_bytes()));
@@ -91,15 +94,15 @@ fn exponent() -> NonZero<Limb> {
     NonZero::new(Limb::from_u32(EXPONENT)).expect("not zero")
 }
 
-/// What is left when the exponent divides `number`.
+/// The remainder of `number` divided by the exponent.
 fn remainder(number: &BoxedUint) -> u64 {
     number.rem_limb(exponent()).0
 }
 
-/// The inverse of the exponent below `modulus`, of which it is no divisor.
+/// The inverse of the exponent modulo `modulus`, which the exponent does not divide.
 ///
-/// The exponent is prime, so it is enough to find the multiple of the modulus that is one short of a multiple of
-/// the exponent, with small numbers, and to divide.
+/// The exponent is prime. So it is enough to find, with small numbers, the multiple of the modulus
+/// that is one less than a multiple of the exponent, and to divide.
 fn inverse_of_exponent(modulus: &BoxedUint) -> Secret {
     let prime = u64::from(EXPONENT);
     let (mut base, mut power, mut inverse) = (remainder(modulus), EXPONENT - 2, 1);
@@ -117,7 +120,7 @@ fn inverse_of_exponent(modulus: &BoxedUint) -> Secret {
     Zeroizing::new(product.div_rem_limb(exponent()).0)
 }
 
-/// The random numbers of the operating system, behind the traits that crypto-primes asks for.
+/// The random numbers of the operating system, behind the traits that crypto-primes needs.
 struct System;
 
 impl TryRng for System {
@@ -163,7 +166,7 @@ mod tests {
     #[test]
     fn every_number_belongs_to_the_others() {
         let number = |value: u32| Zeroizing::new(BoxedUint::from(value));
-        // Small primes, so that everything can be computed otherwise.
+        // Small primes, so that the results can be computed independently.
         let (p, q) = (number(1_000_003), number(999_983));
         let key = key(&p, &q);
         let data::PrivateKey::RsaCrt { n, d, dp, dq, qi, .. } = key.view() else { panic!("not a full key") };
@@ -183,7 +186,7 @@ mod tests {
             let error = rsa(bits).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("RSA keys of {bits} bits are not used here, only of 2048, 3072 or 4096 bits")
+                format!("RSA keys of {bits} bits are not supported, only those of 2048, 3072 or 4096 bits")
             );
         }
     }

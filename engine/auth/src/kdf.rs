@@ -1,4 +1,4 @@
-//! Keys made of passwords: PBKDF2, with the deployed rule for turning bytes into a password.
+//! Keys derived from passwords: PBKDF2, with the deployed rule for turning bytes into a password.
 
 use crate::cost;
 use handle_proto::limit;
@@ -7,21 +7,22 @@ use pbkdf2::pbkdf2_hmac;
 use sha1::Sha1;
 use zeroize::Zeroizing;
 
-/// How much work a sender may ask for, and how short a derived key may be. The limits include their values.
+/// Bounds of the work that a sender may demand, and of the length of a derived key. The bounds are
+/// inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pbkdf2Limits {
     /// Most rounds; each 10,000 take about 2.5 ms.
     pub iterations_max: u32,
-    /// Fewest bits of the derived key. A key of no bits is known to everybody, one of a few is guessed.
+    /// Fewest bits of the derived key. A key without bits is known, and a short one can be guessed.
     pub key_bits_min: u32,
-    /// Most bits of the derived key; every 160 cost the rounds once more.
+    /// Most bits of the derived key. Each 160 bits cost the rounds once more.
     pub key_bits_max: u32,
-    /// Most rounds, times one for each 160 bits, times the keys that are tried.
+    /// Most rounds, times one for each 160 bits, times the tried keys.
     pub work_max: u32,
 }
 
 impl Pbkdf2Limits {
-    /// The widest that make sense for answers to challenges; what servers do for strangers is configured.
+    /// The widest sensible bounds for answers to challenges. Servers configure their own.
     pub const DEFAULT: Self = Self {
         iterations_max: limit::PBKDF2_ITERATIONS_MAX,
         key_bits_min: 128,
@@ -29,7 +30,7 @@ impl Pbkdf2Limits {
         work_max: u32::MAX,
     };
 
-    /// Bytes of the derived key, when the sender asks for nothing outside the limits.
+    /// Bytes of the derived key, if the parameters are within the bounds.
     #[must_use]
     pub fn key_len(&self, iterations: u32, key_bits: u32) -> Option<usize> {
         if cost::pbkdf2(iterations, key_bits) > self.work_max.into() {
@@ -37,11 +38,11 @@ impl Pbkdf2Limits {
         }
         let is_within = (1..=self.iterations_max).contains(&iterations)
             && (self.key_bits_min..=self.key_bits_max).contains(&key_bits);
-        // Deployed software divides by eight without looking at the rest.
+        // Deployed software divides by eight and ignores the remainder.
         (is_within && key_bits.is_multiple_of(8)).then_some(key_bits as usize / 8)
     }
 
-    /// Whether `answer` asks for no work outside the limits.
+    /// Whether the work that `answer` demands is within the bounds.
     #[must_use]
     pub fn admit(&self, answer: &SecretAnswer<'_>) -> bool {
         match *answer {
@@ -57,7 +58,8 @@ impl Default for Pbkdf2Limits {
     }
 }
 
-/// PBKDF2 with HMAC-SHA1. Each byte of `secret` is taken as a character U+0000 to U+00FF, and those in UTF-8.
+/// PBKDF2 with HMAC-SHA1. Each byte of `secret` is taken as a character U+0000 to U+00FF, and these
+/// are encoded in UTF-8.
 ///
 /// Shown by `credentials.jsonl`, `pbkdf2/binary_password`.
 pub fn pbkdf2_sha1(secret: &[u8], salt: &[u8], iterations: u32, key_len: usize) -> Zeroizing<Vec<u8>> {
@@ -67,7 +69,7 @@ pub fn pbkdf2_sha1(secret: &[u8], salt: &[u8], iterations: u32, key_len: usize) 
 }
 
 fn as_characters(secret: &[u8]) -> Zeroizing<Vec<u8>> {
-    // All at once: growing would leave copies behind that nobody clears.
+    // Allocated at once, because growing would leave copies behind that are not cleared.
     let mut text = Zeroizing::new(Vec::with_capacity(2 * secret.len()));
     for &byte in secret {
         text.extend_from_slice(char::from(byte).encode_utf8(&mut [0; 2]).as_bytes());

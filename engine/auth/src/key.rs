@@ -9,7 +9,7 @@ use handle_proto::data;
 use handle_proto::data::key::Number;
 use std::fmt;
 
-/// What kind of key it is.
+/// The algorithm of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// RSA; signatures are PKCS #1 v1.5.
@@ -30,16 +30,16 @@ enum Secret {
 }
 
 impl PrivateKey {
-    /// A key from its record, the plain content of a private key file.
+    /// Makes a key from its record, the content of an unencrypted private key file.
     ///
     /// # Errors
-    /// When it does not decode, its numbers do not belong together, or it is of a kind or size that is not
-    /// used: RSA keys sign with 2048, 3072 or 4096 bits, DSA keys with 1024, 2048 or 3072.
+    /// When it does not decode, its numbers do not belong together, or its kind or size is not
+    /// supported: RSA keys sign with 2048, 3072 or 4096 bits, DSA keys with 1024, 2048 or 3072.
     pub fn from_record(record: &[u8]) -> Result<Self, KeyError> {
         Self::new(&data::PrivateKey::decode(record)?)
     }
 
-    /// A key from its numbers.
+    /// Makes a key from its numbers.
     ///
     /// # Errors
     /// As [`from_record`](Self::from_record).
@@ -47,16 +47,17 @@ impl PrivateKey {
         Self::of(key, false)
     }
 
-    /// A key from its numbers, which may also be an RSA key of 1024 or 1536 bits, as old administrators
-    /// have them. [`is_legacy`](Self::is_legacy) tells; whoever takes such a key says so.
+    /// Makes a key from its numbers, which may also be those of an RSA key of 1024 or 1536 bits, as
+    /// old administrators have them. [`is_legacy`](Self::is_legacy) tells, so that the caller can
+    /// warn.
     ///
     /// # Errors
-    /// As [`from_record`](Self::from_record), but for these sizes.
+    /// As [`from_record`](Self::from_record), except for these sizes.
     pub fn new_or_legacy(key: &data::PrivateKey<'_>) -> Result<Self, KeyError> {
         Self::of(key, true)
     }
 
-    /// Whether the key is shorter than what is made today.
+    /// Whether the key is shorter than generated ones.
     #[must_use]
     pub fn is_legacy(&self) -> bool {
         self.algorithm() == Algorithm::Rsa && self.public.bits() < 2048
@@ -83,17 +84,18 @@ impl PrivateKey {
         &self.public
     }
 
-    /// What kind of key it is.
+    /// The algorithm of the key.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.public.algorithm()
     }
 
-    /// The digest with which this key signs messages of `version`, and answers challenges of it.
+    /// The digest with which this key signs messages of `version` and answers their challenges.
     ///
-    /// A DSA key with more than 160 bits of q takes SHA-256 in every version. Deployed software, which should
-    /// take SHA-1 up to 2.10, cannot sign with such a key there at all; what it reads goes by the digest that
-    /// is named. Shown by `credentials.jsonl`, `signed/2.1/admin_dsa2048/SHA256withDSA`.
+    /// A DSA key with more than 160 bits of q uses SHA-256 in every version. Deployed software,
+    /// which should use SHA-1 up to 2.10, cannot sign with such a key there at all; when verifying,
+    /// it uses the digest that the signature names. Shown by `credentials.jsonl`,
+    /// `signed/2.1/admin_dsa2048/SHA256withDSA`.
     #[must_use]
     pub fn digest_for(&self, version: Version) -> DigestAlgorithm {
         match &self.secret {
@@ -103,10 +105,10 @@ impl PrivateKey {
         }
     }
 
-    /// Signs the concatenation of `parts`. The same parts get the same signature.
+    /// Signs the concatenation of `parts`. Equal parts get equal signatures.
     ///
-    /// RSA with [`DigestAlgorithm::SHA256`] is fast; SHA-1, which only versions below 2.7 use, and DSA take
-    /// several times as long.
+    /// RSA with [`DigestAlgorithm::SHA256`] is fast; SHA-1, which only versions below 2.7 use, and
+    /// DSA take several times as long.
     ///
     /// # Errors
     /// When the digest is neither SHA-1 nor SHA-256, or the computation fails.
@@ -118,8 +120,8 @@ impl PrivateKey {
     }
 }
 
-/// The record of the public half of a private key: computed for DSA; `None` for an RSA key without its
-/// primes, and for numbers that are not those of a key.
+/// The record of the public half of a private key, which is computed for DSA; `None` for an RSA key
+/// without its primes, and for numbers that do not belong to a key.
 #[must_use]
 pub fn public_record_of(key: &data::PrivateKey<'_>) -> Option<Vec<u8>> {
     match *key {
@@ -149,16 +151,17 @@ enum PublicKeyKind {
 }
 
 impl PublicKey {
-    /// A key from its record: the data of a value HS_PUBKEY, or a server's key in a site record.
+    /// Makes a key from its record: the data of an HS_PUBKEY value, or a server's key in a site
+    /// record.
     ///
     /// # Errors
-    /// When it does not decode, its numbers are not those of a key, or it is of a kind or size that is not
-    /// used: RSA keys verify with 1024 to 8192 bits, DSA keys with 1024, 2048 or 3072.
+    /// When it does not decode, its numbers do not belong to a key, or its kind or size is not
+    /// supported: RSA keys verify with 1024 to 8192 bits, DSA keys with 1024, 2048 or 3072.
     pub fn from_record(record: &[u8]) -> Result<Self, KeyError> {
         Self::new(&data::PublicKey::decode(record)?)
     }
 
-    /// A key from its numbers.
+    /// Makes a key from its numbers.
     ///
     /// # Errors
     /// As [`from_record`](Self::from_record).
@@ -172,7 +175,7 @@ impl PublicKey {
         }
     }
 
-    /// What kind of key it is.
+    /// The algorithm of the key.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         match self.0 {
@@ -190,7 +193,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether `signature` was made over the concatenation of `parts`, with `digest`.
+    /// Verifies that `signature` was made over the concatenation of `parts`, with `digest`.
     ///
     /// # Errors
     /// When it was not, or the digest is neither SHA-1 nor SHA-256.
@@ -206,8 +209,8 @@ impl PublicKey {
         }
     }
 
-    /// Whether `signature` was made over `signed` with this digest, as values are signed. RSA keys with SHA-384 have 2048
-    /// bits at least.
+    /// Verifies that `signature` was made over `signed` with this digest, in the way of signed
+    /// values. RSA keys with SHA-384 need at least 2048 bits.
     ///
     /// # Errors
     /// When it was not, or the digest is MD5.
@@ -324,7 +327,7 @@ mod tests {
         }
     }
 
-    /// A key with one number changed in its last bit but one: p, q and n stay odd.
+    /// A key with one number changed in its second-lowest bit, so that p, q and n stay odd.
     fn changed(number: Number<'_>) -> Vec<u8> {
         let mut bytes = number.as_bytes().to_vec();
         *bytes.last_mut().unwrap() ^= 2;
@@ -345,7 +348,7 @@ mod tests {
             numbers[at] = Number::new(&bytes);
             let [n, e, d, p, q, dp, dq, qi] = numbers;
             let key = PrivateKey::new(&data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi });
-            // A wrong d is not used: both ways of signing go by the primes.
+            // A wrong d is not used, because both ways of signing use the primes.
             if at != 2 {
                 let error = key.err();
                 assert_eq!(error, Some(KeyError::Inconsistent { algorithm: "RSA" }), "number {at}");
@@ -369,7 +372,7 @@ mod tests {
             assert_eq!(public.verify(digest, &[b"abc"], &signature), Ok(()), "{digest}");
             assert_eq!(public.verify(digest, &[b"abd"], &signature), Err(VerifyError::Wrong), "{digest}");
         }
-        // Of a key whose numbers do not belong together nothing is signed.
+        // A key whose numbers do not belong together signs nothing.
         let data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi } =
             data::PrivateKey::decode(&record).unwrap()
         else {
@@ -399,7 +402,7 @@ mod tests {
         let error = PrivateKey::from_record(&private_record("rsa1024")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "RSA keys of 1024 bits are not used here, only of 2048, 3072 or 4096 bits"
+            "RSA keys of 1024 bits are not supported, only those of 2048, 3072 or 4096 bits"
         );
         let odd = |bits: usize| {
             let mut bytes = vec![0xff; bits / 8];

@@ -1,4 +1,4 @@
-//! Private key files, read and written: the plain form and those encrypted under a passphrase.
+//! Private key files: unencrypted ones, and those encrypted under a passphrase.
 
 use crate::cipher::{CipherBlock, Mode};
 use crate::error::KeyError;
@@ -11,7 +11,7 @@ use handle_proto::limit;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// Rounds of PBKDF2 in the key files that we write: sixty times those of deployed software, which reads any
+/// Rounds of PBKDF2 in written key files: sixty times those of deployed software, which reads any
 /// number. Opening such a file takes about 0.15 s.
 pub const ITERATIONS: u32 = 600_000;
 const SALT_LEN: usize = limit::PBKDF2_SALT_LEN;
@@ -20,19 +20,19 @@ const SALT_LEN: usize = limit::PBKDF2_SALT_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyFileError {
-    /// Its frame does not decode, or asks for more work than is allowed.
+    /// Its frame does not decode, or demands more work than allowed.
     Frame(DecodeError),
-    /// It asks for more rounds of PBKDF2 than are allowed.
+    /// It demands more rounds of PBKDF2 than allowed.
     Work,
-    /// Encrypted with single DES, which anybody can break: schemes 0 and 2.
+    /// It is encrypted with single DES (schemes 0 and 2), which is broken.
     Legacy(Scheme),
     /// It is encrypted, and there is no passphrase.
     PassphraseNeeded,
-    /// The passphrase is wrong or the file damaged: nobody can tell which.
+    /// The passphrase is wrong or the file is damaged. The two cannot be distinguished.
     Undecryptable,
-    /// It is not encrypted, and what it holds is not a private key.
+    /// It is not encrypted, and its content is not a private key.
     Key(KeyError),
-    /// It looks like PEM, and is not one of a private key.
+    /// It looks like PEM, but not like that of a private key.
     Pem(pem::PemError),
 }
 
@@ -46,9 +46,11 @@ impl fmt::Display for KeyFileError {
                  that made it (hdl-passwd, hdl-convert-key) and encrypt it anew",
                 scheme.0
             ),
-            Self::Work => f.write_str("the key is encrypted with more rounds of PBKDF2 than are allowed"),
+            Self::Work => f.write_str(
+                "the key file demands more rounds of PBKDF2 than allowed; encrypt the key again with fewer",
+            ),
             Self::PassphraseNeeded => f.write_str("the key is encrypted and needs a passphrase"),
-            Self::Undecryptable => f.write_str("the passphrase is wrong, or the file damaged"),
+            Self::Undecryptable => f.write_str("the passphrase is wrong, or the file is damaged"),
             Self::Key(error) => write!(f, "{error}"),
             Self::Pem(error) => write!(f, "{error}"),
         }
@@ -59,8 +61,8 @@ impl std::error::Error for KeyFileError {}
 
 /// Reads a private key file: native or PEM, plain or encrypted.
 ///
-/// Native types 1, 3 and 4 are read. A file of type 3, triple DES, is converted by [`encrypt`]ing what comes
-/// of it.
+/// Native types 1, 3 and 4 are supported. To convert a file of type 3, triple DES, [`encrypt`] the
+/// result.
 ///
 /// # Errors
 /// See [`KeyFileError`].
@@ -100,7 +102,7 @@ fn decrypt(file: &Pbkdf2<'_>, passphrase: &[u8]) -> Result<PrivateKeyBuf, KeyFil
     }
     let key = pbkdf2_sha1(passphrase, file.salt, file.iterations, file.key_bits as usize / 8);
     let plain = block.decrypt(Mode::Cbc(file.iv), &key, file.ciphertext);
-    // With the wrong key the padding is right once in 256 times, and then the key is no key.
+    // With a wrong key the padding is correct once in 256 times, and then the content is no key.
     let plain = plain.ok_or(KeyFileError::Undecryptable)?;
     owned(&plain).map_err(|_| KeyFileError::Undecryptable)
 }
@@ -109,7 +111,7 @@ fn owned(key: &[u8]) -> Result<PrivateKeyBuf, DecodeError> {
     PrivateKeyBuf::from_bytes(key.to_vec())
 }
 
-/// A key file of type 1: anybody who reads it has the key.
+/// An unencrypted key file (type 1).
 #[must_use]
 pub fn plain(key: &PrivateKey<'_>) -> Zeroizing<Vec<u8>> {
     KeyFile::Plain { key: &key.to_bytes() }.to_bytes()
@@ -124,7 +126,7 @@ pub fn encrypt(key: &PrivateKey<'_>, passphrase: &[u8]) -> Zeroizing<Vec<u8>> {
     encrypt_with(key, passphrase, ITERATIONS, &random(), &random())
 }
 
-/// [`encrypt`], with everything that is chosen there.
+/// [`encrypt`] with explicit rounds, salt and initial vector.
 #[must_use]
 pub fn encrypt_with(
     key: &PrivateKey<'_>,
@@ -183,7 +185,7 @@ mod tests {
     fn a_wrong_passphrase_and_damage_are_one_error() {
         let record = private_record("admin_dsa");
         let file = encrypted(&record, b"pass phrase");
-        // Often enough that some wrong key gives a right padding.
+        // Often enough that some wrong key gives a correct padding.
         for n in 0..2000 {
             let wrong = format!("wrong {n}");
             let error = decode(&file, Some(wrong.as_bytes())).unwrap_err();

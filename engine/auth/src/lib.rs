@@ -97,10 +97,10 @@ pub use kdf::Pbkdf2Limits;
 pub use key::{Algorithm, PrivateKey, PublicKey, public_record_of};
 pub use value_digest::ValueDigest;
 
-/// Random bytes from the operating system: nonces, salts, initial vectors, private values.
+/// Random bytes from the operating system, for nonces, salts, initial vectors and private values.
 ///
 /// # Panics
-/// When the operating system has none; nothing can be secret then.
+/// When the operating system has none, because nothing can be secret then.
 #[must_use]
 pub fn random<const LEN: usize>() -> [u8; LEN] {
     use backend::rand::SecureRandom;

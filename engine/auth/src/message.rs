@@ -1,5 +1,5 @@
-//! The credential of a message: what is covered and with which digest depends on the version it is written
-//! in. RFC 3652 section 2.2.4, with the deployed coverage.
+//! The credential of a message. The version of the message decides what is covered and with which
+//! digest. RFC 3652 section 2.2.4, with the deployed coverage.
 
 use crate::digest::{Digest, keyed};
 use crate::error::{SignError, VerifyError};
@@ -13,24 +13,24 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use std::fmt;
 
-/// How a digest is named in the credential of a signature, in every version.
+/// The name of a digest in the credential of a signature, in every version.
 pub(crate) fn identifier(algorithm: DigestAlgorithm) -> &'static [u8] {
     algorithm.name().unwrap_or_default().as_bytes()
 }
 
 /// Whether the signature of a message of `version` covers its request id.
 ///
-/// Up to 2.6 it does not: equal `covered` bytes behind an equal [`CoveredPrefix`] get the same signature in
-/// answer to whatever request, so that a server may keep it.
+/// Up to 2.6 it does not: equal `covered` bytes behind an equal [`CoveredPrefix`] get the same
+/// signature for every request, so a server may cache it.
 #[must_use]
 pub fn covers_request_id(version: Version) -> bool {
     version >= Version::new(2, 7)
 }
 
-/// Signs a message: the bytes of its credential, without the length that precedes them.
+/// Signs a message. Returns the bytes of its credential, without the length that precedes them.
 ///
-/// `envelope` is the one the message goes out with (its message length does not matter), `counter` the number
-/// of the message in its session or 0, `covered` header and body.
+/// `envelope` is that of the sent message (its message length does not matter), `counter` the
+/// counter of the message in its session or 0, `covered` header and body.
 ///
 /// # Errors
 /// When the computation fails.
@@ -47,11 +47,11 @@ pub fn sign_message(
     Ok(encoded(&credential))
 }
 
-/// Whether `message`, which came behind `envelope`, is signed with the private half of `key`. Gives its
+/// Verifies that `message` behind `envelope` is signed with the private half of `key`. Returns its
 /// credential.
 ///
-/// The digest is the one that the credential names, whatever the version. Who signed, as the credential says
-/// it, is not looked at, as deployed.
+/// The credential names the digest, whatever the version. The signer that the credential names is
+/// ignored, as in deployed software.
 ///
 /// # Errors
 /// When the message is not signed, not with a private key, or not with this one.
@@ -70,10 +70,11 @@ pub fn verify_message<'a>(
     Ok(credential)
 }
 
-/// The MAC of a message in a session: the bytes of its credential, without the length that precedes them.
+/// The MAC of a message in a session: the bytes of its credential, without the length that precedes
+/// them.
 ///
-/// As [`sign_message`], with the key of the session, in the form of the version. At 2.5 and 2.6 that form is
-/// defective and does not cover the counter.
+/// As [`sign_message`], with the key of the session, in the form of the version. At 2.5 and 2.6
+/// that form is defective and does not cover the counter.
 #[must_use]
 pub fn mac_message(envelope: &Envelope, counter: i32, covered: &[u8], session_key: &[u8]) -> Vec<u8> {
     let algorithm = Mac::algorithm(envelope.version);
@@ -82,14 +83,14 @@ pub fn mac_message(envelope: &Envelope, counter: i32, covered: &[u8], session_ke
     encoded(&Credential::mac(counter, envelope.version, &mac.expect("an algorithm of ours")))
 }
 
-/// Whether `message`, which came behind `envelope`, has a MAC made with the key of a session. Gives its
+/// Verifies that `message` behind `envelope` has a MAC made with the key of a session. Returns its
 /// credential, whose counter the receiver has to compare with those it has
 /// [seen](handle_proto::wire::counter::SeenCounters).
 ///
-/// The digest is the one that the credential names, whatever the version.
+/// The credential names the digest, whatever the version.
 ///
 /// # Errors
-/// When the message has no credential, one of another kind, or not this MAC.
+/// When the message has no credential, one of another kind, or another MAC.
 pub fn verify_mac_message<'a>(
     envelope: &Envelope,
     message: &Message<'a>,
@@ -115,15 +116,15 @@ fn verify_mac<'a>(
     Ok(credential)
 }
 
-/// The key of a session, ready for many MACs: [`mac_message`] and [`verify_mac_message`] without setting the
-/// HMAC of current versions up for each message, and without allocation.
+/// The key of a session, prepared for many MACs: [`mac_message`] and [`verify_mac_message`] without
+/// setting up the HMAC of current versions for each message, and without allocation.
 pub struct MacKey {
     key: SessionKey,
     hmac: Hmac<Sha256>,
 }
 
 impl MacKey {
-    /// Sets the key up.
+    /// Prepares the key.
     #[must_use]
     pub fn new(key: SessionKey) -> Self {
         let hmac = Hmac::new_from_slice(key.as_bytes()).expect("a key of any length");
@@ -136,11 +137,11 @@ impl MacKey {
         &self.key
     }
 
-    /// Puts the MAC with the number `counter` behind `message`, a message with its envelope, in place of the
-    /// credential it has. Allocates nothing where `message` has room for some 100 bytes more.
+    /// Replaces the credential of `message`, which begins with its envelope, by a MAC with the
+    /// counter `counter`. Does not allocate if `message` has room for about 100 more bytes.
     ///
     /// # Errors
-    /// When it is no message; it is as it was then.
+    /// When it is not a message. It is then unchanged.
     pub fn seal(&self, message: &mut Vec<u8>, counter: i32) -> Result<(), SignError> {
         let Ok((envelope, rest)) = Envelope::split(message) else { return Err(SignError::Failed) };
         let Ok(Message { covered, .. }) = Message::decode(rest) else { return Err(SignError::Failed) };
@@ -186,8 +187,8 @@ impl fmt::Debug for MacKey {
     }
 }
 
-/// Puts a credential behind `message`, of whose header and body `covered_len` bytes are; what `write` appends is
-/// the credential.
+/// Replaces the credential of `message`, whose header and body have `covered_len` bytes, by the
+/// bytes that `write` appends.
 pub fn attach(message: &mut Vec<u8>, covered_len: usize, write: impl FnOnce(&mut Vec<u8>)) {
     let len_at = Envelope::LEN + covered_len;
     message.truncate(len_at);
@@ -199,7 +200,7 @@ pub fn attach(message: &mut Vec<u8>, covered_len: usize, write: impl FnOnce(&mut
     message[MESSAGE_LEN_AT..Envelope::LEN].copy_from_slice(&message_len.to_be_bytes());
 }
 
-/// Where an envelope has the length of its message.
+/// Offset of the message length in an envelope.
 const MESSAGE_LEN_AT: usize = 16;
 
 #[expect(clippy::cast_possible_truncation, reason = "parts of a message are below 4 GiB")]

@@ -1,5 +1,5 @@
-//! Keys as PEM, for everything that is not a handle server: SubjectPublicKeyInfo, PKCS #8 plain and encrypted,
-//! and the older PKCS #1 on the way in.
+//! Keys as PEM, for exchange with other software: SubjectPublicKeyInfo, PKCS #8 plain and
+//! encrypted, and for reading the older PKCS #1.
 
 use crate::cipher::{CipherBlock, Mode};
 use crate::keyfile::{ITERATIONS, KeyFileError};
@@ -30,19 +30,20 @@ const RSA_PRIVATE: &str = "RSA PRIVATE KEY";
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
 const DSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10040.4.1");
 
-/// Why PEM is not a key that is used.
+/// Why PEM is not a usable key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PemError {
-    /// The text between the lines of dashes is not base64, or not what the first line says.
+    /// The text between the boundary lines is not base64, or not what the label says.
     Malformed,
-    /// The first line names something else than the key that is wanted.
+    /// The label names something else than the wanted key.
     Label,
     /// A key of another algorithm, such as an elliptic curve.
     Algorithm,
-    /// Encrypted in a way that is not read.
+    /// Encrypted with an unsupported method.
     Cipher,
-    /// The key cannot be written in this form: an RSA key without its primes, or a Diffie-Hellman key.
+    /// The key cannot be written in this form: an RSA key without its primes, or a Diffie-Hellman
+    /// key.
     Form,
 }
 
@@ -50,8 +51,8 @@ impl fmt::Display for PemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Malformed => "damaged PEM",
-            Self::Label => "the PEM is of something else",
-            Self::Algorithm => "the key is neither RSA nor DSA, which are all that the protocol has",
+            Self::Label => "the PEM holds something else than the wanted key",
+            Self::Algorithm => "the key is neither RSA nor DSA, the only algorithms of the protocol",
             Self::Cipher => {
                 "the PEM is encrypted with something else than PBKDF2 and AES-CBC, or triple DES as \
                  hdl-convert-key does; convert it with `openssl pkcs8 -topk8 -v2 aes-256-cbc`"
@@ -69,10 +70,11 @@ pub fn is_pem(file: &[u8]) -> bool {
     file.trim_ascii_start().starts_with(BEGIN)
 }
 
-/// The label of the first block, and the bytes in it.
+/// The label of the first block, and its bytes.
 ///
-/// Lines may have any length (`hdl-convert-key` writes 76 characters) and any line ends; the decoder
-/// takes 64 characters only, so the text is wrapped anew. RFC 7468 section 3, lax parsing.
+/// Lines may have any length (`hdl-convert-key` writes 76 characters) and any line ends. The
+/// decoder accepts 64 characters only, so the text is wrapped again. RFC 7468 section 3, lax
+/// parsing.
 fn unwrapped(file: &[u8]) -> Result<(&str, Zeroizing<Vec<u8>>), PemError> {
     let text = std::str::from_utf8(file).map_err(|_| PemError::Malformed)?.trim_ascii_start();
     let (label, rest) = text
@@ -80,7 +82,7 @@ fn unwrapped(file: &[u8]) -> Result<(&str, Zeroizing<Vec<u8>>), PemError> {
         .and_then(|rest| rest.split_once("-----"))
         .ok_or(PemError::Malformed)?;
     let (body, _) = rest.split_once("-----END ").ok_or(PemError::Malformed)?;
-    // RFC 1421 headers: the way in which OpenSSL encrypted keys before PKCS #8.
+    // RFC 1421 headers: how OpenSSL encrypted keys before PKCS #8.
     if body.contains("Proc-Type:") {
         return Err(PemError::Cipher);
     }
@@ -102,10 +104,10 @@ fn unwrapped(file: &[u8]) -> Result<(&str, Zeroizing<Vec<u8>>), PemError> {
     Ok((label, Zeroizing::new(der)))
 }
 
-/// Reads a public key, as its record.
+/// Reads a public key, and returns its record.
 ///
 /// # Errors
-/// When it is not PEM of a public RSA or DSA key.
+/// When it is not the PEM of a public RSA or DSA key.
 pub fn decode_public_key(file: &[u8]) -> Result<Vec<u8>, PemError> {
     let (label, der) = unwrapped(file)?;
     if label != PUBLIC {
@@ -114,10 +116,10 @@ pub fn decode_public_key(file: &[u8]) -> Result<Vec<u8>, PemError> {
     public_key_from_der(&der)
 }
 
-/// Reads a SubjectPublicKeyInfo, as certificates have it, as the record of the key.
+/// Reads a SubjectPublicKeyInfo, as in certificates, and returns the record of the key.
 ///
 /// # Errors
-/// When it is none of a public RSA or DSA key.
+/// When it is not that of a public RSA or DSA key.
 pub fn public_key_from_der(der: &[u8]) -> Result<Vec<u8>, PemError> {
     let info = SubjectPublicKeyInfoRef::from_der(der).map_err(|_| PemError::Malformed)?;
     let bits = info.subject_public_key.as_bytes().ok_or(PemError::Malformed)?;
@@ -137,8 +139,8 @@ pub fn public_key_from_der(der: &[u8]) -> Result<Vec<u8>, PemError> {
 /// Reads a private key: PKCS #8, encrypted or not, or PKCS #1.
 ///
 /// # Errors
-/// When it is not PEM of a private RSA or DSA key, is encrypted and there is no passphrase or a wrong one, or
-/// asks for more than `iterations_max` rounds of PBKDF2.
+/// When it is not the PEM of a private RSA or DSA key, is encrypted and the passphrase is missing
+/// or wrong, or demands more than `iterations_max` rounds of PBKDF2.
 pub(crate) fn decode_private_key(
     file: &[u8],
     passphrase: Option<&[u8]>,
@@ -208,7 +210,7 @@ fn integer(der: &[u8]) -> Result<Number<'_>, PemError> {
     Ok(Number::new(number.as_bytes()))
 }
 
-/// PKCS #8 out of its encryption.
+/// Decrypts PKCS #8.
 fn decrypt(der: &[u8], passphrase: &[u8], iterations_max: u32) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
     let cipher = KeyFileError::Pem(PemError::Cipher);
     if let Some(encrypted) = pkcs12::EncryptedKey::decode(der) {
@@ -256,7 +258,7 @@ pub fn encode_public_key(key: &PublicKey<'_>) -> Result<String, PemError> {
         PublicKey::Dsa { q, p, g, y } => (dsa_algorithm(*p, *q, *g), uint(*y)),
         PublicKey::Dh { .. } => return Err(PemError::Form),
     };
-    // A bit string begins with the number of bits that do not count.
+    // A bit string begins with its number of unused bits.
     let der = tlv(0x30, &[&algorithm, &tlv(0x03, &[&[0], &key])]);
     Ok(wrapped(PUBLIC, &der).to_string())
 }
@@ -269,8 +271,8 @@ pub fn encode_private_key(key: &PrivateKey<'_>) -> Result<Zeroizing<String>, Pem
     Ok(wrapped(PRIVATE, &pkcs8(key)?))
 }
 
-/// Writes a private key as PKCS #8, encrypted with AES-256 under a key that PBKDF2 with HMAC-SHA256 makes of
-/// `passphrase`.
+/// Writes a private key as PKCS #8, encrypted with AES-256 under a key that PBKDF2 with HMAC-SHA256
+/// derives from `passphrase`.
 ///
 /// # Errors
 /// For an RSA key without its primes.
@@ -281,7 +283,7 @@ pub fn encode_encrypted_private_key(key: &PrivateKey<'_>, passphrase: &[u8]) -> 
     encrypted(key, passphrase, ITERATIONS, &random(), random())
 }
 
-/// [`encode_encrypted_private_key`], with everything that is chosen there.
+/// [`encode_encrypted_private_key`] with explicit rounds, salt and initial vector.
 pub(crate) fn encrypted(
     key: &PrivateKey<'_>,
     passphrase: &[u8],
@@ -335,7 +337,7 @@ fn tlv(tag: u8, parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     let digits = len.to_be_bytes();
     let digits = &digits[digits.iter().take_while(|&&digit| digit == 0).count()..];
-    // All at once: growing would leave copies behind that nobody clears.
+    // Allocated at once, because growing would leave copies behind that are not cleared.
     let mut out = Zeroizing::new(Vec::with_capacity(2 + digits.len() + len));
     out.push(tag);
     match u8::try_from(len) {
@@ -392,9 +394,9 @@ mod tests {
 
     #[test]
     fn what_openssl_encrypts_is_read() {
-        // openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:512 | openssl pkcs8 -topk8 -v2 aes-256-cbc
-        // -passout pass:secret, with PBKDF2 and HMAC-SHA256, 2048 rounds; and with -v2prf hmacWithSHA1 and
-        // aes-128-cbc.
+        // openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:512 | openssl pkcs8 -topk8 -v2
+        // aes-256-cbc -passout pass:secret, with PBKDF2 and HMAC-SHA256, 2048 rounds; and with
+        // -v2prf hmacWithSHA1 and aes-128-cbc.
         for pem in [
             include_str!("../testdata/openssl-aes256.pem"),
             include_str!("../testdata/openssl-aes128-sha1.pem"),
@@ -417,8 +419,8 @@ mod tests {
 
     #[test]
     fn what_the_reference_tools_write_is_read() {
-        // hdl-keygen and hdl-convert-key of Handle.Net 9.3.1: lines of 76 characters that end with CR LF,
-        // encrypted with SHA-1 and triple DES, 10,000 rounds, under "secret".
+        // hdl-keygen and hdl-convert-key of Handle.Net 9.3.1: lines of 76 characters that end with
+        // CR LF, encrypted with SHA-1 and triple DES, 10,000 rounds, under "secret".
         let plain = include_str!("../testdata/handle-net-rsa1024.pem");
         let key = decode(plain.as_bytes(), None).unwrap();
         assert_eq!(key.view().public().unwrap().bits(), 1024);

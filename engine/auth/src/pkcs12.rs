@@ -1,5 +1,5 @@
-//! The password-based encryption of PKCS #12, SHA-1 and triple DES, which `hdl-convert-key` writes.
-//! RFC 7292 appendices B and C. It is read, and never written.
+//! The password-based encryption of PKCS #12 with SHA-1 and triple DES, which `hdl-convert-key`
+//! writes. RFC 7292 appendices B and C. It is read but never written.
 
 use crate::cipher::{CipherBlock, Mode};
 use crate::keyfile::KeyFileError;
@@ -12,14 +12,14 @@ use zeroize::Zeroizing;
 
 /// pbeWithSHAAnd3-KeyTripleDES-CBC.
 const SHA1_DES_EDE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.12.1.3");
-/// Bytes that SHA-1 takes in at a time.
+/// Bytes of a block of SHA-1.
 const BLOCK_LEN: usize = 64;
 const DIGEST_LEN: usize = 20;
-/// What a derived value is for; the first byte that is hashed.
+/// The purpose of a derived value; the first byte that is hashed.
 const FOR_KEY: u8 = 1;
 const FOR_IV: u8 = 2;
 
-/// A PKCS #8 key that is encrypted in this way.
+/// A PKCS #8 key with this encryption.
 pub(crate) struct EncryptedKey<'a> {
     salt: &'a [u8],
     iterations: u32,
@@ -27,7 +27,7 @@ pub(crate) struct EncryptedKey<'a> {
 }
 
 impl<'a> EncryptedKey<'a> {
-    /// Reads an EncryptedPrivateKeyInfo; `None` when it is encrypted in another way.
+    /// Decodes an EncryptedPrivateKeyInfo; `None` if it has another encryption.
     pub(crate) fn decode(der: &'a [u8]) -> Option<Self> {
         let outer = AnyRef::from_der(der).ok()?;
         let (algorithm, ciphertext) = outer
@@ -46,10 +46,10 @@ impl<'a> EncryptedKey<'a> {
         Some(Self { salt, iterations, ciphertext })
     }
 
-    /// The PKCS #8 key.
+    /// Decrypts the PKCS #8 key.
     ///
     /// # Errors
-    /// When the passphrase is wrong, or more than `iterations_max` rounds are asked for.
+    /// When the passphrase is wrong, or it demands more than `iterations_max` rounds.
     pub(crate) fn decrypt(
         &self,
         passphrase: &[u8],
@@ -83,7 +83,8 @@ impl<'a> EncryptedKey<'a> {
                 *digest = Sha1::digest(*digest).into();
             }
             part.copy_from_slice(&digest[..part.len()]);
-            // Each block of the input becomes itself plus the digest, repeated to its length, plus one.
+            // The digest, repeated to the length of a block, plus one is added to each block of the
+            // input.
             for block in input.chunks_mut(BLOCK_LEN) {
                 let mut carry = 1;
                 for (at, byte) in block.iter_mut().enumerate().rev() {

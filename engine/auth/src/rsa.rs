@@ -1,8 +1,8 @@
 //! RSA signatures, PKCS #1 v1.5.
 //!
-//! SHA-256 is signed by the backend. Neither backend signs SHA-1 any more, and peers below version 2.7
-//! understand nothing else; nor do they sign with the short keys of old administrators. Both are computed
-//! here, in constant time, and thrown away unless they verify.
+//! The backend signs with SHA-256. Neither backend supports SHA-1 signatures, the only ones that
+//! peers below version 2.7 understand, or the short keys of old administrators. Both are computed
+//! here, in constant time, and discarded unless they verify.
 
 use crate::ValueDigest;
 use crate::backend::{rand, rsa, signature};
@@ -16,14 +16,14 @@ use handle_proto::data::key::Number;
 use std::borrow::Cow;
 use zeroize::Zeroizing;
 
-/// The sizes that sign: what both backends accept.
+/// The sizes of signing keys that both backends accept.
 const SIGNING_BITS: [usize; 3] = [2048, 3072, 4096];
-/// Sizes of keys that were made long ago and still administer; no backend signs with them.
+/// Sizes of old keys of administrators; no backend signs with them.
 const LEGACY_BITS: [usize; 2] = [1024, 1536];
-/// DER of everything in front of a SHA-1 digest that is signed. RFC 8017 section 9.2.
+/// The DER bytes before a signed SHA-1 digest. RFC 8017 section 9.2.
 const SHA1_DIGEST_INFO: &[u8] =
     &[0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04, 0x14];
-/// The same for SHA-256.
+/// The DER bytes before a signed SHA-256 digest.
 const SHA256_DIGEST_INFO: &[u8] = &[
     0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00,
     0x04, 0x20,
@@ -31,14 +31,14 @@ const SHA256_DIGEST_INFO: &[u8] = &[
 
 /// A private key with its primes.
 pub(crate) struct PrivateKey {
-    /// The backend's key; `None` for a legacy size, which is signed with here.
+    /// The backend's key; `None` for a legacy size, whose signatures are computed here.
     pair: Option<rsa::KeyPair>,
     crt: Crt,
     public: PublicKey,
 }
 
 impl PrivateKey {
-    /// A key of one of the sizes that sign, or of a legacy size where `allow_legacy` says so.
+    /// Makes a key of a signing size, or of a legacy size if `allow_legacy` is set.
     pub(crate) fn new(key: &data::PrivateKey<'_>, allow_legacy: bool) -> Result<Self, KeyError> {
         let data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi } = key else {
             return Err(KeyError::NoPrimes);
@@ -52,7 +52,7 @@ impl PrivateKey {
         let public_key = rsa::PublicKeyComponents { n: n.as_bytes(), e: e.as_bytes() };
         #[expect(non_snake_case, reason = "the letters of the algorithm")]
         let [d, p, q, dP, dQ, qInv] = [d, p, q, dp, dq, qi].map(|number| number.as_bytes());
-        // The backend checks that the numbers belong together, and that the exponent is not a weak one.
+        // The backend checks that the numbers belong together, and that the exponent is not weak.
         let components = rsa::KeyPairComponents { public_key, d, p, q, dP, dQ, qInv };
         let pair = match is_legacy {
             true => None,
@@ -60,7 +60,7 @@ impl PrivateKey {
         };
         let crt = Crt::new(n.bits(), [p, q, dP, dQ, qInv]).ok_or(inconsistent)?;
         let key = Self { pair, crt, public: PublicKey::new(*e, *n)? };
-        // Not every exponent that does not belong to the primes has been noticed so far.
+        // The checks so far do not detect every exponent that does not belong to the primes.
         match key.sign(DigestAlgorithm::SHA256, &[]) {
             Ok(signature) if key.public.verify(DigestAlgorithm::SHA256, &[], &signature).is_ok() => Ok(key),
             _ => Err(inconsistent),
@@ -81,7 +81,7 @@ impl PrivateKey {
                 let info =
                     if algorithm == DigestAlgorithm::SHA1 { SHA1_DIGEST_INFO } else { SHA256_DIGEST_INFO };
                 let signature = self.crt.sign(info, &digest.ok_or(SignError::Failed)?);
-                // A wrong result, whatever the reason, would give the primes away.
+                // A wrong result, whatever the reason, could reveal the primes.
                 let verdict = self.public.verify(algorithm, parts, &signature);
                 verdict.map(|()| signature).map_err(|_| SignError::Failed)
             }
@@ -90,7 +90,7 @@ impl PrivateKey {
     }
 }
 
-/// The primes and what belongs to them, for the signatures that the backends do not make.
+/// The primes and the numbers derived from them, for signatures that the backends do not make.
 struct Crt {
     n_len: usize,
     p: BoxedMontyParams,
@@ -101,7 +101,7 @@ struct Crt {
 }
 
 impl Crt {
-    /// `None` when the numbers are too large; whether they belong together has been checked.
+    /// `None` if the numbers are too large. The caller has checked that they belong together.
     fn new(n_bits: usize, numbers: [&[u8]; 5]) -> Option<Self> {
         let half_bits = u32::try_from(n_bits / 2).ok()?;
         let number = |bytes: &[u8]| BoxedUint::from_be_slice(bytes, half_bits).ok();
@@ -112,7 +112,7 @@ impl Crt {
         Some(Self { n_len: n_bits / 8, p, q, dp: Zeroizing::new(dp?), dq: Zeroizing::new(dq?), qi })
     }
 
-    /// RFC 8017 sections 9.2 and 5.2.1, the second form. Nothing branches on a secret.
+    /// Signs by RFC 8017 sections 9.2 and 5.2.1, the second form. No branch depends on a secret.
     fn sign(&self, info: &[u8], digest: &[u8]) -> Vec<u8> {
         let mut encoded = vec![0xff; self.n_len];
         let info_at = self.n_len - info.len() - digest.len();
@@ -152,7 +152,8 @@ impl PublicKey {
             let accepted = "1024 to 8192 bits";
             return Err(KeyError::Size { algorithm: "RSA", bits: n.bits(), accepted });
         }
-        // What the backends would refuse with every signature; larger exponents are a burden, not a gain.
+        // The backends would refuse other keys at every signature; larger exponents cost time and
+        // gain nothing.
         let is_odd = |number: Number<'_>| number.as_bytes().last().is_some_and(|last| last % 2 == 1);
         if !is_odd(n) || !is_odd(e) || !(2..=33).contains(&e.bits()) {
             return Err(KeyError::Inconsistent { algorithm: "RSA" });
@@ -196,7 +197,7 @@ impl PublicKey {
     }
 }
 
-/// The backends want their input in one piece.
+/// Concatenates the parts, because the backends take their input in one piece.
 fn joined<'a>(parts: &[&'a [u8]]) -> Cow<'a, [u8]> {
     match parts {
         [part] => Cow::Borrowed(part),

@@ -1,7 +1,8 @@
-//! The keys of sessions, and the encryption of messages in them. RFC 3652 section 3.8, with the deployed ciphers.
+//! The keys of sessions, and the encryption of messages in them. RFC 3652 section 3.8, with the
+//! deployed ciphers.
 //!
-//! The counters against replay are [`SeenCounters`](handle_proto::wire::counter::SeenCounters), MACs are
-//! [`mac_message`](crate::message::mac_message).
+//! The counters against replay are [`SeenCounters`](handle_proto::wire::counter::SeenCounters), and
+//! MACs are made by [`mac_message`](crate::message::mac_message).
 
 use crate::cipher::{CipherBlock, Mode};
 use handle_proto::Version;
@@ -9,12 +10,12 @@ use handle_proto::code::Cipher;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// First version in which messages are encrypted in CBC mode, behind an initial vector.
+/// First version in which messages are encrypted in CBC mode, after an initial vector.
 const CBC_SINCE: Version = Version::new(2, 4);
-/// Bytes of the key that AES gets; all of it goes into MACs.
+/// Bytes of the key that AES uses. MACs use the whole key.
 const AES_KEY_LEN: usize = 16;
 
-/// The key of a session, and the cipher it is for.
+/// The key of a session, and its cipher.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionKey {
     cipher: Cipher,
@@ -22,12 +23,12 @@ pub struct SessionKey {
 }
 
 impl SessionKey {
-    /// The key that follows from a shared secret, which is as long as the modulus of the agreement.
+    /// Derives the key from a shared secret, which is as long as the modulus of the agreement.
     ///
-    /// DES and triple DES take the first 8 or 24 bytes and set their parity; AES takes 32 bytes, without leading
-    /// zeros where there are more.
+    /// DES and triple DES use the first 8 or 24 bytes and set their parity. AES uses 32 bytes,
+    /// without leading zeros if there are more.
     ///
-    /// `None` when the cipher is not known, or the secret too short for it.
+    /// `None` if the cipher is unknown, or the secret too short for it.
     #[must_use]
     pub fn derive(cipher: Cipher, secret: &[u8]) -> Option<Self> {
         let key = match cipher {
@@ -43,7 +44,7 @@ impl SessionKey {
         Self::new(cipher, key)
     }
 
-    /// A key as it is; `None` when the cipher is not known, or takes keys of another length.
+    /// Wraps a key; `None` if the cipher is unknown, or takes keys of another length.
     #[must_use]
     pub fn new(cipher: Cipher, key: Vec<u8>) -> Option<Self> {
         let key = Zeroizing::new(key);
@@ -62,7 +63,7 @@ impl SessionKey {
         self.cipher
     }
 
-    /// The whole key, as it goes into MACs.
+    /// The whole key, as MACs use it.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.key
@@ -76,10 +77,11 @@ impl SessionKey {
         }
     }
 
-    /// Encrypts all that follows the envelope of a message of `version`, up to its credential: what stands behind
-    /// the envelope instead.
+    /// Encrypts the bytes of a message of `version` from its envelope up to its credential. Returns
+    /// the bytes that replace them.
     ///
-    /// `random` has to be fresh for every message; of it the cipher takes what it needs as initial vector.
+    /// `random` must be fresh for every message. The cipher uses as much of it as it needs for an
+    /// initial vector.
     #[must_use]
     pub fn encrypt(&self, version: Version, random: &[u8; 16], text: &[u8]) -> Vec<u8> {
         let (block, key) = self.block();
@@ -91,10 +93,11 @@ impl SessionKey {
         [iv, &text].concat()
     }
 
-    /// Decrypts what stands behind the envelope of a message of `version`.
+    /// Decrypts the bytes behind the envelope of a message of `version`.
     ///
-    /// `None` when its length or its padding are wrong. Nothing else tells whether the key was the right one, or
-    /// the message what was sent: only its MAC does. A server must not let its answers tell one from the other.
+    /// `None` if their length or their padding is wrong. Success does not prove that the key was
+    /// correct or the message unchanged; only its MAC does. A server's answers must not reveal
+    /// which of these checks failed.
     #[must_use]
     pub fn decrypt(&self, version: Version, bytes: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let (block, key) = self.block();
@@ -112,7 +115,7 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// An odd number of bits in every byte, by its lowest one.
+/// Sets the lowest bit of every byte so that its number of set bits is odd.
 fn with_parity(key: &[u8]) -> Vec<u8> {
     key.iter().map(|byte| byte & 0xfe | u8::from((byte >> 1).count_ones() % 2 == 0)).collect()
 }

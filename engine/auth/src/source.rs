@@ -1,19 +1,20 @@
-//! Where requests come from: sources, the networks they belong to, and lists of those that are exempt from limits.
+//! The origin of requests: sources, their networks, and lists of networks that are exempt from
+//! limits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The source that `address` belongs to: an IPv4 address, however it is written, or a /64 of IPv6. Whoever has an
-/// IPv6 address has 2^64 of them.
+/// The source that `address` belongs to: an IPv4 address in any notation, or a /64 of IPv6, because
+/// the owner of an IPv6 address has 2^64 of them.
 #[must_use]
 pub fn of(address: IpAddr) -> IpAddr {
     Network::new(address.to_canonical(), if address.to_canonical().is_ipv4() { 32 } else { 64 }).address
 }
 
-/// The networks that `address` is in, from the widest to its [source](of): /24 and /32 of IPv4, /48, /56 and /64 of
-/// IPv6. Work is shared between the widest first.
+/// The networks of `address`, from the widest to its [source](of): /24 and /32 of IPv4, /48, /56
+/// and /64 of IPv6. The widest networks share work first.
 #[must_use]
 pub fn networks_of(address: IpAddr) -> [IpAddr; 3] {
     let address = address.to_canonical();
@@ -24,10 +25,10 @@ pub fn networks_of(address: IpAddr) -> [IpAddr; 3] {
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestOrigin {
-    /// The address that the request came from.
+    /// Its address.
     pub ip: IpAddr,
-    /// Whether the sender has shown that it receives what is sent to this address: a connection shows it, a datagram
-    /// can have any sender address.
+    /// Whether the sender has proved its address: with a connection it has; the address of a
+    /// datagram can be forged.
     pub is_connected: bool,
 }
 
@@ -58,14 +59,14 @@ pub struct InvalidNetwork;
 
 impl fmt::Display for InvalidNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a network: write an address, or ADDRESS/BITS")
+        f.write_str("invalid network: expected ADDRESS or ADDRESS/BITS")
     }
 }
 
 impl std::error::Error for InvalidNetwork {}
 
 impl Network {
-    /// The first `bits` bits of `address`; more than it has stand for all of them.
+    /// The first `bits` bits of `address`; a larger number stands for all of them.
     #[must_use]
     pub fn new(address: IpAddr, bits: u8) -> Self {
         match address {
@@ -88,7 +89,7 @@ impl Network {
         self.address
     }
 
-    /// Whether `address` is in it. IPv4 in IPv6 counts as IPv4.
+    /// Whether `address` is in the network. IPv4 in IPv6 counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         Self::new(address.to_canonical(), self.bits).address == self.address
@@ -110,18 +111,18 @@ impl FromStr for Network {
     }
 }
 
-/// Networks that limits by source do not apply to. Cheap to clone.
+/// Networks that are exempt from limits by source. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceList(Arc<[Network]>);
 
 impl SourceList {
-    /// Most networks in a list: each request that is limited by source is compared with all of them.
+    /// Most networks in a list. Each limited request is compared with all of them.
     pub const LEN_MAX: usize = 1024;
 
-    /// Reads the networks that `texts` name.
+    /// Parses networks.
     ///
     /// # Errors
-    /// The first text that names none.
+    /// The first invalid text.
     pub fn parse(texts: &[String]) -> Result<Self, &String> {
         texts
             .iter()
@@ -130,7 +131,7 @@ impl SourceList {
             .map(Self)
     }
 
-    /// Whether `address` is in one of them.
+    /// Whether `address` is in one of the networks.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))

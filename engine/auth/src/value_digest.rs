@@ -1,13 +1,13 @@
-//! Digests that signatures of values are made over. Messages know the shorter ones by codes; these go by names.
+//! The digests in signatures of values, by name. The digests of messages have codes.
 
 use crate::backend::digest::{self, Context};
 use md5::Md5;
 use md5::digest::Digest as _;
 
-/// A digest under a signature of values.
+/// A digest in a signature of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueDigest {
-    /// MD5, which lists values only; nobody signs with it.
+    /// MD5, which may list values but is never signed.
     Md5,
     /// SHA-1.
     Sha1,
@@ -19,7 +19,7 @@ pub enum ValueDigest {
     Sha512,
 }
 
-/// As deployed software writes them, with or without the hyphen.
+/// The names, as deployed software writes them, with or without the hyphen.
 const NAMES: [(&str, ValueDigest); 5] = [
     ("MD5", ValueDigest::Md5),
     ("SHA-1", ValueDigest::Sha1),
@@ -36,7 +36,7 @@ impl ValueDigest {
         NAMES.iter().find(|(known, _)| plain(known) == plain(name)).map(|(_, digest)| *digest)
     }
 
-    /// The digest of `parts` in a row.
+    /// The digest of the concatenation of `parts`.
     #[must_use]
     pub fn of(self, parts: &[&[u8]]) -> Vec<u8> {
         let algorithm = match self {

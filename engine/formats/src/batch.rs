@@ -1,5 +1,5 @@
-//! Batch files: operations as text, in the grammar of the reference tools, with a line number for whatever is
-//! wrong with them.
+//! Batch files: operations as text, in the grammar of the reference tools. Errors have line
+//! numbers.
 //!
 //! ```text
 //! AUTHENTICATE PUBKEY:300:10.1045/ADMIN
@@ -12,9 +12,10 @@
 //! DELETE 10.1045/old
 //! ```
 //!
-//! Read more kindly than by the reference, whose files all mean the same here: tabs separate, lines of blanks end
-//! a block, lines with `#` between blocks are comments, and a line that begins with an operation ends a block as
-//! an empty one does, since lines of values begin with a digit.
+//! All files of the reference mean the same here, but this reader accepts more: tabs separate
+//! fields, lines of blanks end a block, lines with `#` between blocks are comments, and a line that
+//! begins with an operation ends a block as an empty one does, since lines of values begin with a
+//! digit.
 
 mod read;
 mod value;
@@ -25,12 +26,12 @@ use std::fmt;
 pub use value::{BatchValue, ValueContent};
 use zeroize::Zeroizing;
 
-/// Most values in one block: no server takes more.
+/// Most values in one block, because no server accepts more.
 pub const VALUES_COUNT_MAX: usize = handle_proto::limit::VALUES_COUNT_MAX;
 /// Most prefixes in one block of HOME or UNHOME, and most indexes of one REMOVE.
 pub const NAMES_COUNT_MAX: usize = 2048;
 
-/// A value by index and handle, as `300:10.1045/ADMIN`.
+/// A reference to a value, as `300:10.1045/ADMIN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueReference {
     /// Index of the value.
@@ -44,11 +45,11 @@ pub struct ValueReference {
 pub struct BatchBlock {
     /// Number of its first line, from 1.
     pub line: u64,
-    /// What is to be done.
+    /// Its operation.
     pub operation: BatchOperation,
 }
 
-/// What a block wants.
+/// The operation of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchOperation {
     /// Create a handle with these values.
@@ -61,16 +62,16 @@ pub enum BatchOperation {
     Delete(String),
     /// Remove the values with these indexes from a handle.
     Remove(String, Vec<i32>),
-    /// Take prefixes into a server's care, or release them.
+    /// Home prefixes at a server, or unhome them.
     Home(HomeBlock),
-    /// From here on, this identity asks.
+    /// Use this identity from here on.
     Authenticate(AuthenticationBlock),
-    /// From here on, sessions are used like this.
+    /// Use sessions in this way from here on.
     Session(SessionBlock),
 }
 
 impl BatchOperation {
-    /// The word it begins with, in lower case.
+    /// The word that the block begins with, in lower case.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -85,7 +86,7 @@ impl BatchOperation {
         }
     }
 
-    /// The handle it is about, if it is about one.
+    /// The handle of the operation, if it has one.
     #[must_use]
     pub fn handle(&self) -> Option<&str> {
         match self {
@@ -99,16 +100,16 @@ impl BatchOperation {
     }
 }
 
-/// Prefixes, and the server to tell about them.
+/// Prefixes, and the server that homes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HomeBlock {
-    /// Whether they are to be released instead of taken.
+    /// Whether they are unhomed instead of homed.
     pub is_release: bool,
     /// The host, an address or a name.
     pub address: String,
     /// Its port.
     pub port: u16,
-    /// How to reach it: TCP, UDP or HTTP, in upper case.
+    /// The protocol: TCP, UDP or HTTP, in upper case.
     pub protocol: String,
     /// The prefix handles, as `0.NA/10.1045`.
     pub prefixes: Vec<String>,
@@ -120,16 +121,16 @@ impl HomeBlock {
     }
 }
 
-/// Who asks, and where the proof is.
+/// An identity, and where its key is.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AuthenticationBlock {
-    /// The value that holds the key.
+    /// The reference to the value with the key.
     pub identity: ValueReference,
-    /// The proof.
+    /// The key.
     pub proof: BatchProof,
 }
 
-/// What proves an identity.
+/// The key of an identity.
 #[derive(Clone, PartialEq, Eq)]
 pub enum BatchProof {
     /// The secret itself.
@@ -148,8 +149,8 @@ impl fmt::Debug for AuthenticationBlock {
     }
 }
 
-/// Whether and how sessions are used. The keys for exchanging keys, which the reference can be given, are read and
-/// kept out: no deployed server uses them.
+/// Whether and how sessions are used. The keys for key exchange that the reference accepts are
+/// parsed and dropped, because no deployed server uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SessionBlock {
     /// `USESESSION`.
@@ -158,20 +159,20 @@ pub struct SessionBlock {
     pub is_encrypted: bool,
     /// `OPTIONS`, second bit.
     pub is_authenticated: bool,
-    /// `OPTIONS`, third bit: to go on without a session when there is none.
+    /// `OPTIONS`, third bit: continue without a session if none can be set up.
     pub falls_back: bool,
     /// `TIMEOUT`.
     pub timeout_hours: Option<u32>,
-    /// Whether a key for the exchange was named.
+    /// Whether a key for the exchange is named.
     pub names_exchange_key: bool,
 }
 
-/// A block that means nothing, and why.
+/// An invalid block, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidBlock {
-    /// Number of the line that is wrong, from 1.
+    /// Number of the invalid line, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The problem of the line.
     pub problem: LineProblem,
 }
 
@@ -183,7 +184,7 @@ impl fmt::Display for InvalidBlock {
 
 impl std::error::Error for InvalidBlock {}
 
-/// What is wrong with a line.
+/// The problem of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LineProblem {
@@ -191,27 +192,28 @@ pub enum LineProblem {
     NotUtf8,
     /// Longer than [`LINE_LEN_MAX`](crate::LINE_LEN_MAX).
     TooLong,
-    /// A block begins with something else than an operation.
+    /// A block begins with something other than an operation.
     NoOperation(String),
-    /// Something else than an operation behind a block with secrets; it may be one.
+    /// A line after a block with secrets is not an operation. It may be a secret, so it is not
+    /// shown.
     BehindSecrets,
-    /// An operation without its handle, or whatever else belongs to it.
+    /// An operation without its handle, or without another required part.
     Missing(&'static str),
-    /// Something that is not a handle.
+    /// Not a handle.
     NoHandle(String),
-    /// Something that is not a number of 32 bits, or one below the least.
+    /// Not a number of 32 bits, or below the minimum.
     NoNumber(&'static str, String),
-    /// Four permissions are not four times 0 or 1.
+    /// Value permissions are not four digits 0 or 1.
     Permissions(String),
-    /// The twelve permissions of an administrator where the four of a value belong.
+    /// Administrator permissions (twelve digits) in place of value permissions (four digits).
     AdminPermissions(String),
-    /// The permissions of an administrator are not twelve times 0 or 1.
+    /// Administrator permissions are not twelve digits 0 or 1.
     NotTwelve(String),
-    /// A kind of data that is not known.
+    /// An unknown kind of data.
     NoFormat(String),
-    /// More than there may be.
+    /// More items than allowed.
     TooMany(&'static str, usize),
-    /// A word of a session, of an authentication or of a protocol that is not known.
+    /// An unknown word for a session, an authentication or a protocol.
     Unknown(&'static str, String),
     /// Two lines that exclude each other.
     Both(&'static str, &'static str),
@@ -224,34 +226,34 @@ impl fmt::Display for LineProblem {
             Self::TooLong => write!(f, "longer than {} bytes", crate::LINE_LEN_MAX),
             Self::NoOperation(word) => write!(
                 f,
-                "{word:?} is no operation: CREATE, ADD, MODIFY, DELETE, REMOVE, HOME, UNHOME, AUTHENTICATE or \
+                "{word:?} is not an operation: CREATE, ADD, MODIFY, DELETE, REMOVE, HOME, UNHOME, AUTHENTICATE or \
                  SESSIONSETUP begins a block"
             ),
             Self::BehindSecrets => f.write_str(
-                "this is no operation, and is not shown because it may be a secret: a secret stands in the line behind \
+                "not an operation (the line is not shown because it may be a secret): put a secret on the line after \
                  AUTHENTICATE",
             ),
             Self::Missing(what) => write!(f, "{what} is missing"),
-            Self::NoHandle(text) => write!(f, "{text:?} is no handle"),
-            Self::NoNumber(what, text) => write!(f, "the {what} {text:?} is no number that it may have"),
+            Self::NoHandle(text) => write!(f, "{text:?} is not a handle: expected PREFIX/SUFFIX"),
+            Self::NoNumber(what, text) => write!(f, "invalid {what} {text:?}: expected a number in its range"),
             Self::Permissions(text) => write!(
                 f,
-                "the permissions {text:?} are not four times 0 or 1 (administrators read, administrators write, \
-                 everybody reads, everybody writes)"
+                "the permissions {text:?} are not four digits 0 or 1 (administrators read, administrators write, \
+                 public reads, public writes)"
             ),
             Self::AdminPermissions(text) => write!(
                 f,
-                "the permissions {text:?} are the twelve of an administrator; here stand the four of the value, as \
-                 1110, and the twelve belong behind ADMIN"
+                "the permissions {text:?} are those of an administrator; expected the four digits of the value, as \
+                 1110; the twelve digits belong after ADMIN"
             ),
             Self::NotTwelve(text) => {
-                write!(f, "the permissions of an administrator {text:?} are not twelve times 0 or 1")
+                write!(f, "the permissions of an administrator {text:?} are not twelve digits 0 or 1")
             }
             Self::NoFormat(word) => {
-                write!(f, "{word:?} is no kind of data: UTF8, FILE, ADMIN or LIST stand in front of it")
+                write!(f, "unknown kind of data {word:?}: expected UTF8, FILE, ADMIN or LIST before the data")
             }
             Self::TooMany(what, most) => write!(f, "more than {most} {what}"),
-            Self::Unknown(what, text) => write!(f, "{text:?} is no {what}"),
+            Self::Unknown(what, text) => write!(f, "{text:?} is not a valid {what}"),
             Self::Both(first, second) => write!(f, "{first} and {second} exclude each other"),
         }
     }

@@ -8,17 +8,18 @@
 //! }
 //! ```
 //!
-//! Blanks, line ends, `,` and `;` separate; there are no numbers, no truth values and no comments. A text without blanks,
-//! separators, `=` and brackets may stand without quotation marks, whatever else is in it. Of a key that stands there
-//! twice the last counts. What follows the bracket that closes the settings is not looked at.
+//! Blanks, line ends, `,` and `;` are separators; there are no numbers, no truth values and no
+//! comments. A text without blanks, separators, `=` and brackets may be written without quotation
+//! marks. If a key occurs twice, the last one counts. Anything after the bracket that closes the
+//! settings is ignored.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How deep lists and objects may lie in each other.
+/// Deepest nesting of lists and objects.
 pub const NESTING_MAX: usize = 32;
 
-/// What is set to a key, or stands in a list.
+/// The value of a key, or an item of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DctSetting {
     /// `"text"`, or `text`.
@@ -33,12 +34,12 @@ pub enum DctSetting {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DctSettings(BTreeMap<String, DctSetting>);
 
-/// Why something is no file of settings, and on which line.
+/// Why a file of settings is invalid, and on which line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DctError {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What should stand there, or should not.
+    /// What is wrong.
     pub what: &'static str,
 }
 
@@ -51,28 +52,28 @@ impl fmt::Display for DctError {
 impl std::error::Error for DctError {}
 
 impl DctSettings {
-    /// Reads a file of settings.
+    /// Parses a file of settings.
     ///
     /// # Errors
-    /// When it is none, or its parts lie too deep in each other.
+    /// When it is invalid, or its parts are nested too deep.
     pub fn parse(text: &str) -> Result<Self, DctError> {
         let mut reader = DctReader { text, rest: text };
         reader.expect('{', "{ should begin the settings")?;
         reader.settings(1)
     }
 
-    /// What is set to `key`.
+    /// The value of `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&DctSetting> {
         self.0.get(key)
     }
 
-    /// The keys that are set.
+    /// The keys.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The settings that are set to `key`; `None` where it is of another kind.
+    /// The settings under `key`; `None` if its value is of another kind.
     #[must_use]
     pub fn settings_of(&self, key: &str) -> Option<&Self> {
         match self.get(key)? {
@@ -81,7 +82,7 @@ impl DctSettings {
         }
     }
 
-    /// The text that is set to `key`; none where it is of another kind.
+    /// The text under `key`; `None` if its value is of another kind.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
@@ -90,7 +91,7 @@ impl DctSettings {
         }
     }
 
-    /// The texts of the list that is set to `key`, or the one that stands there alone.
+    /// The texts in the list under `key`, or the single text there.
     #[must_use]
     pub fn texts(&self, key: &str) -> Vec<&str> {
         match self.get(key) {
@@ -106,8 +107,8 @@ impl DctSettings {
         }
     }
 
-    /// Whether `key` is set to yes or no, as deployed software reads it: `y` or `yes`, `t`, `true` or `1`, and their
-    /// opposites, in any case. None for anything else.
+    /// The truth value of `key`, as deployed software reads it: `y` or `yes`, `t`, `true` or `1`,
+    /// and their opposites, in any case. `None` for anything else.
     #[must_use]
     pub fn truth(&self, key: &str) -> Option<bool> {
         match self.text(key)?.trim().to_ascii_lowercase().as_str() {
@@ -122,7 +123,7 @@ const fn separates(c: char) -> bool {
     c.is_whitespace() || matches!(c, ',' | ';')
 }
 
-/// Whether a text without quotation marks is over before `c`.
+/// Whether an unquoted text ends before `c`.
 const fn ends_plain(c: char) -> bool {
     separates(c) || matches!(c, '=' | '(' | ')' | '{' | '}')
 }
@@ -138,7 +139,7 @@ impl DctReader<'_> {
         DctError { line: read.matches('\n').count() + 1, what }
     }
 
-    /// What comes next, behind what separates.
+    /// The next character after separators.
     fn peek(&mut self) -> Option<char> {
         self.rest = self.rest.trim_start_matches(separates);
         self.rest.chars().next()
@@ -164,11 +165,11 @@ impl DctReader<'_> {
         self.peek() == Some(mark) && self.next().is_some()
     }
 
-    /// Keys and what is set to them, behind the bracket that opens.
+    /// Parses keys and values, after the opening bracket.
     fn settings(&mut self, depth: usize) -> Result<DctSettings, DctError> {
         let mut settings = DctSettings::default();
         while !self.is_next('}') {
-            let key = self.text("a key, or }, should stand here")?;
+            let key = self.text("expected a key or }")?;
             self.expect('=', "= should stand between a key and what is set to it")?;
             settings.0.insert(key, self.setting(depth)?);
         }
@@ -177,7 +178,7 @@ impl DctReader<'_> {
 
     fn setting(&mut self, depth: usize) -> Result<DctSetting, DctError> {
         if depth > NESTING_MAX {
-            return Err(self.error("lists and objects lie too deep in each other"));
+            return Err(self.error("lists and objects are nested too deep"));
         }
         if self.is_next('{') {
             return self.settings(depth + 1).map(DctSetting::Settings);
@@ -189,7 +190,7 @@ impl DctReader<'_> {
             }
             return Ok(DctSetting::List(list));
         }
-        self.text("a text, ( or { should stand here").map(DctSetting::Text)
+        self.text("expected a text, ( or {").map(DctSetting::Text)
     }
 
     fn text(&mut self, what: &'static str) -> Result<String, DctError> {
@@ -204,7 +205,7 @@ impl DctReader<'_> {
         Ok(text.to_owned())
     }
 
-    /// The text behind the mark that opens it.
+    /// Parses a quoted text, after the opening mark.
     fn quoted(&mut self) -> Result<String, DctError> {
         let mut text = String::new();
         loop {
@@ -221,7 +222,7 @@ impl DctReader<'_> {
                 None => break,
             }
         }
-        Err(self.error("a text has no end"))
+        Err(self.error("a text is not closed"))
     }
 }
 

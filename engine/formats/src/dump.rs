@@ -1,8 +1,9 @@
-//! The tables `handles` and `nas` of a reference server that keeps its records in a database, as `mysqldump` or
-//! `pg_dump` writes them.
+//! The tables `handles` and `nas` of a reference server that keeps its records in a database, as
+//! `mysqldump` or `pg_dump` writes them.
 //!
-//! One row is one value. Rows of one handle that follow each other, as both tools write them where the table has its
-//! primary key, become one record; if a handle comes back later, that is one more record with the rest of its values.
+//! One row is one value. Consecutive rows of one handle, as both tools write them if the table has
+//! its primary key, become one record. If a handle occurs again later, it becomes a further record
+//! with its other values.
 
 mod token;
 
@@ -35,26 +36,27 @@ const COLUMNS: [&str; 12] = [
     "pub_write",
 ];
 
-/// What a dump holds.
+/// An item of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// A prefix that is homed.
+    /// A homed prefix.
     Homed(Vec<u8>),
     /// Values of one handle.
     Record(Vec<u8>, Vec<ValueBuf>),
 }
 
-/// Why a dump cannot be read on.
+/// Why reading a dump fails.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DumpError {
     /// It cannot be read.
     Io(io::Error),
-    /// On this line stands something else than this.
+    /// This was expected on this line.
     Expected(&'static str, u64),
-    /// A column of the row that ends on this line does not read.
+    /// A column of the row that ends on this line is invalid.
     Column(&'static str, u64),
-    /// A field that is longer than [`FIELD_LEN_MAX`], or a record with more than [`VALUES_COUNT_MAX`] values.
+    /// A field is longer than [`FIELD_LEN_MAX`], or a record has more than [`VALUES_COUNT_MAX`]
+    /// values.
     TooLong(u64),
 }
 
@@ -62,9 +64,9 @@ impl fmt::Display for DumpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::Expected(what, line) => write!(f, "line {line}: {what} is expected there"),
-            Self::Column(name, line) => write!(f, "line {line}: the column {name} of a row does not read"),
-            Self::TooLong(line) => write!(f, "line {line}: a field or a record that is too long"),
+            Self::Expected(what, line) => write!(f, "line {line}: expected {what}"),
+            Self::Column(name, line) => write!(f, "line {line}: the column {name} of a row is invalid"),
+            Self::TooLong(line) => write!(f, "line {line}: a field or a record is too long"),
         }
     }
 }
@@ -77,12 +79,12 @@ impl From<io::Error> for DumpError {
     }
 }
 
-/// Reads a dump from its beginning to its end.
+/// Reads a dump from start to end.
 #[derive(Debug)]
 pub struct Dump<R> {
     tokens: Tokens<R>,
     table: Option<DumpTable>,
-    /// The record whose rows are being gathered.
+    /// The record whose rows are being collected.
     gathered: Option<(Vec<u8>, Vec<ValueBuf>)>,
 }
 
@@ -90,9 +92,9 @@ pub struct Dump<R> {
 #[derive(Debug)]
 struct DumpTable {
     is_prefixes: bool,
-    /// As text lines instead of a statement.
+    /// Whether the rows are text lines (COPY) instead of a statement.
     is_copy: bool,
-    /// Where the columns of interest stand.
+    /// The positions of the used columns.
     columns: [Option<usize>; COLUMNS.len()],
 }
 
@@ -113,7 +115,7 @@ impl<R: BufRead> Dump<R> {
     /// The next prefix or record; `None` at the end.
     ///
     /// # Errors
-    /// When a statement about one of the tables does not read. It cannot be read on then.
+    /// When a statement about one of the tables is invalid. Reading cannot continue then.
     #[expect(clippy::should_implement_trait, reason = "what cannot be read on is no iterator")]
     pub fn next(&mut self) -> Result<Option<Item>, DumpError> {
         loop {
@@ -135,7 +137,7 @@ impl<R: BufRead> Dump<R> {
         }
     }
 
-    /// Takes a row, and gives what is whole by it.
+    /// Takes a row, and returns the item that it completes.
     fn take(&mut self, table: &DumpTable, row: &[DumpField]) -> Result<Option<Item>, DumpError> {
         let line = self.line();
         let columns = Columns { row, places: &table.columns, line };
@@ -156,12 +158,12 @@ impl<R: BufRead> Dump<R> {
         }
     }
 
-    /// Passes over everything up to rows of one of the two tables.
+    /// Skips everything up to rows of one of the two tables.
     fn statement(&mut self) -> Result<Option<DumpTable>, DumpError> {
         loop {
             let is_copy = match self.tokens.next()? {
                 Token::End => return Ok(None),
-                // `mysqldump --replace` writes the one for the other.
+                // `mysqldump --replace` writes REPLACE in place of INSERT.
                 Token::Word(word) if word.eq_ignore_ascii_case(b"INSERT") => false,
                 Token::Word(word) if word.eq_ignore_ascii_case(b"REPLACE") => false,
                 Token::Word(word) if word.eq_ignore_ascii_case(b"COPY") => true,
@@ -176,11 +178,12 @@ impl<R: BufRead> Dump<R> {
         }
     }
 
-    /// Behind INSERT, REPLACE or COPY: the table, its columns, and everything up to the first row.
+    /// Reads, after INSERT, REPLACE or COPY, the table, its columns, and everything up to the first
+    /// row.
     fn begin(&mut self, is_copy: bool) -> Result<Option<DumpTable>, DumpError> {
         let mut name = Vec::new();
         let mut token = self.tokens.next()?;
-        // The last name in front of the columns or the rows is that of the table.
+        // The last name before the columns or the rows is that of the table.
         while let Token::Word(word) | Token::Name(word) = token {
             if [&b"VALUES"[..], b"FROM"].iter().any(|end| word.eq_ignore_ascii_case(end)) {
                 token = Token::Word(word);
@@ -224,7 +227,7 @@ impl<R: BufRead> Dump<R> {
         Ok(Some(DumpTable { is_prefixes, is_copy, columns: places(&names, is_prefixes) }))
     }
 
-    /// The next row; `None` behind the last one.
+    /// The next row; `None` after the last one.
     fn row(&mut self, table: &DumpTable) -> Result<Option<Vec<DumpField>>, DumpError> {
         let mut row = Vec::new();
         if table.is_copy {
@@ -245,7 +248,8 @@ impl<R: BufRead> Dump<R> {
             }
             match field {
                 Token::Word(word) if word.eq_ignore_ascii_case(b"NULL") => row.push(None),
-                // A mark of the character set, as in `_binary 'x'`, or of the form, as in `X'ff'` and `E'a'`.
+                // A prefix for the character set, as in `_binary 'x'`, or for the form, as in
+                // `X'ff'` and `E'a'`.
                 Token::Word(mark) if self.tokens.is_quote()? => {
                     let Token::Text(text) = self.tokens.literal(mark.eq_ignore_ascii_case(b"E"))? else {
                         return Err(DumpError::Expected("a text", self.line()));
@@ -273,7 +277,7 @@ impl<R: BufRead> Dump<R> {
         }
     }
 
-    /// Passes over the rest of a statement that begins with `token`.
+    /// Skips the rest of a statement that begins with `token`.
     fn pass_over(&mut self, mut token: Token) -> Result<(), DumpError> {
         while !matches!(token, Token::Symbol(b';') | Token::End) {
             token = self.tokens.next()?;
@@ -282,7 +286,8 @@ impl<R: BufRead> Dump<R> {
     }
 }
 
-/// Where the columns stand that a table is known for; without names, in the order in which it is made.
+/// The positions of the columns of a table. Without names, the columns are in the order of its
+/// definition.
 fn places(names: &[Vec<u8>], is_prefixes: bool) -> [Option<usize>; COLUMNS.len()] {
     std::array::from_fn(|at| {
         if names.is_empty() {
@@ -350,7 +355,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// `index:handle`.
+/// Parses `index:handle`.
 fn reference_of(text: &[u8]) -> Option<Reference<'_>> {
     let colon = text.iter().position(|&byte| byte == b':')?;
     let index = std::str::from_utf8(&text[..colon]).ok()?.parse().ok()?;

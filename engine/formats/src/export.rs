@@ -5,8 +5,8 @@
 //!  "handleRecords":{"20.500.1/HELLO":{"handle":"20.500.1/HELLO","values":[]}}}
 //! ```
 //!
-//! The object is as long as the store, so it is not read as one: what stands around the records is taken apart byte by
-//! byte, and each record is given as the text it is.
+//! The object is as large as the store, so it is not parsed as a whole: the text around the records
+//! is parsed byte by byte, and each record is returned as text.
 
 use std::fmt;
 use std::io::{self, BufRead};
@@ -14,14 +14,14 @@ use std::io::{self, BufRead};
 /// Most bytes of the text of one record, and of the list of prefixes.
 pub const TEXT_LEN_MAX: usize = 16 << 20;
 
-/// Reads an export from its beginning to its end.
+/// Reads an export from start to end.
 #[derive(Debug)]
 pub struct Export<R> {
     input: R,
     /// Bytes read so far.
     at: u64,
     place: ExportSection,
-    /// Homed prefixes that wait to be given.
+    /// Homed prefixes that were not returned yet.
     homed: Vec<String>,
     text: Vec<u8>,
 }
@@ -29,33 +29,33 @@ pub struct Export<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExportSection {
     Begin,
-    /// Behind a member of the outer object.
+    /// After a member of the outer object.
     Outer,
-    /// In front of the first record.
+    /// Before the first record.
     First,
-    /// Behind a record.
+    /// After a record.
     Records,
     End,
 }
 
-/// What an export holds.
+/// An item of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
-    /// A prefix that is homed.
+    /// A homed prefix.
     Homed(String),
     /// A record as JSON.
     Record(&'a str),
 }
 
-/// Why an export cannot be read on.
+/// Why reading an export fails.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExportError {
     /// It cannot be read.
     Io(io::Error),
-    /// Behind so many bytes stands something else than this.
+    /// This was expected after this many bytes.
     Expected(&'static str, u64),
-    /// The text of a record or of the prefixes, which ends behind so many bytes or later, is too long.
+    /// The text of a record or of the prefixes, which ends at or after this byte, is too long.
     TooLong(u64),
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for ExportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::Expected(what, at) => write!(f, "at byte {at}: {what} is expected there"),
+            Self::Expected(what, at) => write!(f, "at byte {at}: expected {what}"),
             Self::TooLong(at) => write!(f, "at byte {at}: longer than {TEXT_LEN_MAX} bytes"),
         }
     }
@@ -91,7 +91,7 @@ impl<R: BufRead> Export<R> {
     /// The next prefix or record; `None` at the end.
     ///
     /// # Errors
-    /// When the input is no such export. It cannot be read on then.
+    /// When the input is not such an export. Reading cannot continue then.
     #[expect(clippy::should_implement_trait, reason = "an item borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Item<'_>>, ExportError> {
         loop {
@@ -116,7 +116,7 @@ impl<R: BufRead> Export<R> {
                 },
                 ExportSection::First | ExportSection::Records => {
                     match (self.peek()?, self.place == ExportSection::First) {
-                        // The first one has no comma in front of it.
+                        // No comma precedes the first one.
                         (Some(b'"'), true) => return self.record().map(Some),
                         (Some(b','), false) => {
                             self.bump()?;
@@ -134,7 +134,8 @@ impl<R: BufRead> Export<R> {
         }
     }
 
-    /// A member of the outer object, up to its value; of those that are of interest, into it.
+    /// Reads a member of the outer object up to its value; of a used member, up to the content of
+    /// the value.
     fn member(&mut self) -> Result<(), ExportError> {
         self.name()?;
         match &std::mem::take(&mut self.text)[..] {
@@ -153,7 +154,7 @@ impl<R: BufRead> Export<R> {
         Ok(())
     }
 
-    /// A member of the records. Its name is in the record once more.
+    /// Reads a member of the records. Its name is repeated in the record.
     fn record(&mut self) -> Result<Item<'_>, ExportError> {
         self.place = ExportSection::Records;
         self.name()?;
@@ -164,7 +165,7 @@ impl<R: BufRead> Export<R> {
         }
     }
 
-    /// The name of a member and the colon behind it.
+    /// Reads the name of a member and the colon after it.
     fn name(&mut self) -> Result<(), ExportError> {
         if self.peek()? != Some(b'"') {
             return Err(ExportError::Expected("a name", self.at));
@@ -199,7 +200,7 @@ impl<R: BufRead> Export<R> {
         self.at += len as u64;
     }
 
-    /// Passes over white space and looks at what follows.
+    /// Skips white space and returns the next byte without taking it.
     fn peek(&mut self) -> io::Result<Option<u8>> {
         loop {
             let bytes = self.input.fill_buf()?;
@@ -213,7 +214,7 @@ impl<R: BufRead> Export<R> {
         }
     }
 
-    /// Takes one value, whatever it is; its text, if it is to be kept, to `text`.
+    /// Takes one value of any kind, and keeps its text in `text` if requested.
     fn value(&mut self, keeps: bool) -> Result<(), ExportError> {
         self.text.clear();
         self.peek()?;
@@ -243,7 +244,7 @@ impl<R: BufRead> Export<R> {
                 match byte {
                     b'"' => is_string = true,
                     b'{' | b'[' => depth += 1,
-                    // The end of what is around a number or a word.
+                    // The end of the structure around a number or a word.
                     b'}' | b']' | b',' if depth == 0 => {
                         end = Some(at);
                         break;

@@ -1,8 +1,8 @@
-//! Lines with their numbers, of bounded length.
+//! Numbered lines of bounded length.
 
 use std::io::{self, BufRead, Read as _};
 
-/// Most bytes of a line of a batch file. The longest message is a quarter of it.
+/// Most bytes of a line of a batch file, four times those of the longest message.
 pub const LINE_LEN_MAX: usize = 1 << 20;
 
 /// Reads lines, and knows the number of the last one.
@@ -12,25 +12,25 @@ pub struct Lines<R> {
     number: u64,
     line: Vec<u8>,
     len_max: usize,
-    // The line is to be given once more.
+    // Whether the last line is to be returned again.
     is_back: bool,
 }
 
-/// What stands where a line was asked for.
+/// The result of reading a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     /// A line without its end: neither LF nor CR LF.
     Text(&'a str),
     /// A line that is not UTF-8.
     NotUtf8,
-    /// A line that is too long; the rest of it has been passed over.
+    /// A line that is too long; the rest of it was skipped.
     TooLong,
-    /// There is no more.
+    /// The end of the input.
     End,
 }
 
 impl<R: BufRead> Lines<R> {
-    /// The lines of `input`, each of at most `len_max` bytes.
+    /// Reads lines of at most `len_max` bytes from `input`.
     pub const fn new(input: R, len_max: usize) -> Self {
         Self { input, number: 0, line: Vec::new(), len_max, is_back: false }
     }
@@ -40,7 +40,7 @@ impl<R: BufRead> Lines<R> {
         self.number
     }
 
-    /// Gives the last line once more when the next one is asked for.
+    /// Makes [`next`](Self::next) return the last line again.
     pub(crate) const fn back(&mut self) {
         self.is_back = true;
     }
@@ -52,7 +52,7 @@ impl<R: BufRead> Lines<R> {
             let limit = self.len_max as u64 + 2;
             if (&mut self.input).take(limit).read_until(b'\n', &mut self.line)? == 0 {
                 self.line.clear();
-                // Asked once more at the end, there is still nothing.
+                // At the end, another call returns the end again.
                 self.is_back = false;
                 return Ok(Line::End);
             }
@@ -63,7 +63,7 @@ impl<R: BufRead> Lines<R> {
         }
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        // A mark of the byte order, which some editors write, is no part of the first line.
+        // A byte order mark, which some editors write, does not belong to the first line.
         let line = if self.number == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         Ok(match std::str::from_utf8(line) {
             _ if line.len() > self.len_max => Line::TooLong,

@@ -14,7 +14,7 @@ macro_rules! open_code {
             /// Every code with a name, in order.
             pub const KNOWN: &'static [Self] = &[$(Self::$constant,)*];
 
-            /// The name of the code in the protocol's own words, if it has one.
+            /// The name of the code in the words of the protocol, if it has one.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self { $(Self::$constant => Some($text),)* _ => None }
@@ -42,7 +42,7 @@ macro_rules! open_code {
 }
 
 open_code! {
-    /// What a message asks for. RFC 3652 section 2.2.2.1; 1000 to 1003 are deployed extensions.
+    /// The operation of a message. RFC 3652 section 2.2.2.1; 1000 to 1003 are deployed extensions.
     OpCode(i32) {
         /// Reserved; no request may carry it.
         RESERVED = 0, "reserved";
@@ -66,19 +66,19 @@ open_code! {
         LIST_NA = 106, "list naming authorities";
         /// Answer to a challenge.
         RESPONSE_TO_CHALLENGE = 200, "response to challenge";
-        /// Ask whether an answer to a challenge is right.
+        /// Verify an answer to a challenge for another server.
         VERIFY_CHALLENGE = 201, "verify challenge";
-        /// Take a prefix into the server's care.
+        /// Home a prefix at the server.
         HOME_NA = 300, "home prefix";
-        /// Release a prefix.
+        /// Unhome a prefix.
         UNHOME_NA = 301, "unhome prefix";
-        /// List the prefixes in the server's care.
+        /// List the prefixes that are homed at the server.
         LIST_HOMED_NAS = 302, "list homed prefixes";
-        /// Establish a session.
+        /// Set up a session.
         SESSION_SETUP = 400, "session setup";
         /// End a session.
         SESSION_TERMINATE = 401, "session terminate";
-        /// Hand over a session key.
+        /// Transfer a session key.
         SESSION_EXCHANGE_KEY = 402, "session key exchange";
         /// Ask for the next transaction number.
         GET_NEXT_TXN_ID = 1000, "get next transaction id";
@@ -92,7 +92,8 @@ open_code! {
 }
 
 impl OpCode {
-    /// Whether the operation changes or lists records, and so belongs on an interface for administration.
+    /// Whether the operation changes or lists records, and so belongs on an interface for
+    /// administration.
     #[must_use]
     pub const fn is_admin(self) -> bool {
         matches!(self.0, 100..=105 | 300..=302 | 1000..=1003)
@@ -112,53 +113,54 @@ impl OpCode {
 }
 
 open_code! {
-    /// What came of a request; zero in requests. RFC 3652 section 2.2.2.2, with the deployed meanings.
+    /// The result of a request; zero in requests. RFC 3652 section 2.2.2.2, with the deployed
+    /// meanings.
     ResponseCode(i32) {
         /// Not a response.
         RESERVED = 0, "request";
-        /// Done.
+        /// The request succeeded.
         SUCCESS = 1, "success";
         /// The server failed.
         ERROR = 2, "server error";
-        /// Too much to do; ask again later.
+        /// The server is overloaded; ask again later.
         SERVER_BUSY = 3, "server too busy";
         /// The request cannot be read.
         PROTOCOL_ERROR = 4, "protocol error";
-        /// The server does not do this.
+        /// The server does not support the operation.
         OPERATION_NOT_SUPPORTED = 5, "operation not supported";
         /// Too many indirections.
         RECURSION_COUNT_TOO_HIGH = 6, "recursion count too high";
-        /// The server may not be changed just now.
+        /// The server cannot be changed at the moment.
         SERVER_READ_ONLY = 7, "server read-only";
-        /// There is no such handle.
+        /// The handle does not exist.
         HANDLE_NOT_FOUND = 100, "handle not found";
-        /// The handle exists.
+        /// The handle exists already.
         HANDLE_ALREADY_EXISTS = 101, "handle already exists";
-        /// This is not a handle that can be.
+        /// The name is not a valid handle.
         INVALID_HANDLE = 102, "invalid handle";
-        /// The handle has no such value.
+        /// The handle has no such values.
         VALUES_NOT_FOUND = 200, "values not found";
-        /// The value exists.
+        /// The value exists already.
         VALUE_ALREADY_EXISTS = 201, "value already exists";
-        /// This is not a value that can be.
+        /// The value is invalid.
         INVALID_VALUE = 202, "invalid value";
-        /// The client's site record is old.
+        /// The client's site record is outdated.
         OUT_OF_DATE_SITE_INFO = 300, "out-of-date site info";
-        /// Another server has this handle.
+        /// Another server of the site has the handle.
         SERVER_NOT_RESPONSIBLE = 301, "server not responsible";
-        /// Another service has this handle.
+        /// Another service has the handle.
         SERVICE_REFERRAL = 302, "service referral";
         /// Another service has the records of this prefix.
         PREFIX_REFERRAL = 303, "prefix referral";
-        /// The administrator may not do this.
+        /// The administrator is not permitted to do this.
         INVALID_ADMIN = 400, "invalid admin";
-        /// Nobody may do this.
+        /// Nobody is permitted to do this.
         INSUFFICIENT_PERMISSIONS = 401, "insufficient permissions";
-        /// The server wants to know who asks.
+        /// The server requires authentication.
         AUTHENTICATION_NEEDED = 402, "authentication needed";
         /// The answer to the challenge is wrong.
         AUTHENTICATION_FAILED = 403, "authentication failed";
-        /// The credential is not of a usable form.
+        /// The form of the credential is not usable.
         INVALID_CREDENTIAL = 404, "invalid credential";
         /// The challenge is unknown or has expired.
         AUTHENTICATION_TIMEOUT = 405, "authentication timeout";
@@ -168,19 +170,19 @@ open_code! {
         SESSION_TIMEOUT = 500, "session timeout";
         /// The session could not be set up or used.
         SESSION_FAILED = 501, "session failed";
-        /// The session key does not fit.
+        /// The session key is wrong.
         INVALID_SESSION_KEY = 502, "invalid session key";
-        /// The server wants an RSA key.
+        /// The server requires an RSA key.
         NEED_RSA_KEY = 503, "need RSA key for exchange";
-        /// The session set-up makes no sense.
+        /// The session set-up is invalid.
         INVALID_SESSION_REQUEST = 504, "invalid session setup request";
-        /// The message was seen before.
+        /// The message is a replay.
         SESSION_MESSAGE_REJECTED = 505, "session message rejected";
     }
 }
 
 impl ResponseCode {
-    /// Whether this code heads a referral in a message of `version`.
+    /// Whether this code marks a referral in a message of `version`.
     ///
     /// Before 2.5 the code 303 meant that the server is being backed up.
     #[must_use]
@@ -188,7 +190,7 @@ impl ResponseCode {
         self == Self::SERVICE_REFERRAL || (self == Self::PREFIX_REFERRAL && version >= Version::new(2, 5))
     }
 
-    /// The code to write to a peer that is answered in `version`: older ones lack two of ours.
+    /// The code to write in an answer in `version`: older versions lack two codes.
     #[must_use]
     pub fn for_version(self, version: Version) -> Self {
         match self {
@@ -198,7 +200,8 @@ impl ResponseCode {
         }
     }
 
-    /// What a code read in a message of `version` means now: before 2.5, 303 was what 7 is today.
+    /// The current meaning of a code in a message of `version`: before 2.5, 303 meant what 7 means
+    /// today.
     #[must_use]
     pub fn read_in(self, version: Version) -> Self {
         match self {
@@ -209,9 +212,9 @@ impl ResponseCode {
 }
 
 open_code! {
-    /// How bytes are digested, for request digests, signatures and the answers to challenges.
+    /// The algorithm of a digest, for request digests, signatures and the answers to challenges.
     DigestAlgorithm(u8) {
-        /// MD5, framed as a counted string: what versions below 2.1 write.
+        /// MD5, framed as a counted string, as in versions below 2.1.
         OLD_MD5 = 0, "old MD5";
         /// MD5, 16 bytes.
         MD5 = 1, "MD5";
@@ -229,7 +232,8 @@ open_code! {
 }
 
 open_code! {
-    /// How the key of a session is agreed on. RFC 3652 section 3.8, with deployed numbers.
+    /// How the two sides agree on the key of a session. RFC 3652 section 3.8, with deployed
+    /// numbers.
     KeyExchangeMode(u16) {
         /// No key.
         NONE = 0, "none";
@@ -237,15 +241,15 @@ open_code! {
         CLIENT_KEY = 1, "client key";
         /// The client encrypts a key with the server's RSA key.
         SERVER_KEY = 2, "server key";
-        /// The server encrypts a key with an RSA key that a handle names.
+        /// The server encrypts a key with an RSA key that a handle value holds.
         HANDLE_KEY = 3, "handle key";
-        /// Diffie-Hellman, the only one that deployed software completes.
+        /// Diffie-Hellman, the only mode that deployed software completes.
         DIFFIE_HELLMAN = 4, "Diffie-Hellman";
     }
 }
 
 open_code! {
-    /// How messages of a session are encrypted.
+    /// The cipher of the messages in a session.
     Cipher(i32) {
         /// DES.
         DES = 1, "DES";
@@ -261,13 +265,14 @@ open_code! {
 pub struct OpFlags(pub u32);
 
 impl OpFlags {
-    /// AT: ask a primary site, use no cache. In a response: sent by a primary site.
+    /// AT: ask a primary site, bypassing caches. In a response: sent by a primary site.
     pub const AUTHORITATIVE: Self = Self(0x8000_0000);
     /// CT: sign the response.
     pub const CERTIFY: Self = Self(0x4000_0000);
     /// ENC: encrypt the response.
     pub const ENCRYPT: Self = Self(0x2000_0000);
-    /// REC: the server may resolve elsewhere. Set in all responses, without meaning.
+    /// REC: the server may resolve the handle at other services. Set in all responses, without
+    /// meaning.
     pub const RECURSIVE: Self = Self(0x1000_0000);
     /// CA: caches should verify and sign.
     pub const CACHE_CERTIFY: Self = Self(0x0800_0000);
@@ -279,14 +284,14 @@ impl OpFlags {
     pub const PUBLIC_ONLY: Self = Self(0x0100_0000);
     /// RD: put the digest of the request into the response.
     pub const REQUEST_DIGEST: Self = Self(0x0080_0000);
-    /// Extension: overwrite what exists.
+    /// Extension: overwrite existing values.
     pub const OVERWRITE: Self = Self(0x0040_0000);
     /// Extension: let the server complete the name.
     pub const MINT_SUFFIX: Self = Self(0x0020_0000);
     /// Extension: no prefix referral.
     pub const DO_NOT_REFER: Self = Self(0x0010_0000);
 
-    /// Every flag with the name that tools print.
+    /// Every flag, with the name that tools print.
     pub const KNOWN: [(Self, &'static str); 12] = [
         (Self::AUTHORITATIVE, "authoritative"),
         (Self::CERTIFY, "certify"),
@@ -302,7 +307,7 @@ impl OpFlags {
         (Self::DO_NOT_REFER, "do_not_refer"),
     ];
 
-    /// What a client that wants nothing special sends.
+    /// The flags of a client without special requests.
     pub const PLAIN_REQUEST: Self = Self(Self::RECURSIVE.0 | Self::CACHE_CERTIFY.0 | Self::PUBLIC_ONLY.0);
 
     /// Whether all bits of `flags` are set.
@@ -311,13 +316,13 @@ impl OpFlags {
         self.0 & flags.0 == flags.0
     }
 
-    /// With the bits of `flags` set.
+    /// These flags with the bits of `flags` set.
     #[must_use]
     pub const fn with(self, flags: Self) -> Self {
         Self(self.0 | flags.0)
     }
 
-    /// With the bits of `flags` cleared.
+    /// These flags with the bits of `flags` cleared.
     #[must_use]
     pub const fn without(self, flags: Self) -> Self {
         Self(self.0 & !flags.0)
@@ -336,30 +341,31 @@ impl fmt::Debug for OpFlags {
     }
 }
 
-/// A protocol version. Ordered by age: deployed senders that call themselves 5.x rank lowest.
+/// A protocol version. Ordered by age: deployed senders that announce 5.x rank lowest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version {
-    /// 2 everywhere but in mistakes.
+    /// Always 2, except in deployed mistakes.
     pub major: u8,
-    /// The part that tells features apart.
+    /// The number that distinguishes features.
     pub minor: u8,
 }
 
 impl Version {
-    /// The version that this implementation speaks.
+    /// The version of this implementation.
     pub const CURRENT: Self = Self::new(2, 11);
-    /// Assumed for a server whose site record is not known, and written in replies to what cannot be read.
+    /// Assumed for a server whose site record is not known, and written in replies to unreadable
+    /// messages.
     pub const COMPATIBLE: Self = Self::new(2, 3);
-    /// Lowest version in which digests and challenges have their present form.
+    /// Lowest version in which digests and challenges have their current form.
     pub const LOWEST: Self = Self::new(2, 1);
 
-    /// A version from its parts.
+    /// Makes a version from its parts.
     #[must_use]
     pub const fn new(major: u8, minor: u8) -> Self {
         Self { major, minor }
     }
 
-    /// A number that grows with the version; 5.x is the oldest.
+    /// A number that grows with the version; 5.x is lowest.
     const fn rank(self) -> u32 {
         let major = if self.major == 5 { 0 } else { self.major as u32 + 1 };
         major << 8 | self.minor as u32
@@ -390,7 +396,7 @@ impl fmt::Debug for Version {
     }
 }
 
-/// Which part of a handle decides the server of a site. RFC 3652 section 3.1.3.
+/// The part of a handle that determines the server of a site. RFC 3652 section 3.1.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HashOption {
@@ -403,7 +409,7 @@ pub enum HashOption {
 }
 
 impl HashOption {
-    /// The option with this number; no other is defined.
+    /// The option with this number; `None` for an undefined number.
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {

@@ -1,37 +1,38 @@
-//! Why bytes do not decode: cheap to make, because a hostile sender decides how often.
+//! Why bytes do not decode. The error is cheap to make, because a hostile sender decides how often
+//! it occurs.
 
 use core::fmt;
 
-/// Why bytes do not decode, with the offset at which that was seen.
+/// Why bytes do not decode, with the offset of the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The input ended inside `field`, or its length or count cannot fit in the input.
     Truncated {
-        /// What was being read.
+        /// The field being read.
         field: Field,
         /// Offset of the field in the bytes given to the decoder.
         at: u32,
     },
     /// `field` is longer, or has more items, than the protocol allows.
     TooLong {
-        /// What was being read.
+        /// The field being read.
         field: Field,
         /// Offset of the field in the bytes given to the decoder.
         at: u32,
     },
-    /// `field` holds something that has no meaning there.
+    /// `field` has an invalid content.
     Invalid {
-        /// What was being read.
+        /// The field being read.
         field: Field,
         /// Offset of the field in the bytes given to the decoder.
         at: u32,
     },
     /// Bytes follow where `field` must be the last.
     Trailing {
-        /// What was being read.
+        /// The field being read.
         field: Field,
-        /// Offset of the first byte too many.
+        /// Offset of the first excess byte.
         at: u32,
     },
 }
@@ -49,7 +50,7 @@ impl DecodeError {
         }
     }
 
-    /// The same error in bytes that begin `by` bytes earlier.
+    /// The same error for bytes that begin `by` bytes earlier.
     #[must_use]
     pub fn moved_by(mut self, by: usize) -> Self {
         let (Self::Truncated { at, .. }
@@ -88,7 +89,7 @@ impl core::error::Error for DecodeError {}
 
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What a decoder was reading when it stopped.
+        /// The field that a decoder was reading when it stopped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(u8)]
@@ -103,17 +104,17 @@ macro_rules! fields {
 }
 
 fields! {
-    /// The 20 bytes in front of a message.
+    /// The 20 bytes before a message.
     Envelope = "envelope",
     /// The message length in an envelope.
     MessageLength = "message length",
-    /// The 24 bytes in front of a body.
+    /// The 24 bytes before a body.
     Header = "header",
     /// The body length in a header.
     BodyLength = "body length",
     /// The body as a whole.
     Body = "body",
-    /// The request digest in front of a response body.
+    /// The request digest before a response body.
     Digest = "request digest",
     /// A handle.
     Handle = "handle",

@@ -1,4 +1,4 @@
-//! ASCII case folding, to upper case: the only folding the protocol knows. RFC 3651 section 2.
+//! ASCII case folding, to upper case: the only folding in the protocol. RFC 3651 section 2.
 //!
 //! Bytes above 0x7F are never changed, so folding needs no knowledge of characters.
 
@@ -21,7 +21,7 @@ pub const fn eq(a: &[u8], b: &[u8]) -> bool {
     a.eq_ignore_ascii_case(b)
 }
 
-/// Whether `bytes` begins with something that folds like `start`.
+/// Whether `bytes` begins with bytes that fold to the same as `start`.
 #[must_use]
 pub fn starts_with(bytes: &[u8], start: &[u8]) -> bool {
     bytes.get(..start.len()).is_some_and(|head| eq(head, start))

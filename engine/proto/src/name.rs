@@ -1,4 +1,5 @@
-//! Handles: naming authority and local name (RFC 3651 section 2), and which server of a site has them.
+//! Handles: naming authority and local name (RFC 3651 section 2), and which server of a site has a
+//! handle.
 
 use crate::code::HashOption;
 use crate::fold;
@@ -6,9 +7,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use md5::{Digest, Md5};
 
-/// Stands for no handle in operations that concern none.
+/// The placeholder in operations without a handle.
 pub const BLANK: &[u8] = b"/";
-/// What every prefix record's name begins with.
+/// The start of the name of every prefix record.
 pub const PREFIX_RECORDS: &[u8] = b"0.NA/";
 /// Prefix of the prefix records.
 pub const PREFIX_OF_PREFIXES: &[u8] = b"0.NA";
@@ -16,11 +17,11 @@ pub const PREFIX_OF_PREFIXES: &[u8] = b"0.NA";
 pub const ROOT: &[u8] = b"0.NA/0.NA";
 /// The trust root of signatures.
 pub const TRUST_ROOT: &[u8] = b"0.0/0.0";
-/// Not stored: the live status of a server.
+/// The live status of a server, which is not stored.
 pub const SITE_STATUS: &[u8] = b"0.SITE/STATUS";
 
-/// Whether `c` acts on a terminal or on the text around it instead of being shown: a control character of C0 or C1, a
-/// separator of lines, or one that changes the direction of text.
+/// Whether `c` affects a terminal or the text around it instead of being shown: a control character
+/// of C0 or C1, a line separator, or a character that changes the direction of text.
 #[must_use]
 pub fn is_control(c: char) -> bool {
     c.is_control()
@@ -30,7 +31,7 @@ pub fn is_control(c: char) -> bool {
         )
 }
 
-/// A handle as it stands on the wire: any bytes, divided by their first slash.
+/// A handle as on the wire: any bytes, divided by their first slash.
 ///
 /// Deployed servers treat names as bytes and check UTF-8 only on creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +44,7 @@ impl<'a> Handle<'a> {
         self.0.iter().position(|&byte| byte == b'/')
     }
 
-    /// The prefix (RFC 3651: naming authority): what precedes the first slash.
+    /// The prefix (RFC 3651: naming authority): the part before the first slash.
     ///
     /// A name without a slash is the name of a prefix, and its own prefix is `0.NA`.
     #[must_use]
@@ -51,15 +52,17 @@ impl<'a> Handle<'a> {
         self.slash_at().map_or(PREFIX_OF_PREFIXES, |at| &self.0[..at])
     }
 
-    /// The suffix (RFC 3651: local name): what follows the first slash, or all of a name without one.
+    /// The suffix (RFC 3651: local name): the part after the first slash, or the whole name without
+    /// one.
     #[must_use]
     pub fn local_name(self) -> &'a [u8] {
         self.slash_at().map_or(self.0, |at| &self.0[at + 1..])
     }
 
-    /// Whether the name belongs to the global service: compared with another, it folds as a whole everywhere.
+    /// Whether the name belongs to the global service. Comparisons fold such a name as a whole
+    /// everywhere.
     ///
-    /// A service that does not fold still stores it as it is spelt.
+    /// A service that does not fold still stores it as it was spelt.
     #[must_use]
     pub fn is_global(self) -> bool {
         self.0.starts_with(b"0.")
@@ -71,13 +74,14 @@ impl<'a> Handle<'a> {
         fold::starts_with(self.0, PREFIX_RECORDS)
     }
 
-    /// Whether this names the record of a derived prefix: `0.NA/` and then a dot.
+    /// Whether this names the record of a derived prefix: `0.NA/` and a name with a dot.
     #[must_use]
     pub fn is_derived_prefix_record(self) -> bool {
         self.is_prefix_record() && self.0[PREFIX_RECORDS.len()..].contains(&b'.')
     }
 
-    /// For the record of a derived prefix, the record of its parent: cut at the last dot, spelt as here.
+    /// For the record of a derived prefix, the record of its parent: the name up to its last dot,
+    /// with the same spelling.
     #[must_use]
     pub fn parent_prefix_record(self) -> Option<Handle<'a>> {
         if !self.is_derived_prefix_record() {
@@ -93,7 +97,7 @@ impl<'a> Handle<'a> {
         [PREFIX_RECORDS, &fold::folded(self.naming_authority())].concat()
     }
 
-    /// The handle that is really looked up: a name without a slash stands for `0.NA/` and its folded form.
+    /// The handle that is looked up: a name without a slash stands for `0.NA/` and its folded form.
     #[must_use]
     pub fn looked_up(self) -> Vec<u8> {
         match self.slash_at() {
@@ -102,8 +106,9 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The name with its prefix folded, and the whole of a global name: two names are the same in
-    /// comparisons that do not fold local names when these are. Not the key of a stored record.
+    /// The name with its prefix folded; a global name is folded as a whole. Two names are the same
+    /// in comparisons that do not fold local names if these forms are equal. It is not the key of a
+    /// stored record.
     #[must_use]
     pub fn prefix_folded(self) -> Vec<u8> {
         let mut name = self.0.to_vec();
@@ -111,7 +116,7 @@ impl<'a> Handle<'a> {
         name
     }
 
-    /// How many bytes of it [`prefix_folded`](Self::prefix_folded) folds.
+    /// Number of bytes that [`prefix_folded`](Self::prefix_folded) folds.
     #[must_use]
     pub fn folds_len(self) -> usize {
         if self.is_global() { self.0.len() } else { self.slash_at().unwrap_or(self.0.len()) }
@@ -127,10 +132,11 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The hash that chooses a server: the last four bytes of the MD5 of the folded part, without sign.
+    /// The hash that chooses a server: the last four bytes of the MD5 of the folded part, as an
+    /// absolute value.
     ///
-    /// RFC 3652 section 3.1.3; deployed servers take four bytes where the RFC speaks of the whole digest.
-    /// `0x8000_0000`, which has no positive counterpart in 32 bits, stays as it is.
+    /// RFC 3652 section 3.1.3; deployed servers use four bytes where the RFC uses the whole digest.
+    /// `0x8000_0000`, which has no positive counterpart in 32 bits, is not changed.
     #[must_use]
     pub fn hash(self, option: HashOption) -> u32 {
         let mut md5 = Md5::new();
@@ -145,7 +151,8 @@ impl<'a> Handle<'a> {
         i32::from_be_bytes([digest[12], digest[13], digest[14], digest[15]]).unsigned_abs()
     }
 
-    /// Position in the site's list of the server that has this handle; `None` for a site without servers.
+    /// Position in the site's list of the server that has this handle; `None` for a site without
+    /// servers.
     #[must_use]
     pub fn server_at(self, option: HashOption, servers_count: u32) -> Option<u32> {
         match servers_count {
@@ -155,9 +162,10 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// Whether the two handles are the same to a service that does (`folds`) or does not fold local names.
+    /// Whether the two handles are the same to a service that does (`folds`) or does not fold local
+    /// names.
     ///
-    /// Prefixes always fold, and handles that begin with `0.` fold as a whole.
+    /// Prefixes are always folded, and handles that begin with `0.` are folded as a whole.
     #[must_use]
     pub fn is_same(self, other: Handle<'_>, folds: bool) -> bool {
         if folds || self.is_global() {
@@ -259,7 +267,8 @@ mod tests {
 
     #[test]
     fn long_names_hash_as_a_whole() {
-        // More than the 64 bytes that are folded at a time, against the digest of the folded whole.
+        // More than the 64 bytes that are folded at a time, compared with the digest of the folded
+        // whole.
         let name = [b"10.1/".as_slice(), &[b'x'; 200]].concat();
         let digest = Md5::digest(fold::folded(&name));
         let last = i32::from_be_bytes([digest[12], digest[13], digest[14], digest[15]]);

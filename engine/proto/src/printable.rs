@@ -1,20 +1,21 @@
-//! Text from elsewhere, made safe to show on a terminal, in a log or in a report.
+//! Makes untrusted text safe to show on a terminal, in a log or in a report.
 //!
-//! Names, values and messages of servers may hold anything. Shown as they are, control characters
+//! Names, values and messages of servers may contain anything. Shown unchanged, control characters
 //! move the cursor or change the terminal's settings, line ends forge lines of output, and
-//! bidirectional controls make one name look like another. [`Printable`] writes all of these out;
+//! bidirectional controls make one name look like another. [`Printable`] escapes all of these;
 //! other Unicode text stays readable.
 //!
-//! The escapes are those of JSON (`\n`, `\u009b`), and all escaped characters but tab and line end can
-//! stand only inside the strings of a JSON text, so that a JSON text stays one and means the same.
+//! The escapes are those of JSON (`\n`, `\u009b`), and all escaped characters but tab and line end
+//! can occur only inside the strings of a JSON text, so an escaped JSON text stays valid and keeps
+//! its meaning.
 
 use core::fmt::{self, Write};
 
-/// Whether `c` does something else on a terminal than show itself.
+/// Whether `c` has another effect on a terminal than being shown.
 ///
-/// These are C0, DEL and C1 controls, the bidirectional controls U+061C, U+200E, U+200F,
-/// U+202A to U+202E and U+2066 to U+2069 (Unicode Standard Annex 9), and the line and paragraph
-/// separators U+2028 and U+2029.
+/// These are C0, DEL and C1 controls, the bidirectional controls U+061C, U+200E, U+200F, U+202A to
+/// U+202E and U+2066 to U+2069 (Unicode Standard Annex 9), and the line and paragraph separators
+/// U+2028 and U+2029.
 #[must_use]
 pub const fn is_unprintable(c: char) -> bool {
     matches!(
@@ -39,10 +40,11 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
-/// Shows `T` with its lines and tabs; everything else that is [unprintable](is_unprintable) is escaped.
+/// Shows `T` with its lines and tabs; everything else that is [unprintable](is_unprintable) is
+/// escaped.
 ///
-/// For whole reports and JSON texts. Text from elsewhere inside them goes through [`Printable`]
-/// first, or it forges lines.
+/// For whole reports and JSON texts. Untrusted text inside them must go through [`Printable`]
+/// first, because it could forge lines.
 #[derive(Clone, Copy, Debug)]
 pub struct PrintableLines<T>(pub T);
 
@@ -55,7 +57,7 @@ impl<T: fmt::Display> fmt::Display for PrintableLines<T> {
 /// Escapes what is written to it.
 struct Escaper<'a, W> {
     out: &'a mut W,
-    /// Passed on although unprintable.
+    /// Unprintable characters that are not escaped.
     kept: &'static [char],
 }
 

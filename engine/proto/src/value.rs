@@ -1,7 +1,7 @@
 //! Handle values: index, type, data, TTL, permissions and references. RFC 3651 section 3.1.
 //!
-//! The encoding is the deployed one: a timestamp of four bytes in seconds, where the RFC has eight in
-//! milliseconds.
+//! The encoding is the deployed one: a timestamp of four bytes in seconds, where the RFC has eight
+//! in milliseconds.
 
 use crate::error::{DecodeError, Field};
 use crate::wire::cursor::Cursor;
@@ -10,7 +10,7 @@ use crate::wire::put;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Who may read and write a value. RFC 3651 section 3.1.
+/// The permissions of a value: who may read and write it. RFC 3651 section 3.1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Permissions(pub u8);
 
@@ -23,7 +23,7 @@ impl Permissions {
     pub const PUBLIC_READ: Self = Self(0x02);
     /// Anyone may write.
     pub const PUBLIC_WRITE: Self = Self(0x01);
-    /// What a value has unless it says otherwise, `1110`.
+    /// The default permissions, `1110`.
     pub const DEFAULT: Self = Self(0x0e);
 
     /// Whether all bits of `permissions` are set.
@@ -32,8 +32,8 @@ impl Permissions {
         self.0 & permissions.0 == permissions.0
     }
 
-    /// Without the bits that have no meaning, as deployed software stores and compares them. Two of those are
-    /// the RFC's permissions to execute.
+    /// Clears the bits without a meaning, as deployed software does when it stores and compares
+    /// them. Two of those are the RFC's permissions to execute.
     #[must_use]
     pub const fn known(self) -> Self {
         Self(self.0 & 0x0f)
@@ -52,10 +52,10 @@ impl fmt::Debug for Permissions {
     }
 }
 
-/// How long a value may be kept.
+/// The time for which a value may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ttl {
-    /// 0: `seconds` count from receipt. 1: `seconds` are Unix time. Others are kept.
+    /// 0: `seconds` count from receipt. 1: `seconds` are Unix time. Other kinds are kept unchanged.
     pub kind: u8,
     /// Seconds, by `kind`.
     pub seconds: i32,
@@ -85,11 +85,11 @@ impl Ttl {
 /// One handle value, borrowed from its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value<'a> {
-    /// Number of the value in its record; above zero in all that is stored.
+    /// Number of the value in its record; greater than zero in stored values.
     pub index: i32,
-    /// Last change, Unix seconds.
+    /// Time of the last change, Unix seconds.
     pub timestamp: u32,
-    /// How long it may be kept.
+    /// Its time to live.
     pub ttl: Ttl,
     /// Who may read and write it.
     pub permissions: Permissions,
@@ -105,7 +105,7 @@ impl<'a> Value<'a> {
     /// Bytes of the smallest value: no type, no data, no references.
     pub const LEN_MIN: usize = 26;
 
-    /// A value with the usual TTL and permissions.
+    /// A value with the default TTL and permissions.
     #[must_use]
     pub const fn new(index: i32, kind: &'a [u8], data: &'a [u8]) -> Self {
         Self {
@@ -164,9 +164,9 @@ impl<'a> Value<'a> {
         self.references.encode(out);
     }
 
-    /// Whether the value counts as one of `kind`: the same type, or a sub-type after a dot.
+    /// Whether the type is `kind`, or a sub-type after a dot.
     ///
-    /// The rule of servers for their own records (`HS_ADMIN`, `HS_SITE`); request filters have
+    /// Servers use this rule for their own records (`HS_ADMIN`, `HS_SITE`); request filters have
     /// another, [`type_matches`].
     #[must_use]
     pub fn is_a(&self, kind: &[u8]) -> bool {
@@ -182,8 +182,9 @@ impl<'a> Value<'a> {
 
 /// Whether a request for type `asked` selects values of type `kind`.
 ///
-/// The same type in any ASCII case; with a dot at the end of `asked`, sub-types too. An empty `asked`
-/// selects nothing, and nothing selects an empty type. Shown by `hashing.jsonl`, kind `type_match`.
+/// It selects the same type in any ASCII case and, if `asked` ends with a dot, sub-types too. An
+/// empty `asked` selects nothing, and nothing selects an empty type. Shown by `hashing.jsonl`, kind
+/// `type_match`.
 #[must_use]
 pub fn type_matches(asked: &[u8], kind: &[u8]) -> bool {
     match asked.split_last() {
@@ -202,7 +203,7 @@ impl ValueBuf {
     /// Takes the encoding of exactly one value.
     ///
     /// # Errors
-    /// When the bytes do not decode, or go on after the value.
+    /// When the bytes do not decode, or continue after the value.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(&bytes);
         Value::decode(&mut cursor)?;

@@ -1,4 +1,4 @@
-//! Applying templates: values in, values out.
+//! Applies templates: values in, values out.
 
 use crate::chain::Parts;
 use crate::language::{Condition, NewValue, StepTest, Template, TemplateStep};
@@ -12,30 +12,30 @@ use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// What a reference from one template to another names.
+/// The templates that references name.
 pub trait Templates {
-    /// The templates in the value at `index` of `handle`; `None` when there is no such value.
+    /// The templates in the value at `index` of `handle`; `None` if there is no such value.
     ///
-    /// A value that holds none counts as having no templates.
+    /// A value that holds no templates counts as having an empty list of them.
     fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates>;
 }
 
-/// What came of the templates.
+/// The result of applying templates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildOutcome {
-    /// So many values in wire form, in the order they were made.
+    /// Values in wire form, in the order in which they were made.
     Values {
-        /// One after the other.
+        /// The encoded values, one after the other.
         bytes: Vec<u8>,
-        /// How many.
+        /// Number of values.
         count: usize,
     },
-    /// The handle does not exist, say the templates.
+    /// The templates say that the handle does not exist.
     NotFound,
 }
 
 impl BuildOutcome {
-    /// The values of the base as they are.
+    /// The values of the base, unchanged.
     pub(crate) fn copy(base: &[Value<'_>]) -> Result<Self, BuildError> {
         let mut values = Values::default();
         base.iter().try_for_each(|value| values.push(value))?;
@@ -43,20 +43,20 @@ impl BuildOutcome {
     }
 }
 
-/// Why nothing came of them.
+/// Why templates cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildError {
-    /// A pattern cannot be used.
+    /// A pattern is invalid.
     Pattern(InvalidPattern),
-    /// There are more values than [`VALUES_MAX`], or there is no index left.
+    /// There are more values than [`VALUES_MAX`], or no index is left.
     TooManyValues,
     /// Values and texts have more bytes than [`BUILT_LEN_MAX`].
     TooLong,
-    /// There are more steps than [`STEPS_MAX`].
+    /// The templates take more steps than [`STEPS_MAX`].
     TooManySteps,
     /// Matching the patterns would cost more than [`MATCHED_LEN_MAX`].
     TooMuchMatched,
-    /// References lead from one to the next more than [`REFERENCES_MAX`] times.
+    /// A chain of references is longer than [`REFERENCES_MAX`].
     TooManyReferences,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for BuildError {
                 write!(f, "matching the patterns of the templates costs more than {MATCHED_LEN_MAX} bytes")
             }
             Self::TooManyReferences => {
-                write!(f, "references between templates go further than {REFERENCES_MAX}")
+                write!(f, "a chain of references between templates is longer than {REFERENCES_MAX}")
             }
         }
     }
@@ -91,7 +91,7 @@ impl From<BuildError> for BuildEnd {
     }
 }
 
-/// Values made so far.
+/// The values made so far.
 #[derive(Default)]
 struct Values {
     bytes: Vec<u8>,
@@ -100,7 +100,7 @@ struct Values {
 }
 
 impl Values {
-    /// Adds a value, at the next index that is free.
+    /// Adds a value at the next free index.
     fn push(&mut self, value: &Value<'_>) -> Result<(), BuildError> {
         if self.count == VALUES_MAX {
             return Err(BuildError::TooManyValues);
@@ -119,7 +119,7 @@ impl Values {
     }
 }
 
-/// What a name stands for, with the groups of the pattern it has matched.
+/// The value of a name, with the groups of the pattern that it matched.
 #[derive(Clone)]
 struct BoundVariable {
     text: Rc<str>,
@@ -144,16 +144,16 @@ impl BoundVariable {
 struct TemplateBuilder<'b> {
     base: &'b [Value<'b>],
     templates: &'b dyn Templates,
-    /// The value of the base that `foreach` is at.
+    /// The current value of `foreach`.
     original: Option<Value<'b>>,
-    /// Names, the innermost last.
+    /// The names in scope, the innermost last.
     scope: Vec<(Rc<str>, BoundVariable)>,
     steps_left: usize,
     matched_left: usize,
     expanded_left: usize,
 }
 
-/// The values that `templates` make of a base with the values `base`.
+/// Applies `templates` to a handle whose base has the values `base`.
 pub(crate) fn build(
     templates: &[Template],
     asked: &Parts<'_>,
@@ -199,7 +199,7 @@ impl TemplateBuilder<'_> {
         Ok(())
     }
 
-    /// Runs steps; what they bind ends with them.
+    /// Runs steps. Names that they bind go out of scope at their end.
     fn run(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
         let outside = self.scope.len();
         for step in steps {
@@ -238,7 +238,7 @@ impl TemplateBuilder<'_> {
             };
             out.push(&value)?;
         } else if let (Some(kind), Some(data)) = (kind, data) {
-            // The index that is asked for does not count here. Shown by `by_index` of the vectors.
+            // The requested index does not matter here. Shown by `by_index` of the vectors.
             out.push(&Value::new(1, kind.as_bytes(), data.as_bytes()))?;
         }
         Ok(())
@@ -289,7 +289,8 @@ impl TemplateBuilder<'_> {
         Ok(())
     }
 
-    /// The data of the first value that the steps make is the parameter; nothing when they make none.
+    /// Sets the parameter to the data of the first value that the steps make; leaves it unset if
+    /// they make none.
     fn define(&mut self, name: &str, steps: &[TemplateStep]) -> Result<(), BuildEnd> {
         let mut values = Values::default();
         self.run(steps, &mut values)?;

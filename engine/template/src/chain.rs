@@ -1,28 +1,28 @@
-//! Which namespace answers, and where a handle is cut.
+//! Selects the namespace that applies, and splits a handle at its delimiter.
 
 use crate::build::{BuildError, BuildOutcome, Templates, build};
 use crate::namespace::Namespace;
 use handle_proto::{Handle, Value};
 
-/// The namespaces that apply to a handle, from the outermost to the innermost: that of all prefixes, of the
-/// prefix, and of the base. Allocates nothing.
+/// The namespaces of a handle, from the outermost to the innermost: that of all prefixes, of the
+/// prefix, and of the base. Without allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chain<'n>([Option<&'n Namespace>; 3]);
 
 /// A handle with an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'h> {
-    /// The handle as it was asked for.
+    /// The whole handle.
     pub handle: &'h [u8],
-    /// What stands in front of the delimiter: a handle that may be stored.
+    /// The part before the delimiter: a handle that may be stored.
     pub base: &'h [u8],
-    /// What stands behind it.
+    /// The part after the delimiter.
     pub extension: &'h [u8],
 }
 
 impl<'h> Parts<'h> {
-    /// Cuts `handle` at the first `delimiter` at or behind the slash that ends its prefix; `None` when there
-    /// is none, or nothing to look for.
+    /// Splits `handle` at the first `delimiter` at or after the slash that ends its prefix. `None`
+    /// if there is none, or `delimiter` is empty.
     #[must_use]
     pub fn of(handle: &'h [u8], delimiter: &[u8]) -> Option<Self> {
         let prefix_len = Handle(handle).slash_at()?;
@@ -36,13 +36,13 @@ impl<'h> Parts<'h> {
 }
 
 impl<'n> Chain<'n> {
-    /// Nothing applies.
+    /// A chain without namespaces.
     #[must_use]
     pub const fn new() -> Self {
         Self([None; 3])
     }
 
-    /// With `namespace` as the innermost.
+    /// Adds `namespace` as the innermost one.
     ///
     /// # Panics
     /// When there are three already.
@@ -51,7 +51,7 @@ impl<'n> Chain<'n> {
         *free.expect("there are three levels") = Some(namespace);
     }
 
-    /// Whether there is no namespace at all.
+    /// Whether there are no namespaces.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0[0].is_none()
@@ -61,18 +61,19 @@ impl<'n> Chain<'n> {
         self.0.iter().rev().flatten().copied()
     }
 
-    /// What stands between base and extension: the innermost namespace that says it decides.
+    /// The delimiter between base and extension. The innermost namespace that has one decides.
     #[must_use]
     pub fn delimiter(&self) -> Option<&'n str> {
         self.innermost_first().find_map(Namespace::delimiter)
     }
 
-    /// The values of the handle `asked`, whose base has the values `base`.
+    /// Computes the values of the handle `asked`, whose base has the values `base`.
     ///
-    /// The innermost namespace with templates decides. Where none has any, the values are those of the base.
+    /// The innermost namespace with templates decides. If none has any, the values are those of the
+    /// base.
     ///
     /// # Errors
-    /// When a pattern cannot be used, or a bound is passed.
+    /// When a pattern is invalid, or a limit is exceeded.
     pub fn build(
         &self,
         asked: &Parts<'_>,

@@ -1,31 +1,31 @@
-//! The template language: what is read from XML, and kept to be applied.
+//! The template language: parsed from XML, and kept to be applied.
 
 use crate::limit::{PATTERNS_LEN_MAX, XML_DEPTH_MAX};
 use crate::pattern::{HandlePattern, InvalidPattern};
 use crate::text::{EXTENSION, Parameter, TemplateText};
 use roxmltree::Node;
 
-/// One element `template`.
+/// A `template` element.
 #[derive(Clone, Debug)]
 pub(crate) enum Template {
     Inline(Vec<TemplateStep>),
-    /// A value that holds the template: index and handle.
+    /// A reference to a value with templates: index and handle.
     Reference(i32, String),
 }
 
-/// One element of a template.
+/// An element of a template.
 #[derive(Clone, Debug)]
 pub(crate) enum TemplateStep {
     Value(NewValue),
-    /// Once for each value of the base.
+    /// Runs once for each value of the base.
     ForEach(Vec<TemplateStep>),
-    /// `if`, or `else` with the condition of its `if` turned round.
+    /// `if`, or `else` with the negated condition of its `if`.
     If(Condition, Vec<TemplateStep>),
     Define(String, Vec<TemplateStep>),
     NotFound,
 }
 
-/// A value to be made. Inside `foreach` the original has what is missing.
+/// A value to be made. Inside `foreach` it takes missing parts from the current value.
 #[derive(Clone, Debug)]
 pub(crate) struct NewValue {
     pub(crate) index: Option<TemplateText>,
@@ -33,14 +33,14 @@ pub(crate) struct NewValue {
     pub(crate) data: Option<TemplateText>,
 }
 
-/// When the content of an `if` applies.
+/// The condition of an `if`.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
-    /// What is compared.
+    /// The parameter that is tested.
     pub(crate) value: Parameter,
     pub(crate) test: StepTest,
     pub(crate) negated: bool,
-    /// What the match is bound to within the content.
+    /// The name that the match is bound to in the content.
     pub(crate) bound: String,
 }
 
@@ -48,31 +48,31 @@ pub(crate) struct Condition {
 pub(crate) enum StepTest {
     Equals(String),
     Matches(HandlePattern),
-    /// The pattern cannot be used; to come here is an error.
+    /// The pattern is invalid; testing this condition is an error.
     Invalid(InvalidPattern),
 }
 
-/// Reads elements of templates.
+/// Parses elements of templates.
 pub(crate) struct TemplateReader {
     /// Whether patterns ignore case.
     folds: bool,
-    /// Patterns that cannot be used.
+    /// Invalid patterns.
     pub(crate) invalid: Vec<InvalidPattern>,
-    /// Bytes that further compiled patterns may take together.
+    /// Bytes left for further compiled patterns.
     patterns_len_left: usize,
 }
 
-/// The elements stand in each other too deep.
+/// The elements are nested too deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
 impl TemplateReader {
-    /// A reader of one text, whose patterns ignore case if the service `folds`.
+    /// A reader for one text. Patterns ignore case if the service `folds`.
     pub(crate) const fn new(folds: bool) -> Self {
         Self { folds, invalid: Vec::new(), patterns_len_left: PATTERNS_LEN_MAX }
     }
 
-    /// The template of an element `template`; `None` when its reference means nothing.
+    /// Parses a `template` element; `None` if its reference is invalid.
     pub(crate) fn template(&mut self, element: Node<'_, '_>) -> Result<Option<Template>, TooDeep> {
         let Some(reference) = element.attribute("ref") else {
             return Ok(Some(Template::Inline(self.steps(element, false, 0)?)));
@@ -92,7 +92,7 @@ impl TemplateReader {
             return Err(TooDeep);
         }
         let mut steps = Vec::new();
-        // Of the last `if`, for its `else`; none when it had no condition.
+        // The condition of the last `if`, for its `else`; `None` if it had none.
         let mut condition: Option<Condition> = None;
         for element in parent.children().filter(Node::is_element) {
             match element.tag_name().name() {
@@ -123,7 +123,8 @@ impl TemplateReader {
         Ok(steps)
     }
 
-    /// `None` without an expression, or with a test that nobody knows: the element is skipped.
+    /// Parses a condition. `None` without an expression, or with an unknown test: the element is
+    /// then skipped.
     fn condition(&mut self, element: Node<'_, '_>) -> Option<Condition> {
         let value = Parameter::parse(element.attribute("value").unwrap_or(EXTENSION));
         let expression = element.attribute("expression")?;

@@ -1,4 +1,4 @@
-//! Values computed for handles that are not stored, by the templates of their namespace.
+//! Values computed for handles that are not stored, by the templates of their namespaces.
 //!
 //! - [`Namespace`] is parsed once from the XML of HS_NAMESPACE or of the configuration; its
 //!   patterns are compiled then.

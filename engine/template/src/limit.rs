@@ -1,30 +1,31 @@
-//! Bounds of all that a namespace can make us do.
+//! Limits of the work that a namespace can cause.
 
 use handle_proto::limit;
 
 /// Most bytes of the XML of a namespace or of referenced templates.
 pub const XML_LEN_MAX: usize = 64 << 10;
-/// Most nodes in it, attributes aside.
+/// Most nodes of the XML, without attributes.
 pub const XML_NODES_MAX: u32 = 4096;
-/// How deep its elements may stand in each other.
+/// Deepest nesting of its elements.
 pub const XML_DEPTH_MAX: usize = 32;
-/// Bytes of a compiled pattern.
+/// Most bytes of a compiled pattern.
 pub const PATTERN_LEN_MAX: usize = 256 << 10;
-/// Bytes of all compiled patterns of one namespace, or of the templates that one reference names: compiling
-/// them is work that each request may ask for.
+/// Most bytes of all compiled patterns of one namespace, or of the templates that one reference
+/// names, because each request may cause them to be compiled.
 pub const PATTERNS_LEN_MAX: usize = 2 * PATTERN_LEN_MAX;
-/// How deep groups may stand in each other in a pattern.
+/// Deepest nesting of groups in a pattern.
 pub const PATTERN_DEPTH_MAX: u32 = 32;
-/// Most references to templates that are followed from one to the next, as deployed.
+/// Longest chain of references to templates, as in deployed servers.
 pub const REFERENCES_MAX: usize = limit::TEMPLATE_NESTING_MAX;
 /// Most steps of templates that one answer takes.
 pub const STEPS_MAX: usize = 100_000;
-/// Most bytes that patterns of one answer are matched against, each byte counted once for every
-/// [`MATCHED_UNIT_LEN`] bytes of its compiled pattern: the time of a match grows with both lengths.
+/// Most bytes that the patterns of one answer are matched against. Each byte counts once for every
+/// [`MATCHED_UNIT_LEN`] bytes of the compiled pattern, because the time of a match grows with both
+/// lengths.
 pub const MATCHED_LEN_MAX: usize = 128 << 10;
 /// Bytes of a compiled pattern that count as one.
 pub const MATCHED_UNIT_LEN: usize = 4 << 10;
-/// Most values of an answer, as clients read.
+/// Most values of an answer, as clients accept.
 pub const VALUES_MAX: usize = limit::VALUES_COUNT_MAX;
-/// Most bytes of an answer, and of all texts on the way to it.
+/// Most bytes of an answer, and of all intermediate texts.
 pub const BUILT_LEN_MAX: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! HS_NAMESPACE: the XML, as far as templates are concerned.
+//! HS_NAMESPACE: the templates in its XML.
 
 use crate::language::{Template, TemplateReader, TooDeep};
 use crate::limit::{XML_LEN_MAX, XML_NODES_MAX};
@@ -7,43 +7,45 @@ use handle_proto::{Value, fold};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::fmt;
 
-/// The type of the values that hold namespaces.
+/// Type of values that hold namespaces.
 pub(crate) const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
 
-/// A namespace, read and compiled.
+/// A parsed namespace with compiled patterns.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     pub(crate) templates: Vec<Template>,
-    /// Whether there was an element `template`, even one that means nothing.
+    /// Whether there is a `template` element, even an invalid one.
     pub(crate) has_templates: bool,
     pub(crate) delimiter: Option<String>,
     invalid: Vec<InvalidPattern>,
 }
 
-/// Templates that a reference names, read and compiled.
+/// The parsed templates that a reference names.
 #[derive(Clone, Debug, Default)]
 pub struct ReferencedTemplates(pub(crate) Vec<Template>);
 
-/// Why a text is no namespace.
+/// Why a text is not a valid namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceError {
-    /// There are more bytes than [`XML_LEN_MAX`].
+    /// It has more bytes than [`XML_LEN_MAX`].
     TooLong(usize),
     /// It is not UTF-8.
     NotUtf8,
     /// It is not XML, has a document type, or more than [`XML_NODES_MAX`] nodes.
     NotXml(String),
-    /// Its elements stand in each other too deep.
+    /// Its elements are nested too deep.
     TooDeep,
 }
 
 impl fmt::Display for NamespaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong(len) => write!(f, "the namespace has {len} bytes, more than {XML_LEN_MAX}"),
+            Self::TooLong(len) => {
+                write!(f, "the namespace has {len} bytes; at most {XML_LEN_MAX} are allowed")
+            }
             Self::NotUtf8 => f.write_str("the namespace is not UTF-8"),
             Self::NotXml(why) => write!(f, "the namespace is not XML: {why}"),
-            Self::TooDeep => f.write_str("elements of the namespace stand in each other too deep"),
+            Self::TooDeep => f.write_str("elements of the namespace are nested too deep"),
         }
     }
 }
@@ -56,7 +58,7 @@ impl From<TooDeep> for NamespaceError {
     }
 }
 
-/// Runs `read` on the root element. A document type is refused, so that no entity expands.
+/// Calls `read` with the root element. A document type is refused, so that no entity expands.
 pub(crate) fn with_root<T>(
     xml: &[u8],
     read: impl FnOnce(Node<'_, '_>) -> Result<T, NamespaceError>,
@@ -77,10 +79,10 @@ fn is_template(node: &Node<'_, '_>) -> bool {
 }
 
 impl Namespace {
-    /// Reads a namespace whose patterns ignore case if the service `folds`.
+    /// Parses a namespace. Its patterns ignore case if the service `folds`.
     ///
     /// # Errors
-    /// When the text is none, or beyond the bounds of [`limit`](crate::limit).
+    /// When the text is invalid, or exceeds the limits of [`limit`](crate::limit).
     pub fn parse(xml: &[u8], folds: bool) -> Result<Self, NamespaceError> {
         with_root(xml, |root| {
             let mut reader = TemplateReader::new(folds);
@@ -99,7 +101,7 @@ impl Namespace {
         })
     }
 
-    /// The namespace of a record: of the values of that type that can be read, the one with the lowest index.
+    /// The namespace of a record: the valid one with the lowest index.
     #[must_use]
     pub fn of_record<'v>(values: impl Iterator<Item = Value<'v>>, folds: bool) -> Option<Self> {
         let mut values: Vec<_> = values.filter(|value| fold::eq(value.kind, HS_NAMESPACE)).collect();
@@ -107,19 +109,19 @@ impl Namespace {
         values.iter().find_map(|value| Self::parse(value.data, folds).ok())
     }
 
-    /// What stands between base and extension, if the first template says it.
+    /// The delimiter between base and extension, if the first template has one.
     #[must_use]
     pub fn delimiter(&self) -> Option<&str> {
         self.delimiter.as_deref()
     }
 
-    /// Whether there is any template.
+    /// Whether there are templates.
     #[must_use]
     pub const fn has_templates(&self) -> bool {
         self.has_templates
     }
 
-    /// The patterns that cannot be used. An answer that comes to one of them is an error.
+    /// The invalid patterns. An answer that needs one of them is an error.
     #[must_use]
     pub fn invalid_patterns(&self) -> &[InvalidPattern] {
         &self.invalid
@@ -127,7 +129,8 @@ impl Namespace {
 }
 
 impl ReferencedTemplates {
-    /// Reads an element `template`, or an element that has some. What is neither has no templates.
+    /// Parses a `template` element, or an element that contains some. Any other element has no
+    /// templates.
     ///
     /// # Errors
     /// As of [`Namespace::parse`].
@@ -192,11 +195,12 @@ mod tests {
         };
         assert!(parse(&deep(XML_DEPTH_MAX)).is_ok());
         assert_eq!(parse(&deep(XML_DEPTH_MAX + 1)).unwrap_err(), NamespaceError::TooDeep);
-        // The root of the document is a node too.
+        // The root of the document counts as a node.
         let many = |count: u32| format!("<ns>{}</ns>", "<a/>".repeat(count as usize));
         assert!(parse(&many(XML_NODES_MAX - 2)).is_ok());
         assert!(matches!(parse(&many(XML_NODES_MAX - 1)), Err(NamespaceError::NotXml(_))));
-        // Much deeper than any stack: read without recursion, and refused by its length at the latest.
+        // Deeper than any stack: parsed without recursion, and refused at the latest for its
+        // length.
         assert!(parse(&deep(3000)).is_err());
     }
 

@@ -1,17 +1,17 @@
-//! HS_NAMESPACE: what it says to people.
+//! HS_NAMESPACE: the parts of its XML for people.
 
 use crate::namespace::{HS_NAMESPACE, NamespaceError, with_root};
 use handle_proto::{Value, fold};
 use roxmltree::Node;
 
-/// What the namespace of a prefix says to people. None of it changes how handles are found.
+/// The parts of a prefix's namespace for people. They do not affect resolution.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// The e-mail address of whoever is responsible.
+    /// The e-mail address of the contact.
     pub contact: Option<String>,
-    /// As a rule `active` or `inactive`; who does not say is active.
+    /// Usually `active` or `inactive`; a missing status means active.
     pub status: Option<String>,
-    /// What is to be shown when the prefix is not active.
+    /// The message to show if the prefix is not active.
     pub message: Option<String>,
 }
 
@@ -27,7 +27,7 @@ impl Notice {
         })
     }
 
-    /// That of a record: of the values of that type that can be read, the one with the lowest index.
+    /// The notice of a record: that of the valid namespace with the lowest index.
     #[must_use]
     pub fn of_record<'v>(values: impl Iterator<Item = Value<'v>>) -> Option<Self> {
         let mut values: Vec<_> = values.filter(|value| fold::eq(value.kind, HS_NAMESPACE)).collect();
@@ -35,7 +35,7 @@ impl Notice {
         values.iter().find_map(|value| Self::parse(value.data).ok())
     }
 
-    /// With what `outer` says and this does not.
+    /// Adds the parts that `outer` has and this one lacks.
     #[must_use]
     pub fn or(self, outer: Self) -> Self {
         Self {
@@ -79,7 +79,7 @@ mod tests {
         ] {
             assert!(notice(xml).is_active(), "{xml}");
         }
-        // What it does not say is said by the one outside it.
+        // Missing parts come from the outer namespace.
         let outer = notice("<n><contact>root@example</contact><status>active</status></n>");
         assert_eq!(inner.clone().or(outer.clone()), inner);
         assert_eq!(notice("<n/>").or(outer.clone()), outer);

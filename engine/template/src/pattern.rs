@@ -1,4 +1,4 @@
-//! Regular expressions as the templates of deployed servers have them, in linear time.
+//! Regular expressions in the syntax of deployed servers' templates, in linear time.
 
 use crate::limit::{MATCHED_UNIT_LEN, PATTERN_DEPTH_MAX, PATTERN_LEN_MAX};
 use regex::{Regex, RegexBuilder};
@@ -6,11 +6,11 @@ use std::fmt;
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// A pattern that a whole text must match.
+/// A pattern that must match a whole text.
 ///
-/// The syntax is that of Java, with three differences: look-around, back references and what else cannot be
-/// done in linear time are refused; possessive quantifiers do not keep what they have; `.` matches the
-/// rare line ends U+0085, U+2028 and U+2029.
+/// The syntax is that of Java, with three differences: look-around, back references and other
+/// features that need more than linear time are refused; possessive quantifiers give back what they
+/// matched; `.` matches the rare line ends U+0085, U+2028 and U+2029.
 #[derive(Clone, Debug)]
 pub(crate) struct HandlePattern {
     regex: Regex,
@@ -18,10 +18,10 @@ pub(crate) struct HandlePattern {
     len: usize,
 }
 
-/// The smallest size that is tried for a compiled pattern.
+/// Smallest size that is tried for a compiled pattern.
 const PATTERN_LEN_MIN: usize = 1 << 10;
 
-/// A pattern that cannot be used, and why.
+/// An invalid pattern, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidPattern {
     pub(crate) pattern: String,
@@ -30,14 +30,15 @@ pub struct InvalidPattern {
 
 impl fmt::Display for InvalidPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the pattern \"{}\" cannot be used: {}", self.pattern, self.why)
+        write!(f, "invalid pattern \"{}\": {}", self.pattern, self.why)
     }
 }
 
 impl std::error::Error for InvalidPattern {}
 
 impl HandlePattern {
-    /// Compiles `java`, which ignores case where the service does, if it takes at most `len_max` bytes.
+    /// Compiles `java`, which ignores case if the service does, if it takes at most `len_max`
+    /// bytes.
     pub(crate) fn new(java: &str, folds: bool, len_max: usize) -> Result<Self, InvalidPattern> {
         let invalid = |why: String| InvalidPattern { pattern: java.to_owned(), why };
         let translated = translate(java).map_err(|why| invalid(why.to_owned()))?;
@@ -50,14 +51,15 @@ impl HandlePattern {
                 .build()
         };
         let whole = format!(r"\A(?:{translated})\z");
-        // The library does not tell the size of what it has compiled, but refuses what is larger than it may be.
+        // The library does not report the size of a compiled pattern, but refuses patterns above a
+        // given size.
         let mut len = PATTERN_LEN_MIN;
         while len <= len_max.min(PATTERN_LEN_MAX) {
-            // Alone first: "a)(b" must not be completed by what is put around it.
+            // First alone: "a)(b" must not become valid by the group around it.
             match compile(&translated, len).and_then(|_| compile(&whole, len)) {
                 Ok(regex) => return Ok(Self { regex, len }),
                 Err(regex::Error::CompiledTooBig(_)) => len *= 2,
-                // The last line says what is wrong, those above point to where.
+                // The last line has the reason; the lines above point to its position.
                 Err(error) => {
                     let why = error.to_string();
                     return Err(invalid(why.lines().last().unwrap_or_default().trim().to_owned()));
@@ -77,20 +79,20 @@ impl HandlePattern {
         self.len
     }
 
-    /// What a match with a text of `text_len` bytes costs, of
+    /// The cost of a match with a text of `text_len` bytes, in the unit of
     /// [`MATCHED_LEN_MAX`](crate::limit::MATCHED_LEN_MAX).
     pub(crate) const fn cost(&self, text_len: usize) -> usize {
         (text_len + 1).saturating_mul(self.len.div_ceil(MATCHED_UNIT_LEN))
     }
 
-    /// The groups of a match with the whole of `text`, the whole first; `None` when it does not match.
+    /// The groups of a match with the whole of `text`, group 0 first; `None` if it does not match.
     pub(crate) fn groups(&self, text: &str) -> Option<Vec<String>> {
         let found = self.regex.captures(text)?;
         Some(found.iter().map(|group| group.map_or("", |group| group.as_str()).to_owned()).collect())
     }
 }
 
-/// What Java writes otherwise than we do.
+/// Translates syntax of Java that the library writes differently.
 fn translate(java: &str) -> Result<String, &'static str> {
     let (mut out, mut chars, mut class_depth) = (String::new(), java.chars().peekable(), 0_usize);
     while let Some(c) = chars.next() {
@@ -104,7 +106,7 @@ fn translate(java: &str) -> Result<String, &'static str> {
                 class_depth = class_depth.saturating_sub(1);
                 out.push(c);
             }
-            // An operator between classes for us, and a character for Java.
+            // An operator between classes for the library, and a plain character in Java.
             '~' if class_depth > 0 => out.push_str(r"\~"),
             '(' if class_depth == 0 => {
                 out.push(c);
@@ -118,7 +120,7 @@ fn translate(java: &str) -> Result<String, &'static str> {
     Ok(out)
 }
 
-/// Flags that have another meaning in Java, or none.
+/// Refuses flags that Java defines differently or not at all.
 fn check_flags(chars: impl Iterator<Item = char>) -> Result<(), &'static str> {
     for c in chars {
         match c {
@@ -154,11 +156,11 @@ fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> 
 fn other_escape(c: char, chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), &'static str> {
     match c {
         'Q' => quoted(chars, out),
-        // The end of what was not quoted.
+        // The end of a quotation that was not opened.
         'E' => {}
         'Z' => out.push_str(r"\z"),
         'e' => out.push_str(r"\x1B"),
-        // These begin and end words for us.
+        // The library reads these as the start and end of a word.
         '<' | '>' => out.push(c),
         'b' if chars.peek() == Some(&'{') => return Err("it has a boundary that is not supported"),
         'A' | 'B' | 'a' | 'b' | 'f' | 'n' | 'r' | 't' | 'u' | 'x' | 'z' => out.extend(['\\', c]),
@@ -168,7 +170,7 @@ fn other_escape(c: char, chars: &mut Peekable<Chars<'_>>, out: &mut String) -> R
     Ok(())
 }
 
-/// Everything up to `\E` as it stands.
+/// Copies everything up to `\E` literally.
 fn quoted(chars: &mut Peekable<Chars<'_>>, out: &mut String) {
     while let Some(c) = chars.next() {
         if c == '\\' && chars.peek() == Some(&'E') {
@@ -179,7 +181,7 @@ fn quoted(chars: &mut Peekable<Chars<'_>>, out: &mut String) {
     }
 }
 
-/// The names that POSIX gives to classes of ASCII; others are properties of Unicode.
+/// The POSIX names of ASCII classes; others are properties of Unicode.
 fn property(
     chars: &mut Peekable<Chars<'_>>,
     negated: bool,
@@ -313,7 +315,7 @@ mod tests {
         let large = HandlePattern::new("(.*?)([a-c]?){200}x", true, PATTERN_LEN_MAX).unwrap();
         assert!(large.len() >= 16 * MATCHED_UNIT_LEN, "{}", large.len());
         assert_eq!(large.cost(9), 10 * large.len() / MATCHED_UNIT_LEN);
-        // At the edge of what is left for it, and beyond.
+        // At the limit of the bytes that are left, and beyond it.
         assert!(HandlePattern::new("(.*?)([a-c]?){200}x", true, large.len()).is_ok());
         let refused = HandlePattern::new("(.*?)([a-c]?){200}x", true, large.len() - 1).unwrap_err();
         assert!(refused.why.contains("beside"), "{refused}");

@@ -1,4 +1,4 @@
-//! What templates make of handles.
+//! Tests of applying templates to handles.
 
 use crate::limit::{BUILT_LEN_MAX, MATCHED_LEN_MAX, REFERENCES_MAX, STEPS_MAX, VALUES_MAX};
 use crate::{BuildError, BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
@@ -6,7 +6,7 @@ use handle_proto::value::Ttl;
 use handle_proto::{Permissions, Value};
 use std::collections::HashMap;
 
-/// References that lead to texts.
+/// References that name texts.
 #[derive(Default)]
 struct StoredTexts(HashMap<(Vec<u8>, i32), String>);
 
@@ -40,7 +40,7 @@ fn build_with(
     chain.build(&Parts::of(handle.as_bytes(), b"@").unwrap(), base, stored)
 }
 
-/// The values as `index type data`, one in a line.
+/// The values as lines `index type data`.
 fn lines(built: Result<BuildOutcome, BuildError>) -> String {
     match built {
         Ok(BuildOutcome::NotFound) => "not found".to_owned(),
@@ -59,7 +59,7 @@ fn lines(built: Result<BuildOutcome, BuildError>) -> String {
     }
 }
 
-/// What the template with this content makes of `1234/abc@{extension}`.
+/// The values that a template with this content makes of `1234/abc@{extension}`.
 fn made(content: &str, extension: &str) -> String {
     lines(build_with(&format!("<template>{content}</template>"), extension, &base(), &StoredTexts::default()))
 }
@@ -87,7 +87,7 @@ fn copied_values_keep_what_they_are_and_new_ones_are_plain() {
     assert_eq!((copied.timestamp, copied.ttl, copied.permissions), (7, Ttl::relative(60), Permissions(0x0c)));
     let (new, _) = Value::split(rest).unwrap();
     assert_eq!((new.timestamp, new.ttl, new.permissions), (0, Ttl::DEFAULT, Permissions::DEFAULT));
-    // Bytes that are no text come through whole.
+    // Bytes that are not text are kept.
     let content = "<template><foreach><value/></foreach></template>";
     let Ok(BuildOutcome::Values { bytes, .. }) =
         build_with(content, "", &base()[2..], &StoredTexts::default())
@@ -225,7 +225,7 @@ fn references_are_followed() {
         let content = format!("<template ref='{reference}'/><template>{}</template>", value_of("after"));
         assert_eq!(lines(build_with(&content, "e", &[], &templates)), expected, "{reference}");
     }
-    // A line of references, as long as allowed, and one longer; then a ring.
+    // A chain of references of the allowed length, and one longer; then a ring.
     for index in 10..30 {
         let next = format!("<template ref='{}:1/t'/>", index + 1);
         templates.0.extend([stored(index, &next)]);
@@ -266,7 +266,7 @@ fn limits_hold_at_their_edges() {
     assert_eq!(count(build_over(matching, &bases(1, MATCHED_LEN_MAX - 1))), Ok(0));
     assert_eq!(count(build_over(matching, &bases(1, MATCHED_LEN_MAX))), Err(BuildError::TooMuchMatched));
 
-    // The type is one more byte of what is read.
+    // The type adds one more byte.
     assert_eq!(count(build_over("<foreach/>", &bases(1, BUILT_LEN_MAX - 1))), Ok(0));
     assert_eq!(count(build_over("<foreach/>", &bases(1, BUILT_LEN_MAX))), Err(BuildError::TooLong));
 
@@ -276,7 +276,7 @@ fn limits_hold_at_their_edges() {
     assert_eq!(count(build_over(steps, &bases(STEPS_MAX / 2, 0))), Err(BuildError::TooManySteps));
 }
 
-/// Of a query by anybody for a handle whose base has such a namespace.
+/// A public query for a handle whose base has such a namespace.
 #[test]
 fn a_large_pattern_is_matched_against_few_bytes() {
     let pattern = "(.*?)(?:[a-c]{0,30}[b-d]{0,30}){0,20}x";

@@ -1,6 +1,6 @@
-//! Text with parameters in it.
+//! Text with parameters.
 
-/// Text into which parameters are put: `${name}`, `${name[n]}`, `${n}`, `$n`, `\c`.
+/// Text with places for parameters: `${name}`, `${name[n]}`, `${n}`, `$n`, `\c`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TemplateText(Vec<TextPiece>);
 
@@ -10,18 +10,18 @@ pub(crate) enum TextPiece {
     Parameter(Parameter),
 }
 
-/// A parameter, or a group of the pattern that it has matched.
+/// A parameter, or a group of the pattern that it matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parameter {
     pub(crate) name: String,
     pub(crate) group: Option<usize>,
 }
 
-/// The parameter whose groups a number alone means.
+/// The parameter that a bare group number refers to.
 pub(crate) const EXTENSION: &str = "extension";
 
 impl Parameter {
-    /// Reads `name`, `name[n]`, or `n` for a group of the extension.
+    /// Parses `name`, `name[n]`, or `n` for a group of the extension.
     pub(crate) fn parse(text: &str) -> Self {
         if let Ok(group) = text.parse() {
             return Self { name: EXTENSION.to_owned(), group: Some(group) };
@@ -48,7 +48,7 @@ impl TemplateText {
                 rest = after;
                 continue;
             }
-            // A backslash goes, what follows it stays; a dollar stays.
+            // A backslash is removed, and the character after it stays; a dollar stays.
             let is_escape = rest.starts_with('\\') && rest.len() > 1;
             let mut chars = rest.chars();
             let kept = if is_escape { chars.by_ref().nth(1) } else { chars.next() };
@@ -67,14 +67,14 @@ impl TemplateText {
     }
 }
 
-/// Splits a parameter from what follows it, if `text` begins with one.
+/// Splits a parameter from the rest, if `text` begins with one.
 fn parameter(text: &str) -> Option<(Parameter, &str)> {
     let rest = text.strip_prefix('$')?;
     if let Some(braced) = rest.strip_prefix('{') {
         let (name, after) = braced.split_once('}')?;
         return Some((Parameter::parse(name), after));
     }
-    // One digit: what follows may be digits of the text.
+    // One digit only, because the text may continue with digits.
     let digits_len = usize::from(rest.starts_with(|c: char| c.is_ascii_digit()));
     let (digit, after) = rest.split_at(digits_len);
     (digits_len > 0).then(|| (Parameter::parse(digit), after))

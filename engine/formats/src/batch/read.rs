@@ -1,4 +1,4 @@
-//! From lines to blocks.
+//! Reads lines into blocks.
 
 use super::value::{field, handle, named, number, trimmed};
 use super::{
@@ -9,13 +9,14 @@ use crate::lines::{LINE_LEN_MAX, Line, Lines};
 use std::io::{self, BufRead};
 use zeroize::Zeroizing;
 
-/// The blocks of a batch file, in order. Behind a block that means nothing, reading goes on with the next one.
+/// The blocks of a batch file, in order. After an invalid block, reading continues with the next
+/// one.
 #[derive(Debug)]
 pub struct BatchReader<R> {
     lines: Lines<R>,
-    // The block that is being read has come to its end.
+    // Whether the current block has ended.
     is_over: bool,
-    // The last block had secrets, so that what stands behind it may be one.
+    // Whether the last block had secrets, so that the next line may be one.
     had_secrets: bool,
 }
 
@@ -46,7 +47,7 @@ const WORDS: [(&str, BlockWord); 9] = [
 ];
 
 impl<R: BufRead> BatchReader<R> {
-    /// The blocks of `input`.
+    /// Reads the blocks of `input`.
     pub const fn new(input: R) -> Self {
         Self { lines: Lines::new(input, LINE_LEN_MAX), is_over: true, had_secrets: false }
     }
@@ -56,7 +57,7 @@ impl<R: BufRead> BatchReader<R> {
         self.lines.number()
     }
 
-    /// The first line of the next block: its word, and what follows it.
+    /// The first line of the next block: its word, and the rest of the line.
     fn first(&mut self) -> io::Result<Option<Result<(BlockWord, String), LineProblem>>> {
         loop {
             let line = match self.lines.next()? {
@@ -96,7 +97,7 @@ impl<R: BufRead> BatchReader<R> {
         Ok((!self.is_over).then_some(Ok(line)))
     }
 
-    /// Passes over the rest of a block.
+    /// Skips the rest of a block.
     fn pass_over(&mut self) -> io::Result<()> {
         while !self.is_over {
             self.inner()?;
@@ -104,7 +105,7 @@ impl<R: BufRead> BatchReader<R> {
         Ok(())
     }
 
-    /// The line that must follow, whatever it looks like: a secret or a path.
+    /// The required next line, whatever its content: a secret or a path.
     fn required(&mut self, what: &'static str) -> io::Result<Result<Zeroizing<String>, LineProblem>> {
         self.is_over = true;
         Ok(match self.lines.next()? {
@@ -115,7 +116,7 @@ impl<R: BufRead> BatchReader<R> {
         })
     }
 
-    /// Everything up to the end of the block through `take`, of which there are at most `most`.
+    /// Passes every line up to the end of the block to `take`. There may be at most `most` of them.
     fn each<T>(
         &mut self,
         (what, most): (&'static str, usize),
@@ -175,7 +176,7 @@ impl<R: BufRead> BatchReader<R> {
             if is_prefix {
                 Ok(line.to_owned())
             } else {
-                Err(LineProblem::Unknown("prefix, as 0.NA/10.1045", line.to_owned()))
+                Err(LineProblem::Unknown("prefix (such as 0.NA/10.1045)", line.to_owned()))
             }
         })?;
         Ok(prefixes.and_then(|prefixes| {
@@ -188,7 +189,7 @@ impl<R: BufRead> BatchReader<R> {
     }
 
     fn authenticate(&mut self, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
-        // The secret may stand here by mistake: nothing of the line is repeated.
+        // The secret may be here by mistake, so errors show nothing of the line.
         let missing = || LineProblem::Missing("SECKEY:index:handle or PUBKEY:index:handle");
         let Some((kind, identity)) = rest.split_once(':') else { return Ok(Err(missing())) };
         let is_secret = match kind.to_ascii_uppercase().as_str() {
@@ -214,7 +215,7 @@ impl<R: BufRead> BatchReader<R> {
     fn session(&mut self, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
         let (mut session, mut is_said, mut exchange) = (SessionBlock::default(), false, None);
         if !rest.is_empty() {
-            return Ok(Err(LineProblem::Missing("the end of the line behind SESSIONSETUP")));
+            return Ok(Err(LineProblem::Missing("the end of the line after SESSIONSETUP")));
         }
         let lines = self.each(("lines of a session", NAMES_COUNT_MAX), |line| {
             let (name, value) =
@@ -234,7 +235,7 @@ impl<R: BufRead> BatchReader<R> {
                 }
                 "PRIVEXNGKEYFILE" | "PASSPHRASE" => {}
                 _ => {
-                    // Of a passphrase with a colon in it, as little as can be.
+                    // Shows as little as possible of a passphrase with a colon in it.
                     let (name, _) = field(name).unwrap_or_default();
                     return Err(LineProblem::Unknown("line of SESSIONSETUP", name.to_owned()));
                 }
@@ -294,14 +295,14 @@ fn remove(rest: &str) -> Result<BatchOperation, LineProblem> {
     Ok(BatchOperation::Remove(handle(trimmed(name))?.to_owned(), indexes))
 }
 
-/// `address:port:protocol`; an IPv6 address has colons itself, and may stand in brackets.
+/// Parses `address:port:protocol`. An IPv6 address has colons itself, and may be in brackets.
 fn server(rest: &str) -> Result<(String, u16, String), LineProblem> {
     let mut parts = rest.rsplitn(3, ':').map(trimmed);
     let protocol = parts.next().unwrap_or_default().to_ascii_uppercase();
     let missing = LineProblem::Missing("address:port:protocol");
     let (Some(port), Some(address)) = (parts.next(), parts.next()) else { return Err(missing) };
     if !["TCP", "UDP", "HTTP"].contains(&protocol.as_str()) {
-        return Err(LineProblem::Unknown("protocol, as TCP, UDP or HTTP", protocol));
+        return Err(LineProblem::Unknown("protocol (TCP, UDP or HTTP)", protocol));
     }
     let wrong = || LineProblem::NoNumber("port", port.to_owned());
     let port = u16::try_from(number("port", port, 1)?).map_err(|_| wrong())?;
@@ -310,7 +311,7 @@ fn server(rest: &str) -> Result<(String, u16, String), LineProblem> {
 }
 
 fn bits<const COUNT: usize>(text: &str) -> Result<[bool; COUNT], LineProblem> {
-    let wrong = || LineProblem::Unknown("setting of 0 and 1", text.to_owned());
+    let wrong = || LineProblem::Unknown("setting (0 or 1)", text.to_owned());
     let text = trimmed(text);
     if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
         return Err(wrong());

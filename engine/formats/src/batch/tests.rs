@@ -58,7 +58,7 @@ fn blocks_need_no_empty_line_between_them() {
 #[test]
 fn administrators_have_their_bits_in_the_order_of_batch_files() {
     use AdminPermissions as May;
-    // Seen with hdl-genericbatch of Handle.Net 9.3.1, one bit at a time.
+    // As `hdl-genericbatch` of Handle.Net 9.3.1 does, one bit at a time.
     let order = [
         May::ADD_HANDLE,
         May::DELETE_HANDLE,
@@ -225,13 +225,13 @@ fn what_is_wrong_is_said_with_its_line() {
         ("REMOVE 0:10/a", 1, LineProblem::NoNumber("index", "0".into())),
         ("REMOVE 1,,2:10/a", 1, LineProblem::NoNumber("index", "".into())),
         ("HOME 192.0.2.1\n0.NA/10", 1, LineProblem::Missing("address:port:protocol")),
-        ("HOME a:2641:TLS\n0.NA/10", 1, LineProblem::Unknown("protocol, as TCP, UDP or HTTP", "TLS".into())),
+        ("HOME a:2641:TLS\n0.NA/10", 1, LineProblem::Unknown("protocol (TCP, UDP or HTTP)", "TLS".into())),
         ("HOME a:70000:TCP\n0.NA/10", 1, LineProblem::NoNumber("port", "70000".into())),
-        ("HOME a:2641:TCP\n10", 2, LineProblem::Unknown("prefix, as 0.NA/10.1045", "10".into())),
+        ("HOME a:2641:TCP\n10", 2, LineProblem::Unknown("prefix (such as 0.NA/10.1045)", "10".into())),
         ("HOME a:2641:TCP\n", 1, LineProblem::Missing("a prefix")),
         ("AUTHENTICATE SECKEY:300:10/A\n\n", 2, LineProblem::Missing("the secret")),
         ("SESSIONSETUP\nOPTIONS:111\n", 2, LineProblem::Missing("USESESSION")),
-        ("SESSIONSETUP\nUSESESSION:2\n", 2, LineProblem::Unknown("setting of 0 and 1", "2".into())),
+        ("SESSIONSETUP\nUSESESSION:2\n", 2, LineProblem::Unknown("setting (0 or 1)", "2".into())),
         ("SESSIONSETUP\nFOO:2\n", 2, LineProblem::Unknown("line of SESSIONSETUP", "FOO".into())),
     ];
     for (text, line, expected) in cases {
@@ -266,7 +266,7 @@ fn reading_goes_on_behind_what_is_wrong() {
     let lines: Vec<_> =
         blocks.iter().map(|block| block.as_ref().map(|it| it.line).map_err(|it| it.line)).collect();
     assert_eq!(lines, [Err(2), Ok(4), Err(6), Ok(9)]);
-    // What is wrong right behind a block that is wrong is said, too.
+    // An error directly after an invalid block is reported too.
     let blocks = read("CREATE 10/a\n\nCREAT 10/b\n\nDELETE\nDELTE 10/c\n");
     let lines: Vec<_> = blocks.iter().map(|block| block.as_ref().unwrap_err().line).collect();
     assert_eq!(lines, [2, 3, 5, 6]);

@@ -7,14 +7,14 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::put;
 use handle_proto::{Permissions, ValueBuf};
 
-/// A value as a line gives it.
+/// A value as given by a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchValue {
     /// Its index.
     pub index: i32,
     /// Its type.
     pub kind: String,
-    /// How long it may be kept.
+    /// Its time to live.
     pub ttl: Ttl,
     /// Who may read and write it.
     pub permissions: Permissions,
@@ -22,7 +22,7 @@ pub struct BatchValue {
     pub content: ValueContent,
 }
 
-/// The data of a value as a line gives them.
+/// The data of a value as given by a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueContent {
     /// The data themselves.
@@ -32,7 +32,7 @@ pub enum ValueContent {
 }
 
 impl BatchValue {
-    /// The value, with `file` to read what is in files.
+    /// Makes the value. `file` reads the data that are in files.
     ///
     /// # Errors
     /// Those of `file`.
@@ -50,7 +50,7 @@ impl BatchValue {
         Ok((&value).into())
     }
 
-    /// Reads `index type ttl permissions data`.
+    /// Parses `index type ttl permissions data`.
     pub(super) fn parse(line: &str) -> Result<Self, LineProblem> {
         let (index, rest) = field(line).ok_or(LineProblem::Missing("the index"))?;
         let (kind, rest) = field(rest).ok_or(LineProblem::Missing("the type"))?;
@@ -78,7 +78,7 @@ impl ValueContent {
     }
 }
 
-/// Splits the next field from what follows it. Any number of blanks and tabs separates.
+/// Splits the next field from the rest. Any number of blanks and tabs separates fields.
 pub(super) fn field(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start_matches(BLANKS);
     let (field, rest) = text.split_once(BLANKS).unwrap_or((text, ""));
@@ -87,14 +87,14 @@ pub(super) fn field(text: &str) -> Option<(&str, &str)> {
 
 pub(super) const BLANKS: [char; 2] = [' ', '\t'];
 
-/// Without blanks and tabs around it. Whatever else is blank belongs to names and data.
+/// Removes blanks and tabs around `text`. Other white space belongs to names and data.
 pub(super) fn trimmed(text: &str) -> &str {
     text.trim_matches(BLANKS)
 }
 
 pub(super) fn number(what: &'static str, text: &str, least: i32) -> Result<i32, LineProblem> {
     let wrong = || LineProblem::NoNumber(what, text.to_owned());
-    // Without a sign, as `parse` would allow.
+    // Refuses a sign, which `parse` would accept.
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|&number| is_plain && number >= least);
     number.ok_or_else(wrong)
@@ -111,9 +111,9 @@ fn parse_permissions(text: &str) -> Result<Permissions, LineProblem> {
     }
 }
 
-/// `index:permissions:handle`; the handle may have colons itself.
+/// Parses `index:permissions:handle`; the handle may have colons itself.
 ///
-/// The permissions stand in the order of their bits, "create handles" first and "list handles" last.
+/// The permissions are in the order of their bits, "create handles" first and "list handles" last.
 /// That is the reverse of JSON and of [`AdminPermissions::parse`]; `hdl-genericbatch` shows it.
 fn admin(text: &str) -> Result<Vec<u8>, LineProblem> {
     let mut parts = text.splitn(3, ':').map(trimmed);
@@ -129,7 +129,7 @@ fn admin(text: &str) -> Result<Vec<u8>, LineProblem> {
     Ok(data)
 }
 
-/// `index:handle;index:handle`, with or without a semicolon at the end.
+/// Parses `index:handle;index:handle`, with or without a semicolon at the end.
 fn list(text: &str) -> Result<Vec<u8>, LineProblem> {
     let mut data = Vec::new();
     let entries = text.split(';').map(trimmed).filter(|entry| !entry.is_empty());
@@ -147,17 +147,16 @@ fn list(text: &str) -> Result<Vec<u8>, LineProblem> {
     Ok(data)
 }
 
-/// `index:handle`.
+/// Parses `index:handle`.
 pub(super) fn named(text: &str) -> Result<ValueReference, LineProblem> {
-    let (index, name) =
-        text.split_once(':').ok_or(LineProblem::Missing("the index in front of the handle"))?;
+    let (index, name) = text.split_once(':').ok_or(LineProblem::Missing("the index before the handle"))?;
     Ok(ValueReference {
         index: number("index", trimmed(index), 0)?,
         handle: handle(trimmed(name))?.to_owned(),
     })
 }
 
-/// A handle: something on both sides of a slash.
+/// Checks that `text` is a handle: not empty on both sides of a slash.
 pub(super) fn handle(text: &str) -> Result<&str, LineProblem> {
     match text.split_once('/') {
         Some((prefix, _)) if !prefix.is_empty() => Ok(text),

@@ -74,7 +74,7 @@ fn dumps_of_postgresql_read() {
     assert_eq!(read(POSTGRES).unwrap(), expected);
 }
 
-/// `mysqldump` with each of its options that changes how rows are written.
+/// Output of `mysqldump` with each option that changes the form of rows.
 #[test]
 fn rows_read_in_every_form_that_tools_write() {
     let values = "('10/A',1,'URL','x',0,86400,1700000000,'',1,1,1,0)";

@@ -1,9 +1,9 @@
-//! The words, texts and signs of SQL, as far as dumps have them.
+//! The words, texts and symbols of SQL, as far as dumps use them.
 
 use super::{COLUMNS_MAX, DumpError, DumpField, FIELD_LEN_MAX, hex};
 use std::io::{self, BufRead};
 
-/// A piece of a statement.
+/// A token of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// A word or a number.
@@ -12,17 +12,18 @@ pub(super) enum Token {
     Name(Vec<u8>),
     /// A text in quotes.
     Text(Vec<u8>),
-    /// Anything else.
+    /// Any other character.
     Symbol(u8),
     End,
 }
 
-/// Reads a dump piece by piece.
+/// Reads a dump token by token.
 #[derive(Debug)]
 pub(super) struct Tokens<R> {
     input: R,
     line: u64,
-    /// A backslash in a text means something: in MySQL always, in PostgreSQL in texts that begin with `E`.
+    /// Whether a backslash in a text is an escape: in MySQL always, in PostgreSQL only in texts
+    /// that begin with `E`.
     is_mysql: bool,
 }
 
@@ -59,7 +60,7 @@ impl<R: BufRead> Tokens<R> {
                 b'\'' => return self.text(b'\'', self.is_mysql).map(Token::Text),
                 b'"' => return self.text(b'"', false).map(Token::Name),
                 b'`' => {
-                    // Nobody else quotes so.
+                    // Only MySQL quotes in this way.
                     self.is_mysql = true;
                     return self.text(b'`', false).map(Token::Name);
                 }
@@ -69,7 +70,7 @@ impl<R: BufRead> Tokens<R> {
         }
     }
 
-    /// Whether a text in quotes follows.
+    /// Whether a quoted text follows.
     pub(super) fn is_quote(&mut self) -> io::Result<bool> {
         while self.peek()? == Some(b' ') {
             self.bump()?;
@@ -77,7 +78,7 @@ impl<R: BufRead> Tokens<R> {
         Ok(self.peek()? == Some(b'\''))
     }
 
-    /// A text, in which backslashes mean something if `has_escapes` says so, or the dialect.
+    /// Reads a text. Backslashes are escapes if `has_escapes` is set or the dialect has them.
     pub(super) fn literal(&mut self, has_escapes: bool) -> Result<Token, DumpError> {
         self.bump()?;
         self.text(b'\'', has_escapes || self.is_mysql).map(Token::Text)
@@ -92,7 +93,7 @@ impl<R: BufRead> Tokens<R> {
         Ok(word)
     }
 
-    /// The text up to the quote that ends it; two quotes stand for one.
+    /// Reads the text up to its closing quote; two quotes stand for one.
     fn text(&mut self, quote: u8, has_escapes: bool) -> Result<Vec<u8>, DumpError> {
         let mut text = Vec::new();
         loop {
@@ -111,7 +112,8 @@ impl<R: BufRead> Tokens<R> {
             };
             self.push(&mut text, byte)?;
         }
-        // The bytes of PostgreSQL. A text of MySQL may look like that and mean it.
+        // The form in which PostgreSQL writes bytes. A text of MySQL may look the same and be a
+        // text.
         match text.strip_prefix(b"\\x") {
             Some(digits) if !has_escapes => Ok(hex(digits).unwrap_or(text)),
             _ => Ok(text),
@@ -129,7 +131,7 @@ impl<R: BufRead> Tokens<R> {
     fn comment(&mut self) -> io::Result<()> {
         let mut text = Vec::new();
         while let Some(byte) = self.bump()?.filter(|&byte| byte != b'\n') {
-            // The first lines of a dump say who has made it, briefly.
+            // The first lines of a dump name the tool, and are short.
             if text.len() < 80 {
                 text.push(byte.to_ascii_lowercase());
             }
@@ -151,13 +153,14 @@ impl<R: BufRead> Tokens<R> {
         }
     }
 
-    /// Passes over the rest of the line.
+    /// Skips the rest of the line.
     pub(super) fn end_line(&mut self) -> io::Result<()> {
         while self.bump()?.is_some_and(|byte| byte != b'\n') {}
         Ok(())
     }
 
-    /// A row of COPY: a line with tabs between its fields. Whether there is one; the last line is `\.`.
+    /// Reads a row of COPY: a line with tabs between its fields. Returns whether there is one; the
+    /// last line is `\.`.
     pub(super) fn copied(&mut self, row: &mut Vec<DumpField>) -> Result<bool, DumpError> {
         let (mut field, mut is_null) = (Vec::new(), false);
         loop {
@@ -199,7 +202,7 @@ const fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'$') || byte >= 0x80
 }
 
-/// What stands for a byte behind a backslash.
+/// The byte that an escape with a backslash stands for.
 const fn escaped(byte: u8) -> u8 {
     match byte {
         b'0' => 0,

@@ -1,5 +1,5 @@
-//! HS_ADMIN: who may do what with a handle. RFC 3651 section 3.2.1, with the permissions in front as
-//! deployed.
+//! HS_ADMIN: the permissions of an administrator on a handle. RFC 3651 section 3.2.1, with the
+//! permissions first, as deployed.
 
 use crate::error::{DecodeError, Field};
 use crate::name::Handle;
@@ -9,7 +9,8 @@ use crate::wire::put;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What an administrator may do: twelve known bits, and room for others. RFC 3651 section 3.2.1.
+/// The permissions of an administrator: twelve known bits, and reserved ones. RFC 3651 section
+/// 3.2.1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AdminPermissions(pub u16);
 
@@ -20,7 +21,7 @@ impl AdminPermissions {
     pub const DELETE_HANDLE: Self = Self(0x0002);
     /// Create derived prefixes.
     pub const ADD_DERIVED_PREFIX: Self = Self(0x0004);
-    /// Delete derived prefixes; stored, and asked for by nothing.
+    /// Delete derived prefixes; stored, but required by no operation.
     pub const DELETE_DERIVED_PREFIX: Self = Self(0x0008);
     /// Change values.
     pub const MODIFY_VALUE: Self = Self(0x0010);
@@ -41,7 +42,7 @@ impl AdminPermissions {
     /// Every bit that has a meaning.
     pub const ALL: Self = Self(0x0fff);
 
-    /// How many bits have a meaning, and characters the text form has.
+    /// Number of bits with a meaning, and of characters in the text form.
     pub const COUNT: usize = 12;
 
     /// Every permission with its name, from the lowest bit.
@@ -66,19 +67,19 @@ impl AdminPermissions {
         self.0 & permissions.0 == permissions.0
     }
 
-    /// With the bits of `permissions` set.
+    /// These permissions with the bits of `permissions` set.
     #[must_use]
     pub const fn with(self, permissions: Self) -> Self {
         Self(self.0 | permissions.0)
     }
 
-    /// Without the bits that have no meaning, as deployed software writes them.
+    /// Clears the bits without a meaning, as deployed software does when it writes.
     #[must_use]
     pub const fn known(self) -> Self {
         Self(self.0 & Self::ALL.0)
     }
 
-    /// Reads the text form: twelve times `0` or `1`, highest bit first. `None` for anything else.
+    /// Parses the text form: twelve digits `0` or `1`, highest bit first. `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != Self::COUNT {
@@ -112,17 +113,17 @@ impl fmt::Debug for AdminPermissions {
 /// The data of an HS_ADMIN value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admin<'a> {
-    /// What the administrator may do.
+    /// The permissions of the administrator.
     pub permissions: AdminPermissions,
-    /// The value that holds the administrator's key, or a group of them; index 0 stands for any.
+    /// The value that holds the administrator's key, or a group; index 0 stands for any key.
     pub reference: Reference<'a>,
-    /// Two bytes that software up to version 7.3 wrote at the end; `values.jsonl`,
+    /// Two bytes that software up to version 7.3 appended; `values.jsonl`,
     /// `admin/legacy_trailing_two_bytes`.
     pub legacy: Option<[u8; 2]>,
 }
 
 impl<'a> Admin<'a> {
-    /// An administrator as it is written today.
+    /// An administrator in the current form.
     #[must_use]
     pub const fn new(permissions: AdminPermissions, handle: &'a [u8], index: i32) -> Self {
         Self { permissions, reference: Reference { handle, index }, legacy: None }
@@ -153,15 +154,15 @@ impl<'a> Admin<'a> {
         out.extend_from_slice(self.legacy.as_ref().map_or(&[], <[u8; 2]>::as_slice));
     }
 
-    /// Whether the administrator is named directly as `handle` and `index`.
+    /// Whether the value names `handle` and `index` directly.
     #[must_use]
     pub fn names(&self, handle: Handle<'_>, index: i32) -> bool {
         names(&self.reference, handle, index)
     }
 }
 
-/// Whether `reference` entitles the identity `index:handle`: the same handle, its local name in the same
-/// case, and the same index or index 0.
+/// Whether `reference` authorises the identity `index:handle`: the same handle, with its local name
+/// in the same case, and the same index or index 0.
 ///
 /// The comparison does not depend on whether the service folds local names.
 #[must_use]

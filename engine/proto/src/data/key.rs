@@ -1,7 +1,8 @@
 //! Keys: the records in HS_PUBKEY values, site records and key files.
 //!
-//! The numbers are two's complement on the wire, with a zero byte in front when the top bit is set, and
-//! never negative; here they are unsigned, without leading zeros, so that equal keys compare equal.
+//! On the wire the numbers are two's complement, with a leading zero byte if the top bit is set,
+//! and never negative. In this module they are unsigned and without leading zeros, so that equal
+//! keys compare equal.
 
 use crate::error::{DecodeError, Field};
 use crate::wire::cursor::Cursor;
@@ -15,7 +16,7 @@ use zeroize::Zeroizing;
 pub struct Number<'a>(&'a [u8]);
 
 impl<'a> Number<'a> {
-    /// A number from its bytes, of which leading zeros do not count.
+    /// Makes a number from its bytes, and drops leading zeros.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
@@ -28,7 +29,7 @@ impl<'a> Number<'a> {
         self.0
     }
 
-    /// How many bits the number needs.
+    /// Number of bits of the number.
     #[must_use]
     pub fn bits(self) -> usize {
         self.0.first().map_or(0, |first| self.0.len() * 8 - first.leading_zeros() as usize)
@@ -37,7 +38,7 @@ impl<'a> Number<'a> {
     fn decode(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let start = *cursor;
         let bytes = cursor.string(Field::Key)?;
-        // A number needs at least one byte, if only a zero.
+        // A number needs at least one byte, even if that is zero.
         if bytes.is_empty() { Err(start.invalid(Field::Key)) } else { Ok(Self::new(bytes)) }
     }
 
@@ -57,7 +58,7 @@ impl fmt::Debug for Number<'_> {
     }
 }
 
-/// A public key. The RFCs name the value, and leave its form to deployed software.
+/// A public key. The RFCs define the value, but leave its form to deployed software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the letters of the algorithms")]
 pub enum PublicKey<'a> {
@@ -70,18 +71,18 @@ pub enum PublicKey<'a> {
 }
 
 impl<'a> PublicKey<'a> {
-    /// The name in front of an RSA key.
+    /// The name before an RSA key.
     pub const RSA: &'static [u8] = b"RSA_PUB_KEY";
-    /// The name in front of a DSA key.
+    /// The name before a DSA key.
     pub const DSA: &'static [u8] = b"DSA_PUB_KEY";
-    /// The name in front of a Diffie-Hellman key.
+    /// The name before a Diffie-Hellman key.
     pub const DH: &'static [u8] = b"DH_PUB_KEY";
 
-    /// Decodes a key record. Flags and bytes that follow are ignored, as deployed; `values.jsonl`,
-    /// `key/with_flags_set` and `key/trailing_bytes`.
+    /// Decodes a key record. Flags and trailing bytes are ignored, as in deployed software;
+    /// `values.jsonl`, `key/with_flags_set` and `key/trailing_bytes`.
     ///
     /// # Errors
-    /// When the kind is not known, or a number is empty or does not fit.
+    /// When the kind is unknown, or a number is empty or does not fit.
     pub fn decode(data: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(data);
         let start = cursor;
@@ -96,7 +97,8 @@ impl<'a> PublicKey<'a> {
         }
     }
 
-    /// Appends the record to `out`. Four zero bytes follow an RSA key: peers compare whole records.
+    /// Appends the record to `out`. Four zero bytes follow an RSA key, because peers compare whole
+    /// records.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (kind, numbers, tail): (_, &[&Number<'_>], &[u8]) = match self {
             Self::Rsa { e, n } => (Self::RSA, &[e, n], &[0; 4]),
@@ -109,7 +111,7 @@ impl<'a> PublicKey<'a> {
         out.extend_from_slice(tail);
     }
 
-    /// The record, by itself.
+    /// The encoded record.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -143,9 +145,9 @@ impl<'a> PublicKey<'a> {
 pub enum PrivateKey<'a> {
     /// `DSA_PRIV_KEY`.
     Dsa { x: Number<'a>, p: Number<'a>, q: Number<'a>, g: Number<'a> },
-    /// `RSA_PRIV_KEY`: without the parts that make it fast.
+    /// `RSA_PRIV_KEY`: without the parts that speed up signing.
     Rsa { n: Number<'a>, d: Number<'a> },
-    /// `RSA_PRIVCRT_KEY`: d mod (p-1), d mod (q-1) and q^-1 mod p at the end.
+    /// `RSA_PRIVCRT_KEY`: with d mod (p-1), d mod (q-1) and q^-1 mod p at the end.
     RsaCrt {
         n: Number<'a>,
         e: Number<'a>,
@@ -159,17 +161,18 @@ pub enum PrivateKey<'a> {
 }
 
 impl<'a> PrivateKey<'a> {
-    /// The name in front of a DSA key.
+    /// The name before a DSA key.
     pub const DSA: &'static [u8] = b"DSA_PRIV_KEY";
-    /// The name in front of a plain RSA key.
+    /// The name before a plain RSA key.
     pub const RSA: &'static [u8] = b"RSA_PRIV_KEY";
-    /// The name in front of a full RSA key.
+    /// The name before a full RSA key.
     pub const RSA_CRT: &'static [u8] = b"RSA_PRIVCRT_KEY";
 
-    /// Decodes a private key, which has no flags. Bytes that follow are ignored, as deployed.
+    /// Decodes a private key, which has no flags. Trailing bytes are ignored, as in deployed
+    /// software.
     ///
     /// # Errors
-    /// When the kind is not known, or a number is empty or does not fit.
+    /// When the kind is unknown, or a number is empty or does not fit.
     pub fn decode(data: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(data);
         let start = cursor;
@@ -200,7 +203,7 @@ impl<'a> PrivateKey<'a> {
             Self::Rsa { n, d } => (Self::RSA, &[n, d]),
             Self::RsaCrt { n, e, d, p, q, dp, dq, qi } => (Self::RSA_CRT, &[n, e, d, p, q, dp, dq, qi]),
         };
-        // All at once: growing would leave copies behind that nobody clears.
+        // Allocated at once, because growing would leave copies behind that are not cleared.
         let len = 4 + kind.len() + numbers.iter().map(|number| 5 + number.0.len()).sum::<usize>();
         let mut out = Zeroizing::new(Vec::with_capacity(len));
         put::string(&mut out, kind);
@@ -208,7 +211,7 @@ impl<'a> PrivateKey<'a> {
         out
     }
 
-    /// The public half, as far as the private key has it: DSA keys and plain RSA keys lack a number.
+    /// The public half, if the private key contains it: DSA keys and plain RSA keys lack a number.
     #[must_use]
     pub const fn public(&self) -> Option<PublicKey<'a>> {
         match *self {
@@ -226,7 +229,7 @@ impl PrivateKeyBuf {
     /// Takes the encoding of a private key.
     ///
     /// # Errors
-    /// When the bytes do not decode; they are cleared all the same.
+    /// When the bytes do not decode. They are cleared in that case too.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, DecodeError> {
         let bytes = Zeroizing::new(bytes);
         PrivateKey::decode(&bytes)?;
@@ -264,7 +267,8 @@ mod tests {
     use alloc::format;
     use proptest::prelude::*;
 
-    /// e = 65537, n = 0x00c1 0203 (top bit set, so it has a zero byte in front), flags 0x1234.
+    /// e = 65537, n = 0x00c1 0203 (with a leading zero byte, because the top bit is set), flags
+    /// 0x1234.
     const RSA: &[u8] = b"\0\0\0\x0bRSA_PUB_KEY\x12\x34\0\0\0\x03\x01\0\x01\0\0\0\x04\0\xc1\x02\x03\0\0\0\0";
     const DSA: &[u8] = b"\0\0\0\x0cDSA_PRIV_KEY\0\0\0\x01\x05\0\0\0\x01\x17\0\0\0\x01\x0b\0\0\0\x01\x04";
 

@@ -1,4 +1,5 @@
-//! Private key files (`privkey.bin`, `admpriv.bin`, `replpriv.bin`): their frame, without the ciphers.
+//! Private key files (`privkey.bin`, `admpriv.bin`, `replpriv.bin`): their frame, without the
+//! ciphers.
 
 use crate::error::{DecodeError, Field};
 use crate::limit;
@@ -21,7 +22,7 @@ impl Scheme {
     pub const DES_CBC: Self = Self(2);
     /// Triple DES in CBC mode, key from PBKDF2 with HMAC-SHA1; legacy.
     pub const PBKDF2_DESEDE: Self = Self(3);
-    /// AES in CBC mode, key from PBKDF2 with HMAC-SHA1; what is written today.
+    /// AES in CBC mode, key from PBKDF2 with HMAC-SHA1; the current scheme.
     pub const PBKDF2_AES: Self = Self(4);
 }
 
@@ -30,28 +31,29 @@ impl Scheme {
 pub enum KeyFile<'a> {
     /// The key itself, for [`PrivateKey::decode`](crate::data::key::PrivateKey::decode).
     Plain {
-        /// All that follows the scheme.
+        /// All bytes after the scheme.
         key: &'a [u8],
     },
     /// Scheme 0.
     DesEcb {
-        /// All that follows the scheme.
+        /// All bytes after the scheme.
         ciphertext: &'a [u8],
     },
     /// Scheme 2.
     DesCbc {
         /// The initial vector.
         iv: &'a [u8; 8],
-        /// All that follows it.
+        /// All bytes after the initial vector.
         ciphertext: &'a [u8],
     },
     /// Schemes 3 and 4.
     Pbkdf2(Pbkdf2<'a>),
 }
 
-/// A key encrypted under a key that PBKDF2 makes of the passphrase.
+/// A key encrypted under a key that PBKDF2 derives from the passphrase.
 ///
-/// The passphrase is taken byte by byte as characters U+0000 to U+00FF, and those in UTF-8.
+/// Each byte of the passphrase is taken as a character U+0000 to U+00FF, and these are encoded in
+/// UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Pbkdf2<'a> {
     /// [`Scheme::PBKDF2_AES`] or [`Scheme::PBKDF2_DESEDE`].
@@ -60,11 +62,11 @@ pub struct Pbkdf2<'a> {
     pub salt: &'a [u8],
     /// The rounds; bounded by [`limit::PBKDF2_ITERATIONS_MAX`].
     pub iterations: u32,
-    /// Length of the key made, in bits; bounded by [`limit::PBKDF2_KEY_BITS_MAX`].
+    /// Length of the derived key, in bits; bounded by [`limit::PBKDF2_KEY_BITS_MAX`].
     pub key_bits: u32,
     /// The initial vector.
     pub iv: &'a [u8],
-    /// The key, encrypted.
+    /// The encrypted key.
     pub ciphertext: &'a [u8],
 }
 
@@ -72,8 +74,8 @@ impl<'a> KeyFile<'a> {
     /// Decodes a file.
     ///
     /// # Errors
-    /// When the scheme is not known, something does not fit, bytes follow the ciphertext, or the file
-    /// asks for more work than is allowed.
+    /// When the scheme is unknown, a field does not fit, bytes follow the ciphertext, or the file
+    /// demands more work than allowed.
     pub fn decode(file: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(file);
         let start = cursor;
@@ -108,10 +110,10 @@ impl<'a> KeyFile<'a> {
         !matches!(self, Self::Plain { .. })
     }
 
-    /// The file, cleared when it is dropped: it may hold the key in the clear.
+    /// The encoded file, cleared when it is dropped, because it may hold the key in the clear.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
-        // All at once: growing would leave copies behind that nobody clears.
+        // Allocated at once, because growing would leave copies behind that are not cleared.
         let mut out = Zeroizing::new(Vec::with_capacity(self.encoded_len()));
         put::u32(&mut out, self.scheme().0);
         match self {

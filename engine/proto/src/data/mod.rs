@@ -1,7 +1,7 @@
-//! The predefined types: what the data of a value means. RFC 3651 section 3.2.
+//! The predefined types: the meaning of a value's data. RFC 3651 section 3.2.
 //!
-//! Each type is a view over the data and goes back to the same bytes. Data that does not parse as its
-//! type says stays what it is to the protocol: bytes.
+//! Each type is a view over the data, and encodes to the same bytes. Data that do not decode as
+//! their type stay opaque bytes.
 
 pub mod admin;
 pub mod key;
@@ -35,11 +35,11 @@ pub mod kind {
     pub const HS_SITE_PREFIX: &[u8] = b"HS_SITE.PREFIX";
     /// Legacy name of [`HS_SITE_PREFIX`].
     pub const HS_NA_DELEGATE: &[u8] = b"HS_NA_DELEGATE";
-    /// Handle that has the site records of a prefix.
+    /// Handle of a record with the site records of a prefix.
     pub const HS_SERV: &[u8] = b"HS_SERV";
-    /// Handle that has the site records of the service for derived prefixes.
+    /// Handle of a record with the site records of the service for derived prefixes.
     pub const HS_SERV_PREFIX: &[u8] = b"HS_SERV.PREFIX";
-    /// Another name for the handle.
+    /// Alias: the handle that this one stands for.
     pub const HS_ALIAS: &[u8] = b"HS_ALIAS";
     /// Description of a prefix, in XML.
     pub const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
@@ -51,7 +51,7 @@ pub mod kind {
     pub const HS_SIGNATURE: &[u8] = b"HS_SIGNATURE";
     /// Certificate for signatures, as a JWS.
     pub const HS_CERT: &[u8] = b"HS_CERT";
-    /// In the RFC, and not deployed.
+    /// Defined in the RFC, but not deployed.
     pub const HS_PRIMARY: &[u8] = b"HS_PRIMARY";
     /// Uniform resource locator.
     pub const URL: &[u8] = b"URL";
@@ -67,7 +67,7 @@ pub mod kind {
     pub const LOCATIONS: &[u8] = b"10320/loc";
 }
 
-/// What the data of a value means.
+/// The decoded data of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Data<'a> {
@@ -79,31 +79,31 @@ pub enum Data<'a> {
     Site(Site<'a>),
     /// HS_PUBKEY.
     PublicKey(PublicKey<'a>),
-    /// HS_SECKEY: the secret as it goes into a MAC.
+    /// HS_SECKEY: the secret, as used in a MAC.
     SecretKey(Secret<'a>),
-    /// HS_SERV, HS_SERV.PREFIX: the handle that has the site records.
+    /// HS_SERV, HS_SERV.PREFIX: the handle of a record with site records.
     Service(Handle<'a>),
     /// HS_ALIAS: another handle.
     Alias(Handle<'a>),
     /// HS_NAMESPACE: XML, not parsed.
     Namespace(&'a [u8]),
-    /// Any other type: opaque to the protocol. [`text`] says whether it can be shown.
+    /// Any other type: opaque to the protocol. [`text`] tells whether it can be shown.
     Opaque(&'a [u8]),
 }
 
 impl<'a> Data<'a> {
-    /// The data of a value of type `kind`; what does not parse is opaque.
+    /// Decodes the data of a value of type `kind`. Data that do not decode are opaque.
     #[must_use]
     pub fn decode(kind: &[u8], data: &'a [u8]) -> Self {
         Self::try_decode(kind, data).unwrap_or(Self::Opaque(data))
     }
 
-    /// The data of a value of type `kind`, or why it is not what the type says.
+    /// Decodes the data of a value of type `kind`.
     ///
     /// # Errors
-    /// When the type has a form that the data does not have.
+    /// When the type has a format that the data do not have.
     pub fn try_decode(kind: &[u8], data: &'a [u8]) -> Result<Self, DecodeError> {
-        // Most values have an ordinary type, and know it from their first byte or two.
+        // Most values have another type, which the first byte or two of it show.
         if !fold::starts_with(kind, b"HS_") {
             return Ok(Self::Opaque(data));
         }
@@ -130,7 +130,8 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Whether `kind` is `name` or a sub-type of it, in any ASCII case. See [`Value::is_a`](crate::Value::is_a).
+/// Whether `kind` is `name` or a sub-type of it, in any ASCII case. See
+/// [`Value::is_a`](crate::Value::is_a).
 #[must_use]
 pub fn is_a(kind: &[u8], name: &[u8]) -> bool {
     fold::starts_with(kind, name) && matches!(kind.get(name.len()), None | Some(b'.'))
@@ -153,7 +154,7 @@ impl core::fmt::Debug for Secret<'_> {
     }
 }
 
-/// The text in `data`: UTF-8 without control characters other than tab and line ends.
+/// The data as text, if they are UTF-8 without control characters other than tab and line ends.
 #[must_use]
 pub fn text(data: &[u8]) -> Option<&str> {
     let text = str::from_utf8(data).ok()?;

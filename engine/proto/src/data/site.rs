@@ -1,8 +1,8 @@
-//! HS_SITE: where the servers of a service are. RFC 3651 section 3.2.2, in the deployed layout.
+//! HS_SITE: the servers of a service. RFC 3651 section 3.2.2, in the deployed layout.
 //!
-//! The record of HS_SITE, HS_SITE.6, HS_SITE.PREFIX and HS_NA_DELEGATE. Deployed software gives other
-//! numbers than the RFC to the two flags, to interface types and to interface protocols; `values.jsonl`,
-//! `site/all_interface_kinds` and `site/primary_*`.
+//! This is the record of HS_SITE, HS_SITE.6, HS_SITE.PREFIX and HS_NA_DELEGATE. Deployed software
+//! gives other numbers than the RFC to the two flags, to interface types and to interface
+//! protocols; `values.jsonl`, `site/all_interface_kinds` and `site/primary_*`.
 
 use super::site_build::SiteBuilder;
 use crate::code::{HashOption, Version};
@@ -15,14 +15,14 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What role a site has.
+/// The role of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct SiteFlags(pub u8);
 
 impl SiteFlags {
-    /// The site may change records.
+    /// The site accepts changes of records.
     pub const PRIMARY: Self = Self(0x80);
-    /// Other sites may change records too.
+    /// Other sites accept changes of records too.
     pub const MULTI_PRIMARY: Self = Self(0x40);
 
     /// Whether all bits of `flags` are set.
@@ -31,13 +31,13 @@ impl SiteFlags {
         self.0 & flags.0 == flags.0
     }
 
-    /// With the bits of `flags` set.
+    /// These flags with the bits of `flags` set.
     #[must_use]
     pub const fn with(self, flags: Self) -> Self {
         Self(self.0 | flags.0)
     }
 
-    /// Without the bits that have no meaning, as deployed software writes them.
+    /// Clears the bits without a meaning, as deployed software does when it writes.
     #[must_use]
     pub const fn known(self) -> Self {
         Self(self.0 & (Self::PRIMARY.0 | Self::MULTI_PRIMARY.0))
@@ -47,17 +47,17 @@ impl SiteFlags {
 /// A site record, borrowed from its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site<'a> {
-    /// Version of the record's own layout; 1.
+    /// Version of the record's layout; 1.
     pub format_version: i16,
-    /// Protocol version that the servers speak.
+    /// Protocol version of the servers.
     pub protocol: Version,
-    /// Grows with each change, and wraps.
+    /// Serial number, which grows with each change and wraps.
     pub serial: i16,
-    /// What role the site has.
+    /// The role of the site.
     pub flags: SiteFlags,
-    /// Which part of a handle chooses the server, as a number; see [`hash_option`](Self::hash_option).
+    /// Number of the part of a handle that is hashed; see [`hash_option`](Self::hash_option).
     pub hash_option_number: u8,
-    /// Not used by anyone.
+    /// Unused.
     pub hash_filter: &'a [u8],
     /// Names and values.
     pub attributes: Attributes<'a>,
@@ -101,14 +101,14 @@ impl<'a> Site<'a> {
         self.servers.encode(out);
     }
 
-    /// Which part of a handle chooses the server; `None` for a number without meaning.
+    /// The part of a handle that is hashed; `None` for an undefined number.
     #[must_use]
     pub const fn hash_option(&self) -> Option<HashOption> {
         HashOption::from_number(self.hash_option_number)
     }
 
-    /// Position of the server that has `handle`; `None` without servers, or with several and an unknown
-    /// hash option. RFC 3652 section 3.1.3.
+    /// Position of the server that has `handle`; `None` without servers, or with several and an
+    /// unknown hash option. RFC 3652 section 3.1.3.
     #[must_use]
     pub fn server_at(&self, handle: Handle<'_>) -> Option<usize> {
         let count = u32::try_from(self.servers.len()).ok()?;
@@ -125,7 +125,7 @@ impl<'a> Site<'a> {
         self.servers.iter().nth(self.server_at(handle)?)
     }
 
-    /// Whether records are changed here.
+    /// Whether the site accepts changes of records.
     #[must_use]
     pub const fn is_primary(&self) -> bool {
         self.flags.has(SiteFlags::PRIMARY)
@@ -143,7 +143,7 @@ impl<'a> Site<'a> {
         self.attributes.iter().find(|attribute| attribute.name == name.as_bytes()).map(|found| found.value)
     }
 
-    /// The value of `name.number`, and failing that of `name`.
+    /// The value of the attribute `name.number`, or else that of `name`.
     ///
     /// `domain` and `path` count positions from 0; the number of `alt_addr` is the server's id.
     #[must_use]
@@ -161,7 +161,7 @@ impl<'a> Site<'a> {
 /// One attribute of a site: UTF-8 by convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// `desc`, `domain`, `path`, `alt_addr`, `site_filter_keywords`, or anything.
+    /// `desc`, `domain`, `path`, `alt_addr`, `site_filter_keywords`, or any other name.
     pub name: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
@@ -192,13 +192,13 @@ counted_list! {
 /// One server of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server<'a> {
-    /// A number that means nothing to the hash: what counts there is the position.
+    /// The id of the server. The hash uses its position, not this number.
     pub id: i32,
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// The key record that its signatures are checked with; may be empty.
     pub public_key: &'a [u8],
-    /// What it listens on.
+    /// Its interfaces.
     pub interfaces: Interfaces<'a>,
 }
 
@@ -221,7 +221,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// An address in 16 bytes: IPv6, or twelve zero bytes and IPv4.
+/// An address in 16 bytes: IPv6, or IPv4 after twelve zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address(pub [u8; 16]);
 
@@ -229,7 +229,8 @@ impl Address {
     /// No address: the attribute `domain` has a name to look up.
     pub const UNSPECIFIED: Self = Self([0; 16]);
 
-    /// The address. Twelve zero bytes make it IPv4, so that `::1` comes out as `0.0.0.1`, as deployed.
+    /// The address. It is IPv4 after twelve zero bytes, so that `::1` becomes `0.0.0.1`, as in
+    /// deployed software.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         match self.0 {
@@ -246,8 +247,8 @@ impl Address {
 }
 
 impl From<IpAddr> for Address {
-    /// IPv4 behind twelve zero bytes, also when it comes mapped into IPv6: deployed software takes a
-    /// mapped address for an IPv6 one.
+    /// Writes IPv4 after twelve zero bytes, even if it is mapped into IPv6, because deployed
+    /// software treats a mapped address as IPv6.
     fn from(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => {
@@ -260,7 +261,7 @@ impl From<IpAddr> for Address {
 }
 
 impl fmt::Display for Address {
-    /// As deployed: `site/address_v4_mapped` in `values.jsonl` shows `::ffff:c000:201`.
+    /// As in deployed software: `site/address_v4_mapped` in `values.jsonl` shows `::ffff:c000:201`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ip() {
             IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
@@ -278,7 +279,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What an interface is for: two bits as deployed, where the RFC has them the other way round.
+/// The purpose of an interface: two bits as deployed; the RFC exchanges them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InterfaceKind(pub u8);
 
@@ -299,7 +300,7 @@ impl InterfaceKind {
     }
 }
 
-/// What an interface speaks: a number as deployed, where the RFC has a mask.
+/// The protocol of an interface: a number as deployed; the RFC has a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InterfaceProtocol(pub u8);
 
@@ -337,9 +338,9 @@ impl InterfaceProtocol {
 /// One interface of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// What it is for.
+    /// Its purpose.
     pub kind: InterfaceKind,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: InterfaceProtocol,
     /// Its port, in four bytes as on the wire.
     pub port_number: u32,
@@ -354,7 +355,7 @@ impl Interface {
         Self { kind, protocol, port_number: u32::from(port) }
     }
 
-    /// Its port; `None` for a number that is no port.
+    /// Its port; `None` for a number that is not a port.
     #[must_use]
     pub fn port(self) -> Option<u16> {
         u16::try_from(self.port_number).ok()
@@ -386,13 +387,13 @@ impl<'a> Interfaces<'a> {
         })
     }
 
-    /// How many there are.
+    /// Number of interfaces.
     #[must_use]
     pub const fn len(self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no interfaces.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
@@ -431,13 +432,13 @@ impl SiteBuf {
         &self.0
     }
 
-    /// The encoding, taken out.
+    /// Takes the encoding out.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// The fields, taken apart to be changed.
+    /// Copies the fields to a builder, for changes.
     #[must_use]
     pub fn edit(&self) -> SiteBuilder {
         SiteBuilder::from(&self.view())

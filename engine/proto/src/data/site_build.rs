@@ -1,4 +1,4 @@
-//! Makes and changes site records.
+//! Builds and changes site records.
 
 use super::site::{Address, Attribute, Interface, Site, SiteBuf, SiteFlags};
 use crate::code::{HashOption, Version};
@@ -6,20 +6,20 @@ use crate::wire::put;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The fields of a site record, each of them free to be changed.
+/// The fields of a site record, for changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteBuilder {
-    /// Version of the record's own layout; 1.
+    /// Version of the record's layout; 1.
     pub format_version: i16,
-    /// Protocol version that the servers speak.
+    /// Protocol version of the servers.
     pub protocol: Version,
-    /// Grows with each change, and wraps.
+    /// Serial number, which grows with each change and wraps.
     pub serial: i16,
-    /// What role the site has.
+    /// The role of the site.
     pub flags: SiteFlags,
     /// Number of a [`HashOption`].
     pub hash_option_number: u8,
-    /// Not used by anyone; empty.
+    /// Unused; empty.
     pub hash_filter: Vec<u8>,
     /// Names and values.
     pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
@@ -30,18 +30,18 @@ pub struct SiteBuilder {
 /// The fields of one server of a site record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerBuilder {
-    /// A number of one's own choice.
+    /// The id of the server, which may be any number.
     pub id: i32,
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// Its key record.
     pub public_key: Vec<u8>,
-    /// What it listens on.
+    /// Its interfaces.
     pub interfaces: Vec<Interface>,
 }
 
 impl SiteBuilder {
-    /// A site without servers that speaks the current version and hashes whole handles.
+    /// A site without servers, with the current version and the hash of whole handles.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -56,13 +56,13 @@ impl SiteBuilder {
         }
     }
 
-    /// Adds an attribute behind the others.
+    /// Adds an attribute at the end.
     pub fn attribute(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
         self.attributes.push((name.into().into_bytes(), value.into().into_bytes()));
         self
     }
 
-    /// Adds a server behind the others.
+    /// Adds a server at the end.
     pub fn server(&mut self, server: ServerBuilder) -> &mut Self {
         self.servers.push(server);
         self

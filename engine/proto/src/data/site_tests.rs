@@ -1,4 +1,4 @@
-//! Site records: each field, every truncation, lying lengths, round trips.
+//! Tests of site records: each field, every truncation, false lengths, round trips.
 
 use super::super::site_build::{ServerBuilder, SiteBuilder};
 use super::*;
@@ -6,8 +6,8 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use proptest::prelude::*;
 
-/// Version 2.11, serial 7, primary, whole handle, `desc` = `x`; one server at 132.151.1.155 with a key
-/// of three bytes: TCP both, UDP query, HTTP both.
+/// Version 2.11, serial 7, primary, whole handle, `desc` = `x`; one server at 132.151.1.155 with a
+/// key of three bytes: TCP both, UDP query, HTTP both.
 const SITE: &[u8] = b"\0\x01\x02\x0b\0\x07\x80\x02\0\0\0\0\
     \0\0\0\x01\0\0\0\x04desc\0\0\0\x01x\
     \0\0\0\x01\

@@ -28,7 +28,7 @@ impl<'a> Vlist<'a> {
         self.0.encode(out);
     }
 
-    /// Whether an entry names `handle` and `index` directly; groups inside the group are not opened.
+    /// Whether an entry names `handle` and `index` directly. Groups in the group are not expanded.
     #[must_use]
     pub fn names(self, handle: Handle<'_>, index: i32) -> bool {
         self.0.iter().any(|reference| admin::names(&reference, handle, index))

@@ -8,7 +8,7 @@ use crate::wire::put;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-/// The JSON of an administrator; `None` when its handle is not UTF-8, and would not come back.
+/// The JSON of an administrator; `None` if its handle is not UTF-8, and so could not be read back.
 pub(super) fn to_json(admin: &Admin<'_>) -> Option<Json> {
     str::from_utf8(admin.reference.handle).ok()?;
     let mut json = object([
@@ -17,7 +17,7 @@ pub(super) fn to_json(admin: &Admin<'_>) -> Option<Json> {
         ("permissions", admin.permissions.to_string().into()),
     ]);
     match admin.legacy {
-        // The member has room for the fact, not for the bytes.
+        // The member records that the bytes are present, not their content.
         Some([0, 0]) => json["legacyByteLength"] = true.into(),
         Some(_) => return None,
         None => {}
@@ -38,7 +38,8 @@ pub(super) fn from_json(json: &Json, reading: Reading) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Text, `*`, a boolean for all or none, a number of binary digits, or a list from the lowest bit.
+/// Parses text, `*`, a boolean for all or none, a number of binary digits, or a list from the
+/// lowest bit.
 fn permissions(json: &Json, reading: Reading) -> Result<AdminPermissions> {
     match json {
         Json::String(text) => permissions_text(text, reading),
@@ -85,7 +86,7 @@ fn wrong() -> JsonError {
     JsonError::new("not twelve characters 0 or 1")
 }
 
-/// The JSON of a group; `None` when a handle is not UTF-8, and would not come back.
+/// The JSON of a group; `None` if a handle is not UTF-8, and so could not be read back.
 pub(super) fn vlist_to_json(vlist: Vlist<'_>) -> Option<Json> {
     vlist.0.iter().all(|entry| str::from_utf8(entry.handle).is_ok()).then(|| references_to_json(vlist.0))
 }

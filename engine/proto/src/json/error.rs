@@ -1,10 +1,10 @@
-//! Why JSON does not read: where, and what is wrong there.
+//! Why JSON cannot be read: the position and the problem.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
 use core::fmt;
 
-/// Why JSON does not read, in one sentence: `values[3].data.value: not base64`.
+/// Why JSON cannot be read, in one sentence: `values[3].data.value: not base64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError {
     path: String,
@@ -16,7 +16,7 @@ impl JsonError {
         Self { path: String::new(), what: what.into() }
     }
 
-    /// The same error, seen from the object or list around it.
+    /// The same error, with the path of the enclosing object or list.
     pub(super) fn within(mut self, member: &str) -> Self {
         if !self.path.is_empty() && !self.path.starts_with('[') {
             self.path.insert(0, '.');
@@ -25,13 +25,13 @@ impl JsonError {
         self
     }
 
-    /// Where it was seen, from the outermost object; empty for that object itself.
+    /// The path of the problem, from the outermost object; empty for that object itself.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What is wrong there.
+    /// The problem.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what

@@ -1,4 +1,5 @@
-//! Keys as JSON Web Keys. RSA is that of RFC 7518 section 6.3; `DSA` is an extension of deployed software.
+//! Keys as JSON Web Keys. RSA is that of RFC 7518 section 6.3; `DSA` is an extension of deployed
+//! software.
 
 use super::read::{self, Object, Result};
 use super::{Json, JsonError, object};
@@ -8,7 +9,7 @@ use alloc::vec::Vec;
 use data_encoding::BASE64URL_NOPAD;
 use zeroize::Zeroizing;
 
-/// The JWK of a public key; `None` for a Diffie-Hellman key, which has no such form.
+/// The JWK of a public key; `None` for a Diffie-Hellman key, which has no JWK.
 #[must_use]
 pub fn public_key_to_jwk(key: &PublicKey<'_>) -> Option<Json> {
     let number = |number: Number<'_>| Json::String(BASE64URL_NOPAD.encode(digits(number)));
@@ -25,7 +26,7 @@ pub fn public_key_to_jwk(key: &PublicKey<'_>) -> Option<Json> {
     }
 }
 
-/// Reads a JWK to a key record. Private members are not looked at.
+/// Converts a JWK to a key record. Private members are ignored.
 ///
 /// # Errors
 /// When the algorithm is not RSA or DSA, or a number is missing or not base64url.
@@ -55,7 +56,7 @@ pub fn private_key_to_jwk(key: &PrivateKey<'_>) -> Zeroizing<String> {
             ("RSA", &[("n", n), ("e", e), ("d", d), ("p", p), ("q", q), ("dp", dp), ("dq", dq), ("qi", qi)])
         }
     };
-    // All at once: growing would leave copies behind that nobody clears.
+    // Allocated at once, because growing would leave copies behind that are not cleared.
     let digits_len = |number| BASE64URL_NOPAD.encode_len(digits(number).len());
     let len = members.iter().map(|&(name, number)| name.len() + digits_len(number) + 6).sum::<usize>();
     let mut text = Zeroizing::new(String::with_capacity(len + r#"{"kty":"RSA"}"#.len()));
@@ -71,7 +72,7 @@ pub fn private_key_to_jwk(key: &PrivateKey<'_>) -> Zeroizing<String> {
     text
 }
 
-/// Reads the JWK of a private key. What the tree holds is the caller's to clear.
+/// Converts the JWK of a private key. The caller clears the JSON tree.
 ///
 /// # Errors
 /// When the algorithm is not RSA or DSA, or a number is missing or not base64url.
@@ -100,7 +101,7 @@ pub fn private_key_from_jwk(jwk: &Json) -> Result<PrivateKeyBuf> {
     }
 }
 
-/// The bytes of a number; zero has one. RFC 7518 section 2, `Base64urlUInt`.
+/// The bytes of a number; zero has one byte. RFC 7518 section 2, `Base64urlUInt`.
 fn digits(number: Number<'_>) -> &[u8] {
     if number.as_bytes().is_empty() { &[0] } else { number.as_bytes() }
 }

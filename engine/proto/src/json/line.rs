@@ -1,7 +1,8 @@
-//! Records from lines of JSON, straight to wire form: no tree, and for most values no allocation.
+//! Reads records from lines of JSON directly to wire form: without a tree, and for most values
+//! without allocation.
 //!
-//! [`record_from_json`](super::record_from_json) says what is right; a line that this reader does not
-//! like is read again by it, which also makes the error.
+//! [`record_from_json`](super::record_from_json) is the definition. It reads a line again that this
+//! reader rejects, and makes the error.
 
 use super::value::{EncodedReferences, Format, permissions, ttl_text};
 use super::{Json, JsonError, Reading, admin, record_from_json_dated, time};
@@ -17,12 +18,12 @@ use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-/// A record read from one line of JSON. Its values are where the caller wanted them.
+/// A record read from one line of JSON. Its values were appended to the caller's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLine<'a> {
-    /// The handle; borrowed unless it had escapes.
+    /// The handle; borrowed unless it has escapes.
     pub handle: Cow<'a, str>,
-    /// How many values were appended.
+    /// Number of appended values.
     pub values_count: usize,
 }
 
@@ -30,12 +31,12 @@ impl<'a> RecordLine<'a> {
     /// Reads a record, and appends its values in wire form to `values`, one after the other.
     ///
     /// # Errors
-    /// When the line is not JSON, or not a record; `values` is then as it was.
+    /// When the line is not JSON, or not a record; `values` is then unchanged.
     pub fn parse(line: &'a str, values: &mut Vec<u8>) -> Result<Self, JsonError> {
         Self::parse_dated(line, values, 0)
     }
 
-    /// Reads a record as [`parse`](Self::parse) does; values without a time stamp get
+    /// Reads a record as [`parse`](Self::parse) does. Values without a time stamp get
     /// `default_timestamp`, in Unix seconds.
     ///
     /// # Errors
@@ -94,7 +95,7 @@ impl<'de> Visitor<'de> for RecordSeed<'_> {
             match &*name {
                 "handle" => handle = Some(map.next_value::<Text<'_>>()?.0),
                 "values" => {
-                    // Of members with one name the last counts, as in a tree.
+                    // Of members with the same name the last counts, as in a tree.
                     self.values.truncate(start);
                     let default_timestamp = self.default_timestamp;
                     let seed = ValuesSeed { values: self.values, default_timestamp };
@@ -253,7 +254,7 @@ impl<'de> Visitor<'de> for DataVisitor {
         let (mut format, mut data) = (None, None);
         while let Some(Text(name)) = map.next_key()? {
             match &*name {
-                // Everyone writes the format first, so that the value can be read at once.
+                // All known writers put the format first, so that the value can be read at once.
                 "format" if data.is_none() => {
                     let Text(name) = map.next_value()?;
                     format = Some(Format::parse(&name).map_err(Error::custom)?);
@@ -285,7 +286,7 @@ fn read_data<'de, A: MapAccess<'de>>(
     }
 }
 
-/// An administrator whose permissions are text, as everyone writes them.
+/// An administrator whose permissions are text, as all known writers have them.
 struct AdminLine<'de> {
     reference: ReferenceLine<'de>,
     permissions: crate::data::AdminPermissions,
@@ -391,7 +392,7 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 }
 
-/// A whole number of 32 bits; as text it is left to the slow reader.
+/// A whole number of 32 bits. A number as text is left to the slow reader.
 struct Int(i32);
 
 impl<'de> Deserialize<'de> for Int {

@@ -1,7 +1,7 @@
 //! Messages as JSON: every field of envelope, header, body and credential.
 //!
-//! One direction only, for people and for tests. Members are named, and numbers have their sign, as in
-//! `messages.jsonl`.
+//! Messages can be written, not read, for people and for tests. Members are named, and numbers are
+//! signed, as in `messages.jsonl`.
 
 use super::{Json, object, site};
 use crate::code::OpFlags;
@@ -19,12 +19,12 @@ use alloc::string::String;
 use data_encoding::HEXLOWER;
 use serde_json::{Map, json};
 
-/// A message as JSON; `rest` is all of it behind the envelope.
+/// A message as JSON; `rest` is everything after the envelope.
 ///
-/// A byte string is a string where it is UTF-8, else `{"hex": ...}`. An encrypted message has
-/// `ciphertext_hex` in place of all but the envelope. What does not decode has the members `error` and `hex`:
-/// the body, or the message when its header, or a length in it, does not fit. The body of an unknown operation
-/// or code has `unknown_hex`.
+/// A byte string is a string if it is UTF-8, otherwise `{"hex": ...}`. An encrypted message has
+/// `ciphertext_hex` in place of everything but the envelope. A part that does not decode has the
+/// members `error` and `hex`: the body, or the message if its header, or a length in it, is
+/// invalid. The body of an unknown operation or code has `unknown_hex`.
 #[must_use]
 pub fn message_to_json(envelope: &Envelope, rest: &[u8]) -> Json {
     let mut json = object([("envelope", of_envelope(envelope))]);
@@ -133,7 +133,7 @@ fn of_decoded_credential(credential: &Credential<'_>) -> Json {
         "signer_index_or_session_counter": credential.counter,
         "type": string(credential.kind),
         "signed_info_length": credential.signed_info_len(),
-        // A code is one byte, which is text too: it is written as what it is.
+        // A code is one byte, which is valid text too, so it is written as a code.
         "digest_algorithm": match credential.algorithm {
             [_] => object([("hex", hex(credential.algorithm))]),
             name => string(name),

@@ -1,16 +1,17 @@
 //! Records, values, sites and keys as JSON, in both directions; messages in one.
 //!
-//! What is printed is what deployed servers print, member for member; what is read is that and the older
-//! forms of it. A value that was printed reads back to the same bytes, except for what the form has no
-//! room for:
+//! The output is that of deployed servers, member for member; the input is that and its older
+//! forms. A value that was written reads back to the same bytes, except for what the form cannot
+//! express:
 //!
-//! - types, reference handles and texts of a site that are not UTF-8 come with U+FFFD;
+//! - types, reference handles and texts of a site that are not UTF-8 are written with U+FFFD;
 //! - a kind of TTL other than relative and absolute becomes absolute;
-//! - IPv4 addresses mapped into IPv6 become IPv4, as deployed; `values.jsonl`, `site/address_v4_mapped`;
-//! - bits without a meaning (in permissions, sites and interfaces), flags of keys, and bytes after keys are
-//!   left out.
+//! - IPv4 addresses mapped into IPv6 become IPv4, as in deployed software; `values.jsonl`,
+//!   `site/address_v4_mapped`;
+//! - bits without a meaning (in permissions, sites and interfaces), flags of keys, and bytes after
+//!   keys are dropped.
 //!
-//! [`text`] makes the text. [`RecordLine`] reads a record without building a tree, for bulk.
+//! [`text`] makes the text. [`RecordLine`] reads a record without building a tree, for bulk input.
 
 mod admin;
 mod error;
@@ -37,15 +38,15 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::Map;
 
-/// How permissions are read, where what is documented and what is deployed differ.
+/// How permissions are read, where documentation and deployed software differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Reading {
-    /// Four characters `0` or `1` for a value and twelve for an administrator mean what they say, `*` all
-    /// of them, and anything else is an error.
+    /// As documented: four digits `0` or `1` for a value and twelve for an administrator, `*` for
+    /// all of them, and anything else is an error.
     #[default]
     Documented,
-    /// As deployed software reads them: the first of four characters counts as `1`, fewer than four as
-    /// `1110`, more from the right. `values.jsonl`, `json/9` to `json/16`.
+    /// As deployed software reads them: the first of four characters counts as `1`, fewer than four
+    /// as `1110`, more from the right. `values.jsonl`, `json/9` to `json/16`.
     Deployed,
 }
 
@@ -58,16 +59,17 @@ pub struct JsonRecord {
     pub values: Vec<ValueBuf>,
 }
 
-/// Reads `{"handle": ..., "values": [...]}`. Other members, such as those of an answer, are ignored.
+/// Reads `{"handle": ..., "values": [...]}`. Other members, such as those of an answer, are
+/// ignored.
 ///
 /// # Errors
-/// When the handle or the values are missing, or a value does not read.
+/// When the handle or the values are missing, or a value is invalid.
 pub fn record_from_json(json: &Json) -> Result<JsonRecord, JsonError> {
     record_from_json_dated(json, 0)
 }
 
-/// Reads a record as [`record_from_json`] does; values without a time stamp get `default_timestamp`, in
-/// Unix seconds.
+/// Reads a record as [`record_from_json`] does. Values without a time stamp get
+/// `default_timestamp`, in Unix seconds.
 ///
 /// # Errors
 /// As for [`record_from_json`].
@@ -86,15 +88,15 @@ pub fn record_to_json<'a>(handle: &[u8], values: impl IntoIterator<Item = Value<
     object([("handle", lossy(handle)), ("values", Json::Array(values))])
 }
 
-/// The text of `json`, as deployed software writes it: without spaces, and with U+2028 and U+2029 escaped
-/// so that it is a script as well. `values.jsonl`, `text/8`.
+/// The text of `json`, as deployed software writes it: without spaces, and with U+2028 and U+2029
+/// escaped so that it is valid JavaScript as well. `values.jsonl`, `text/8`.
 #[must_use]
 pub fn text(json: &Json) -> String {
     let text = json.to_string();
     if !text.contains(['\u{2028}', '\u{2029}']) {
         return text;
     }
-    // Both can stand only inside strings.
+    // Both characters can occur only inside strings.
     text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 

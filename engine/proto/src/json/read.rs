@@ -1,4 +1,5 @@
-//! Reads members and items, and says where it failed. A member that is null counts as absent.
+//! Reads members and items. Errors have the path of the failure. A member that is null counts as
+//! absent.
 
 use super::{Json, JsonError};
 use alloc::format;
@@ -16,7 +17,7 @@ pub(super) fn string(json: &Json) -> Result<&str> {
     json.as_str().ok_or_else(|| JsonError::new("not a string"))
 }
 
-/// A boolean, or the text of one.
+/// Reads a boolean, or the text of one.
 pub(super) fn boolean(json: &Json) -> Result<bool> {
     match json {
         Json::Bool(value) => Ok(*value),
@@ -26,7 +27,7 @@ pub(super) fn boolean(json: &Json) -> Result<bool> {
     }
 }
 
-/// A whole number from `min` to `max`, or the text of one.
+/// Reads a whole number from `min` to `max`, or the text of one.
 pub(super) fn integer(json: &Json, min: i64, max: i64) -> Result<i64> {
     let number = match json {
         Json::String(text) => text.parse().ok(),
@@ -42,7 +43,7 @@ pub(super) fn int32(json: &Json) -> Result<i32> {
     Ok(i32::try_from(number).expect("in range"))
 }
 
-/// Reads a member that must be there.
+/// Reads a required member.
 pub(super) fn required<'a, T>(
     object: &'a Object,
     name: &str,
@@ -51,7 +52,7 @@ pub(super) fn required<'a, T>(
     optional(object, name, read)?.ok_or_else(|| JsonError::new("missing").within(name))
 }
 
-/// Reads a member that may be absent.
+/// Reads an optional member.
 pub(super) fn optional<'a, T>(
     object: &'a Object,
     name: &str,
@@ -70,7 +71,7 @@ pub(super) fn each<'a, T>(json: &'a Json, read: impl Fn(&'a Json) -> Result<T>) 
     list.iter().enumerate().map(item).collect()
 }
 
-/// Base64 in either alphabet, with padding or without. `values.jsonl`, `json/3` and `json/4`.
+/// Reads base64 in either alphabet, with padding or without. `values.jsonl`, `json/3` and `json/4`.
 pub(super) fn base64(text: &str) -> Result<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     let encoding =

@@ -37,7 +37,7 @@ pub fn site_to_json(site: &Site<'_>) -> Json {
     json
 }
 
-/// Hashing by the whole handle is not written.
+/// The default option, hashing the whole handle, is not written.
 const HASH_OPTION_DEFAULT: u8 = crate::code::HashOption::Handle as u8;
 
 fn server_to_json(server: &Server<'_>) -> Json {
@@ -58,7 +58,8 @@ fn public_key_to_json(record: &[u8]) -> Json {
     object([("format", format.into()), ("value", value)])
 }
 
-/// Numbers without a name show their sign, as deployed. `values.jsonl`, `site/odd_interfaces`.
+/// Numbers without a name are signed, as in deployed software. `values.jsonl`,
+/// `site/odd_interfaces`.
 fn interface_to_json(interface: Interface) -> Json {
     let protocol = interface.protocol;
     object([
@@ -69,13 +70,13 @@ fn interface_to_json(interface: Interface) -> Json {
     ])
 }
 
-/// Reads a site, also from older files with capitalised names. What is absent has its default.
+/// Reads a site, also from older files with capitalised names. Absent members have their defaults.
 ///
-/// An address that is a host name becomes no address and the attribute `domain.<n>`, where clients look
-/// the name up. Members that are not known are ignored: see [`keep_unknown`].
+/// An address that is a host name becomes the unspecified address and the attribute `domain.<n>`,
+/// whose name clients look up. Unknown members are ignored: see [`keep_unknown`].
 ///
 /// # Errors
-/// When a member does not read.
+/// When a member is invalid.
 pub fn site_from_json(json: &Json) -> Result<SiteBuf> {
     let json = read::object(json)?;
     let mut site = SiteBuilder::new();
@@ -125,8 +126,9 @@ fn name_host(site: &mut SiteBuilder, at: usize, host: &str) -> Result<()> {
     }
 }
 
-/// Copies to `new` what `old` has and this form does not know: members of the site, and of each server
-/// with the same `serverId`. So a `siteinfo.json` can be read, changed and written without loss.
+/// Copies the members of `old` that this module does not know to `new`: members of the site, and of
+/// each server with the same `serverId`. So a `siteinfo.json` can be read, changed and written
+/// without loss.
 pub fn keep_unknown(old: &Json, new: &mut Json) {
     const SITE: [&str; 9] = [
         "version",
@@ -160,7 +162,7 @@ fn copy_unknown(old: &Object, new: &mut Object, known: &[&str]) {
     }
 }
 
-/// Whether `member` is `name`, or the same with a capital in front.
+/// Whether `member` is `name`, with or without a capital initial.
 fn is_named(member: &str, name: &str) -> bool {
     member == name || member.strip_prefix(capital(name)).is_some_and(|rest| rest == &name[1..])
 }
@@ -193,13 +195,13 @@ fn required<'a, T>(object: &'a Object, name: &str, read: impl FnOnce(&'a Json) -
     optional(object, name, read)?.ok_or_else(|| JsonError::new("missing").within(name))
 }
 
-/// Two bytes, with or without sign.
+/// Reads two bytes, signed or not.
 fn int16(json: &Json) -> Result<i16> {
     let number = read::integer(json, i16::MIN.into(), u16::MAX.into())?;
     Ok(i16::try_from(number).unwrap_or_else(|_| u16::try_from(number).expect("in range").cast_signed()))
 }
 
-/// One byte, with or without sign.
+/// Reads one byte, signed or not.
 fn int8(json: &Json) -> Result<u8> {
     let number = read::integer(json, i8::MIN.into(), u8::MAX.into())?;
     Ok(u8::try_from(number).unwrap_or_else(|_| i8::try_from(number).expect("in range").cast_unsigned()))
@@ -219,7 +221,7 @@ fn protocol_version(json: &Json) -> Result<Version> {
 
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A list of names and values, or an object of them.
+/// Reads a list of names and values, or an object of them.
 fn attributes(json: &Json) -> Result<Attributes> {
     let pair = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
     match json {
@@ -237,7 +239,7 @@ fn attributes(json: &Json) -> Result<Attributes> {
     }
 }
 
-/// A server, and the host name it has in place of an address.
+/// Reads a server, and the host name that it has in place of an address.
 fn server(json: &Json) -> Result<(ServerBuilder, Option<String>)> {
     let json = read::object(json)?;
     let id = required(json, "serverId", read::int32)?;
@@ -265,7 +267,7 @@ fn address(json: &Json) -> Result<InterfaceHost> {
         !label.is_empty() && label.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
     };
     let name = text.strip_suffix('.').unwrap_or(text);
-    // A last label of digits is an address that went wrong.
+    // A last label of digits shows that the text is a malformed address.
     let is_address = name.rsplit('.').next().is_none_or(|last| last.bytes().all(|c| c.is_ascii_digit()));
     if is_address || name.len() > 253 || !name.split('.').all(is_label) {
         return Err(JsonError::new("neither an address nor a host name"));
@@ -273,7 +275,8 @@ fn address(json: &Json) -> Result<InterfaceHost> {
     Ok(InterfaceHost::Host(name.to_string()))
 }
 
-/// A key in any of its formats; without a value there is no key, as deployed software writes it.
+/// Reads a key in any of its formats. Without a value there is no key, as deployed software writes
+/// it.
 fn public_key(json: &Json) -> Result<Vec<u8>> {
     match read::optional(read::object(json)?, "value", Ok)? {
         None => Ok(Vec::new()),

@@ -1,5 +1,5 @@
-//! JSON of records, values, sites and keys: what reads, what does not and where, and that both readers
-//! agree.
+//! Tests of JSON of records, values, sites and keys: valid and invalid input, the paths in errors,
+//! and that both readers agree.
 
 use super::*;
 use crate::data::{PrivateKeyBuf, SiteBuilder};
@@ -67,7 +67,7 @@ fn an_error_says_where_and_what() {
     ] {
         let record = record_with(value);
         assert_eq!(error(&record), expected);
-        // The fast reader gives the same reason, and leaves nothing behind.
+        // The fast reader gives the same error, and leaves `values` unchanged.
         let mut values = vec![7];
         assert_eq!(RecordLine::parse(&record.to_string(), &mut values).unwrap_err().to_string(), expected);
         assert_eq!(values, [7]);
@@ -283,7 +283,7 @@ fn private_keys_round_trip() {
     }
 }
 
-/// Reads `line` both ways, which must agree.
+/// Reads `line` with both readers, which must agree.
 fn both(line: &str) -> Option<JsonRecord> {
     let slow = serde_json::from_str(line).ok().and_then(|json: Json| record_from_json(&json).ok());
     let mut values = vec![1, 2];

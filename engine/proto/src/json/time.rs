@@ -9,16 +9,16 @@ use jiff::tz::TimeZone;
 
 /// The text of a Unix time.
 ///
-/// Seconds have a sign, as deployed: the last of four bytes of ones is 1969, not 2106. `values.jsonl`,
-/// `timestamp/-1`.
+/// Seconds are signed, as in deployed software: the last of four bytes of ones is 1969, not 2106.
+/// `values.jsonl`, `timestamp/-1`.
 pub(super) fn to_text(unix_s: i32) -> String {
     Timestamp::from_second(unix_s.into()).expect("any 32 bits are in range").to_string()
 }
 
-/// Reads a time, with any offset; without one it is UTC, and a date is its first second. Fractions are
-/// cut off.
+/// Reads a time with any offset. Without an offset it is UTC, and a date is its first second.
+/// Fractions are cut off.
 ///
-/// Times up to 2106 read as what four bytes without sign hold.
+/// Times up to 2106 are read as four unsigned bytes.
 pub(super) fn from_text(text: &str) -> Result<u32> {
     let unix_s = match text.parse::<Timestamp>() {
         Ok(time) => Some(time.as_second()),

@@ -37,7 +37,8 @@ pub fn value_to_json(value: &Value<'_>) -> Json {
 
 /// The data of a value as `{"format": ..., "value": ...}`.
 ///
-/// The form of the type when the data has it, else a string when it is text, else base64.
+/// The format of the type if the data have it, otherwise a string if they are text, otherwise
+/// base64.
 #[must_use]
 pub fn data_to_json(kind: &[u8], data: &[u8]) -> Json {
     let typed = match Data::decode(kind, data) {
@@ -56,23 +57,23 @@ pub fn data_to_json(kind: &[u8], data: &[u8]) -> Json {
 
 /// Reads a value.
 ///
-/// The index may be any number of 32 bits: whether it may be stored is for the server to say.
+/// The index may be any number of 32 bits; the server decides whether it may be stored.
 ///
 /// # Errors
-/// When index, type or data is missing, or a member does not read.
+/// When index, type or data is missing, or a member is invalid.
 pub fn value_from_json(json: &Json) -> Result<ValueBuf> {
     value_from_json_as(json, Reading::Documented)
 }
 
-/// Reads a value, with its permissions as `reading` says.
+/// Reads a value, with its permissions read as `reading` says.
 ///
 /// # Errors
-/// When index, type or data is missing, or a member does not read.
+/// When index, type or data is missing, or a member is invalid.
 pub fn value_from_json_as(json: &Json, reading: Reading) -> Result<ValueBuf> {
     value_from_json_dated(json, reading, 0)
 }
 
-/// Reads a value; without a time stamp it gets `default_timestamp`.
+/// Reads a value. Without a time stamp it gets `default_timestamp`.
 pub(super) fn value_from_json_dated(
     json: &Json,
     reading: Reading,
@@ -123,7 +124,7 @@ fn encoded(references: &[Reference<'_>]) -> EncodedReferences {
 /// Reads the data of a value: a bare string, or `{"format": ..., "value": ...}`.
 ///
 /// # Errors
-/// When the format is not known, or the value is not what it says.
+/// When the format is unknown, or the value does not have it.
 pub fn data_from_json(json: &Json, reading: Reading) -> Result<Vec<u8>> {
     if let Json::String(text) = json {
         return Ok(text.as_bytes().to_vec());
@@ -133,7 +134,7 @@ pub fn data_from_json(json: &Json, reading: Reading) -> Result<Vec<u8>> {
     read::required(object, "value", |json| format.read(json, reading))
 }
 
-/// How the data of a value is written.
+/// The format of the data of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     String,
@@ -146,7 +147,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The format of that name, in any ASCII case. `values.jsonl`, `json/30`.
+    /// The format with that name, in any ASCII case. `values.jsonl`, `json/30`.
     pub(super) fn parse(name: &str) -> Result<Self> {
         const NAMES: [(&str, Format); 7] = [
             ("string", Format::String),

@@ -7,9 +7,9 @@ use crate::error::{DecodeError, Field};
 use crate::limit::HANDLE_LEN_MAX;
 use alloc::vec::Vec;
 
-/// A body that is one handle: delete, list, home, terminate, site information and others.
+/// A body with one handle: delete, list, home, terminate, site information and others.
 ///
-/// Where no handle applies, [`BLANK`](crate::name::BLANK) is sent.
+/// Operations without a handle send [`BLANK`](crate::name::BLANK).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandleBody<'a> {
     /// The handle.
@@ -36,7 +36,7 @@ impl<'a> HandleBody<'a> {
 pub struct HandleValues<'a> {
     /// The handle.
     pub handle: &'a [u8],
-    /// The values it shall have.
+    /// The values to create, add or replace.
     pub values: Values<'a>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> HandleValues<'a> {
 pub struct HandleIndexes<'a> {
     /// The handle.
     pub handle: &'a [u8],
-    /// The values it shall lose.
+    /// The indexes of the values to remove.
     pub indexes: Indexes<'a>,
 }
 
@@ -83,10 +83,10 @@ impl<'a> HandleIndexes<'a> {
     }
 }
 
-/// Body of the answer to a creation: the handle that was really created.
+/// Body of the answer to a creation: the handle that was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreatedHandle<'a> {
-    /// The handle; `None` from old servers, whose body is empty: then it is the requested one.
+    /// The handle. `None` from old servers, whose body is empty; it is then the requested one.
     pub handle: Option<&'a [u8]>,
 }
 
@@ -116,8 +116,8 @@ impl<'a> CreatedHandle<'a> {
 
 /// Body of one message of a listing, of handles or of homed prefixes.
 ///
-/// A listing has [`LIST_PAGE_COUNT`](crate::limit::LIST_PAGE_COUNT) names in each message, and the flag
-/// CN on all messages but the last.
+/// A listing has [`LIST_PAGE_COUNT`](crate::limit::LIST_PAGE_COUNT) names in each message, and the
+/// flag CN on all messages but the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listing<'a> {
     /// The names, as stored.

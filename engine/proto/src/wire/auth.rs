@@ -1,4 +1,5 @@
-//! Challenges, their answers, and asking another server whether an answer is right. RFC 3652 section 3.5.
+//! Challenges, their answers, and requests to another server to verify an answer. RFC 3652 section
+//! 3.5.
 
 use super::cursor::Cursor;
 use super::digest::RequestDigest;
@@ -15,15 +16,15 @@ pub const SECRET_KEY: &[u8] = b"HS_SECKEY";
 
 /// Body of a challenge, after the request digest: the nonce to sign together with that digest.
 ///
-/// The envelope's session id names the challenge.
+/// The envelope's session id is the number of the challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge<'a> {
-    /// Random bytes, [`NONCE_LEN`](crate::limit::NONCE_LEN) of them as deployed.
+    /// Random bytes; deployed servers send [`NONCE_LEN`](crate::limit::NONCE_LEN).
     pub nonce: &'a [u8],
 }
 
 impl<'a> Challenge<'a> {
-    /// Decodes what follows the request digest.
+    /// Decodes the bytes after the request digest.
     ///
     /// # Errors
     /// When the nonce does not fit.
@@ -31,12 +32,12 @@ impl<'a> Challenge<'a> {
         Ok(Self { nonce: Cursor::new(body).string(Field::Nonce)? })
     }
 
-    /// Appends what follows the request digest.
+    /// Appends the bytes after the request digest.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put::string(out, self.nonce);
     }
 
-    /// Decodes the whole body below version 2.1: nonce and MD5, both counted.
+    /// Decodes the whole body of versions below 2.1: nonce and MD5, each with its length.
     ///
     /// Shown by `messages.jsonl`, `version/challenge/2.0`.
     ///
@@ -49,13 +50,14 @@ impl<'a> Challenge<'a> {
         Ok((Self { nonce }, RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest }))
     }
 
-    /// Appends the whole body as below version 2.1.
+    /// Appends the whole body of versions below 2.1.
     pub fn encode_old(&self, digest: &[u8], out: &mut Vec<u8>) {
         put::string(out, self.nonce);
         put::string(out, digest);
     }
 
-    /// What an answer signs or authenticates: the nonce, and the digest without its algorithm byte.
+    /// The bytes that an answer signs or authenticates: the nonce, and the digest without its
+    /// algorithm byte.
     #[must_use]
     pub const fn covered(&self, digest: &RequestDigest<'a>) -> [&'a [u8]; 2] {
         [self.nonce, digest.digest]
@@ -65,9 +67,9 @@ impl<'a> Challenge<'a> {
 /// Body of the answer to a challenge. RFC 3652 section 3.5.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChallengeAnswer<'a> {
-    /// Kind of key: [`PUBLIC_KEY`], [`SECRET_KEY`], or what the server will refuse.
+    /// Kind of key: [`PUBLIC_KEY`], [`SECRET_KEY`], or another one, which the server will refuse.
     pub auth_type: &'a [u8],
-    /// The identity, the value that holds the key; index 0 for any key of the handle.
+    /// The identity: the value that holds the key; index 0 for any key of the handle.
     pub identity: Reference<'a>,
     /// [`SignedAnswer`] or [`SecretAnswer`], by the kind of key.
     pub signed_response: &'a [u8],
@@ -124,22 +126,25 @@ impl<'a> SignedAnswer<'a> {
 /// The signed response of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretAnswer<'a> {
-    /// 16 bytes without a code: MD5 of secret, challenge, secret. Written below version 2.1.
+    /// 16 bytes without an algorithm byte: MD5 of secret, challenge, secret. Written below version
+    /// 2.1.
     BareMd5(&'a [u8; 16]),
-    /// The algorithm in one byte, then the MAC: a plain digest of secret, challenge, secret, or an HMAC.
+    /// The algorithm in one byte, then the MAC: a plain digest of secret, challenge, secret, or an
+    /// HMAC.
     Mac {
         /// The algorithm; unknown ones are kept.
         algorithm: DigestAlgorithm,
         /// The MAC.
         mac: &'a [u8],
     },
-    /// HMAC-SHA1 with a key derived from the secret by PBKDF2, [`DigestAlgorithm::PBKDF2_HMAC_SHA1`].
+    /// HMAC-SHA1 with a key derived from the secret by PBKDF2,
+    /// [`DigestAlgorithm::PBKDF2_HMAC_SHA1`].
     Pbkdf2 {
         /// Salt.
         salt: &'a [u8],
-        /// Rounds, chosen by the sender: to be bounded before use.
+        /// Rounds, chosen by the sender. The caller has to bound them before use.
         iterations: u32,
-        /// Bits of the derived key, chosen by the sender: to be bounded before use.
+        /// Bits of the derived key, chosen by the sender. The caller has to bound them before use.
         key_bits: u32,
         /// The MAC.
         mac: &'a [u8],
@@ -147,10 +152,10 @@ pub enum SecretAnswer<'a> {
 }
 
 impl<'a> SecretAnswer<'a> {
-    /// First version whose servers understand more than a plain digest of secret, challenge, secret.
+    /// First version whose servers support more than a plain digest of secret, challenge, secret.
     pub const DERIVED_SINCE: Version = Version::new(2, 7);
 
-    /// Decodes a signed response. No form with a code has 16 bytes.
+    /// Decodes a signed response. No form with an algorithm byte has 16 bytes.
     ///
     /// # Errors
     /// When it is empty, or a length in it does not fit.
@@ -189,7 +194,8 @@ impl<'a> SecretAnswer<'a> {
         }
     }
 
-    /// How a client answers a challenge of `version` that suggests `suggested`; the lower one decides.
+    /// The algorithm for an answer to a challenge of `version` that suggests `suggested`; the lower
+    /// one decides.
     ///
     /// [`DigestAlgorithm::OLD_MD5`] stands for the bare MD5.
     #[must_use]
@@ -201,9 +207,10 @@ impl<'a> SecretAnswer<'a> {
         }
     }
 
-    /// Whether a server that speaks `verifier` may call this answer wrong because it does not know its form.
+    /// Whether a server of version `verifier` may call this answer wrong because it does not know
+    /// its form.
     ///
-    /// SHA-256 and what has a code above it came with 2.7.
+    /// SHA-256 and the algorithms with higher codes exist since 2.7.
     #[must_use]
     pub fn is_too_new_for(&self, verifier: Version) -> bool {
         let is_plain = match self {
@@ -218,12 +225,12 @@ impl<'a> SecretAnswer<'a> {
 /// Body of the request to verify the answer to a challenge. RFC 3652 section 3.5.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerificationRequest<'a> {
-    /// The identity whose secret is asked about.
+    /// The identity whose key is to be used.
     pub identity: Reference<'a>,
     /// The nonce of the challenge.
     pub nonce: &'a [u8],
-    /// The digest of the challenged request. Deployed clients frame it as a counted string, whatever the
-    /// algorithm; the form with an algorithm byte is accepted.
+    /// The digest of the challenged request. Deployed clients frame it as a counted string,
+    /// whatever the algorithm; the form with an algorithm byte is accepted.
     pub digest: RequestDigest<'a>,
     /// The answer, see [`SecretAnswer`].
     pub signed_response: &'a [u8],
@@ -256,7 +263,7 @@ impl<'a> VerificationRequest<'a> {
 /// Body of the answer to a [`VerificationRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerificationAnswer {
-    /// Whether the answer was right: 1 is yes, everything else is no.
+    /// Whether the answer is correct: 1 means yes, everything else no.
     pub is_valid: bool,
 }
 
@@ -331,7 +338,7 @@ mod tests {
             secret.encode(&mut out);
             assert_eq!(SecretAnswer::decode(&out), Ok(secret));
         }
-        // Cut to 16 bytes, anything is a bare MD5, and the comparison will tell.
+        // Truncated to 16 bytes, every answer is a bare MD5, and its comparison fails.
         refuses_every_truncation(&out, &[16], |bytes| SecretAnswer::decode(bytes).map(|_| ()));
         survives_lies(&out, |bytes| SecretAnswer::decode(bytes).map(|_| ()));
         assert!(SecretAnswer::decode(b"").is_err());

@@ -3,28 +3,28 @@
 use crate::limit::SESSION_COUNTER_WINDOW;
 use alloc::vec::Vec;
 
-/// The counters that have been seen from the other side of a session.
+/// The counters that were received from the other side of a session.
 ///
-/// Each side numbers its signed messages from 1. They may arrive out of order, but each only once, and none
-/// that is older than all of the last [`SESSION_COUNTER_WINDOW`].
+/// Each side numbers its signed messages from 1. They may arrive out of order, but each only once,
+/// and none may be older than all of the last [`SESSION_COUNTER_WINDOW`].
 #[derive(Clone, Debug, Default)]
 pub struct SeenCounters {
     // Ascending, at most `SESSION_COUNTER_WINDOW`.
     seen: Vec<i32>,
-    // The highest that is no longer remembered.
+    // The highest counter that is no longer kept.
     floor: i32,
 }
 
 impl SeenCounters {
-    /// Nothing seen yet.
+    /// No counters yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { seen: Vec::new(), floor: 0 }
     }
 
-    /// Whether a message with this counter may be accepted; from now on it may not.
+    /// Whether a message with this counter may be accepted. The counter is then used.
     ///
-    /// To be asked once the MAC has been found right. 0 stands for no counter and is never remembered.
+    /// Call it only after the MAC was verified. 0 stands for no counter and is never kept.
     pub fn accept(&mut self, counter: i32) -> bool {
         if counter == 0 {
             return true;

@@ -1,4 +1,5 @@
-//! The credential of a message, and which bytes its signature or MAC covers. RFC 3652 section 2.2.4.
+//! The credential of a message, and which bytes its signature or MAC covers. RFC 3652 section
+//! 2.2.4.
 
 use super::cursor::Cursor;
 use super::envelope::Envelope;
@@ -11,7 +12,7 @@ use core::iter;
 
 /// Type of a credential signed with a private key.
 pub const SIGNED: &[u8] = b"HS_SIGNED";
-/// What old peers call a credential signed with a private key.
+/// Type of a credential signed with a private key, as old peers write it.
 pub const DSA_SIGNED: &[u8] = b"HS_DSAPUBKEY";
 /// Type of a credential made with the key of a session.
 pub const MAC: &[u8] = b"HS_MAC";
@@ -19,17 +20,17 @@ pub const MAC: &[u8] = b"HS_MAC";
 /// The end of a signed message. The deployed meaning of the fields is not that of the RFC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credential<'a> {
-    /// Zero; kept.
+    /// Zero; other values are kept.
     pub version: u8,
-    /// Zero; kept.
+    /// Zero; other values are kept.
     pub reserved: u8,
-    /// Zero; kept.
+    /// Zero; other values are kept.
     pub options: u16,
-    /// Empty as deployed. RFC: the handle with the key.
+    /// Empty in deployed software. RFC: the handle with the key.
     pub signer: &'a [u8],
-    /// Number of the message in its session, 0 outside sessions. RFC: index of the key.
+    /// Counter of the message in its session, 0 outside sessions. RFC: index of the key.
     pub counter: i32,
-    /// [`SIGNED`], [`MAC`], or what the receiver will refuse.
+    /// [`SIGNED`], [`MAC`], or another type, which the receiver will refuse.
     pub kind: &'a [u8],
     /// Name or code of the digest, see [`DigestAlgorithm::from_identifier`].
     pub algorithm: &'a [u8],
@@ -106,14 +107,14 @@ impl<'a> Credential<'a> {
         fold::eq(self.kind, MAC)
     }
 
-    /// The digest, if it is a known one.
+    /// The digest, if it is known.
     #[must_use]
     pub fn digest_algorithm(&self) -> Option<DigestAlgorithm> {
         DigestAlgorithm::from_identifier(self.algorithm)
     }
 }
 
-/// Fields of the envelope, and the counter, in front of header and body in what is signed.
+/// The fields of the envelope, and the counter, that are signed before header and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoveredPrefix {
     bytes: [u8; 16],
@@ -123,10 +124,12 @@ pub struct CoveredPrefix {
 impl CoveredPrefix {
     const EMPTY: Self = Self { bytes: [0; 16], len: 0 };
 
-    /// What a public-key signature covers in front of header and body, by the version of the message.
+    /// The prefix that a public-key signature covers before header and body, by the version of the
+    /// message.
     ///
-    /// Nothing up to 2.5; at 2.6 a defective choice of fields; from 2.7 version, session id, request id and
-    /// counter; from 2.8 the suggested version too, without the flags in its byte.
+    /// It is empty up to 2.5; at 2.6 it has a defective choice of fields; from 2.7 on it has
+    /// version, session id, request id and counter; from 2.8 on the suggested version too, without
+    /// the flags in its byte.
     #[must_use]
     pub fn of_signature(envelope: &Envelope, counter: i32) -> Self {
         let mut prefix = Self::EMPTY;
@@ -165,14 +168,15 @@ impl CoveredPrefix {
 
 /// How the MAC of a session is made, by the version of the message.
 ///
-/// The version decides what is covered, and the algorithm that the credential names how: a plain digest is
-/// that of key, message, key. Shown by `credentials.jsonl`, kind `mac_message`.
+/// The version decides what is covered, and the algorithm in the credential decides how: a plain
+/// digest is that of key, message, key. Shown by `credentials.jsonl`, kind `mac_message`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mac {
-    /// At 2.5 and 2.6, defective: a digest of the first four bytes of the key, header and body, the key,
-    /// and ten zero bytes more than the key has. Neither envelope nor counter are covered.
+    /// The defective form of 2.5 and 2.6: a digest of the first four bytes of the key, header and
+    /// body, the key, and ten zero bytes more than the key has. It covers neither envelope nor
+    /// counter.
     Defective,
-    /// This prefix, then header and body. Up to 2.4 the prefix is empty.
+    /// Covers this prefix, then header and body. Up to 2.4 the prefix is empty.
     Covering(CoveredPrefix),
 }
 
@@ -189,13 +193,14 @@ impl Mac {
         }
     }
 
-    /// The algorithm to write a message of `version` with; to check one, take what its credential names.
+    /// The algorithm to write a message of `version` with. To verify a message, use the one that
+    /// its credential names.
     #[must_use]
     pub fn algorithm(version: Version) -> DigestAlgorithm {
         if version >= Version::new(2, 7) { DigestAlgorithm::HMAC_SHA256 } else { DigestAlgorithm::SHA1 }
     }
 
-    /// How a message of `version` names that algorithm: by a code below 2.6, then by a name.
+    /// The name of that algorithm in a message of `version`: a code below 2.6, then a name.
     #[must_use]
     pub fn identifier(version: Version) -> &'static [u8] {
         match version {
@@ -205,7 +210,7 @@ impl Mac {
         }
     }
 
-    /// What goes into the digest, or into the HMAC with the key, piece by piece.
+    /// The parts that go into the digest, or into the HMAC with the key.
     ///
     /// `covered` is [`Message::covered`](super::Message::covered).
     pub fn parts<'a>(

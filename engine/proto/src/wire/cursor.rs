@@ -1,4 +1,4 @@
-//! Reads fields one after the other; every read is checked, none copies.
+//! Reads fields one after the other. Every read is checked, and none copies.
 
 use crate::error::{DecodeError, Field};
 use crate::limit::LIST_COUNT_MAX;
@@ -28,13 +28,13 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// What has not been read.
+    /// The bytes not read yet.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
-    /// What has been read since offset `start`.
+    /// The bytes read since offset `start`.
     #[must_use]
     pub fn since(&self, start: usize) -> &'a [u8] {
         &self.bytes[start..self.at]
@@ -121,17 +121,17 @@ impl<'a> Cursor<'a> {
     /// A counted byte string: four bytes of length, then the bytes.
     ///
     /// # Errors
-    /// When the length does not fit in what is left, as no negative one does.
+    /// When the length is negative or exceeds what is left.
     pub fn string(&mut self, field: Field) -> Result<&'a [u8], DecodeError> {
         let start = *self;
         let len = self.u32(field)? as usize;
         self.bytes(len, field).map_err(|_| start.truncated(field))
     }
 
-    /// The count in front of a list whose items have at least `item_len_min` bytes.
+    /// The count before a list whose items have at least `item_len_min` bytes.
     ///
     /// # Errors
-    /// When so many items are not allowed, or cannot be in what is left.
+    /// When the count is not allowed, or the items cannot fit into what is left.
     pub fn count(&mut self, item_len_min: usize, field: Field) -> Result<usize, DecodeError> {
         let start = *self;
         let count = self.u32(field)? as usize;
@@ -144,10 +144,10 @@ impl<'a> Cursor<'a> {
         Ok(count)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no bytes are left.
     ///
     /// # Errors
-    /// When something is.
+    /// When bytes are left.
     pub const fn finish(&self, field: Field) -> Result<(), DecodeError> {
         if self.at == self.bytes.len() {
             Ok(())

@@ -1,4 +1,4 @@
-//! The digest of a request, in front of the body of its response.
+//! The digest of a request, before the body of its response.
 
 use super::cursor::Cursor;
 use super::put;
@@ -7,7 +7,7 @@ use crate::error::{DecodeError, Field};
 use alloc::vec::Vec;
 
 impl DigestAlgorithm {
-    /// How a response of `version` digests its request.
+    /// The algorithm with which a response of `version` digests its request.
     #[must_use]
     pub fn for_response(version: Version) -> Self {
         match version {
@@ -17,19 +17,21 @@ impl DigestAlgorithm {
         }
     }
 
-    /// How an RSA key signs messages of `version`, and answers challenges of it.
+    /// The algorithm with which an RSA key signs messages of `version`, and answers their
+    /// challenges.
     #[must_use]
     pub fn for_rsa_signature(version: Version) -> Self {
         if version >= Version::new(2, 7) { Self::SHA256 } else { Self::SHA1 }
     }
 
-    /// How a DSA key signs messages of `version`, and answers challenges of it.
+    /// The algorithm with which a DSA key signs messages of `version`, and answers their
+    /// challenges.
     #[must_use]
     pub fn for_dsa_signature(version: Version) -> Self {
         if version >= Version::new(2, 11) { Self::SHA256 } else { Self::SHA1 }
     }
 
-    /// Bytes of a plain digest; `None` for what is not one.
+    /// Bytes of a plain digest; `None` for other algorithms.
     #[must_use]
     pub const fn digest_len(self) -> Option<usize> {
         match self {
@@ -40,16 +42,17 @@ impl DigestAlgorithm {
         }
     }
 
-    /// Whether it is an HMAC, which has the key inside; a plain digest is given the key around the message.
+    /// Whether it is an HMAC, which includes the key; for a plain digest the key surrounds the
+    /// message.
     #[must_use]
     pub const fn is_hmac(self) -> bool {
         matches!(self, Self::HMAC_SHA1 | Self::HMAC_SHA256)
     }
 
-    /// Reads the name of an algorithm, or its one-byte code, as credentials and answers carry it.
+    /// Parses the name of an algorithm, or its one-byte code, as in credentials and answers.
     ///
-    /// Digests have two spellings each; case and punctuation do not count in the names of HMACs. Shown by
-    /// `credentials.jsonl`, kinds `mac` and `signed_message`.
+    /// Digests have two spellings each; case and punctuation do not matter in the names of HMACs.
+    /// Shown by `credentials.jsonl`, kinds `mac` and `signed_message`.
     #[must_use]
     pub fn from_identifier(identifier: &[u8]) -> Option<Self> {
         match identifier {
@@ -71,14 +74,16 @@ fn letters(text: &[u8]) -> impl Iterator<Item = u8> {
 
 /// The digest of a request's header and body, as the response repeats it.
 ///
-/// In front of every response body when the header has the flag RD, and inside the request to verify an
-/// answer. Two framings: the algorithm in one byte and then the digest, or ([`DigestAlgorithm::OLD_MD5`])
-/// a counted string. They cannot be confused, because the count begins with a zero byte.
+/// It precedes every response body if the header has the flag RD, and is part of the request to
+/// verify an answer. It has two framings: the algorithm in one byte and then the digest, or
+/// ([`DigestAlgorithm::OLD_MD5`]) a counted string. They cannot be confused, because the count
+/// begins with a zero byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestDigest<'a> {
-    /// The algorithm; [`DigestAlgorithm::OLD_MD5`] says that the digest is framed as a counted string.
+    /// The algorithm. [`DigestAlgorithm::OLD_MD5`] means that the digest is framed as a counted
+    /// string.
     pub algorithm: DigestAlgorithm,
-    /// The digest, as many bytes as the algorithm makes.
+    /// The digest, of the length of its algorithm.
     pub digest: &'a [u8],
 }
 
@@ -86,7 +91,8 @@ impl<'a> RequestDigest<'a> {
     /// Reads either framing.
     ///
     /// # Errors
-    /// When the digest does not fit, or its algorithm is not known, so that its end is not either.
+    /// When the digest does not fit, or its algorithm is unknown, so that its length is unknown
+    /// too.
     pub fn decode(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let start = *cursor;
         if start.rest().first() == Some(&DigestAlgorithm::OLD_MD5.0) {

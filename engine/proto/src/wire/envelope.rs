@@ -1,27 +1,29 @@
-//! The envelope: in front of every message, and of every fragment of one.
+//! The envelope, which precedes every message and every fragment of one.
 
 use crate::code::Version;
 use crate::error::{DecodeError, Field};
 use crate::limit::MESSAGE_LEN_MAX;
 
-/// The 20 bytes in front of every message and of every fragment of one. RFC 3652 section 2.2.1.
+/// The 20 bytes before every message and every fragment of one. RFC 3652 section 2.2.1.
 ///
-/// Deployed senders use the low bits of the RFC's flag field for the highest version they speak.
+/// Deployed senders use the low bits of the RFC's flag field for the highest version that they
+/// support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// Version in which the message is written.
     pub version: Version,
     /// Flags, in the top three bits.
     pub flags: EnvelopeFlags,
-    /// Highest version the sender speaks, as written; major 0 stands for [`version`](Self::version).
+    /// Highest version that the sender supports, as written; major 0 stands for
+    /// [`version`](Self::version).
     pub suggested: Version,
-    /// The session, or the challenge; 0 for none.
+    /// The number of the session or of the challenge; 0 for neither.
     pub session_id: i32,
     /// Chosen by the client, repeated in every response.
     pub request_id: i32,
     /// Number of the fragment, from 0.
     pub sequence: u32,
-    /// Bytes of the whole message after the envelope, also in each fragment of it.
+    /// Bytes of the whole message after the envelope, also in each of its fragments.
     pub message_len: u32,
 }
 
@@ -30,7 +32,7 @@ pub struct Envelope {
 pub struct EnvelopeFlags(pub u8);
 
 impl EnvelopeFlags {
-    /// The message is compressed; nobody does it.
+    /// The message is compressed; never used.
     pub const COMPRESSED: Self = Self(0x80);
     /// Everything after the envelope is encrypted.
     pub const ENCRYPTED: Self = Self(0x40);
@@ -68,8 +70,7 @@ impl Envelope {
     /// Splits an envelope from the bytes that follow it.
     ///
     /// # Errors
-    /// When there are fewer than 20 bytes, or the message is said to be longer than
-    /// [`MESSAGE_LEN_MAX`].
+    /// When there are fewer than 20 bytes, or the message length exceeds [`MESSAGE_LEN_MAX`].
     pub fn split(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let Some((fixed, rest)) = bytes.split_first_chunk() else {
             return Err(DecodeError::Truncated { field: Field::Envelope, at: 0 });
@@ -81,7 +82,7 @@ impl Envelope {
         Ok((envelope, rest))
     }
 
-    /// Reads the fields, whatever they hold.
+    /// Reads the fields without checks.
     #[must_use]
     pub const fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let [major, minor, flags, suggested, s0, s1, s2, s3, r0, r1, r2, r3, n0, n1, n2, n3, l0, l1, l2, l3] =
@@ -109,15 +110,16 @@ impl Envelope {
         [major, minor, flags, suggested, s0, s1, s2, s3, r0, r1, r2, r3, n0, n1, n2, n3, l0, l1, l2, l3]
     }
 
-    /// The highest version the sender speaks: a suggested major of 0 stands for the message's own version.
+    /// The highest version that the sender supports: a suggested major of 0 stands for the
+    /// message's own version.
     #[must_use]
     pub const fn effective_suggested(&self) -> Version {
         if self.suggested.major == 0 { self.version } else { self.suggested }
     }
 
-    /// The version in which to answer: the suggested one, not above our own.
+    /// The version of the answer: the suggested one, at most [`Version::CURRENT`].
     ///
-    /// Not the version of the request; shown by `conversations.jsonl`, category `versions`.
+    /// It is not the version of the request; shown by `conversations.jsonl`, category `versions`.
     #[must_use]
     pub fn answer_version(&self) -> Version {
         self.effective_suggested().min(Version::CURRENT)
@@ -130,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Bits 2 to 4 of the third byte mean nothing, and are the only ones not kept.
+        /// Bits 2 to 4 of the third byte have no meaning, and are the only ones that are not kept.
         #[test]
         fn any_20_bytes_are_an_envelope(bytes: [u8; Envelope::LEN]) {
             let mut kept = bytes;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 /// Body of every response that is neither a success, a referral nor a challenge.
 ///
-/// The RFC's list of indexes behind the text is not deployed; it is ignored.
+/// The RFC's list of indexes after the text is not deployed, and is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure<'a> {
     /// Text for people, UTF-8 by convention; may be empty.
@@ -15,7 +15,7 @@ pub struct Failure<'a> {
 }
 
 impl<'a> Failure<'a> {
-    /// Decodes a body; an empty one, without the length, is an empty text too.
+    /// Decodes a body. An empty body, without the length, is an empty text too.
     ///
     /// # Errors
     /// When the text does not fit.

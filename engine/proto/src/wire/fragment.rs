@@ -1,13 +1,15 @@
-//! Messages cut into datagrams. RFC 3652 section 2.3; [`reassembly`](super::reassembly) is the way back.
+//! Messages cut into datagrams. RFC 3652 section 2.3; [`reassembly`](super::reassembly) reverses
+//! it.
 //!
-//! As deployed, every fragment says that it is one and how long the whole message is, and all but the
-//! last carry [`UDP_DATA_LEN_MAX`] bytes.
+//! As in deployed software, every fragment has the fragment flag and the length of the whole
+//! message, and all but the last carry [`UDP_DATA_LEN_MAX`] bytes.
 
 use super::envelope::{Envelope, EnvelopeFlags};
 use crate::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use core::ops::Range;
 
-/// One datagram of a message: its envelope, and which bytes of what follows the envelope it carries.
+/// One datagram of a message: its envelope, and the range of bytes after the envelope that it
+/// carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// The envelope of the datagram.
@@ -16,7 +18,7 @@ pub struct Fragment {
     pub range: Range<usize>,
 }
 
-/// The datagrams of a message, in order. At least one, also for an empty message.
+/// The datagrams of a message, in order. There is at least one, also for an empty message.
 #[derive(Clone, Debug)]
 pub struct Fragments {
     envelope: Envelope,
@@ -24,9 +26,9 @@ pub struct Fragments {
     count: usize,
 }
 
-/// Plans the datagrams of the message behind `envelope`, whose `message_len` is the one that counts.
+/// Plans the datagrams of the message behind `envelope`, which has the length of the message.
 ///
-/// Nothing is copied. What fits in one datagram is not marked as cut.
+/// Nothing is copied. A message that fits into one datagram is not marked as cut.
 ///
 /// # Panics
 /// When the message is longer than [`MESSAGE_LEN_MAX`].
@@ -39,12 +41,12 @@ pub fn cut(envelope: &Envelope) -> Fragments {
     Fragments { envelope: Envelope { flags, ..*envelope }, next: 0, count }
 }
 
-/// How many datagrams a message of `message_len` bytes takes.
+/// Number of datagrams of a message of `message_len` bytes.
 pub(super) fn count_of(message_len: usize) -> usize {
     message_len.div_ceil(UDP_DATA_LEN_MAX).max(1)
 }
 
-/// Which bytes of a message of `message_len` bytes fragment `number` carries.
+/// The range of bytes that fragment `number` carries of a message of `message_len` bytes.
 pub(super) fn range_of(number: usize, message_len: usize) -> Range<usize> {
     let start = number * UDP_DATA_LEN_MAX;
     start..message_len.min(start + UDP_DATA_LEN_MAX)
@@ -70,7 +72,7 @@ impl Iterator for Fragments {
 
 impl ExactSizeIterator for Fragments {}
 
-/// The pieces of `parts`, read one after the other, that lie in `range`: for messages made of parts.
+/// The pieces of the concatenation of `parts` that lie in `range`: for messages made of parts.
 pub fn within<'a>(parts: &'a [&'a [u8]], range: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
     let mut part_at = 0;
     parts.iter().filter_map(move |part| {

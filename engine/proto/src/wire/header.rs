@@ -1,4 +1,4 @@
-//! The header: what is asked or answered, and how.
+//! The header: operation, response code and flags of a message.
 
 use crate::code::{OpCode, OpFlags, ResponseCode};
 use crate::error::{DecodeError, Field};
@@ -7,19 +7,19 @@ use crate::limit::MESSAGE_EXPIRATION_S;
 /// The 24 bytes between envelope and body. RFC 3652 section 2.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked.
+    /// The operation.
     pub op_code: OpCode,
-    /// What came of it; zero in requests, and in requests only.
+    /// The response code; zero in requests, and in requests only.
     pub response_code: ResponseCode,
-    /// How it is asked.
+    /// The flags.
     pub flags: OpFlags,
     /// Serial number of the site record: the one the client used, or the server's own. -1 for none.
     pub site_serial: i16,
-    /// Indirections so far.
+    /// Number of indirections so far.
     pub recursion_count: u8,
-    /// Zero; kept.
+    /// Zero; other values are kept.
     pub reserved: u8,
-    /// When the message becomes stale, Unix seconds.
+    /// Time when the message expires, Unix seconds.
     pub expiration: u32,
     /// Bytes of the body.
     pub body_len: u32,
@@ -31,7 +31,7 @@ impl Header {
     /// The serial number that stands for no site record.
     pub const NO_SITE_SERIAL: i16 = -1;
 
-    /// The header of a request made at `now_unix_s` by a client that knows no site record.
+    /// The header of a request made at `now_unix_s` by a client without a site record.
     #[must_use]
     pub const fn request(op_code: OpCode, flags: OpFlags, now_unix_s: u32) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Header {
         }
     }
 
-    /// Reads the fields, whatever they hold.
+    /// Reads the fields without checks.
     #[must_use]
     pub const fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         Self {

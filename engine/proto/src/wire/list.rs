@@ -1,4 +1,4 @@
-//! Counted lists as views: checked once, then read without failing.
+//! Counted lists as views: checked once, then read without errors.
 
 use super::cursor::Cursor;
 use super::put;
@@ -31,7 +31,7 @@ impl<'a> Indexes<'a> {
         Self(indexes)
     }
 
-    /// A list of `entries`, put into wire form in `storage`, which is cleared first.
+    /// A list of `entries`, encoded into `storage`, which is cleared first.
     pub fn build(entries: impl IntoIterator<Item = i32>, storage: &'a mut Vec<[u8; 4]>) -> Self {
         storage.clear();
         storage.extend(entries.into_iter().map(i32::to_be_bytes));
@@ -43,19 +43,19 @@ impl<'a> Indexes<'a> {
         self.0.iter().map(|&index| i32::from_be_bytes(index))
     }
 
-    /// How many there are.
+    /// Number of indexes.
     #[must_use]
     pub const fn len(self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no indexes.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `index` is among them.
+    /// Whether the list has `index`.
     #[must_use]
     pub fn has(self, index: i32) -> bool {
         self.0.contains(&index.to_be_bytes())
@@ -101,7 +101,7 @@ macro_rules! counted_list {
             /// A list over `count` items that are already in wire form, one after the other.
             ///
             /// # Errors
-            /// When the bytes are not exactly so many items.
+            /// When the bytes are not exactly `count` items.
             pub fn from_encoded(count: usize, items: &'a [u8]) -> Result<Self, DecodeError> {
                 let mut cursor = Cursor::new(items);
                 for _ in 0..count {
@@ -137,13 +137,13 @@ macro_rules! counted_list {
                 }
             }
 
-            /// How many there are.
+            /// Number of items.
             #[must_use]
             pub const fn len(self) -> usize {
                 self.count as usize
             }
 
-            /// Whether there is none.
+            /// Whether there are no items.
             #[must_use]
             pub const fn is_empty(self) -> bool {
                 self.count == 0
@@ -225,7 +225,8 @@ counted_list! {
     |cursor| Reference::decode(cursor), |entry, out| entry.encode(out)
 }
 
-/// One value of one handle: what administrators, groups and references are named by.
+/// A reference to one value of one handle, as in administrators, groups and the references of
+/// values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Reference<'a> {
     /// The handle.

@@ -13,26 +13,26 @@ use crate::limit::MESSAGE_LEN_MAX;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Everything after the envelope, taken apart: header, body, and the bytes of the credential.
+/// The parsed bytes after the envelope: header, body, and the bytes of the credential.
 ///
-/// RFC 3652 section 2.2. The body is not decoded yet: what it is depends on the header.
+/// RFC 3652 section 2.2. The body is not decoded yet, because its form depends on the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What is asked or answered.
+    /// The header.
     pub header: Header,
-    /// As many bytes as the header says.
+    /// The body, of the length in the header.
     pub body: &'a [u8],
-    /// Bytes of the credential; empty when the message is not signed.
+    /// Bytes of the credential; empty if the message is not signed.
     pub credential: &'a [u8],
-    /// Header and body as they came: what digests and signatures cover.
+    /// Header and body as received, which digests and signatures cover.
     pub covered: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// Takes apart `bytes`, which are all that follows the envelope.
+    /// Parses `bytes`, which are everything after the envelope.
     ///
-    /// A message that ends before the length of the credential is unsigned, and what follows the
-    /// credential is ignored, as deployed.
+    /// A message that ends before the length of the credential is unsigned, and bytes after the
+    /// credential are ignored, as in deployed software.
     ///
     /// # Errors
     /// When the header is cut short, or body or credential do not fit.
@@ -48,10 +48,10 @@ impl<'a> Message<'a> {
         Ok(Self { header, body, credential, covered })
     }
 
-    /// Decodes the body as one written in `version`, the one of the envelope.
+    /// Decodes the body in the form of `version`, that of the envelope.
     ///
     /// # Errors
-    /// When the body is not what its codes say.
+    /// When the body does not have the form that its codes require.
     pub fn decode_body(&self, version: Version) -> Result<Body<'a>, DecodeError> {
         Ok(match self.header.response_code {
             ResponseCode::RESERVED => {
@@ -61,7 +61,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Decodes the credential; `None` when the message is not signed.
+    /// Decodes the credential; `None` if the message is not signed.
     ///
     /// # Errors
     /// When a length in it does not fit.
@@ -70,16 +70,16 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A body: a zero response code makes it a request, nothing else does.
+/// A body. The message is a request if, and only if, its response code is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// Of a request.
+    /// The body of a request.
     Request(Request<'a>),
-    /// Of a response.
+    /// The body of a response.
     Reply(Reply<'a>),
 }
 
-/// A message that is too long to be sent: deployed peers refuse more than [`MESSAGE_LEN_MAX`] bytes.
+/// A message is too long to be sent: deployed peers refuse more than [`MESSAGE_LEN_MAX`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageTooLong {
     /// Bytes after the envelope.
@@ -94,9 +94,9 @@ impl fmt::Display for MessageTooLong {
 
 impl core::error::Error for MessageTooLong {}
 
-/// A message being written: envelope, header and body, with their lengths filled in at the end.
+/// A message being written: envelope, header and body, whose lengths are filled in at the end.
 ///
-/// It becomes valid by [`unsigned`](Self::unsigned) or [`signed`](Self::signed).
+/// [`unsigned`](Self::unsigned) or [`signed`](Self::signed) completes it.
 #[derive(Clone, Debug)]
 #[must_use = "without `unsigned` or `signed` it is not a message"]
 pub struct MessageBuf {
@@ -105,7 +105,8 @@ pub struct MessageBuf {
 }
 
 impl MessageBuf {
-    /// Begins a message; `body` appends the body. The lengths in `envelope` and `header` do not matter.
+    /// Begins a message; `body` appends the body. The lengths in `envelope` and `header` do not
+    /// matter.
     pub fn new(envelope: &Envelope, header: &Header, body: impl FnOnce(&mut Vec<u8>)) -> Self {
         const BODY_AT: usize = Envelope::LEN + Header::LEN;
         let mut bytes = alloc::vec![0; BODY_AT];
@@ -116,8 +117,8 @@ impl MessageBuf {
         Self { envelope: *envelope, bytes }
     }
 
-    /// Begins a request. The operation code is that of `request`, the response code 0, and below
-    /// version 2.1 the flag RD is cleared, as deployed.
+    /// Begins a request. The operation code is that of `request`, the response code is 0, and below
+    /// version 2.1 the flag RD is cleared, as in deployed software.
     pub fn request(envelope: &Envelope, header: &Header, request: &Request<'_>) -> Self {
         let flags = match envelope.version >= Version::LOWEST {
             true => header.flags,
@@ -128,8 +129,8 @@ impl MessageBuf {
         Self::new(envelope, &header, |out| request.encode(envelope.version, out))
     }
 
-    /// Begins a response. The response code is that of `reply`, as the envelope's version writes it, and
-    /// the flag RD says whether there is a digest.
+    /// Begins a response. The response code is that of `reply`, in the form of the envelope's
+    /// version, and the flag RD tells whether there is a digest.
     pub fn reply(envelope: &Envelope, header: &Header, reply: &Reply<'_>) -> Self {
         let response_code = reply.code.for_version(envelope.version);
         let flags = reply.flags(header.flags, envelope.version);
@@ -137,7 +138,7 @@ impl MessageBuf {
         Self::new(envelope, &header, |out| reply.encode(envelope.version, out))
     }
 
-    /// Header and body: what digests and signatures cover.
+    /// Header and body, which digests and signatures cover.
     #[must_use]
     pub fn covered(&self) -> &[u8] {
         &self.bytes[Envelope::LEN..]
@@ -152,7 +153,8 @@ impl MessageBuf {
         finish(&self.envelope, self.bytes)
     }
 
-    /// The message in its stream form, envelope first, with a credential over [`covered`](Self::covered).
+    /// The message in its stream form, envelope first, with a credential over
+    /// [`covered`](Self::covered).
     ///
     /// # Errors
     /// When it is too long.
@@ -163,7 +165,8 @@ impl MessageBuf {
     }
 }
 
-/// An encrypted message in its stream form: `parts`, initialisation vector and ciphertext, behind the envelope.
+/// An encrypted message in its stream form: the envelope, followed by `parts`, initialisation
+/// vector and ciphertext.
 ///
 /// # Errors
 /// When it is too long.
@@ -174,7 +177,7 @@ pub fn encrypted(envelope: &Envelope, parts: &[&[u8]]) -> Result<Vec<u8>, Messag
     finish(&Envelope { flags, ..*envelope }, bytes)
 }
 
-/// Fills the envelope in, with the length of what follows it.
+/// Writes the envelope with the length of the bytes that follow it.
 fn finish(envelope: &Envelope, mut bytes: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
     let len = bytes.len() - Envelope::LEN;
     match u32::try_from(len) {

@@ -2,7 +2,7 @@
 //!
 //! - Decoding borrows. A view holds a slice of the caller's bytes, no more.
 //! - A view exists only once every length in it has been checked, so its getters cannot fail.
-//! - What we do not know we keep; the resolver decides what to answer.
+//! - Unknown codes and bits are kept; the resolver decides what to answer.
 //!
 //! RFC 3652 section 2.2 for the frame, section 3 for the bodies.
 

@@ -22,7 +22,7 @@ pub fn u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_be_bytes());
 }
 
-/// A length or count as four bytes.
+/// Converts a length or count to four bytes.
 ///
 /// # Panics
 /// From 4 GiB on, which no message reaches.

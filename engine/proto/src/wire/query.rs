@@ -16,9 +16,9 @@ use alloc::vec::Vec;
 pub struct Query<'a> {
     /// The handle, as the client spells it.
     pub handle: &'a [u8],
-    /// Values asked for by index.
+    /// Indexes of the requested values.
     pub indexes: Indexes<'a>,
-    /// Values asked for by type; the union of both lists is meant, and all values when both are empty.
+    /// Types of further requested values. If both lists are empty, all values are requested.
     pub types: Strings<'a>,
 }
 
@@ -44,14 +44,14 @@ impl<'a> Query<'a> {
         Ok(Self { handle, indexes, types: Strings::decode(&mut cursor)? })
     }
 
-    /// Whether `value` is in either list, which takes as many comparisons as they are long. Where both are empty every
-    /// value is asked for, and none is listed.
+    /// Whether `value` is in either list, which takes as many comparisons as the lists are long. If
+    /// both lists are empty, every value is requested, but none is listed.
     #[must_use]
     pub fn lists(&self, value: &Value<'_>) -> bool {
         self.indexes.has(value.index) || self.types.iter().any(|asked| type_matches(asked, value.kind))
     }
 
-    /// How many comparisons it takes, at most, to tell which of `values_count` values are asked for one by one.
+    /// Most comparisons that it takes to select among `values_count` values one by one.
     #[must_use]
     pub const fn comparisons(&self, values_count: usize) -> usize {
         (self.indexes.len() + self.types.len()).saturating_mul(values_count)
@@ -75,10 +75,10 @@ pub struct QueryAnswer<'a> {
 }
 
 impl<'a> QueryAnswer<'a> {
-    /// Decodes a body. Bytes after it are ignored, as deployed.
+    /// Decodes a body. Bytes after it are ignored, as in deployed software.
     ///
     /// # Errors
-    /// When something in it does not fit, or there is more of it than deployed clients accept.
+    /// When a field does not fit, or is longer than deployed clients accept.
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(body);
         let handle = cursor.string(Field::Handle)?;

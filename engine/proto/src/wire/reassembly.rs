@@ -1,4 +1,4 @@
-//! Messages put together from datagrams, in any order and within limits. RFC 3652 section 2.3.
+//! Messages reassembled from datagrams, in any order and within limits. RFC 3652 section 2.3.
 
 use super::envelope::{Envelope, EnvelopeFlags};
 use super::fragment::{count_of, range_of};
@@ -9,91 +9,91 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// What [`Reassembly`] may use.
+/// The limits of a [`Reassembly`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReassemblyLimits {
-    /// Incomplete messages in all.
+    /// Most incomplete messages.
     pub messages_max: usize,
-    /// Incomplete messages of one sender.
+    /// Most incomplete messages of one sender.
     pub messages_per_sender_max: usize,
-    /// Bytes that all incomplete messages say they have.
+    /// Most bytes of all incomplete messages, by their announced lengths.
     pub bytes_max: usize,
-    /// Time from the first fragment of a message to its last, in milliseconds.
+    /// Most milliseconds from the first fragment of a message to its last.
     pub age_ms_max: u64,
 }
 
 /// Why a fragment was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentRefusal {
-    /// It has no envelope, or says it belongs to a message that is too long.
+    /// It has no envelope, or announces a message that is too long.
     Unreadable(DecodeError),
-    /// Its number or its length cannot be.
+    /// Its number or its length is impossible.
     Misfit,
-    /// Its envelope differs from that of the fragments before it.
+    /// Its envelope contradicts that of earlier fragments.
     Contradiction,
-    /// Nothing is kept, or the message has more bytes than all incomplete messages may have.
+    /// Reassembly is disabled, or the message has more bytes than all incomplete messages may have.
     NoRoom,
 }
 
-/// What became of fragments since the table was made.
+/// Counters of fragments since the table was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReassemblyCounts {
-    /// Messages that became whole.
+    /// Messages that were completed.
     pub completed: u64,
-    /// Messages given up because fragments stayed away.
+    /// Messages dropped because fragments did not arrive in time.
     pub expired: u64,
-    /// Messages given up early, because newer ones needed the room.
+    /// Messages dropped early, to make room for newer ones.
     pub displaced: u64,
-    /// Fragments that came again; harmless.
+    /// Repeated fragments, which are harmless.
     pub repeated: u64,
-    /// Fragments refused as unreadable, misfits or contradictions.
+    /// Fragments refused as unreadable, impossible or contradictory.
     pub refused_malformed: u64,
     /// Fragments refused because of a limit.
     pub refused_full: u64,
 }
 
-/// What became of one datagram.
+/// The result of one datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReassemblyOutcome<'a> {
-    /// The datagram is a whole message: not cut at all, or into one fragment.
+    /// The datagram is a whole message: not cut, or cut into one fragment.
     Whole(&'a [u8]),
-    /// The last missing fragment: the message in its stream form.
+    /// It was the last missing fragment: the message in its stream form.
     Complete(Vec<u8>),
     /// More fragments are needed.
     Incomplete,
 }
 
-/// Puts fragments together, within limits.
+/// Reassembles fragments, within limits.
 ///
-/// Who sends a first fragment need not receive anything, so incomplete messages must not keep others out: a sender that
-/// has as many as it may loses its own oldest, and where there is no room the oldest of all goes. The fragments of an
-/// honest message come together.
+/// The sender of a first fragment may have forged its address, so incomplete messages must not keep
+/// others out: a sender at its limit loses its own oldest message, and if there is no room the
+/// oldest of all is dropped. The fragments of an honest message arrive together.
 ///
-/// `S` is the sender, whatever tells senders apart for the caller; deployed servers take the address
-/// without the port. Messages of a sender are told apart by their request ids.
+/// `S` is the sender, in whatever way the caller distinguishes senders; deployed servers use the
+/// address without the port. Messages of one sender are distinguished by their request ids.
 #[derive(Debug)]
 pub struct Reassembly<S> {
     limits: ReassemblyLimits,
     pending: BTreeMap<(S, i32), PendingMessage>,
-    /// Messages in the order in which they began.
+    /// Messages in the order of their first fragments.
     order: BTreeMap<u64, (S, i32)>,
     begun: u64,
     bytes: usize,
-    // No message expires before this; so a full table is not searched for each datagram.
+    // No message expires before this, so a full table is not searched for each datagram.
     earliest_expiry_ms: u64,
     counts: ReassemblyCounts,
 }
 
 #[derive(Debug)]
 struct PendingMessage {
-    // As of a message that was never cut.
+    // As if the message had never been cut.
     envelope: Envelope,
-    // The stream form, as far as it has come.
+    // The stream form, as far as it was received.
     message: Vec<u8>,
     seen: [u64; FRAGMENTS_MAX.div_ceil(64)],
     missing_count: usize,
     expires_ms: u64,
-    /// How many began before.
+    /// Number of messages that began before.
     number: u64,
 }
 
@@ -120,19 +120,19 @@ impl<S: Ord + Copy> Reassembly<S> {
         }
     }
 
-    /// Changes the limits. What is there already stays, also where it is more than there may be now.
+    /// Changes the limits. Existing messages stay, even if they exceed the new limits.
     pub const fn set_limits(&mut self, limits: ReassemblyLimits) {
         self.limits = limits;
     }
 
-    /// Takes one datagram from `sender`, envelope first, at a time that never goes back.
+    /// Handles one datagram from `sender`, envelope first. Time must not go backwards.
     ///
-    /// Fragments may come in any order and more than once. A datagram that is not marked as a fragment is
-    /// passed through as it is.
+    /// Fragments may arrive in any order and more than once. A datagram that is not marked as a
+    /// fragment is returned unchanged.
     ///
     /// # Errors
-    /// When the datagram cannot be a fragment, or there is no room for its message. It is counted, and
-    /// nothing else has changed.
+    /// When the datagram cannot be a fragment, or there is no room for its message. It is counted,
+    /// and nothing else changes.
     pub fn accept<'a>(
         &mut self,
         sender: S,
@@ -201,10 +201,10 @@ impl<S: Ord + Copy> Reassembly<S> {
         Ok(ReassemblyOutcome::Complete(message.expect("just completed")))
     }
 
-    /// Gives up older messages until there is room for one of `message_len` bytes of `sender`.
+    /// Drops older messages until there is room for one of `message_len` bytes of `sender`.
     fn make_room(&mut self, sender: S, message_len: usize) -> Result<(), FragmentRefusal> {
         let ReassemblyLimits { messages_max, messages_per_sender_max, bytes_max, .. } = self.limits;
-        // What is announced counts, not what has come: that much memory is taken.
+        // The announced length counts, not the received one, because that much memory is allocated.
         if messages_max == 0 || messages_per_sender_max == 0 || message_len > bytes_max {
             return Err(FragmentRefusal::NoRoom);
         }
@@ -234,7 +234,8 @@ impl<S: Ord + Copy> Reassembly<S> {
         Some(pending)
     }
 
-    /// Gives up messages whose time is over. [`accept`](Self::accept) does it too; this is for quiet times.
+    /// Drops expired messages. [`accept`](Self::accept) does it too; this is for times without
+    /// datagrams.
     pub fn expire(&mut self, now_ms: u64) {
         if now_ms < self.earliest_expiry_ms {
             return;
@@ -248,13 +249,13 @@ impl<S: Ord + Copy> Reassembly<S> {
         self.earliest_expiry_ms = left().map(|pending| pending.expires_ms).min().unwrap_or(u64::MAX);
     }
 
-    /// When [`expire`](Self::expire) has something to do, at the earliest.
+    /// The earliest time at which [`expire`](Self::expire) may drop a message.
     #[must_use]
     pub fn next_expiry_ms(&self) -> Option<u64> {
         (!self.pending.is_empty()).then_some(self.earliest_expiry_ms)
     }
 
-    /// Incomplete messages.
+    /// Number of incomplete messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pending.len()
@@ -266,7 +267,7 @@ impl<S: Ord + Copy> Reassembly<S> {
         self.pending.is_empty()
     }
 
-    /// What became of fragments so far.
+    /// The counters so far.
     #[must_use]
     pub const fn counts(&self) -> ReassemblyCounts {
         self.counts
@@ -282,7 +283,7 @@ impl PendingMessage {
         Self { envelope, message, seen, missing_count: fragments_count, expires_ms, number }
     }
 
-    /// Whether the fragment is new. The first copy counts.
+    /// Stores a fragment. Returns whether it is new; only the first copy counts.
     fn put(&mut self, number: usize, range: Range<usize>, data: &[u8]) -> bool {
         let (word, bit) = (&mut self.seen[number / 64], 1 << (number % 64));
         if *word & bit != 0 {
@@ -295,7 +296,7 @@ impl PendingMessage {
     }
 }
 
-/// The envelope as that of a message that was never cut.
+/// The envelope as if the message had never been cut.
 const fn uncut(envelope: &Envelope) -> Envelope {
     let flags = EnvelopeFlags(envelope.flags.0 & !EnvelopeFlags::TRUNCATED.0);
     Envelope { flags, sequence: 0, ..*envelope }
@@ -333,7 +334,7 @@ mod tests {
             let message = message(7, message_len);
             let datagrams = datagrams(&message);
             let mut table = Reassembly::new(LIMITS);
-            // Some at random, then all that may still be missing, from somewhere on.
+            // Some fragments at random, then all that may be missing, from a random position on.
             let first = seed.index(datagrams.len());
             let all = (0..datagrams.len()).map(|at| (first + at) % datagrams.len());
             let mut whole = None;
@@ -438,7 +439,7 @@ mod tests {
         table.accept(2, &first(4, 1500), 0).unwrap();
         assert!(!has(&table, (1, 1)), "and for its bytes");
         assert_eq!((table.len(), table.bytes, table.counts().displaced), (4, 4096, 3));
-        // What has a place is still served.
+        // Messages that are in the table are still completed.
         assert_eq!(table.accept(1, &datagrams(&message(3, 1000))[1], 0), Ok(ReassemblyOutcome::Incomplete));
         assert_eq!(table.accept(2, &first(5, 4097), 0), Err(FragmentRefusal::NoRoom), "alone too long");
         for limits in [
@@ -462,7 +463,7 @@ mod tests {
         assert_eq!(table.next_expiry_ms(), Some(5_100));
         table.expire(5_099);
         assert_eq!(table.len(), 1);
-        // At its hour the first message makes room, and its late fragment begins another.
+        // When it has expired, the first message makes room, and its late fragment begins another.
         assert_eq!(table.accept(1, &datagrams[1], 5_100), Ok(ReassemblyOutcome::Incomplete));
         assert_eq!((table.len(), table.counts().expired), (1, 1));
         assert_eq!(table.accept(1, &datagrams[1], 5_101), Ok(ReassemblyOutcome::Incomplete));

@@ -1,4 +1,4 @@
-//! Referrals: another service has what was asked for. RFC 3652 section 3.4.
+//! Referrals: another service has the requested record. RFC 3652 section 3.4.
 
 use super::cursor::Cursor;
 use super::list::Values;
@@ -10,17 +10,17 @@ use alloc::vec::Vec;
 /// Body of a service referral (302), and from version 2.5 on of a prefix referral (303).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Referral<'a> {
-    /// The handle whose values say where to ask; empty when [`values`](Self::values) say it themselves.
+    /// The handle whose values name the service; empty if [`values`](Self::values) name it.
     pub handle: &'a [u8],
-    /// The values that say where to ask. An absent list is not an empty one.
+    /// The values that name the service. An absent list differs from an empty one.
     pub values: Option<Values<'a>>,
 }
 
 impl<'a> Referral<'a> {
-    /// Decodes a body. Bytes after the values are ignored, as deployed.
+    /// Decodes a body. Bytes after the values are ignored, as in deployed software.
     ///
     /// # Errors
-    /// When something in it does not fit, or there is more of it than deployed clients accept.
+    /// When a field does not fit, or is longer than deployed clients accept.
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(body);
         let handle = cursor.string(Field::Handle)?;
@@ -71,7 +71,7 @@ mod tests {
         let (mut storage, mut out) = (vec![], vec![]);
         let values = Values::build([Value::new(1, b"HS_SITE", b"..")], &mut storage);
         Referral { handle: b"10/x", values: Some(values) }.encode(&mut out);
-        // Cut behind the handle, it is the referral without values.
+        // Truncated after the handle, it is the referral without values.
         refuses_every_truncation(&out, &[8], |bytes| Referral::decode(bytes).map(|_| ()));
         survives_lies(&out, |bytes| Referral::decode(bytes).map(|_| ()));
     }

@@ -9,12 +9,12 @@ use alloc::vec::Vec;
 const FORM_ONE_SOURCE: u8 = 0;
 const FORM_ALL_SOURCES: u8 = 1;
 
-/// The site that receives: only what hashes to this server of it is sent.
+/// The receiving site: the source sends only records that hash to this server of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receiver {
     /// Number of a [`HashOption`](crate::code::HashOption), as written.
     pub hash_option: u8,
-    /// Servers of the site.
+    /// Number of servers in the site.
     pub servers_count: i32,
     /// Position of the server in the site.
     pub server_at: i32,
@@ -36,17 +36,17 @@ impl Receiver {
     }
 }
 
-/// What the receiver of transactions already has.
+/// The transactions that the receiver already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<'a> {
-    /// The source's own transactions are asked for.
+    /// Requests the source's own transactions.
     OneSource {
         /// The last transaction received.
         last_txn_id: i64,
-        /// The date up to which all was received, in milliseconds since 1970.
+        /// The date up to which everything was received, in milliseconds since 1970.
         last_query_ms: i64,
     },
-    /// The transactions of every queue that the source knows are asked for; since version 2.9.
+    /// Requests the transactions of every queue that the source knows; since version 2.9.
     AllSources {
         /// JSON: the last transaction and date of each queue.
         state: &'a [u8],
@@ -56,20 +56,21 @@ pub enum Progress<'a> {
 /// Body of the request to retrieve transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetrieveTransactions<'a> {
-    /// What the receiver already has.
+    /// The transactions that the receiver already has.
     pub progress: Progress<'a>,
-    /// Who receives.
+    /// The receiving site.
     pub receiver: Receiver,
 }
 
 impl<'a> RetrieveTransactions<'a> {
-    /// First version in which the first byte says which form the request has.
+    /// First version in which the first byte gives the form of the request.
     pub const FORMS_SINCE: Version = Version::new(2, 9);
 
-    /// Decodes the body of a request of `version`. Bytes after it are ignored, as deployed.
+    /// Decodes the body of a request of `version`. Bytes after it are ignored, as in deployed
+    /// software.
     ///
     /// # Errors
-    /// When the body is too short, its length lies, or the form is not known.
+    /// When the body is too short, a length in it is wrong, or the form is unknown.
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(body);
         let form =
@@ -86,8 +87,9 @@ impl<'a> RetrieveTransactions<'a> {
 
     /// Appends the body as a request of `version` to `out`.
     ///
-    /// Before 2.9 a request for all sources cannot be expressed: it becomes, as deployed, one for the
-    /// source's own transactions from the first on (`messages.jsonl`, `version/retrieve_txn_all_sources`).
+    /// Before 2.9 a request for all sources cannot be expressed: it becomes, as deployed, one for
+    /// the source's own transactions from the first on (`messages.jsonl`,
+    /// `version/retrieve_txn_all_sources`).
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
         let names_form = version >= Self::FORMS_SINCE;
         match self.progress {
@@ -112,29 +114,29 @@ fn i64_of(cursor: &mut Cursor<'_>) -> Result<i64, DecodeError> {
     cursor.u64(Field::Replication).map(u64::cast_signed)
 }
 
-/// Where an interrupted dump goes on.
+/// Where an interrupted dump continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartingPoint<'a> {
     /// The last item received.
     pub item: &'a [u8],
-    /// What the item is: 0 handle date, 1 prefix date, 2 handle, 3 homed prefix.
+    /// The kind of item: 0 handle date, 1 prefix date, 2 handle, 3 homed prefix.
     pub kind: i32,
 }
 
 /// Body of the request to dump all records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpHandles<'a> {
-    /// Who receives.
+    /// The receiving site.
     pub receiver: Receiver,
-    /// Where to go on; from the beginning when absent.
+    /// Where to continue; `None` to start from the beginning.
     pub start: Option<StartingPoint<'a>>,
 }
 
 impl<'a> DumpHandles<'a> {
-    /// Decodes a body. Bytes after it are ignored, as deployed.
+    /// Decodes a body. Bytes after it are ignored, as in deployed software.
     ///
     /// # Errors
-    /// When the body is too short or its length lies.
+    /// When the body is too short or a length in it is wrong.
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(body);
         let receiver = Receiver::decode(&mut cursor)?;
@@ -159,12 +161,12 @@ impl<'a> DumpHandles<'a> {
 /// Body of the answer to [`RetrieveTransactions`]; a stream of transactions follows the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransactionsFollow {
-    /// Whether the connection stays open behind the stream; no in practice.
+    /// Whether the connection stays open after the stream; never in practice.
     pub keep_alive: bool,
 }
 
 impl TransactionsFollow {
-    /// Decodes a body: one byte, of which the lowest bit counts.
+    /// Decodes a body: one byte, whose lowest bit counts.
     ///
     /// # Errors
     /// When it is empty.
@@ -178,7 +180,8 @@ impl TransactionsFollow {
     }
 }
 
-/// Body of the answer to the question for the next transaction number; deployed servers never send it.
+/// Body of the answer to the request for the next transaction number; deployed servers never send
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextTransaction {
     /// The number.

@@ -9,7 +9,7 @@ use crate::code::{OpCode, Version};
 use crate::error::DecodeError;
 use alloc::vec::Vec;
 
-/// What a request asks, as its operation code and body say.
+/// A request, by its operation code and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Query for handle values.
@@ -30,19 +30,19 @@ pub enum Request<'a> {
     ListHandles(HandleBody<'a>),
     /// Answer to a challenge.
     AnswerChallenge(ChallengeAnswer<'a>),
-    /// Ask whether an answer to a challenge is right.
+    /// Verify an answer to a challenge for another server.
     VerifyChallenge(VerificationRequest<'a>),
-    /// Take a prefix into the server's care.
+    /// Home a prefix at the server.
     HomeNa(HandleBody<'a>),
-    /// Release a prefix.
+    /// Unhome a prefix.
     UnhomeNa(HandleBody<'a>),
-    /// List the prefixes in the server's care.
+    /// List the prefixes that are homed at the server.
     ListHomedNas(HandleBody<'a>),
-    /// Establish a session.
+    /// Set up a session.
     SessionSetup(SessionSetup<'a>),
     /// End a session.
     SessionTerminate(HandleBody<'a>),
-    /// Hand over a session key.
+    /// Transfer a session key.
     SessionExchangeKey(ExchangedKey<'a>),
     /// Ask for the next transaction number.
     GetNextTxnId(HandleBody<'a>),
@@ -52,7 +52,7 @@ pub enum Request<'a> {
     DumpHandles(DumpHandles<'a>),
     /// Take a backup.
     BackupServer(HandleBody<'a>),
-    /// An operation that is not known; its body is kept as it is.
+    /// An unknown operation; its body is kept unchanged.
     Unknown(OpCode, &'a [u8]),
 }
 
@@ -60,7 +60,8 @@ impl<'a> Request<'a> {
     /// Decodes the body of a request written in `version`.
     ///
     /// # Errors
-    /// When the body is not what the operation needs. No body of an unknown operation is refused.
+    /// When the body does not have the form of the operation. The body of an unknown operation is
+    /// never refused.
     pub fn decode(op_code: OpCode, version: Version, body: &'a [u8]) -> Result<Self, DecodeError> {
         Ok(match op_code {
             OpCode::RESOLUTION => Self::Resolution(Query::decode(body)?),
@@ -87,7 +88,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The operation code that says the same.
+    /// The operation code.
     #[must_use]
     pub const fn op_code(&self) -> OpCode {
         match self {
@@ -115,7 +116,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The handle that the request is about, by which a server of a site is chosen.
+    /// The handle of the request, which determines the server of a site.
     #[must_use]
     pub const fn handle(&self) -> Option<&'a [u8]> {
         match self {
@@ -174,7 +175,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What decodes encodes to something that decodes to the same, for every operation and version.
+        /// Decoded bytes encode to bytes that decode to the same, for every operation and version.
         #[test]
         fn what_decodes_encodes_to_the_same(
             op_code in prop::sample::select(OpCode::KNOWN.iter().map(|it| it.0).chain([-1, 3, 2001]).collect::<Vec<_>>()),

@@ -14,45 +14,47 @@ use crate::code::{OpCode, OpFlags, ResponseCode, Version};
 use crate::error::DecodeError;
 use alloc::vec::Vec;
 
-/// What a response says, apart from its code and the digest of the request.
+/// The content of a response, without its code and the digest of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
-    /// The values asked for.
+    /// The requested values.
     Answer(QueryAnswer<'a>),
     /// The site record of the server, to the end of the body.
     SiteInfo(&'a [u8]),
     /// The handle that was created.
     Created(CreatedHandle<'a>),
-    /// Done; there is nothing more to say.
+    /// Success, without further content.
     Done,
     /// A part of a listing.
     Listing(Listing<'a>),
-    /// Whether the answer to a challenge is right.
+    /// Whether the answer to a challenge is correct.
     Verdict(VerificationAnswer),
-    /// The session is established, or its key can be agreed on.
+    /// The session is set up, or its key can be agreed on.
     Session(SessionAnswer<'a>),
     /// The next transaction number.
     NextTransaction(NextTransaction),
     /// A stream of transactions follows the message.
     TransactionsFollow(TransactionsFollow),
-    /// Another service has it.
+    /// Another service has the record.
     Referral(Referral<'a>),
-    /// The server wants to know who asks.
+    /// The server requires authentication.
     Challenge(Challenge<'a>),
-    /// Nothing came of it.
+    /// The request failed.
     Failure(Failure<'a>),
-    /// A code, or the success of an operation, that is not known; the rest of the body as it is.
+    /// An unknown code, or the success of an unknown operation; the rest of the body is kept
+    /// unchanged.
     Unknown(&'a [u8]),
 }
 
-/// A response: its code as it is meant today, the digest of the request, and what it says.
+/// A response: its code with the current meaning, the digest of the request, and its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// The code: in messages below version 2.5, 303 is read as what is 7 today, and 7 is written as 303.
+    /// The code. In messages below version 2.5, the code 303 is read as the current 7, and 7 is
+    /// written as 303.
     pub code: ResponseCode,
     /// The digest of the request.
     pub digest: Option<RequestDigest<'a>>,
-    /// What the response says.
+    /// The content of the response.
     pub response: Response<'a>,
 }
 
@@ -60,7 +62,7 @@ impl<'a> Reply<'a> {
     /// Decodes the body of a response written in `version`.
     ///
     /// # Errors
-    /// When the digest, or the body by its codes, does not decode. Unknown codes are kept.
+    /// When the digest or the body does not decode. Unknown codes are kept.
     pub fn decode(header: &Header, version: Version, body: &'a [u8]) -> Result<Self, DecodeError> {
         let code = header.response_code.read_in(version);
         if code == ResponseCode::AUTHENTICATION_NEEDED && version < Version::LOWEST {
@@ -73,7 +75,7 @@ impl<'a> Reply<'a> {
             false => None,
         };
         let response = Response::decode(code, header.op_code, cursor.rest());
-        // Offsets count from the beginning of the body, also behind a digest.
+        // Offsets count from the start of the body, also after a digest.
         let response = response.map_err(|error| error.moved_by(cursor.at()))?;
         Ok(Self { code, digest, response })
     }
@@ -92,7 +94,7 @@ impl<'a> Reply<'a> {
         self.response.encode(out);
     }
 
-    /// `flags` with RD set or cleared, as the body written in `version` needs.
+    /// `flags` with RD set or cleared, as the body written in `version` requires.
     #[must_use]
     pub fn flags(&self, flags: OpFlags, version: Version) -> OpFlags {
         match self.digest.is_some() && version >= Version::LOWEST {
@@ -139,7 +141,7 @@ impl<'a> Response<'a> {
         })
     }
 
-    /// Appends what follows the request digest to `out`.
+    /// Appends the bytes after the request digest to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Answer(body) => body.encode(out),
@@ -180,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        /// What decodes encodes to something that decodes to the same, for every code and version.
+        /// Decoded bytes encode to bytes that decode to the same, for every code and version.
         #[test]
         fn what_decodes_encodes_to_the_same(
             op_code in prop::sample::select(OpCode::KNOWN.iter().map(|it| it.0).chain([-1]).collect::<Vec<_>>()),

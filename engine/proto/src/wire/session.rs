@@ -1,4 +1,4 @@
-//! Sessions: set-up, its answer, and handing over a key. RFC 3652 section 3.8.
+//! Sessions: set-up, its answer, and the transfer of a key. RFC 3652 section 3.8.
 //!
 //! The layouts are the deployed ones: fixed fields, where the RFC has a list of attributes.
 
@@ -9,28 +9,28 @@ use crate::code::{Cipher, KeyExchangeMode, Version};
 use crate::error::{DecodeError, Field};
 use alloc::vec::Vec;
 
-/// Behind every set-up and its answer: counted in the body length, and never read.
+/// Follows every set-up and its answer: counted in the body length, and never read.
 const PADDING: [u8; 2] = [0; 2];
-/// Index of the identity that stands for nobody.
+/// Index of the anonymous identity.
 pub const ANONYMOUS_INDEX: i32 = -1;
 
-/// How the session key shall be agreed on, with what that needs.
+/// How to agree on the session key, with the data for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyExchange<'a> {
     /// The server encrypts a key with this RSA key record of the client.
     ClientKey(&'a [u8]),
     /// The client will encrypt a key with the server's RSA key.
     ServerKey,
-    /// The server encrypts a key with the RSA key that this value holds.
+    /// The server encrypts a key with the RSA key in this value.
     HandleKey(Reference<'a>),
     /// Diffie-Hellman, with this key record of the client.
     DiffieHellman(&'a [u8]),
-    /// Some other mode, which the server will refuse. What follows it is not known.
+    /// Another mode, which the server will refuse. The format of its data is unknown.
     Other(KeyExchangeMode),
 }
 
 impl KeyExchange<'_> {
-    /// The mode as it stands on the wire.
+    /// The mode as on the wire.
     #[must_use]
     pub const fn mode(&self) -> KeyExchangeMode {
         match self {
@@ -46,11 +46,11 @@ impl KeyExchange<'_> {
 /// Body of the request to set up a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionSetup<'a> {
-    /// How the key shall be agreed on.
+    /// How to agree on the key.
     pub exchange: KeyExchange<'a>,
-    /// Idle seconds after which the session ends; zero and less leave it to the server.
+    /// Idle seconds after which the session ends; with zero or less the server chooses.
     pub timeout_s: i32,
-    /// Who the client claims to be; an empty handle and [`ANONYMOUS_INDEX`] for nobody.
+    /// The identity that the client claims; an empty handle and [`ANONYMOUS_INDEX`] for none.
     pub identity: Reference<'a>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> SessionSetup<'a> {
         out.extend_from_slice(&PADDING);
     }
 
-    /// Whether the session is to belong to nobody.
+    /// Whether the session has no identity.
     #[must_use]
     pub const fn is_anonymous(&self) -> bool {
         self.identity.index == ANONYMOUS_INDEX
@@ -127,7 +127,7 @@ impl<'a> SessionAnswer<'a> {
     }
 }
 
-/// Key material behind the cipher it is for: the data of a Diffie-Hellman answer, and the plaintext of an
+/// Key material with its cipher: the data of a Diffie-Hellman answer, and the plaintext of an
 /// encrypted session key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionKey<'a> {
@@ -144,7 +144,7 @@ impl<'a> SessionKey<'a> {
     /// First version in which an encrypted session key names the cipher.
     pub const ENCRYPTED_KEY_SINCE: Version = Version::new(2, 2);
 
-    /// Splits the cipher from the key; before version `since` there is none, and DES is meant.
+    /// Splits the cipher from the key. Before version `since` there is none, and the cipher is DES.
     ///
     /// # Errors
     /// When there is no room for a cipher.
@@ -156,7 +156,7 @@ impl<'a> SessionKey<'a> {
         Ok(Self { cipher: Cipher(cursor.i32(Field::Session)?), key: cursor.rest() })
     }
 
-    /// Appends cipher and key; before version `since` the key alone.
+    /// Appends cipher and key; before version `since` only the key.
     pub fn encode(&self, version: Version, since: Version, out: &mut Vec<u8>) {
         if version >= since {
             put::i32(out, self.cipher.0);
@@ -165,7 +165,7 @@ impl<'a> SessionKey<'a> {
     }
 }
 
-/// Body of the request that hands over a key encrypted with the server's RSA key.
+/// Body of the request that transfers a key encrypted with the server's RSA key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangedKey<'a> {
     /// The encrypted [`SessionKey`].

@@ -1,19 +1,21 @@
-//! Messages in byte streams: an envelope, then as many bytes as it says. Nothing else frames them.
+//! Messages in byte streams: an envelope, then as many bytes as it announces. There is no other
+//! framing.
 
 use super::envelope::Envelope;
 use crate::error::{DecodeError, Field};
 use alloc::vec::Vec;
 
-/// What stands at the front of some bytes of a stream.
+/// The start of some bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFront<'a> {
-    /// A whole message, envelope first, and what follows it.
+    /// A whole message, envelope first, and the bytes after it.
     Message(&'a [u8], &'a [u8]),
-    /// A part of one: so many bytes more are needed at least.
+    /// A partial message: at least this many more bytes are needed.
     Needs(usize),
 }
 
-/// Looks for a whole message at the front of `bytes`, with at most `message_len_max` bytes after its envelope.
+/// Looks for a whole message at the start of `bytes`, with at most `message_len_max` bytes after
+/// its envelope.
 ///
 /// # Errors
 /// As soon as the envelope shows that the message is too long.
@@ -32,13 +34,13 @@ pub fn split(bytes: &[u8], message_len_max: u32) -> Result<StreamFront<'_>, Deco
     })
 }
 
-/// Takes bytes as they come and gives whole messages.
+/// Takes received bytes and returns whole messages.
 ///
-/// Keeps at most one message, and of it only what has come: a length that lies costs nothing.
+/// It keeps at most one message, and only the received part of it, so a false length costs nothing.
 #[derive(Debug)]
 pub struct Stream {
     buffer: Vec<u8>,
-    // The kept bytes were a whole message, which the caller has seen.
+    // The kept bytes are a whole message that was already returned.
     is_done: bool,
     message_len_max: u32,
 }
@@ -50,14 +52,14 @@ impl Stream {
         Self { buffer: Vec::new(), is_done: false, message_len_max }
     }
 
-    /// Takes bytes from the front of `bytes`, up to the end of one message: how many, and the message if
-    /// it is whole now.
+    /// Takes bytes from the start of `bytes`, up to the end of one message. Returns how many it
+    /// took, and the message if it is complete.
     ///
-    /// A message that lies in `bytes` as a whole is not copied. All of `bytes` has been taken once the
+    /// A message that is complete in `bytes` is not copied. All of `bytes` has been taken once the
     /// counts add up to its length.
     ///
     /// # Errors
-    /// When a message is too long; the stream cannot be read on.
+    /// When a message is too long; the stream cannot be read any further.
     pub fn feed<'a>(&'a mut self, bytes: &'a [u8]) -> Result<(usize, Option<&'a [u8]>), DecodeError> {
         if self.is_done {
             self.buffer.clear();
@@ -69,7 +71,7 @@ impl Stream {
             return Ok((message.len(), Some(message)));
         }
         let mut taken = 0;
-        // Twice at most: first the envelope, then what it announces.
+        // At most twice: first the envelope, then the length that it announces.
         while let StreamFront::Needs(needed) = split(&self.buffer, self.message_len_max)? {
             let more = &bytes[taken..];
             let more = &more[..needed.min(more.len())];
@@ -83,7 +85,7 @@ impl Stream {
         Ok((taken, Some(&self.buffer)))
     }
 
-    /// Bytes needed at least before there is a message again.
+    /// Fewest bytes that are needed to complete a message.
     #[must_use]
     pub fn needs(&self) -> usize {
         match self.pending() {
@@ -95,16 +97,16 @@ impl Stream {
         }
     }
 
-    /// The message that has begun, as far as it has come.
+    /// The received part of an incomplete message.
     #[must_use]
     pub fn pending(&self) -> &[u8] {
         if self.is_done { &[] } else { &self.buffer }
     }
 
-    /// Checks, when the other side has closed, that it did so between two messages.
+    /// Checks that the other side closed the stream between two messages.
     ///
     /// # Errors
-    /// When a message had begun.
+    /// When a message is incomplete.
     pub fn finish(&self) -> Result<(), DecodeError> {
         let pending = self.pending();
         let field = if pending.len() < Envelope::LEN { Field::Envelope } else { Field::Body };

@@ -1,10 +1,10 @@
-//! What every decoder of a body must stand, for the unit tests beside them.
+//! Checks for every decoder of a body, for the unit tests beside them.
 
 use crate::error::DecodeError;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-/// Asserts that no prefix of `bytes` decodes, apart from those whose length `allowed` names.
+/// Asserts that no prefix of `bytes` decodes, except those whose length is in `allowed`.
 pub(crate) fn refuses_every_truncation<T: Debug>(
     bytes: &[u8],
     allowed: &[usize],
@@ -18,8 +18,8 @@ pub(crate) fn refuses_every_truncation<T: Debug>(
     }
 }
 
-/// Asserts that `bytes` decode at all, also followed by more, and that no number in them that lies makes
-/// the decoder panic or see more than is there.
+/// Asserts that `bytes` decode, also with bytes after them, and that no false number in them makes
+/// the decoder panic or read past the end.
 pub(crate) fn survives_lies<T: Debug>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T, DecodeError>) {
     decode(bytes).expect("the honest bytes decode");
     decode(&[bytes, &[0, 0, 0]].concat()).expect("bytes behind a body are ignored");

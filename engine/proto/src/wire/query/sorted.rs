@@ -1,4 +1,4 @@
-//! The lists of a query, sorted: which values are asked for takes a bisection each, however long the lists are.
+//! The lists of a query, sorted: each value is selected by bisection, however long the lists are.
 
 use super::Query;
 use crate::fold;
@@ -8,14 +8,14 @@ use alloc::vec::Vec;
 use core::borrow::Borrow;
 use core::cmp::Ordering;
 
-/// What a [`Query`] asks for, of whatever record. Selects what its lists select one by one:
+/// The selection of a [`Query`], independent of the record. It selects the same values as
 /// [`Query::lists`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortedQuery {
     indexes: Box<[i32]>,
-    /// Folded.
+    /// Folded types.
     types: Box<[Box<[u8]>]>,
-    /// Folded, of types asked for with their sub-types: without the dot at the end.
+    /// Folded types that are requested with their sub-types, without the dot at the end.
     stems: Box<[Box<[u8]>]>,
 }
 
@@ -34,7 +34,7 @@ impl SortedQuery {
         Self { indexes: sorted(query.indexes.iter().collect()), types: sorted(types), stems: sorted(stems) }
     }
 
-    /// Whether `value` is asked for by its index or type.
+    /// Whether `value` is requested by its index or type.
     #[must_use]
     pub fn selects(&self, value: &Value<'_>) -> bool {
         has(&self.indexes, &value.index) || self.selects_type(value.kind)
@@ -63,7 +63,7 @@ fn has<T: Borrow<Q>, Q: Ord + ?Sized>(list: &[T], one: &Q) -> bool {
     list.binary_search_by(|listed| compared(listed.borrow(), one)).is_ok()
 }
 
-/// The order of two entries. Tests count how often it is asked for.
+/// The order of two entries. Tests count the calls.
 fn compared<T: Ord + ?Sized>(one: &T, other: &T) -> Ordering {
     #[cfg(test)]
     tests::COMPARISONS.with(|count| count.set(count.get() + 1));
@@ -83,7 +83,8 @@ mod tests {
         pub(super) static COMPARISONS: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// 54 kB of types, none of which is there, against 1,000 values. One by one that is two million comparisons.
+    /// 54 kB of types, none of which occurs, against 1,000 values. One by one that is two million
+    /// comparisons.
     #[test]
     fn long_lists_take_few_comparisons() {
         let types: Vec<_> = (0..2000).map(|at| format!("TYPE.OF.23.BYTES.{at:05}.")).collect();
@@ -99,7 +100,7 @@ mod tests {
             let kind = format!("TYPE.OF.23.BYTES.{at:05}X");
             assert!(!sorted.selects(&Value::new(at, kind.as_bytes(), b"")));
         }
-        // At most 12 for each place where a stem may end, of which there are five.
+        // At most 12 for each of the five places where a stem may end.
         let selecting = COMPARISONS.get() - sorting;
         assert!(selecting <= 1000 * 5 * 12, "{selecting} comparisons to select");
     }
