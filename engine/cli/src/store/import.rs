@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
   hdl import store.redb prefixes.txt            a list of prefixes to home, one per line
   hdl import store.redb records.jsonl --homed 10.1045 --homed 20.500.12345
 
-Lines are {\"handle\": ..., \"values\": [...]}, as the handle REST API shows records, or
+Lines are {\"handle\": ..., \"values\": [...]}, as in the handle REST API, or
 {\"homed\": \"0.NA/10.1045\"}. Values without a timestamp get the time of the import.")]
 pub(crate) struct Args {
     /// The file of the store.
