@@ -1,9 +1,9 @@
 //! `handle-admin`: keeps the records of a service, and changes them for their administrators.
 
-use handle_admin::program::HandleAdmin;
+use handle_admin::program::AdminProgram;
 use handle_daemon::program::run;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    run::<HandleAdmin>()
+    run::<AdminProgram>()
 }

@@ -8,7 +8,7 @@ use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
 use crate::server::AdminState;
-use handle_daemon::scrape::{ScrapeLimits, Scraped};
+use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -17,7 +17,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
-impl Scraped for AdminState {
+impl ScrapeSource for AdminState {
     fn limits(&self) -> ScrapeLimits {
         let observe = &self.config().observe;
         ScrapeLimits {

@@ -19,8 +19,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Keeps the authoritative records of a service, and changes them for their administrators.
 ///
-/// It answers the handle protocol over TCP on a port of its own, which the site record names as the interface for
-/// administration. A change is acknowledged when it is on the disk. Flags win over the configuration file.
+/// It answers the handle protocol over TCP on a port of its own, which the site record names as the
+/// interface for administration. A change is acknowledged when it is on the disk. Flags win over
+/// the configuration file.
 ///
 /// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP opens the audit log
 /// again and reloads the configuration.
@@ -36,7 +37,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
   handle-admin --config /etc/handled/handle-admin.toml
   echo status | socat - UNIX:/run/handle-admin/control.sock"
 )]
-pub struct HandleAdmin {
+pub struct AdminProgram {
     #[command(flatten)]
     common: CommonArgs,
     /// The file of the store.
@@ -47,7 +48,7 @@ pub struct HandleAdmin {
     site: Option<PathBuf>,
 }
 
-impl Program for HandleAdmin {
+impl Program for AdminProgram {
     const NAME: &'static str = "handle-admin";
     type Config = Config;
 
@@ -153,6 +154,7 @@ fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
     tracing::info!("stopping: answering what has arrived");
     let failure = server.failure();
     server.stop();
-    // Started again, the store is read from the disk as it is there, and publishing goes on where the set is.
+    // Started again, the store is read from the disk as it is there, and publishing goes on where
+    // the set is.
     failure.map_or(Ok(()), |why| Err(anyhow!(why)))
 }

@@ -21,7 +21,7 @@ use handle_auth::challenges::Challenges;
 use handle_auth::source::SourceList;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::ControlSocket;
-use handle_daemon::listen::explain_refusal;
+use handle_daemon::listen::ListenError;
 use handle_daemon::privileges::become_user;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::server_key;
@@ -347,7 +347,7 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
 }
 
 fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<TcpListener> {
-    crate::connections::listen(address, backlog).map_err(|error| explain_refusal(address, error))
+    Ok(crate::connections::listen(address, backlog).map_err(|error| ListenError::Refused(address, error))?)
 }
 
 /// Checks that publishing can go on from the set in `directory`, if there is one.

@@ -1,5 +1,5 @@
-//! Clients of a listener that is not for the protocol: the control socket and the scrape endpoint. Each client has a
-//! thread, their number is bounded, and further clients wait in the kernel.
+//! Clients of a listener that is not for the protocol: the control socket and the scrape endpoint.
+//! Each client has a thread, their number is bounded, and further clients wait in the kernel.
 
 use crate::shutdown::Shutdown;
 use std::io::{self, ErrorKind};
@@ -51,10 +51,11 @@ impl Drop for ClientPlace {
     }
 }
 
-/// Accepts clients until `shutdown` has stopped, and runs `talk` for each in a thread called `thread_name`.
+/// Accepts clients until `shutdown` has stopped, and runs `talk` for each in a thread called
+/// `thread_name`.
 ///
-/// `clients_max` is asked before each client: how many there may be at a time. When the process has stopped, clients
-/// have `goodbye` to end.
+/// `clients_max` is asked before each client: how many there may be at a time. When the process has
+/// stopped, clients have `goodbye` to end.
 pub(crate) fn serve_clients<L: Listener>(
     listener: &L,
     thread_name: &str,

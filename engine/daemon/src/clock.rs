@@ -1,4 +1,5 @@
-//! The time of day, read in one place. Whatever can be wrong because of it takes the time as an argument.
+//! The time of day, read in one place. Whatever can be wrong because of it takes the time as an
+//! argument.
 
 use std::time::{Duration, SystemTime};
 

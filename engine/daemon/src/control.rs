@@ -1,6 +1,8 @@
-//! The control socket: a line with a command in, a line of JSON out, over a UNIX socket for the owner only.
+//! The control socket: a line with a command in, a line of JSON out, over a UNIX socket for the
+//! owner only.
 //!
-//! A process hands in its commands as [`ControlCommands`]; this module binds, accepts, bounds and answers.
+//! A process hands in its commands as [`ControlCommands`]; this module binds, accepts, bounds and
+//! answers.
 
 use crate::clients::{LOOK_INTERVAL, serve_clients};
 use crate::shutdown::Shutdown;
@@ -37,8 +39,8 @@ pub trait ControlCommands: Send + Sync + 'static {
     /// Carries out `command`; `None` when there is no such command.
     fn run(&self, command: &str) -> Option<Value>;
 
-    /// Carries out a command that is more than one line in and one line out, and then ends the connection; `None` when
-    /// `command` is not of this kind.
+    /// Carries out a command that is more than one line in and one line out, and then ends the
+    /// connection; `None` when `command` is not of this kind.
     fn converse(
         &self,
         _command: &str,
@@ -107,7 +109,8 @@ impl std::error::Error for ControlError {
     }
 }
 
-/// A bound control socket. Its file is removed when this is dropped, unless another process has replaced it.
+/// A bound control socket. Its file is removed when this is dropped, unless another process has
+/// replaced it.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
@@ -118,8 +121,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Binds the socket of `program` at `path`, for the owner only. With `take_over`, it is bound beside `path` until
-    /// [`take_place`](Self::take_place) is called.
+    /// Binds the socket of `program` at `path`, for the owner only. With `take_over`, it is bound
+    /// beside `path` until [`take_place`](Self::take_place) is called.
     ///
     /// # Errors
     /// When another process answers there, or the directory does not allow it.

@@ -1,7 +1,7 @@
-//! The few words of HTTP that a scraper needs: one `GET` or `HEAD` in, one response out, then the end.
+//! The part of HTTP that a scraper needs: one `GET` or `HEAD` in, one response out, then the end.
 //!
-//! Pure functions over bytes; sockets are in `connection`. Bodies of requests are not read, and every
-//! response says `Connection: close`.
+//! Pure functions over bytes; sockets are in [`scrape`](crate::scrape). Bodies of requests are not read, and
+//! every response says `Connection: close`.
 
 use std::fmt::Write as _;
 
@@ -40,8 +40,8 @@ impl BadRequest {
     }
 }
 
-/// Reads the head of a request. `None` until it is all there; `bytes` is what came so far, `len_max` the
-/// longest head that is read.
+/// Reads the head of a request. `None` until it is all there; `bytes` is what came so far,
+/// `len_max` the longest head that is read.
 ///
 /// # Errors
 /// When it will not become a request that we answer, however much follows.

@@ -1,39 +1,69 @@
 //! What a process needs of its host to listen: addresses, and open files.
 
-use anyhow::ensure;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-/// Refuses a list that names an address twice: to the kernel the second would be another process's. Ports that the
-/// kernel chooses differ.
-///
-/// # Errors
-/// Names the setting and the address.
-pub fn each_once(listen: &[SocketAddr]) -> anyhow::Result<()> {
-    for (at, address) in listen.iter().enumerate() {
-        ensure!(address.port() == 0 || !listen[..at].contains(address), "`listen` names {address} twice");
-    }
-    Ok(())
+/// Why an address is not listened on.
+#[derive(Debug)]
+pub enum ListenError {
+    /// `listen` names the address twice.
+    Twice(SocketAddr),
+    /// The kernel does not give it.
+    Refused(SocketAddr, io::Error),
 }
 
-/// Why `address` cannot be listened on: one sentence with the likely cause, and what to check.
-#[must_use]
-pub fn explain_refusal(address: SocketAddr, error: io::Error) -> anyhow::Error {
-    let port = address.port();
-    let why = match error.kind() {
-        ErrorKind::AddrInUse => format!("another process has the port (see: ss -ltunp 'sport = :{port}')"),
-        ErrorKind::PermissionDenied => {
-            "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)".to_owned()
+impl fmt::Display for ListenError {
+    /// One sentence with the likely cause, and what to check.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, error) = match self {
+            Self::Twice(address) => return write!(f, "`listen` names {address} twice"),
+            Self::Refused(address, error) => (address, error),
+        };
+        let port = address.port();
+        write!(f, "cannot listen on {address}: ")?;
+        match error.kind() {
+            ErrorKind::AddrInUse => {
+                write!(f, "another process has the port (see: ss -ltunp 'sport = :{port}')")
+            }
+            ErrorKind::PermissionDenied => f.write_str(
+                "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE \
+                 (see: sysctl net.ipv4.ip_unprivileged_port_start)",
+            ),
+            ErrorKind::AddrNotAvailable => {
+                f.write_str("this host does not have the address (see: ip address)")
+            }
+            _ if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT) => {
+                write!(f, "this host has no such protocol (without IPv6: --listen 0.0.0.0:{port})")
+            }
+            _ => f.write_str("the kernel refuses"),
         }
-        ErrorKind::AddrNotAvailable => "this host does not have the address (see: ip address)".to_owned(),
-        _ if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => {
-            format!("this host has no such protocol (without IPv6: --listen 0.0.0.0:{port})")
+    }
+}
+
+impl std::error::Error for ListenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Twice(_) => None,
+            Self::Refused(_, error) => Some(error),
         }
-        _ => "the kernel refuses".to_owned(),
-    };
-    anyhow::Error::new(error).context(format!("cannot listen on {address}: {why}"))
+    }
+}
+
+/// Refuses a list that names an address twice: to the kernel the second would be another process's.
+/// Ports that the kernel chooses differ.
+///
+/// # Errors
+/// The address that is named twice.
+pub fn each_once(listen: &[SocketAddr]) -> Result<(), ListenError> {
+    let is_second =
+        |(at, address): &(usize, &SocketAddr)| address.port() != 0 && listen[..*at].contains(address);
+    match listen.iter().enumerate().find(is_second) {
+        Some((_, &address)) => Err(ListenError::Twice(address)),
+        None => Ok(()),
+    }
 }
 
 /// Lets this process open as many files as it is allowed to ask for: each connection is one.

@@ -6,6 +6,10 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
+use std::time::{Duration, Instant};
+
+/// Time in which the kernel stops listing a thread that has ended.
+const ENDING_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Who a process may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +43,7 @@ pub fn become_user(user: &str) -> anyhow::Result<()> {
         return set_no_new_privs(true).context("cannot give up new privileges");
     }
     // The kernel keeps credentials by thread, and threads get those of the one that starts them.
-    let threads = std::fs::read_dir("/proc/self/task").context("cannot count threads")?.count();
+    let threads = threads_count()?;
     ensure!(threads == 1, "{threads} threads run already; they would stay root");
     let groups: Vec<Gid> = account.groups.iter().copied().map(Gid::from_raw).collect();
     set_thread_groups(&groups).context("cannot give up the groups of root (needs CAP_SETGID)")?;
@@ -58,6 +62,19 @@ pub fn become_user(user: &str) -> anyhow::Result<()> {
     let root = Uid::ROOT;
     ensure!(is_there && set_thread_res_uid(root, root, root).is_err(), "root was not left for good");
     Ok(())
+}
+
+/// How many threads there are. Threads that have just ended are listed for a moment longer, which is
+/// waited for.
+fn threads_count() -> anyhow::Result<usize> {
+    let deadline = Instant::now() + ENDING_PATIENCE;
+    loop {
+        let count = std::fs::read_dir("/proc/self/task").context("cannot count threads")?.count();
+        if count == 1 || Instant::now() >= deadline {
+            return Ok(count);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Whether there is such a user as [`become_user`] is given.

@@ -1,5 +1,6 @@
-//! The frame of a program: arguments over settings, `--print-config`, `--check-config`, the refusal to run as root,
-//! logs, signals and exit codes. What is special about a program it says as [`Program`]; [`run`] is its `main`.
+//! The frame of a program: arguments over settings, `--print-config`, `--check-config`, the refusal
+//! to run as root, logs, signals and exit codes. What is special about a program it says as
+//! [`Program`]; [`run`] is its `main`.
 
 use crate::listen::raise_file_limit;
 use crate::log::{self, SetLog};
@@ -18,8 +19,8 @@ use std::process::ExitCode;
 /// Exit code of a wrong configuration or usage.
 const USAGE: u8 = 2;
 
-/// Arguments of every program. Those with an environment variable have it under the name of the program, as
-/// `HANDLED_CONFIG`.
+/// Arguments of every program. Those with an environment variable have it under the name of the
+/// program, as `HANDLED_CONFIG`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CommonArgs {
     /// Configuration file (TOML); `--print-config` shows every setting.
@@ -161,8 +162,8 @@ pub trait Program: Parser + Send + Sync + 'static {
     fn serve(config: &Self::Config, startup: Startup<Self::Config>) -> anyhow::Result<()>;
 }
 
-/// Runs a program: parses its arguments and does what they ask for. Exit codes are 0 for success, 1 for a failure and 2
-/// for a wrong configuration or usage.
+/// Runs a program: parses its arguments and does what they ask for. Exit codes are 0 for success, 1
+/// for a failure and 2 for a wrong configuration or usage.
 #[must_use]
 pub fn run<P: Program>() -> ExitCode {
     let program = parse::<P>();

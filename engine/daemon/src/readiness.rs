@@ -1,5 +1,5 @@
-//! What the service manager is told about the process (`sd_notify`). Without a service manager there is nobody to
-//! tell, and nothing happens.
+//! What the service manager is told about the process (`sd_notify`). Without a service manager
+//! there is nobody to tell, and nothing happens.
 
 use sd_notify::NotifyState;
 use std::time::Duration;
@@ -35,7 +35,8 @@ pub fn hand_over(pid: u32) {
     notify(&[NotifyState::MainPid(pid)]);
 }
 
-/// Runs `reload` between the two notes that the service manager expects of a reload. Only one reload may run at a time.
+/// Runs `reload` between the two notes that the service manager expects of a reload. Only one
+/// reload may run at a time.
 pub fn reloading<T>(reload: impl FnOnce() -> T) -> T {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         notify(&[NotifyState::Reloading, now]);

@@ -1,13 +1,14 @@
 //! The scrape endpoint: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
 //!
-//! A process hands in what it answers as [`Scraped`]; this module binds, accepts, bounds, reads and writes. Each
-//! connection has a thread, the number of connections is bounded, and each has a deadline for all of it.
+//! A process hands in what it answers as [`ScrapeSource`]; this module binds, accepts, bounds,
+//! reads and writes. Each connection has a thread, the number of connections is bounded, and each
+//! has a deadline for all of it.
 
 use crate::clients::{LOOK_INTERVAL, serve_clients};
 use crate::http::{self, HttpResponse, HttpStatus};
-use crate::listen::explain_refusal;
+use crate::listen::ListenError;
 use crate::shutdown::Shutdown;
-use anyhow::Context as _;
+use std::fmt;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -31,7 +32,7 @@ pub struct ScrapeLimits {
 }
 
 /// What a process tells a scraper, and counts of it.
-pub trait Scraped: Send + Sync + 'static {
+pub trait ScrapeSource: Send + Sync + 'static {
     /// The bounds in force.
     fn limits(&self) -> ScrapeLimits;
 
@@ -59,10 +60,26 @@ pub trait Scraped: Send + Sync + 'static {
     /// Counts a connection that ended without a whole response.
     fn count_abandoned(&self) {}
 
-    /// Whether another process accepts connections on the same listener now. This one then answers those that it has,
-    /// and accepts no more.
+    /// Whether another process accepts connections on the same listener now. This one then answers
+    /// those that it has, and accepts no more.
     fn is_handed_over(&self) -> bool {
         false
+    }
+}
+
+/// Why there is no scrape endpoint: its address cannot be bound.
+#[derive(Debug)]
+pub struct ScrapeError(ListenError);
+
+impl fmt::Display for ScrapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metrics and health (`observe.http`)")
+    }
+}
+
+impl std::error::Error for ScrapeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
     }
 }
 
@@ -77,9 +94,9 @@ impl ScrapeEndpoint {
     ///
     /// # Errors
     /// When the kernel does not allow it: one sentence with the likely cause.
-    pub fn bind(address: SocketAddr) -> anyhow::Result<Self> {
-        let bound = TcpListener::bind(address).map_err(|error| explain_refusal(address, error));
-        Ok(Self::on(bound.context("metrics and health (`observe.http`)")?)?)
+    pub fn bind(address: SocketAddr) -> Result<Self, ScrapeError> {
+        let bound = TcpListener::bind(address).and_then(Self::on);
+        bound.map_err(|error| ScrapeError(ListenError::Refused(address, error)))
     }
 
     /// Goes on with a listener that is bound already.
@@ -108,11 +125,12 @@ impl ScrapeEndpoint {
     }
 
     /// Serves until `shutdown` has stopped.
-    pub fn serve(self, shutdown: &Arc<Shutdown>, scraped: &Arc<impl Scraped>) {
-        let clients_max = || if scraped.is_handed_over() { 0 } else { scraped.limits().connections };
-        // After a hand-over, who is connected still gets an answer; otherwise connections end with the process.
-        let goodbye = scraped.limits().patience + LINGER;
-        let (of_clients, stop) = (Arc::clone(scraped), Arc::clone(shutdown));
+    pub fn serve(self, shutdown: &Arc<Shutdown>, source: &Arc<impl ScrapeSource>) {
+        let clients_max = || if source.is_handed_over() { 0 } else { source.limits().connections };
+        // After a hand-over, who is connected still gets an answer; otherwise connections end with
+        // the process.
+        let goodbye = source.limits().patience + LINGER;
+        let (of_clients, stop) = (Arc::clone(source), Arc::clone(shutdown));
         serve_clients(&self.listener, "scrape-client", shutdown, (clients_max, goodbye), move |stream| {
             let is_over = || stop.is_stopped() && !of_clients.is_handed_over();
             if talk(&stream, &*of_clients, is_over).is_err() {
@@ -168,13 +186,13 @@ fn is_temporary(error: &io::Error) -> bool {
 }
 
 /// Reads a request, writes the response, and closes so that the response arrives.
-fn talk(stream: &TcpStream, scraped: &impl Scraped, is_over: impl Fn() -> bool) -> io::Result<()> {
-    let limits = scraped.limits();
+fn talk(stream: &TcpStream, source: &impl ScrapeSource, is_over: impl Fn() -> bool) -> io::Result<()> {
+    let limits = source.limits();
     let mut timed = TimedStream { stream, deadline: Instant::now() + limits.patience, is_over };
     let (mut head, mut room) = (Vec::new(), [0; 1024]);
     let (response, is_head) = loop {
         match http::parse(&head, limits.header_len_max) {
-            Ok(Some(request)) => break (respond(request.path, scraped), request.is_head),
+            Ok(Some(request)) => break (respond(request.path, source), request.is_head),
             Err(bad) => break (HttpResponse::text(bad.status(), bad.status().text()), false),
             Ok(None) => {}
         }
@@ -184,7 +202,7 @@ fn talk(stream: &TcpStream, scraped: &impl Scraped, is_over: impl Fn() -> bool) 
             len => head.extend_from_slice(&room[..len]),
         }
     };
-    scraped.count_response(response.status);
+    source.count_response(response.status);
     timed.write_all(&response.to_bytes(is_head))?;
     if stream.shutdown(std::net::Shutdown::Write).is_err() {
         return Ok(());
@@ -195,15 +213,15 @@ fn talk(stream: &TcpStream, scraped: &impl Scraped, is_over: impl Fn() -> bool) 
     Ok(())
 }
 
-fn respond(path: &str, scraped: &impl Scraped) -> HttpResponse {
+fn respond(path: &str, source: &impl ScrapeSource) -> HttpResponse {
     let text = |told: Result<String, String>| match told {
         Ok(text) => HttpResponse::text(HttpStatus::Ok, text),
         Err(text) => HttpResponse::text(HttpStatus::Unavailable, text),
     };
     match path {
-        "/healthz" => text(scraped.liveness()),
-        "/readyz" => text(scraped.readiness()),
-        "/metrics" => match scraped.metrics() {
+        "/healthz" => text(source.liveness()),
+        "/readyz" => text(source.readiness()),
+        "/metrics" => match source.metrics() {
             Ok(body) => HttpResponse { status: HttpStatus::Ok, content_type: METRICS_TYPE, body },
             Err(why) => text(Err(why)),
         },
@@ -222,7 +240,7 @@ mod tests {
         abandoned: AtomicUsize,
     }
 
-    impl Scraped for Sample {
+    impl ScrapeSource for Sample {
         fn limits(&self) -> ScrapeLimits {
             ScrapeLimits { connections: 2, header_len_max: 256, patience: Duration::from_millis(300) }
         }

@@ -15,7 +15,8 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 pub struct Shutdown {
     draining: AtomicBool,
     stopped: AtomicBool,
-    /// Written once, when the process begins to drain, and never read: it polls as ready from then on.
+    /// Written once, when the process begins to drain, and never read: it polls as ready from then
+    /// on.
     signal: OwnedFd,
 }
 
@@ -56,8 +57,8 @@ impl Shutdown {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Sleeps until one of `fds` is ready, the process begins to drain, or `patience` is over. While the process
-    /// drains, it sleeps for a moment at most. A signal ends the sleep early.
+    /// Sleeps until one of `fds` is ready, the process begins to drain, or `patience` is over.
+    /// While the process drains, it sleeps for a moment at most. A signal ends the sleep early.
     pub fn poll<'a>(&'a self, fds: &mut [PollFd<'a>], patience: Option<Duration>) {
         let is_draining = self.is_draining();
         let patience =
@@ -80,7 +81,8 @@ impl Shutdown {
         }
     }
 
-    /// Sleeps until `fd` has input, the process begins to drain, or `patience` is over. Returns whether there is input.
+    /// Sleeps until `fd` has input, the process begins to drain, or `patience` is over. Returns
+    /// whether there is input.
     pub fn wait_for(&self, fd: BorrowedFd<'_>, patience: Option<Duration>) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
         self.poll(&mut fds, patience);

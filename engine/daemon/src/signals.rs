@@ -30,7 +30,8 @@ impl Signals {
         PendingSignals::new([SIGTERM, SIGINT, SIGHUP]).map(Self)
     }
 
-    /// Lets SIGTERM and SIGINT end the process with code 0 while nothing is under way that they could harm.
+    /// Lets SIGTERM and SIGINT end the process with code 0 while nothing is under way that they
+    /// could harm.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -42,7 +43,8 @@ impl Signals {
         Ok(ExitAtOnce(is_on))
     }
 
-    /// Takes the signals so far. Returns whether one of them was to stop the process; others are dropped.
+    /// Takes the signals so far. Returns whether one of them was to stop the process; others are
+    /// dropped.
     pub fn is_told_to_stop(&mut self) -> bool {
         self.0.pending().any(|signal| signal != SIGHUP)
     }

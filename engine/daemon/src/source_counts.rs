@@ -1,4 +1,5 @@
-//! How many of something each source has: of addresses that many share, and of networks that one party has.
+//! How many of something each source has: of addresses that many share, and of networks that one
+//! party has.
 
 use handle_auth::source::Network;
 use std::collections::HashMap;
@@ -6,9 +7,10 @@ use std::net::IpAddr;
 
 /// How many of something each source has.
 ///
-/// A source is an IPv4 address or a /64 of IPv6, or as many bits of them as are set. Providers give a customer a /56
-/// and an organisation a /48 of IPv6, so these count as well: a network that is 8 bits shorter may have twice as many
-/// as a source, and one that is 16 bits shorter four times as many.
+/// A source is an IPv4 address or a /64 of IPv6, or as many bits of them as are set. Providers give
+/// a customer a /56 and an organisation a /48 of IPv6, so these count as well: a network that is 8
+/// bits shorter may have twice as many as a source, and one that is 16 bits shorter four times as
+/// many.
 #[derive(Clone, Debug)]
 pub struct SourceCounts {
     prefix_v4: u8,
@@ -41,7 +43,8 @@ impl SourceCounts {
         })
     }
 
-    /// Whether the source of `address`, which may have `most`, and the networks around it may have one more.
+    /// Whether the source of `address`, which may have `most`, and the networks around it may have
+    /// one more.
     #[must_use]
     pub fn has_room(&self, address: IpAddr, most: usize) -> bool {
         self.networks(address).all(|(network, times)| {

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use handle_daemon::readiness;
-use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, Scraped};
+use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, ScrapeSource};
 use handle_daemon::shutdown::Shutdown;
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,8 @@ use std::time::Duration;
 /// Interval at which the directory is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether there is nothing to serve yet: no set has been published in the directory of the configuration.
+/// Whether there is nothing to serve yet: no set has been published in the directory of the
+/// configuration.
 fn is_unpublished(config: &Config) -> bool {
     matches!(read_manifest(&config.snapshot), Err(SetError { kind: SetErrorKind::NotPublished, .. }))
 }
@@ -22,11 +23,12 @@ fn message(config: &Config) -> String {
     format!("waiting for the first set in {}: none has been published there yet", config.snapshot.display())
 }
 
-/// Waits until a set is published, where the configuration says so; false when `is_told_to_stop` comes first.
+/// Waits until a set is published, where the configuration says so; false when `is_told_to_stop`
+/// comes first.
 ///
-/// The service manager is told that the process is up and what it waits for; `observe.http` answers that it is alive
-/// and not ready. No port is bound for requests, so that clients go to another site at once. A process that is to take
-/// over from another does not wait: that one serves.
+/// The service manager is told that the process is up and what it waits for; `observe.http` answers
+/// that it is alive and not ready. No port is bound for requests, so that clients go to another
+/// site at once. A process that is to take over from another does not wait: that one serves.
 ///
 /// # Errors
 /// When the address of `observe.http` cannot be had.
@@ -70,7 +72,7 @@ struct WaitingProcess {
     message: String,
 }
 
-impl Scraped for WaitingProcess {
+impl ScrapeSource for WaitingProcess {
     fn limits(&self) -> ScrapeLimits {
         self.limits
     }

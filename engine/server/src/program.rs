@@ -19,11 +19,12 @@ use std::time::Instant;
 
 /// Serves a published set of handle records over UDP and TCP.
 ///
-/// The set is a directory that `hdl snapshot publish` fills. A new set is taken while serving, without
-/// losing a request. Flags win over the configuration file.
+/// The set is a directory that `hdl snapshot publish` fills. A new set is taken while serving,
+/// without losing a request. Flags win over the configuration file.
 ///
-/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP reads the configuration again, as
-/// far as it can change while serving, takes the published set now, and opens the query log again.
+/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP reads the configuration
+/// again, as far as it can change while serving, takes the published set now, and opens the query
+/// log again.
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
 #[derive(Parser, Clone, Debug)]
@@ -37,7 +38,7 @@ use std::time::Instant;
   handled --config /etc/handled/handled.toml --take-over
   echo status | socat - UNIX:/run/handled/control.sock"
 )]
-pub struct Handled {
+pub struct HandledProgram {
     #[command(flatten)]
     common: CommonArgs,
     /// Directory of the published set.
@@ -55,8 +56,8 @@ pub struct Handled {
     /// Share the ports with other processes of this user: for handing over, on purpose.
     #[arg(long)]
     share_port: bool,
-    /// Take over from the handled behind the control socket, if there is one: go on with its sockets,
-    /// without losing a request, and let it go.
+    /// Take over from the handled behind the control socket, if there is one: go on with its
+    /// sockets, without losing a request, and let it go.
     #[arg(long)]
     take_over: bool,
     /// Copy the set into memory instead of mapping its files.
@@ -64,7 +65,7 @@ pub struct Handled {
     copy_to_memory: bool,
 }
 
-impl Program for Handled {
+impl Program for HandledProgram {
     const NAME: &'static str = "handled";
     type Config = Config;
 
@@ -156,7 +157,8 @@ fn successor() -> Option<SuccessorProgram> {
     Some(SuccessorProgram { path: std::env::current_exe().ok()?, arguments })
 }
 
-/// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the sender's.
+/// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the
+/// sender's.
 fn quiet_panics() {
     const SHOWN_MAX: u32 = 10;
     static SHOWN: AtomicU32 = AtomicU32::new(0);

@@ -16,7 +16,7 @@ use crate::verification;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_daemon::control::ControlSocket;
-use handle_daemon::listen::explain_refusal;
+use handle_daemon::listen::ListenError;
 use handle_daemon::log::SetLog;
 use handle_daemon::privileges;
 use handle_daemon::program::ReadConfig;
@@ -548,11 +548,12 @@ fn bind_missing(
         let workers = number * workers_count..(number + 1) * workers_count;
         let missing: Vec<usize> = workers.filter(|at| !has(at)).collect();
         if !config.share_port && missing.len() == workers_count {
-            wait_until_free(config, listen).map_err(|error| explain_refusal(listen, error))?;
+            wait_until_free(config, listen).map_err(|error| ListenError::Refused(listen, error))?;
         }
         let mut options = net_options(config, listen);
         for at in missing {
-            let socket = bind_with_tcp(config, &options).map_err(|error| explain_refusal(listen, error))?;
+            let socket =
+                bind_with_tcp(config, &options).map_err(|error| ListenError::Refused(listen, error))?;
             // With port 0 the first socket takes a port, and the others share it.
             options.address = socket.local_addr()?;
             sockets.push((at, socket));
@@ -605,8 +606,9 @@ fn bind_listeners(
         }
     }
     for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, it)| it.is_empty()) {
-        listeners
-            .extend(tcp::worker::listen(config, address).map_err(|error| explain_refusal(address, error))?);
+        listeners.extend(
+            tcp::worker::listen(config, address).map_err(|error| ListenError::Refused(address, error))?,
+        );
     }
     Ok(listeners)
 }

@@ -1,7 +1,7 @@
 //! What the outside may see: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
 //!
-//! - Workers are not asked: their counters are read, and a worker that does not turn when it is woken is seen by its
-//!   count.
+//! - Workers are not asked: their counters are read, and a worker that does not turn when it is
+//!   woken is seen by its count.
 //! - [`health`] is what is alive, `metrics` the text; the endpoint is [`handle_daemon::scrape`].
 //!
 //! The names of all metrics: `docs/operations/metrics.md`.
@@ -13,7 +13,7 @@ pub mod settings;
 
 use crate::server::ServerState;
 use handle_daemon::http::HttpStatus;
-use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, Scraped};
+use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, ScrapeSource};
 use health::{HealthProblems, Heartbeat};
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
@@ -76,7 +76,7 @@ impl ObserverState {
     }
 }
 
-impl Scraped for Observer {
+impl ScrapeSource for Observer {
     fn limits(&self) -> ScrapeLimits {
         self.state.shared.settings.current().config.observe.scrape_limits()
     }
