@@ -94,7 +94,7 @@ fn the_outcome_is_in_the_exit_code() {
     for (args, code, what) in [
         (&["10.1016/none-such"][..], 3, ""),
         (&["20.500.LAB/hello", "--type", "EMAIL"], 4, ""),
-        (&["10.9999/x"], 5, "is the prefix right?"),
+        (&["10.9999/x"], 5, "check its spelling"),
         (&["hdl:doi:10.1016/x"], 2, "two schemes"),
         (&["10.1016/x", "--root", "/does/not/exist"], 1, "cannot read"),
         (&["20.500.LAB/hello", "10.1016/none-such"], 3, "handle not found"),
@@ -103,7 +103,7 @@ fn the_outcome_is_in_the_exit_code() {
         (&["20.500.LAB/hello", "hdl://127.0.0.1/20.500.LAB/hello"], 1, "resolve it alone"),
         (&["20.500.LAB/hello", "20.500.LAB/hello", "--signatures"], 2, "about one handle"),
         (&["20.500.LAB/hello", "--url", "--signatures"], 1, "not every value"),
-        (&["hdl://127.0.0.1/20.500.LAB/hello", "--server", "127.0.0.2"], 2, "take one of them off"),
+        (&["hdl://127.0.0.1/20.500.LAB/hello", "--server", "127.0.0.2"], 2, "remove one"),
         (
             &["hdl://127.0.0.2/20.500.LAB/hello", "--auth", "300:10.1016/ADMIN", "--secret-env", "HOME"],
             2,
