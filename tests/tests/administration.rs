@@ -56,7 +56,7 @@ fn records_are_administered_over_the_network_and_answered_by_handled() {
     let server_key = service.asks_as(create, "300:10.1045/ADMIN", "site/server-private.bin");
     assert_eq!(fail(server_key).0, 6);
     let anonymous = service.hdl(create.into_iter().chain(["--server", &service.administration.to_string()]));
-    assert!(fail(anonymous).1.contains("who asks"));
+    assert!(fail(anonymous).1.contains("requires authentication"));
     // Other prefixes are other servers' business.
     assert_eq!(fail(service.asks(["handle", "create", "10.9/a", "1:URL=x"])).0, 5);
 }

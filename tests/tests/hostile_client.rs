@@ -154,7 +154,7 @@ fn secrets_are_readable_on_the_way_only_where_that_was_allowed() {
         assert!(has_secret(&middle.take_heard()), "{options:?}");
     }
     let (exit, error) = fail(through(&middle, &[&UPDATE[..], &WITH_KEY, &["--no-sessions"]].concat()));
-    assert!(exit == 1 && error.contains("switched off") && middle.take_heard().is_empty(), "{error}");
+    assert!(exit == 1 && error.contains("disabled") && middle.take_heard().is_empty(), "{error}");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn the_outcome_is_in_the_exit_code() {
     for (args, code, what) in [
         (&["10.1016/none-such"][..], 3, ""),
         (&["20.500.LAB/hello", "--type", "EMAIL"], 4, ""),
-        (&["10.9999/x"], 5, "is the prefix right?"),
+        (&["10.9999/x"], 5, "check its spelling"),
         (&["hdl:doi:10.1016/x"], 2, "two schemes"),
         (&["10.1016/x", "--root", "/does/not/exist"], 1, "cannot read"),
         (&["20.500.LAB/hello", "10.1016/none-such"], 3, "handle not found"),

@@ -27,7 +27,7 @@ const SITES: [(&str, Change, &str, &str); 16] = [
     ("OUT-OF-SERVICE", |site| of_kind(site, InterfaceKind::NONE), NO_INTERFACE, NO_INTERFACE),
     ("FOR-ADMINISTRATORS", |site| of_kind(site, InterfaceKind::ADMIN), NO_INTERFACE, NO_INTERFACE),
     ("FAR-PORT", |site| at_port(site, 70_000), NO_INTERFACE, NO_INTERFACE),
-    ("NO-PORT", |site| at_port(site, 0), "nobody listens", "nobody listens"),
+    ("NO-PORT", |site| at_port(site, 0), "connection refused", "connection refused"),
     ("LATER-PROTOCOL", |site| site.protocol = Version { major: 3, minor: 7 }, FOUND, FOUND),
     ("LAST-PROTOCOL", |site| site.protocol = Version { major: 255, minor: 255 }, FOUND, FOUND),
     ("FIRST-PROTOCOL", |site| site.protocol = Version { major: 1, minor: 0 }, FOUND, FOUND),
@@ -41,7 +41,7 @@ const SITES: [(&str, Change, &str, &str); 16] = [
 /// Records that name services, and what comes of a handle with such a prefix.
 const SERVICES: [(&str, &[&str], &str); 6] = [
     ("ITSELF", &["0.NA/77.ITSELF"], NO_SITE),
-    ("ITS-OWN-HANDLE", &["77.ITS-OWN-HANDLE/x"], "would have to be known"),
+    ("ITS-OWN-HANDLE", &["77.ITS-OWN-HANDLE/x"], "finding it requires the service itself"),
     ("GONE", &["0.SERV/none"], NO_SITE),
     ("GONE-AND-GOOD", &["0.SERV/none", "0.NA/77.GOOD"], FOUND),
     // That many lie between the prefix and the sites, at most.
@@ -204,7 +204,7 @@ fn it_is_told_who_cannot_be_asked(lab: &LabProcess) {
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
     let of_http = shown.lines().find(|line| line.contains("HTTP")).unwrap_or_else(|| panic!("{shown}"));
-    assert!(exit == Some(1) && of_http.contains("!!") && of_http.contains("nobody listens"), "{shown}");
+    assert!(exit == Some(1) && of_http.contains("!!") && of_http.contains("connection refused"), "{shown}");
 }
 
 fn it_is_told_what_a_namespace_says(lab: &LabProcess) {

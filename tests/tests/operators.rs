@@ -211,7 +211,7 @@ fn a_batch_is_checked_before_anything_is_done() {
     assert_eq!(batch("good.txt", &["--dry-run"]).0, 0);
     let (code, error) = batch("bad.txt", &[]);
     assert!(
-        code == 2 && error.contains("bad.txt: line 4") && error.contains("behind ADMIN"),
+        code == 2 && error.contains("bad.txt: line 4") && error.contains("after ADMIN"),
         "{code} {error}"
     );
     assert!(!place.path("bad.txt.log").exists(), "nothing was begun");

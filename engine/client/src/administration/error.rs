@@ -160,6 +160,6 @@ impl std::error::Error for SessionFailure {}
 
 fn write_refusal(f: &mut fmt::Formatter<'_>, code: ResponseCode, text: &str, is_proven: bool) -> fmt::Result {
     let colon = if text.is_empty() { "" } else { ": " };
-    let mark = if is_proven { "" } else { " (not signed: it may have been forged on the network path)" };
+    let mark = if is_proven { "" } else { " (unproven: not signed, and maybe forged on the network path)" };
     write!(f, "{} {code}{colon}{text}{mark}", code.0)
 }

@@ -241,7 +241,7 @@ fn a_prefix_that_nobody_knows_is_asked_for_once_more_and_then_an_error() {
     let error = resolve(&mut world, &client, "10.none/x").unwrap_err();
     let code = Some(ResponseCode::HANDLE_NOT_FOUND);
     assert_eq!(error, LookupError::NoService { record: b"0.NA/10.NONE".to_vec(), code });
-    assert!(error.to_string().contains("is the prefix right?"), "{error}");
+    assert!(error.to_string().contains("check its spelling"), "{error}");
     assert_eq!(world.asked.len(), 2, "the second time of a primary site: {:?}", world.asked);
     world.record(0, "0.NA/10.EMPTY", vec![value(1, b"URL", b"x")]);
     let error = resolve(&mut world, &client, "10.empty/x").unwrap_err();

@@ -263,7 +263,7 @@ fn a_session_is_no_way_past_the_bound_of_requests() {
 
 #[test]
 fn the_steps_say_whether_there_is_a_session() {
-    for (agree, says) in [(true, "a session is set up"), (false, "no session comes about")] {
+    for (agree, says) in [(true, "a session is set up"), (false, "no session: continuing")] {
         let (mut world, client, options) = private_world();
         world.sessions.agree = agree;
         let options = LookupOptions { trace: true, ..options };
