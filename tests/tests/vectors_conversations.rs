@@ -713,7 +713,11 @@ fn is_query_for_administration(line: &Json) -> bool {
     let is_one = |name: &str| line[name].as_array().is_some_and(|all| all.len() == 1);
     let is_of_datagrams = ["malformed", "udp_multi_packet_requests"].iter().any(|it| line["category"] == *it);
     let as_stream = over_tcp(line);
-    let fits_a_stream = !is_of_datagrams && is_one("request_hex") && is_one("response_hex");
+    let is_whole = |line: &Json| {
+        let bytes = vectors::hex(&line["request_hex"][0]);
+        Envelope::split(&bytes).is_ok_and(|(envelope, _)| !envelope.flags.has(EnvelopeFlags::TRUNCATED))
+    };
+    let fits_a_stream = !is_of_datagrams && is_one("request_hex") && is_one("response_hex") && is_whole(line);
     let server = &SERVERS[line["server"].as_str().unwrap_or_default()];
     let is_of_others = !is_open(line) && server["server_config"]["namespace"].is_null();
     is_of_others && !is_administrative(&as_stream) && (line["transport"] == "tcp" || fits_a_stream)
