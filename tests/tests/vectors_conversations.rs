@@ -80,110 +80,70 @@ struct Kind {
     lines_count: [usize; 3],
 }
 
+impl Kind {
+    const fn new(
+        name: &'static str,
+        expected: Expectation,
+        lines_count: [usize; 3],
+        applies: fn(&LineFacts) -> bool,
+    ) -> Self {
+        Self { name, expected, applies, lines_count }
+    }
+}
+
 /// All kinds, as in `docs/conformance.md`. The first that applies to a line and is true of its answer counts.
 const KINDS: [Kind; 13] = [
-    Kind {
-        name: "echoed envelope flags",
-        expected: Expectation::EnvelopeFlags,
-        applies: |line| match line.reference.as_slice() {
+    Kind::new("echoed envelope flags", Expectation::EnvelopeFlags, [6, 0, 3], |line| {
+        match line.reference.as_slice() {
             [one] => one.get(2).is_some_and(|byte| byte & 0xa0 != 0),
             _ => false,
-        },
-        lines_count: [6, 0, 3],
-    },
-    Kind {
-        name: "uncapped version",
-        expected: Expectation::Version,
-        applies: |line| {
-            let first = line.reference.first().and_then(|unit| unit.first_chunk());
-            first.is_some_and(|version: &[u8; 2]| *version > [Version::CURRENT.major, Version::CURRENT.minor])
-        },
-        lines_count: [2, 0, 2],
-    },
-    Kind {
-        name: "shorter than an envelope",
-        expected: Expectation::Silence,
-        applies: |line| line.is_udp && line.request.iter().any(|unit| unit.len() < Envelope::LEN),
-        lines_count: [6, 0, 0],
-    },
-    Kind {
-        name: "impossible fragment",
-        expected: Expectation::Silence,
-        applies: |line| {
-            let is_impossible = |unit: &Vec<u8>| {
-                Envelope::split(unit).is_ok_and(|(envelope, _)| {
-                    let count = (envelope.message_len as usize).div_ceil(UDP_DATA_LEN_MAX).max(1);
-                    envelope.flags.has(EnvelopeFlags::TRUNCATED) && envelope.sequence as usize >= count
-                })
-            };
-            line.is_udp && line.request.iter().any(is_impossible)
-        },
-        lines_count: [0; 3],
-    },
-    Kind {
-        name: "header past the end",
-        expected: Expectation::Code(4),
-        applies: |line| {
-            line.message_len.is_some_and(|len| len < Header::LEN) && line.is_answered_as_readable()
-        },
-        lines_count: [2, 0, 0],
-    },
-    Kind {
-        name: "body past the end",
-        expected: Expectation::Code(2),
-        applies: |line| {
-            let is_unreadable = line.message_len.is_some_and(|len| len >= Header::LEN) && !line.decodes;
-            is_unreadable && line.is_answered_as_readable()
-        },
-        lines_count: [14, 0, 1],
-    },
-    Kind {
-        name: "connection kept",
-        expected: Expectation::KeepsOpen,
-        applies: |line| !line.is_udp && line.is_closed && line.flags.has(OpFlags::KEEP_CONNECTION),
-        lines_count: [5, 0, 6],
-    },
-    Kind {
-        name: "session keys by RSA",
-        expected: Expectation::Code(501),
-        applies: |line| line.exchange.is_some_and(|mode| mode != KeyExchangeMode::DIFFIE_HELLMAN),
-        lines_count: [2, 0, 2],
-    },
-    Kind {
-        name: "sessions of old versions",
-        expected: Expectation::Code(501),
-        applies: |line| line.exchange.is_some() && line.version < Version::new(2, 7),
-        lines_count: [0; 3],
-    },
-    Kind {
-        name: "values that nobody may read",
-        expected: Expectation::Withheld,
-        applies: |line| {
-            values(&line.reference).is_some_and(|values| !values.iter().all(|it| is_readable(it)))
-        },
-        lines_count: [0, 1, 0],
-    },
-    Kind {
-        name: "hidden values probed by nobody",
-        expected: Expectation::Code(402),
-        applies: |line| line.is_change && !line.is_open && matches!(line.code, Some(200 | 201 | 401)),
-        lines_count: [0, 1, 0],
-    },
-    Kind {
-        name: "names with control characters",
-        expected: Expectation::Code(102),
-        applies: |line| {
-            let names = [OpCode::CREATE_HANDLE, OpCode::HOME_NA].contains(&line.op_code);
-            names && line.handle.iter().any(u8::is_ascii_control)
-        },
-        lines_count: [0; 3],
-    },
-    Kind {
-        name: "prefixes listed",
-        expected: Expectation::Code(1),
-        applies: |line| line.op_code == OpCode::LIST_HANDLES && fold::folded(&line.handle) == b"0.NA/0.NA",
-        lines_count: [0, 1, 0],
-    },
+        }
+    }),
+    Kind::new("uncapped version", Expectation::Version, [2, 0, 2], |line| {
+        let first = line.reference.first().and_then(|unit| unit.first_chunk());
+        first.is_some_and(|version: &[u8; 2]| *version > [Version::CURRENT.major, Version::CURRENT.minor])
+    }),
+    Kind::new("shorter than an envelope", Expectation::Silence, [6, 0, 0], |line| {
+        line.is_udp && line.request.iter().any(|unit| unit.len() < Envelope::LEN)
+    }),
+    Kind::new("impossible fragment", Expectation::Silence, [0; 3], |line| {
+        let is_impossible = |unit: &Vec<u8>| {
+            Envelope::split(unit).is_ok_and(|(envelope, _)| {
+                let count = (envelope.message_len as usize).div_ceil(UDP_DATA_LEN_MAX).max(1);
+                envelope.flags.has(EnvelopeFlags::TRUNCATED) && envelope.sequence as usize >= count
+            })
+        };
+        line.is_udp && line.request.iter().any(is_impossible)
+    }),
+    Kind::new("header past the end", Expectation::Code(4), [2, 0, 0], |line| {
+        line.message_len.is_some_and(|len| len < Header::LEN) && line.is_answered_as_readable()
+    }),
+    Kind::new("body past the end", Expectation::Code(2), [14, 0, 1], |line| {
+        let is_unreadable = line.message_len.is_some_and(|len| len >= Header::LEN) && !line.decodes;
+        is_unreadable && line.is_answered_as_readable()
+    }),
+    Kind::new("connection kept", Expectation::KeepsOpen, [5, 0, 6], |line| {
+        !line.is_udp && line.is_closed && line.flags.has(OpFlags::KEEP_CONNECTION)
+    }),
+    Kind::new("session keys by RSA", Expectation::Code(501), [2, 0, 2], |line| {
+        line.exchange.is_some_and(|mode| mode != KeyExchangeMode::DIFFIE_HELLMAN)
+    }),
+    Kind::new("sessions of old versions", Expectation::Code(501), [0; 3], |line| {
+        line.exchange.is_some() && line.version < Version::new(2, 7)
+    }),
+    Kind::new("values that nobody may read", Expectation::Withheld, [0, 1, 0], |line| {
+        values(&line.reference).is_some_and(|values| !values.iter().all(|it| is_readable(it)))
+    }),
+    Kind::new("hidden values probed by nobody", Expectation::Code(402), [0, 1, 0], |line| {
+        line.is_change && !line.is_open && matches!(line.code, Some(200 | 201 | 401))
+    }),
+    Kind::new("names with control characters", Expectation::Code(102), [0; 3], |line| {
+        let names = [OpCode::CREATE_HANDLE, OpCode::HOME_NA].contains(&line.op_code);
+        names && line.handle.iter().any(u8::is_ascii_control)
+    }),
+    Kind::new("prefixes listed", Expectation::Code(1), [0, 1, 0], |line| {
+        line.op_code == OpCode::LIST_HANDLES && fold::folded(&line.handle) == b"0.NA/0.NA"
+    }),
 ];
 
 /// What the rules of kinds look at.
@@ -542,14 +502,14 @@ fn ask(line: &Json, address: SocketAddr, key: &PublicKey) -> LineOutcome {
 
 /// Which process is asked what, as [`Kind::lines_count`] counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum PeerKind {
     DataProcess,
     Administration,
     Queries,
 }
 
 /// A server of the vectors that runs: what keeps it, where it answers, and the records that it lacks.
-type Running<S> = (S, SocketAddr, LeftOut);
+type RunningServer<S> = (S, SocketAddr, LeftOut);
 
 /// Lines, by the server that they are for.
 type LinesByServer = BTreeMap<String, Vec<(String, Json)>>;
@@ -585,7 +545,7 @@ fn check_on<S>(
     checks: &mut LineChecks,
     name: &str,
     lines: &[(String, Json)],
-    serve: impl Fn(&str) -> Running<S>,
+    serve: impl Fn(&str) -> RunningServer<S>,
     check: impl Fn(&Json, SocketAddr, &PublicKey) -> LineOutcome,
 ) {
     let running = vectors::caught(|| (serve(name), server_key_in(VectorSource::Selected, name)));
@@ -608,9 +568,9 @@ fn check_on<S>(
 
 /// Asks all lines that `is_asked` says, of servers that `serve` starts.
 fn conversations<S>(
-    asked: Asked,
+    asked: PeerKind,
     is_asked: fn(&Json) -> bool,
-    serve: impl Fn(&str) -> Running<S>,
+    serve: impl Fn(&str) -> RunningServer<S>,
     prepared: fn(&Json) -> Json,
 ) {
     let (mut checks, by_server) = lines_by_server(is_asked, prepared);
@@ -684,7 +644,7 @@ fn serve(name: &str, datapath: Datapath) -> TestServer {
 }
 
 /// The same, and where it answers.
-fn running(name: &str, datapath: Datapath) -> Running<TestServer> {
+fn running(name: &str, datapath: Datapath) -> RunningServer<TestServer> {
     let served = serve(name, datapath);
     let (address, left_out) = (served.address(), served.left_out.clone());
     (served, address, left_out)
@@ -692,11 +652,11 @@ fn running(name: &str, datapath: Datapath) -> Running<TestServer> {
 
 fn conversations_on(datapath: Datapath) {
     let serve = |name: &str| running(name, datapath);
-    conversations(Asked::DataProcess, |line| !is_administrative(line), serve, Json::clone);
+    conversations(PeerKind::DataProcess, |line| !is_administrative(line), serve, Json::clone);
 }
 
 /// Starts an administration process.
-fn administration(name: &str) -> Running<AdminServer> {
+fn administration(name: &str) -> RunningServer<AdminServer> {
     let (administered, left_out) = administer_from(VectorSource::Selected, name, |_| ());
     let address = administered.address();
     (administered, address, left_out)
@@ -704,7 +664,7 @@ fn administration(name: &str) -> Running<AdminServer> {
 
 #[test]
 fn vectors_conversations_with_the_administration_process() {
-    conversations(Asked::Administration, is_administrative, administration, over_tcp);
+    conversations(PeerKind::Administration, is_administrative, administration, over_tcp);
 }
 
 /// Whether a line is a query that the administration process answers from its own records, too, in one message. It has
@@ -713,7 +673,11 @@ fn is_query_for_administration(line: &Json) -> bool {
     let is_one = |name: &str| line[name].as_array().is_some_and(|all| all.len() == 1);
     let is_of_datagrams = ["malformed", "udp_multi_packet_requests"].iter().any(|it| line["category"] == *it);
     let as_stream = over_tcp(line);
-    let fits_a_stream = !is_of_datagrams && is_one("request_hex") && is_one("response_hex");
+    let is_whole = |line: &Json| {
+        let bytes = vectors::hex(&line["request_hex"][0]);
+        Envelope::split(&bytes).is_ok_and(|(envelope, _)| !envelope.flags.has(EnvelopeFlags::TRUNCATED))
+    };
+    let fits_a_stream = !is_of_datagrams && is_one("request_hex") && is_one("response_hex") && is_whole(line);
     let server = &SERVERS[line["server"].as_str().unwrap_or_default()];
     let is_of_others = !is_open(line) && server["server_config"]["namespace"].is_null();
     is_of_others && !is_administrative(&as_stream) && (line["transport"] == "tcp" || fits_a_stream)
@@ -722,7 +686,7 @@ fn is_query_for_administration(line: &Json) -> bool {
 #[test]
 fn vectors_conversations_of_queries_with_the_administration_process() {
     let is_asked = is_query_for_administration;
-    conversations(Asked::Queries, is_asked, administration, over_tcp);
+    conversations(PeerKind::Queries, is_asked, administration, over_tcp);
 }
 
 /// The data process only reads, whoever asks.
