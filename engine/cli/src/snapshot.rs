@@ -442,7 +442,7 @@ fn show_layer(path: &Path, header: &format::LayerHeader, took: Option<Duration>,
         output::bytes(header.file_len),
         if handles == 0 { 0.0 } else { header.index_len as f64 / handles as f64 },
         match header.flags & format::FLAG_HOMED != 0 {
-            true => output::counted(header.homed_count.into(), "homed prefix", "homed prefixes"),
+            true => output::counted(header.homed_count, "homed prefix", "homed prefixes"),
             false => "homed prefixes of the layers below".to_owned(),
         },
         output::unix_time(i64::try_from(header.created_unix_ms / 1000).unwrap_or(0)),
