@@ -284,7 +284,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| socket.serve(&shutdown, &commands));
             assert_eq!(ask(&path, "status\n status \nstatus"), "{\"ok\":true}\n".repeat(3));
-            assert_eq!(ask(&path, "help\n"), "{\"help\":\"this list\",\"status\":\"says ok\"}\n");
+            assert_eq!(ask(&path, "help\n"), "{\"status\":\"says ok\",\"help\":\"this list\"}\n");
             assert!(ask(&path, "stop\n").contains("unknown command \\\"stop\\\"; there are: status, help"));
             assert!(ask(&path, &"x".repeat(70)).contains("a line has at most 64 bytes"));
             assert_eq!(ask(&path, "repeat\nthis\nnot that\n"), "this\n");
