@@ -1,4 +1,4 @@
-//! What watching costs a worker, for each datagram of full batches; its answer costs microseconds.
+//! Cost of telemetry for a worker, per datagram of full batches. An answer costs microseconds.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_benches::requests::{RequestKind, request};

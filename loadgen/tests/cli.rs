@@ -50,7 +50,7 @@ fn exit_codes_say_what_went_wrong() {
                 "/dev/zero",
             ][..],
             3,
-            "longer than 65536",
+            "too long: the maximum is 65536",
         ),
     ] {
         let output = loadgen(&[&run, args].concat());

@@ -446,7 +446,7 @@ fn hostile_says_what_it_found() {
     assert_eq!(output.status.code(), Some(1), "{}{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stdout).contains("FOUND case"), "{}", text(&output.stdout));
     assert_eq!(json(&verdict)["schema"], "handle-loadgen/hostile/1");
-    assert!(std::fs::read_to_string(&xml).unwrap().contains("message=\"the answer cannot be read"));
+    assert!(std::fs::read_to_string(&xml).unwrap().contains("message=\"the answer cannot be decoded"));
     let refused = loadgen(&["hostile", "--target", "192.0.2.1:2641", "--probe", "10.1/a"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("--i-am-allowed-to"), "{}", text(&refused.stderr));

@@ -399,7 +399,7 @@ fn nobody_there_is_counted_as_failed_connections() {
     let connections = report.connections.unwrap();
     assert!(connections.failed > 0 && connections.established == 0, "{connections:?}");
     assert!(
-        report.invalid.iter().any(|reason| reason.contains("listen on") && reason.contains("tcp")),
+        report.invalid.iter().any(|reason| reason.contains("listens there") && reason.contains("tcp")),
         "{report}"
     );
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long an answer may take on a busy machine.
+/// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A socket with the address `ip` that sends to `server`.

@@ -139,7 +139,9 @@ fn an_import_takes_what_may_be_read_and_lists_what_may_not() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "not all of it: {error}");
     let counts: Json = serde_json::from_slice(&output.stdout).unwrap();
-    for (handle, says) in [("10.1045/half", "2 public values"), ("10.1045/none", "0 public values")] {
+    for (handle, says) in
+        [("10.1045/half", "only the public values (2)"), ("10.1045/none", "only the public values (0)")]
+    {
         let line = error.lines().find(|line| line.to_uppercase().contains(&handle.to_uppercase()));
         let line = line.unwrap_or_else(|| panic!("{handle}: {error}"));
         assert!(line.contains(says) && line.contains("400"), "{line}");

@@ -269,7 +269,7 @@ fn mistakes_on_the_command_line_end_with_2_and_say_what_to_write() {
             "the index is missing: expected INDEX:URL=...",
         ),
         (&["handle", "create", "10.1/a", "x:URL=y"], "invalid index \"x\": expected a number"),
-        (&["handle", "create", "10.1/a", "1:URL"], "has no data: write INDEX:TYPE=DATA"),
+        (&["handle", "create", "10.1/a", "1:URL"], "has no data: expected INDEX:TYPE=DATA"),
         (&["handle", "create", "10.1/a", "1:=x"], "the type is missing"),
         (&["handle", "create", "10.1/a", "1:HS_ADMIN=300"], "invalid identity"),
         (&["handle", "create", "10.1/a", "1:URL=x", "--permissions", "777"], "expected four bits"),

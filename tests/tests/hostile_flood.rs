@@ -34,7 +34,7 @@ impl Flooded {
         let served = serve_with("wide_open", Datapath::Auto, |config| {
             config.snapshot = config.snapshot.with_file_name("flooded");
             publish(&config.snapshot);
-            // On a busy machine threads that stand back get no time at all.
+            // Threads of low priority may get no time at all beside other tests.
             (config.slow.idle, config.slow.nice) = (false, 0);
             change(config);
         });

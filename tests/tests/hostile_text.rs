@@ -210,7 +210,7 @@ fn what_a_hostile_server_says_is_only_text() {
         (&["handle", "home", NAME], "FORGED"),
         (&["handle", "unhome", NAME], "FORGED"),
         (&["batch", "batch", "--compat-log", "compat"], "FORGED"),
-        (&["import", "store.redb", "--create"], "records read"),
+        (&["import", "store.redb", "--create"], "read 4 records"),
     ] {
         let (what, output) = at(args);
         check(&what, &output, shown);

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 /// A change to the site that has the handles.
 type Change = fn(&mut handle_proto::data::site_build::SiteBuilder);
 
-const NO_SITE: &str = "names no site that can be used";
+const NO_SITE: &str = "names no usable site";
 const NO_INTERFACE: &str = "is reachable from here";
 const FOUND: &str = "";
 

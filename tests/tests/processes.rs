@@ -675,7 +675,7 @@ fn resolve_believes_only_answers_to_what_it_asked() {
     }
     let body_only =
         |message: &Message<'_>| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.body).to_vec());
-    refused(&["--digest"], body_only, "another request");
+    refused(&["--digest"], body_only, "wrong request digest");
     // An answer to no request says nothing about the handle.
     for (response_code, exit_code) in [(ResponseCode::HANDLE_NOT_FOUND, 1), (ResponseCode::PROTOCOL_ERROR, 6)]
     {

@@ -98,7 +98,7 @@ impl TakeoverSetup {
         let mut options = RunOptions::new(self.address, NameOptions::Snapshot(self.set()));
         options.load = LoadPattern::Open { rate: RATE };
         options.duration = Duration::from_secs(600);
-        // No answer takes so long, not on a busy machine either.
+        // Longer than any answer takes.
         options.timeout = Duration::from_secs(10);
         // So many that each of several sockets of the server has some.
         options.threads = 8;

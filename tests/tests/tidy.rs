@@ -339,3 +339,118 @@ fn names_say_what_they_name() {
     }
     assert!(wrong.is_empty(), "CONTRIBUTING.md says how to name:\n{}", wrong.join("\n"));
 }
+
+/// Every file that is read by people: code, documents, configuration.
+fn texts() -> Vec<(String, String)> {
+    let listed = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let listed = listed.expect("git runs").stdout;
+    let names = std::str::from_utf8(&listed).unwrap().split('\0').filter(|name| !name.is_empty());
+    let is_text = |name: &&str| {
+        [".rs", ".md", ".toml", ".yml", ".service", ".py"].iter().any(|end| name.ends_with(end))
+    };
+    names.filter(is_text).map(|name| (name.to_owned(), read(name))).collect()
+}
+
+#[test]
+fn phrases_that_have_to_be_read_twice_do_not_come_back() {
+    // Sentences without a subject, riddles, and traces of how the work went.
+    let phrases = [
+        "on a busy machine",
+        "the machine stood still",
+        "A machine that stands still",
+        "on a day when the",
+        "Last time, with seed",
+        "whom to become",
+        "from where to where it may go",
+        "serve as root all the same",
+        "nobody is asked who they are",
+        "Nobody else on either core",
+        "nobody has to be told",
+        "others are being asked on behalf of",
+        "who has no session",
+        "stand back behind",
+        "gives a sign of life",
+        "upon which deployed clients come over TCP",
+        "where nothing else wants the core",
+        "while every worker turns",
+        "in the way of the small ones",
+        "Requests that found the slow path full",
+        "What should wake somebody up",
+        "something daring",
+        "Who is connected stays",
+        "for want of a kernel feature",
+        "ends the start",
+        "until it answers; once it is given up",
+        "the last one's word counts",
+        "puts the load before",
+        "What becomes of old files",
+        "What watching costs",
+        "Whether whoever asks",
+        "Not ours: say whose",
+        "in a third fewer steps",
+        "What becomes of a datagram",
+        "What is not for a worker",
+        "nobody listens there",
+        "asked who asks, and told",
+        "where is the service of the prefix?",
+        "no session comes about: on without",
+        "the session could be with anybody",
+        "the server wants to know who asks",
+        "the server may have done it all the same",
+        "asks again and again",
+        "so nobody has such handles",
+        "is signed by somebody who is trusted",
+        "no TLS connection comes about",
+        "nobody divides by zero",
+        "another process publishes here and holds the lock",
+        "there is something where only zeros belong",
+        "nobody signs with the digest",
+        "others than its owner may use it",
+        "is no number that it may have",
+        "Whose turn it is: work for strangers",
+        "is no address: write",
+        "generations seen, none answered from more than",
+        "is no identity: write",
+        "somebody disagrees",
+        "who has it has to mend it",
+        "so that everybody on the way can read them",
+        "say how the private key is kept",
+        "the lab is down",
+        "as fast as answers come",
+        "says who asks, but not how that is proven",
+        "nothing here stands for it",
+        "what is there stays as it is",
+        "the command line makes no sense",
+        "it could not be done",
+        "The run does not count",
+        "What can be promised",
+        "After which an answer is late",
+        "must be above 0",
+        "wrong again, as before",
+        "packets or lines are something else",
+        "that this machine can do",
+    ];
+    let mut wrong = Vec::new();
+    for (file, text) in texts().iter().filter(|(file, _)| file != "tests/tests/tidy.rs") {
+        for phrase in phrases.iter().filter(|phrase| text.contains(**phrase)) {
+            wrong.push(format!("{file}: {phrase}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn prose_of_documents_is_wrapped_at_100_columns() {
+    let mut wrong = Vec::new();
+    for document in documents() {
+        let mut is_prose = true;
+        for (at, line) in read(&document.to_string_lossy()).lines().enumerate() {
+            is_prose ^= line.trim_start().starts_with("```");
+            let is_table = line.trim_start().starts_with('|');
+            if is_prose && !is_table && line.chars().count() > 100 {
+                wrong.push(format!("{}:{}", document.display(), at + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,6 +1,6 @@
 //! Work that strangers ask for and that takes milliseconds: key exchanges and derived keys.
 //!
-//! It is done by a few threads that stand back behind everything else on the machine, in turns by source
+//! It is done by a few threads of low priority, in turns by source
 //! ([`handle_auth::fair`]), so that who asks for much waits for it alone: neither `handled` nor other administrators do.
 //! What waits is bounded, in all and by source; for more there is no place, and the sender is told so at once.
 
@@ -94,7 +94,7 @@ impl CostlyWork {
             let thread = std::thread::Builder::new().name(format!("costly-{at}"));
             let thread = thread.spawn(move || {
                 if let Err(error) = stand_back(false, NICE) {
-                    tracing::warn!(error, "costly work does not stand back behind everything else");
+                    tracing::warn!(error, "cannot lower the priority of costly work");
                 }
                 work.serve();
             });

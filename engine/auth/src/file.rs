@@ -134,7 +134,7 @@ mod tests {
             with_mode(&path, mode);
             let error = open_secret_file(&path).unwrap_err();
             assert!(matches!(error, OpenError::Permissions { .. }), "{mode:o}: {error}");
-            assert!(error.to_string().contains(&format!("mode 0{mode:o}); chmod 600 /")), "{error}");
+            assert!(error.to_string().contains(&format!("(mode 0{mode:o}): run chmod 600 /")), "{error}");
         }
         assert!(matches!(create_secret_file(&path, b"again"), Err(OpenError::Io { .. })));
     }

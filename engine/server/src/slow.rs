@@ -1,6 +1,6 @@
 //! What must not run on a worker: signatures, challenges and their answers.
 //!
-//! A worker copies such a request to a bounded queue (`queue`), a few threads that stand back behind the
+//! A worker copies such a request to a bounded queue (`queue`), a few threads of lower priority than the
 //! workers answer it (`work`), and the worker that has the socket sends the answer. When the queue is full
 //! the worker says so at once.
 
@@ -316,6 +316,6 @@ fn let_workers_go_first(config: &SlowConfig) {
         }
     }
     if let Err(error) = stand_back(config.idle, config.nice) {
-        tracing::warn!(error, "the slow path does not stand back behind the workers");
+        tracing::warn!(error, "cannot lower the priority of the slow path");
     }
 }

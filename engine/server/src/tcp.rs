@@ -172,7 +172,7 @@ impl TcpConnections {
         }
     }
 
-    /// Applies other settings from now on. Who is connected stays, and waits as long as they say.
+    /// Applies other settings from now on. Connections stay open, and the new timeouts apply to them.
     pub fn set(&mut self, settings: TcpSettings) {
         self.table.set(settings.table_limits());
         self.settings = settings;

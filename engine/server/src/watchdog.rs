@@ -1,4 +1,4 @@
-//! The sign of life for a service manager: given only while every worker turns.
+//! Notifications for the watchdog of a service manager, sent only while every worker makes progress.
 
 use crate::observe::health::{Heartbeat, look};
 use crate::server::ServerState;

@@ -89,7 +89,7 @@ impl fmt::Display for LookupError {
             }
             Self::NoServer { handle } => write!(
                 f,
-                "no server that is responsible for {} can be asked from here: does it want another protocol, \
+                "no server that is responsible for {} is reachable from here: does it need another protocol, \
                  address family, or a primary site?",
                 Handle(handle)
             ),

@@ -23,7 +23,7 @@ pub struct SessionsConfig {
     pub sessions_per_source: usize,
     /// Most sessions of one source in which no message has come. One more displaces its oldest.
     pub unproven_per_source: usize,
-    /// Of these, those that are set up over UDP. One more gets code 2, upon which deployed clients come over TCP.
+    /// Of these, those that are set up over UDP. A further one gets code 2, after which deployed clients use TCP.
     pub unproven_per_source_udp: usize,
     /// Seconds after which a session ends in which no message has come.
     pub unproven_s: u32,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The places of requests that are forwarded or wait for that. Only threads that stand back behind the workers lock it.
+/// The places of requests that are forwarded or wait for that. Only threads of the slow path lock it.
 #[derive(Debug)]
 pub(crate) struct ForwardPlaces {
     all_max: usize,

@@ -19,9 +19,9 @@ pub struct SlowConfig {
     pub threads: usize,
     /// Cores that its threads may run on. Empty: wherever the kernel finds room.
     pub cores: Vec<usize>,
-    /// Whether its threads run only where nothing else wants the core (SCHED_IDLE).
+    /// Whether its threads run only on cores that are otherwise idle (SCHED_IDLE).
     pub idle: bool,
-    /// Where they are not idle, how much they stand back behind the workers, from 0 to 19, the most.
+    /// Nice value of its threads if `idle` is false: from 0 to 19, the lowest priority.
     pub nice: u8,
     /// Requests that wait for it or are in it. One more is answered that the server is too busy.
     pub queue_requests: usize,
@@ -31,7 +31,7 @@ pub struct SlowConfig {
     pub challenge_bytes: usize,
     /// Challenges that wait for an answer of one source: an IPv4 address, or a /64 of IPv6. One more displaces its oldest.
     pub challenges_per_source: usize,
-    /// Of these, those to requests over UDP. One more gets code 2, upon which deployed clients come over TCP.
+    /// Of these, those to requests over UDP. A further one gets code 2, after which deployed clients use TCP.
     pub challenges_per_source_udp: usize,
     /// Addresses and networks that limits by source do not apply to.
     pub exempt_sources: Vec<String>,

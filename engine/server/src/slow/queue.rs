@@ -233,8 +233,9 @@ impl JobQueues {
         }
     }
 
-    /// Lets slow threads come to an end after what they are doing. What waits is let go: the workers have ended, so nobody
-    /// would send the answers, and on a busy machine it could take threads that stand back minutes to make them.
+    /// Ends the slow threads after their current job. Waiting jobs are discarded: the workers have
+    /// ended, so the answers would not be sent, and threads of low priority could take minutes to
+    /// make them.
     pub(crate) fn close(&self) {
         let mut asked = lock(&self.queued);
         asked.closed = true;
