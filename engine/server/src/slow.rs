@@ -1,8 +1,9 @@
-//! What must not run on a worker: signatures, challenges and their answers.
+//! The slow path: work that is too expensive for a worker, which is signatures, challenges and the
+//! answers to them.
 //!
-//! A worker copies such a request to a bounded queue (`queue`), a few threads of lower priority than the
-//! workers answer it (`work`), and the worker that has the socket sends the answer. When the queue is full
-//! the worker says so at once.
+//! A worker copies such a request to a bounded queue (`queue`). A few threads with a lower priority
+//! than the workers answer it (`work`), and the worker that owns the socket sends the answer. When
+//! the queue is full, the worker refuses the request at once.
 
 pub mod config;
 mod forwarding;
@@ -42,24 +43,25 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use work::SlowThread;
 
-/// How often sessions whose time is over are forgotten; nobody finds them before, either.
+/// How often expired sessions are removed. An expired session is not found before that either.
 const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
 
-/// Fills a buffer with random bytes; false when there are none to be had.
+/// Fills a buffer with random bytes. Returns false when no random bytes are available.
 pub type RandomNumbers = fn(&mut [u8]) -> bool;
 
-/// The slow path of a server: what its threads and its workers share.
+/// The slow path of a server: the state that its threads and the workers share.
 #[derive(Debug)]
 pub struct SlowPath {
     pub(crate) queues: JobQueues,
-    /// What another process answers, where there is one.
+    /// Forwards requests to `handle-admin`, if that is configured.
     pub(crate) forward: Option<Forwarder>,
-    /// What is said to a datagram for which there is no place: of all codes only one makes deployed clients come over TCP,
-    /// where they are not told from whoever forges their address.
+    /// The refusal of a datagram for which the queue has no room. `OverTcp` is the only response
+    /// code that makes deployed clients retry over TCP, where they are distinguished from senders
+    /// that forge their address.
     pub(crate) when_full: RefusalReason,
     signer: Option<AnswerSigner>,
     challenges: Mutex<Challenges>,
-    /// Those of this process, where there are any.
+    /// The sessions of this process, if sessions are enabled.
     pub sessions: Option<Arc<ServerSessions>>,
     server: Vec<HandleIdentity>,
     server_reads_all: bool,
@@ -69,21 +71,22 @@ pub struct SlowPath {
     random: RandomNumbers,
     shutdown: Arc<Shutdown>,
     started: Instant,
-    /// Closed when those who keep sessions are to stop.
+    /// Closed when the threads that maintain sessions are to stop.
     stop: (Mutex<Option<Sender<()>>>, Receiver<()>),
 }
 
 /// Random bytes from the kernel.
 fn kernel_random(room: &mut [u8]) -> bool {
-    // Up to 256 bytes come whole, or not at all.
+    // The kernel returns up to 256 bytes completely or not at all.
     rustix::rand::getrandom(&mut *room, rustix::rand::GetRandomFlags::empty())
         .is_ok_and(|len| len == room.len())
 }
 
-/// Reads the server key, and checks it against the site record; `None` where nothing is to be signed.
+/// Reads the server key and checks it against the site record. Returns `None` when nothing is to be
+/// signed.
 ///
 /// # Errors
-/// When the key cannot be used, or is not the one of the site record.
+/// When the key cannot be used, or is not the key in the site record.
 pub fn open_signer(config: &Config, site: &OwnSite) -> anyhow::Result<Option<AnswerSigner>> {
     let Some(key) = config.server_key.as_ref().filter(|_| config.slow.threads > 0) else { return Ok(None) };
     let signer = AnswerSigner::new(server_key::read(key)?, config.slow.signatures_kept);
@@ -92,10 +95,11 @@ pub fn open_signer(config: &Config, site: &OwnSite) -> anyhow::Result<Option<Ans
 }
 
 impl SlowPath {
-    /// The slow path that `config` asks for, for `workers_count` workers; `None` without threads for it.
+    /// Creates the slow path that `config` describes, for `workers_count` workers. Returns `None`
+    /// when `slow.threads` is 0.
     ///
     /// # Errors
-    /// When an administrator is none.
+    /// When an administrator or an exempt source is invalid.
     pub fn new(
         config: &Config,
         signer: Option<AnswerSigner>,
@@ -135,24 +139,24 @@ impl SlowPath {
         }))
     }
 
-    /// Checks that clients find the key that signs in the site record.
+    /// Checks that the site record contains the public half of the signing key.
     ///
     /// # Errors
-    /// When they find another.
+    /// When the site record contains another key or none.
     pub(crate) fn check_site(&self, site: &OwnSite) -> anyhow::Result<()> {
         self.signer.as_ref().map_or(Ok(()), |signer| signer.check_site(site))
     }
 
-    /// Whether there is a key to sign with.
+    /// Whether the server has a key to sign with.
     #[must_use]
     pub const fn signs(&self) -> bool {
         self.signer.is_some()
     }
 
-    /// Starts the threads.
+    /// Starts the threads of the slow path and of forwarding.
     ///
     /// # Errors
-    /// When the kernel refuses one, or the cores it should run on.
+    /// When the kernel refuses a thread, or a configured core is not available to this process.
     pub(crate) fn start(self: &Arc<Self>, shared: &Arc<ServerState>) -> anyhow::Result<Vec<JoinHandle<()>>> {
         let usable = handle_net::usable_cores().context("cannot ask which cores are ours")?;
         if let Some(core) = self.config.cores.iter().find(|core| !usable.contains(core)) {
@@ -180,15 +184,16 @@ impl SlowPath {
             .collect()
     }
 
-    /// Signs an answer that was made without a signature, where there is a key.
+    /// Signs an answer that was made without a signature, if the server has a key.
     pub(crate) fn sign_late(&self, message: &mut Vec<u8>) {
         if let Some(signer) = &self.signer {
-            // The client gets it unsigned where that fails, as deployed, and decides.
+            // When signing fails, the client gets the answer unsigned and decides what to do with
+            // it, as with deployed servers.
             let _ = signer.sign(message);
         }
     }
 
-    /// Lets the threads come to an end.
+    /// Tells all threads of the slow path to stop.
     pub(crate) fn stop(&self) {
         self.queues.close();
         self.forward.iter().for_each(|forward| forward.queue.close());
@@ -203,7 +208,7 @@ impl SlowPath {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What `status` says about it.
+    /// The part of the output of `status` that describes the slow path.
     #[must_use]
     pub fn status(&self) -> Value {
         json!({
@@ -213,7 +218,8 @@ impl SlowPath {
         })
     }
 
-    /// Lets other processes ask for sessions by `holder`, and forgets those that are over, until the path is stopped.
+    /// Shares the sessions with other processes through `holder` and removes expired sessions.
+    /// Returns when the slow path is stopped.
     pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<Holder>) {
         std::thread::scope(|scope| {
             if let Some(holder) = holder {
@@ -226,23 +232,24 @@ impl SlowPath {
         });
     }
 
-    /// Requests that wait for a thread.
+    /// The number of requests that wait for a thread.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.waiting()
     }
 
-    /// What all threads counted, in the order of [`SlowCounters::TABLE`].
+    /// The sums of the counters of all threads, in the order of [`SlowCounters::TABLE`].
     pub(crate) fn sums(&self) -> [u64; SlowCounters::TABLE.len()] {
         stats::sums(self.counters.iter().map(|counters| &**counters))
     }
 
-    /// What happened to challenges, how many wait, and the bytes of what was challenged.
+    /// The counters of challenges, the number of challenges that wait for an answer, and the bytes
+    /// of the challenged requests.
     pub(crate) fn challenges_now(&self) -> (ChallengeCounts, usize, usize) {
         let challenges = self.challenges();
         (challenges.counts(), challenges.len(), challenges.bytes())
     }
 
-    /// What was counted, and what waits now.
+    /// The counters and current queue lengths as JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut sums = stats::to_json(&self.sums());
@@ -267,7 +274,7 @@ impl SlowPath {
     }
 }
 
-/// Another process asks about sessions.
+/// What other processes can query about sessions and challenges.
 impl SharedTable for SlowPath {
     fn sessions(&self) -> Option<&SessionTable> {
         self.sessions.as_ref().map(|sessions| &sessions.table)
@@ -279,7 +286,7 @@ impl SharedTable for SlowPath {
 
     fn random(&self) -> u32 {
         let mut number = [0; 4];
-        // 0 is the number of no session, so that none is set up without random numbers.
+        // No session has the number 0, so without random numbers no session is set up.
         if (self.random)(&mut number) { numbers::of_handled(u32::from_be_bytes(number)) } else { 0 }
     }
 
@@ -305,7 +312,8 @@ impl SharedTable for SlowPath {
     }
 }
 
-/// Lets the workers go before this thread. What the kernel refuses is only told: answers are right anyway.
+/// Lowers the priority of this thread below that of the workers. A refusal by the kernel is only
+/// logged, because answers stay correct without it.
 fn let_workers_go_first(config: &SlowConfig) {
     use rustix::thread::{CpuSet, sched_setaffinity};
     if !config.cores.is_empty() {

@@ -1,17 +1,20 @@
-//! Requests over connections: framing, the same resolver behind it, and who may stay how long.
+//! Requests over TCP connections: framing, resolution, and how long a connection may stay open.
 //!
-//! [`TcpConnections`] is a machine without sockets or a clock: it is fed what happened to connections and what time it
-//! is, and acts on a [`ConnectionActions`]. A worker gives it the connections of its datapath.
+//! [`TcpConnections`] is a state machine without sockets or a clock. Its caller passes in the
+//! events of connections and the current time, and the state machine acts through
+//! [`ConnectionActions`]. A worker connects it to the connections of its datapath.
 //!
-//! - All whole messages of one receive are answered together, and their answers sent together.
-//! - A connection stays open while its requests ask for that (KC); after one that does not, it is closed behind
-//!   the answer, as deployed servers do after every request.
-//! - While a connection has answers that the kernel did not take, nothing more is read from it. So what is kept
-//!   for one is bounded by the answers of one round, and who does not read gets no further.
-//! - Every wait has an end: for a request, for the rest of one, for the reader of an answer, for the end of the
-//!   other side.
-//! - Every connection is counted when it comes, and once more, by reason, when it is given up. Every request is in
-//!   exactly one of `tcp_answered`, `tcp_dropped_error_reply` and `tcp_dropped_bug`.
+//! - All complete messages of one receive are answered together, and their answers are sent
+//!   together.
+//! - A connection stays open while its requests ask for that (KC). After a request that does not,
+//!   the connection is closed once its answer is sent, as deployed servers do after every request.
+//! - While a connection has answers that the kernel has not accepted, nothing more is read from it.
+//!   The buffered bytes of one connection are thus bounded by the answers of one round, and a
+//!   client that does not read is not served further.
+//! - Every wait has a timeout: for a request, for the rest of a request, for the client to read an
+//!   answer, and for the peer to close.
+//! - Every connection is counted when it is opened, and again, by reason, when it is closed. Every
+//!   request is in exactly one of `tcp_answered`, `tcp_dropped_error_reply` and `tcp_dropped_bug`.
 
 mod actions;
 mod replies;
@@ -44,37 +47,38 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use table::{ConnectionWait, StreamTable, TableStream};
 
-/// While draining, how long who has just connected may take for the first byte of a request, in milliseconds.
+/// While draining, how long a new connection may take to send the first byte of a request, in
+/// milliseconds.
 const FIRST_REQUEST_MS: u64 = 300;
-/// Bytes of answers after which they are sent, though there are more requests to answer.
+/// Bytes of answers after which they are sent, even if more requests are left to answer.
 const ROUND_LEN: usize = 128 << 10;
-/// Room for a round and the longest answer on top.
+/// Buffer length for a round and the longest answer on top.
 const OUT_LEN: usize = ROUND_LEN + Envelope::LEN + MESSAGE_LEN_MAX as usize;
 
-/// Why a connection is given up.
+/// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseReason {
-    /// Its last request is answered.
+    /// The last request of the connection is answered.
     Done,
-    /// The other side has ended, between two requests.
+    /// The peer closed its side between two requests.
     Ended,
-    /// The other side has ended within a request.
+    /// The peer closed its side within a request.
     CutOff,
-    /// It broke.
+    /// The connection failed.
     Broken,
-    /// What came is no request, or is too long for one.
+    /// The received bytes are not a request, or are too long for one.
     Unreadable,
-    /// No request came.
+    /// No request arrived in time.
     Idle,
-    /// The rest of a request did not come.
+    /// The rest of a request did not arrive in time.
     HalfRequest,
-    /// Answers were not read.
+    /// The client did not read its answers in time.
     SlowReader,
-    /// It was idle, and its place was needed.
+    /// The connection was idle, and its place was needed for another.
     Evicted,
-    /// There is no room for what it sends, or does not read.
+    /// The limit of buffered bytes of requests or answers is reached.
     NoRoom,
-    /// The server stops.
+    /// The server is stopping.
     Drained,
 }
 
@@ -97,62 +101,64 @@ impl CloseReason {
     }
 }
 
-/// What a turn works with.
+/// The context of one call of [`TcpConnections`].
 pub struct ConnectionTurn<'t, 'a, B, W> {
-    /// Whose connections.
+    /// Sends, closes and pauses connections.
     pub wire: &'t mut W,
-    /// What answers depend on.
+    /// The context for answering, such as the set and the time.
     pub context: &'t AnswerContext<'a, B>,
-    /// Where all is counted.
+    /// The counters of the worker.
     pub counters: &'t Counters,
-    /// Milliseconds since some moment.
+    /// Milliseconds since an arbitrary start.
     pub now_ms: u64,
-    /// Takes a request whose answer is made on the slow path and comes by [`TcpConnections::reply`]; false when it has no room.
+    /// Hands a request to the slow path, whose answer arrives through [`TcpConnections::reply`].
+    /// Returns false when the queue is full.
     pub defer: &'t mut dyn FnMut(StreamId, IpAddr, &[u8]) -> bool,
-    /// Answers in sessions, where there are any.
+    /// Answers requests in sessions, if sessions are enabled.
     pub sealer: Option<&'t mut SessionSealer>,
-    /// Where answers are logged, if they are.
+    /// The query log, if it is enabled.
     pub tap: Option<&'t mut QueryLogTap>,
 }
 
-/// The connections of a worker, and what of requests has come over them.
+/// The connections of a worker, with the requests received over them that are not answered yet.
 pub struct TcpConnections {
     settings: TcpSettings,
     table: StreamTable,
-    /// Bytes of requests that are not whole, or wait until answers have been read.
+    /// Bytes of requests that are incomplete, or wait until earlier answers have been read.
     input_len: usize,
     draining_since_ms: Option<u64>,
-    /// Nobody is let in any more, as whoever was accepted before has been heard of.
+    /// New connections are refused. Requests of connections that were accepted before draining have
+    /// had time to arrive.
     draining: bool,
     answers: AnswerRoom,
 }
 
-/// Room for the messages of a round and their answers, kept between rounds.
+/// Buffers for the messages of a round and their answers, reused between rounds.
 struct AnswerRoom {
     scratch: Scratch,
     messages: Vec<Range<usize>>,
     done: Vec<bool>,
     out: Box<[u8]>,
     used: usize,
-    /// How many of the round are answered on the slow path.
+    /// How many requests of the round are answered on the slow path.
     deferred: u32,
 }
 
-/// What follows the messages that are whole.
+/// What follows the complete messages in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamRest {
-    /// More messages, maybe.
+    /// There may be more messages.
     More,
-    /// The beginning of one, or nothing.
+    /// An incomplete message, or nothing.
     Begun,
-    /// Nothing that matters: the last message did not ask to stay.
+    /// Input that is ignored: the last message did not ask to keep the connection open.
     Last,
-    /// Nothing that can be read.
+    /// Input that cannot be decoded.
     Unreadable,
 }
 
 impl TcpConnections {
-    /// No connections yet.
+    /// Creates an empty set of connections.
     #[must_use]
     pub fn new(settings: TcpSettings) -> Self {
         Self {
@@ -172,37 +178,38 @@ impl TcpConnections {
         }
     }
 
-    /// Applies other settings from now on. Connections stay open, and the new timeouts apply to them.
+    /// Applies new settings from now on. Connections stay open, and the new timeouts apply to them.
     pub fn set(&mut self, settings: TcpSettings) {
         self.table.set(settings.table_limits());
         self.settings = settings;
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no connections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// Bytes of requests that are kept.
+    /// Bytes of requests that are buffered.
     #[must_use]
     pub const fn input_len(&self) -> usize {
         self.input_len
     }
 
-    /// Whether nothing is under way: no connection is left but such as only wait for the other side's end.
+    /// Whether no request is in progress: each remaining connection only waits for the peer to
+    /// close.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.table.len() == self.table.count(ConnectionWait::Closing)
     }
 
-    /// Gives up on everybody, as time is up.
+    /// Aborts all connections, at the end of draining.
     pub fn abort_all<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         turn: &mut ConnectionTurn<'_, '_, B, W>,
@@ -219,7 +226,7 @@ impl TcpConnections {
         self.gauge(turn.counters);
     }
 
-    /// Takes what happened to a connection.
+    /// Handles an event of a connection.
     pub fn handle<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         event: StreamEvent<'_>,
@@ -243,13 +250,13 @@ impl TcpConnections {
         self.gauge(turn.counters);
     }
 
-    /// When [`tick`](Self::tick) has something to do, at the earliest.
+    /// The earliest time at which [`tick`](Self::tick) has something to do.
     #[must_use]
     pub fn next_expiry_ms(&self) -> Option<u64> {
         ConnectionWait::ALL.iter().filter_map(|&wait| self.table.next_expiry_ms(wait)).min()
     }
 
-    /// Gives up on whom nothing was heard of for too long.
+    /// Closes the connections whose timeout has expired.
     pub fn tick<B: AsRef<[u8]>, W: ConnectionActions>(&mut self, turn: &mut ConnectionTurn<'_, '_, B, W>) {
         for wait in ConnectionWait::ALL {
             while let Some(id) = self.table.expired(wait, turn.now_ms) {
@@ -275,8 +282,8 @@ impl TcpConnections {
         self.gauge(turn.counters);
     }
 
-    /// Finishes what is under way on each connection, and then closes it. Who has just connected to ask something
-    /// gets a moment to say it.
+    /// Finishes the requests in progress on each connection, and then closes it. A new connection
+    /// gets 300 ms to send its first request.
     pub fn drain<B: AsRef<[u8]>, W: ConnectionActions>(&mut self, turn: &mut ConnectionTurn<'_, '_, B, W>) {
         let since_ms = *self.draining_since_ms.get_or_insert(turn.now_ms);
         self.draining = turn.now_ms.saturating_sub(since_ms) >= FIRST_REQUEST_MS;
@@ -288,7 +295,7 @@ impl TcpConnections {
         self.gauge(turn.counters);
     }
 
-    /// What who is to read an answer in parts does: see [`reply`](Self::reply).
+    /// The state of the client that reads an answer in parts: see [`reply`](Self::reply).
     pub(crate) fn reader(&self, id: StreamId) -> ListingReader {
         match self.table.get(id) {
             Some(connection) if connection.wait.is_over() => ListingReader::Gone,
@@ -298,8 +305,9 @@ impl TcpConnections {
         }
     }
 
-    /// Sends an answer that was made on the slow path, or a part of it that is not the last. The client tells answers by the ids of its requests, so it may
-    /// overtake others and be overtaken. Returns whether there is somebody left to get it; where not, that is counted.
+    /// Sends an answer from the slow path, or a part of one (`is_last` is false for all but the
+    /// last part). Clients match answers to requests by request id, so answers may be sent in any
+    /// order. Returns whether the connection still exists; if not, the answer is counted as late.
     pub fn reply<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
@@ -309,7 +317,7 @@ impl TcpConnections {
     ) -> bool {
         let is_there = match self.table.get_mut(id) {
             Some(connection) if !connection.wait.is_over() => {
-                // Who reads a part has time for the next one.
+                // A new part restarts the time that the client has for reading.
                 connection.has_progressed |= !is_last;
                 connection.slow_count = connection.slow_count.saturating_sub(is_last.into());
                 self.send(id, message, turn);
@@ -325,8 +333,8 @@ impl TcpConnections {
         is_there
     }
 
-    /// Notes that answers for `id` are made on the slow path, and will come by [`reply`](Self::reply): the connection stays
-    /// until then.
+    /// Notes that answers for `id` are made on the slow path and arrive through
+    /// [`reply`](Self::reply). The connection stays open until then.
     fn defer(&mut self, id: StreamId) {
         let deferred = std::mem::take(&mut self.answers.deferred);
         if let Some(connection) = self.table.get_mut(id) {
@@ -357,16 +365,17 @@ impl TcpConnections {
         self.table.insert(id, peer, turn.now_ms, TableStream::default());
     }
 
-    /// Makes sure that there is a place: see [`StreamTable::evictable`].
+    /// Makes room for one connection, if necessary by evicting another: see
+    /// [`StreamTable::evictable`].
     fn make_place<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) -> bool {
-        // More than one has to go where there were more places before.
+        // More than one connection has to be evicted if the limit was lowered by a reload.
         while self.table.len() >= self.settings.connections {
             let Some(id) = self.table.evictable(turn.now_ms) else { return false };
             if self.table.get(id).is_some_and(|connection| connection.wait.is_over()) {
-                // Counted when it was given up.
+                // The connection was counted when it was closed.
                 turn.wire.abort(id);
                 self.forget(id);
             } else {
@@ -397,7 +406,7 @@ impl TcpConnections {
         self.go_on(id, turn);
     }
 
-    /// Goes on with what was kept, where nothing keeps it back.
+    /// Serves the buffered input, unless answers are still unsent.
     fn go_on<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
@@ -409,7 +418,7 @@ impl TcpConnections {
             self.input_len -= input.len();
             let is_begun = matches!(split(&input, self.settings.request_bytes), Ok(StreamFront::Needs(_)));
             if is_begun {
-                // Nothing to answer: keep it where it is.
+                // There is no complete message, so the input stays buffered without a copy.
                 self.keep(id, input);
             } else {
                 self.serve(id, &input, turn);
@@ -419,7 +428,7 @@ impl TcpConnections {
         self.settle(id, turn);
     }
 
-    /// Answers the messages at the front of `input`, and keeps the rest.
+    /// Answers the messages at the front of `input`, and buffers the rest.
     fn serve<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
@@ -447,7 +456,7 @@ impl TcpConnections {
                     }
                     let message = &input[self.answers.messages[i].clone()];
                     if matches!(kept, Ok(1..)) {
-                        // Not now: the answers before it have to be read first.
+                        // The answers before this message have to be read first.
                         left.extend_from_slice(message);
                     } else {
                         self.answers.answer_alone(asker, message, turn);
@@ -473,7 +482,7 @@ impl TcpConnections {
             StreamRest::Unreadable if left.is_empty() => {
                 let rest = &input[at..];
                 let refused = match Envelope::split(rest) {
-                    // It could be read, were it allowed to be so long.
+                    // The message is well-formed, but longer than `tcp.request_bytes`.
                     Ok((envelope, _)) if envelope.message_len <= MESSAGE_LEN_MAX => RefusalReason::TooLong,
                     _ => RefusalReason::Malformed,
                 };
@@ -486,7 +495,7 @@ impl TcpConnections {
         }
     }
 
-    /// Keeps `input` until there is more, or may be more.
+    /// Buffers `input` until more bytes arrive or earlier answers have been read.
     fn keep(&mut self, id: StreamId, input: Vec<u8>) {
         if let Some(connection) = self.table.get_mut(id) {
             self.input_len += input.len();
@@ -494,7 +503,7 @@ impl TcpConnections {
         }
     }
 
-    /// Sends what has been answered; how much of it is kept.
+    /// Sends the gathered answers. Returns how many bytes are still unsent.
     fn flush<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
@@ -564,7 +573,7 @@ impl TcpConnections {
         }
     }
 
-    /// Says what a connection waits for now, or ends it when that is nothing.
+    /// Sets what a connection waits for next, or closes it when there is nothing to wait for.
     fn settle<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
@@ -601,13 +610,13 @@ impl TcpConnections {
             connection.is_paused = !reads;
             turn.wire.set_reading(id, reads);
         }
-        // Bytes do not make a wait begin anew; whole requests do.
+        // Only a complete request restarts the timeout; single bytes do not.
         if std::mem::take(&mut connection.has_progressed) || wait != connection.wait {
             self.table.wait_for(id, wait, turn.now_ms);
         }
     }
 
-    /// The other side has ended, and all that was whole is answered.
+    /// The peer has closed its side, and all complete requests are answered.
     fn ended<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
@@ -620,10 +629,12 @@ impl TcpConnections {
         let input = std::mem::take(&mut connection.input);
         self.input_len -= input.len();
         let why = if input.is_empty() { CloseReason::Ended } else { CloseReason::CutOff };
-        // Shown by `conversations.jsonl`, `malformed/*_half_close`: who ends early is told so.
+        // A client that closes early gets an error, as `conversations.jsonl`,
+        // `malformed/*_half_close`, shows.
         match Envelope::split(&input) {
             Err(_) => {
-                // What lacks an envelope: missing bytes count as zero, as deployed.
+                // The input is shorter than an envelope. Missing bytes count as zero, as with
+                // deployed servers.
                 let mut padded = [0; Envelope::LEN];
                 padded[..input.len()].copy_from_slice(&input);
                 let refused = match Envelope::from_bytes(&padded).message_len {
@@ -639,7 +650,8 @@ impl TcpConnections {
         }
     }
 
-    /// Closes a connection behind what is still to be sent, and behind what is wrong, where that is to be said.
+    /// Closes a connection after its unsent answers and, if `said` is set, after an error that
+    /// tells the client why.
     fn give_up<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
@@ -660,7 +672,7 @@ impl TcpConnections {
             return self.forget(id);
         }
         self.drop_input(id);
-        // With answers to be read it may take as long as that may take.
+        // A connection with unsent answers gets the timeout for reading answers.
         let is_kept = self.table.get(id).is_some_and(|connection| connection.is_kept);
         let wait = if is_kept { ConnectionWait::Ending } else { ConnectionWait::Closing };
         self.table.wait_for(id, wait, turn.now_ms);
@@ -696,7 +708,7 @@ impl TcpConnections {
 }
 
 impl AnswerRoom {
-    /// The messages of one round, from `at` on, and what follows them.
+    /// Collects the messages of one round, from `at` on. Returns what follows them.
     fn gather(&mut self, input: &[u8], at: &mut usize, message_len_max: u32) -> StreamRest {
         self.messages.clear();
         while self.messages.len() < STAGED_COUNT {
@@ -716,7 +728,8 @@ impl AnswerRoom {
         StreamRest::More
     }
 
-    /// Answers the gathered messages, as far as there is room. `done` says which are dealt with.
+    /// Answers the gathered messages as far as there is room. `done` tells which of them are
+    /// handled.
     fn answer<B: AsRef<[u8]>, W>(
         &mut self,
         (id, source): (StreamId, IpAddr),
@@ -732,7 +745,8 @@ impl AnswerRoom {
         let gathered = (0..messages.len()).map(message);
         #[cfg(test)]
         let gathered = gathered.inspect(|message| crate::tests::before_reading(message));
-        // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
+        // Answering is pure, so a panic leaves no damage. Messages that are not done are answered
+        // again one by one.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             answer_messages(context, scratch, gathered, |at, outcome| {
                 #[cfg(test)]
@@ -742,7 +756,7 @@ impl AnswerRoom {
         }));
     }
 
-    /// Answers one message, with all the room there is.
+    /// Answers one message, with the whole buffer available.
     #[cold]
     fn answer_alone<B: AsRef<[u8]>, W>(
         &mut self,
@@ -766,18 +780,18 @@ impl AnswerRoom {
         }
     }
 
-    /// Adds something to say that answers no request.
+    /// Adds a notice that does not answer a request.
     fn push(&mut self, reply: &ReplyParts<'_>, counters: &Counters) {
         replies::put(reply, &mut self.out, &mut self.used, counters);
     }
 }
 
-/// Whether the connection stays open behind the answer to this message. RFC 3652 section 2.2.2.3.
+/// Whether the connection stays open after the answer to this message. RFC 3652 section 2.2.2.3.
 fn asks_to_stay(message: &[u8]) -> bool {
     const FLAGS_AT: usize = Envelope::LEN + 8;
     let Ok((envelope, _)) = Envelope::split(message) else { return false };
     let flags = message.get(FLAGS_AT..).and_then(|rest| rest.first_chunk());
-    // Those of an encrypted message cannot be read.
+    // The flags of an encrypted message cannot be read.
     !envelope.flags.has(EnvelopeFlags::ENCRYPTED)
         && flags.is_some_and(|&flags| OpFlags(u32::from_be_bytes(flags)).has(OpFlags::KEEP_CONNECTION))
 }
