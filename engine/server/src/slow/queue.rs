@@ -1,16 +1,16 @@
-//! Requests on their way from the workers to the slow threads, and their answers on the way back.
+//! The queues that carry requests from the workers to the slow threads, and answers back.
 //!
-//! There are so many jobs, made at the start. A worker takes a free one, and finds none when everything is
-//! full; a job that is on its way always has a place in the next queue, so no answer can be lost for want of
-//! room.
+//! The number of jobs is fixed at the start. A worker takes a free job; when there is none, the
+//! slow path is full. A job under way always has a place in the next queue, so no answer is lost
+//! for lack of room.
 //!
-//! Whose request is next is decided by the work that was done for its source ([`handle_auth::fair`]), and nobody takes
-//! all jobs.
+//! The next request is chosen by the work already done for each source ([`handle_auth::fair`]), and
+//! no source can take all jobs.
 //!
-//! A slow thread stands back behind the workers, so it may stand still anywhere, also between taking a lock and
-//! giving it back, and a worker that waited for it (or spun, as lock-free queues do while another thread is halfway
-//! through) would keep it from going on. So a worker only tries the locks that slow threads take, and comes back
-//! later where it finds one taken.
+//! A slow thread has a lower priority than the workers, so it can be descheduled anywhere, also
+//! while it holds a lock. A worker that waited for that lock (or spun, as lock-free queues do while
+//! another thread is halfway through an update) would keep the slow thread from running. So a
+//! worker only tries the locks that slow threads take, and tries again later when one is taken.
 
 use crate::counters::Transport;
 use crate::forward::ForwardState;
@@ -32,7 +32,7 @@ use std::time::Instant;
 pub(crate) enum JobRoute {
     /// Datagrams to a peer.
     Udp(Peer),
-    /// A connection, and who has it.
+    /// A connection, and the address of its client.
     Tcp(StreamId, IpAddr),
 }
 
@@ -42,7 +42,7 @@ impl JobRoute {
         matches!(self, Self::Udp(_))
     }
 
-    /// How the request came.
+    /// The transport over which the request arrived.
     pub(crate) const fn transport(&self) -> Transport {
         match self {
             Self::Udp(_) => Transport::Udp,
@@ -50,7 +50,7 @@ impl JobRoute {
         }
     }
 
-    /// Who asks.
+    /// The origin of the request, for limits by source.
     pub(crate) fn origin(&self) -> RequestOrigin {
         match self {
             Self::Udp(peer) => RequestOrigin::datagram(peer.remote().ip()),
@@ -59,36 +59,37 @@ impl JobRoute {
     }
 }
 
-/// A request, and then its answer. Its buffers are used again.
+/// A request and later its answer. The buffers are reused.
 #[derive(Debug)]
 pub(crate) struct SlowJob {
-    /// The worker that has it from the network.
+    /// The worker that received the request from the network.
     pub(crate) shard: usize,
     /// Where the answer goes.
     pub(crate) route: JobRoute,
-    /// When it was handed over.
+    /// When the request was handed over.
     pub(crate) since: Instant,
     /// The request, envelope first.
     pub(crate) request: Vec<u8>,
-    /// The answer, as it goes to the network; empty when there is none because of a bug.
+    /// The answer in the form that is sent to the network; empty when a bug prevented one.
     pub(crate) answer: Vec<u8>,
-    /// Whether the request shows that answers to its sender arrive there, so that none is limited.
+    /// Whether the request proves the address of its sender, so that the answer is exempt from rate
+    /// limits.
     pub(crate) is_proven: bool,
     /// The code of the answer.
     pub(crate) code: ResponseCode,
-    /// Why it is an error, if it is one.
+    /// Why the answer is an error, if it is one.
     pub(crate) refused: Option<RefusalReason>,
-    /// What it has while another process answers it.
+    /// The state of forwarding while another process answers the request.
     pub(crate) forwarding: Option<Box<ForwardState>>,
-    /// Whether a part of its answer was sent already.
+    /// Whether a part of the answer was sent already.
     pub(crate) is_continued: bool,
-    /// The work that was done for it.
+    /// The work that was done for the request.
     pub(crate) cost: Units,
 }
 
-/// Bytes that a buffer may keep between two jobs.
+/// Bytes of capacity that a buffer keeps between two jobs.
 const KEPT_LEN: usize = 16 << 10;
-/// Bytes that a buffer has from the start: a request in one datagram, and an answer in a few.
+/// Initial capacity of the buffers in bytes: a request in one datagram, and an answer in a few.
 const REQUEST_LEN: usize = 512;
 const ANSWER_LEN: usize = 2048;
 
@@ -110,7 +111,7 @@ impl SlowJob {
         }
     }
 
-    /// Whether more of its answer will come.
+    /// Whether more parts of the answer follow.
     pub(crate) fn has_more(&self) -> bool {
         self.forwarding.as_ref().is_some_and(|forwarding| forwarding.has_more())
     }
@@ -126,16 +127,16 @@ impl SlowJob {
     }
 }
 
-/// Both ways, and the jobs that are free.
+/// The queues in both directions, and the free jobs.
 #[derive(Debug)]
 pub(crate) struct JobQueues {
-    /// Only workers take this lock, but for a job whose worker is not there.
+    /// Only workers take this lock, except for a job whose worker does not exist.
     free: Mutex<FreeJobs>,
     started: Instant,
     queued: Mutex<JobQueue>,
-    /// Somebody asked, or there will be no more.
+    /// Signals that a request was queued, or that the queue was closed.
     more: Condvar,
-    /// How many jobs are in `asked`.
+    /// The number of jobs in `queued`.
     waiting: AtomicUsize,
     returns: Box<[CachePadded<ReturnQueue>]>,
 }
@@ -144,28 +145,29 @@ pub(crate) struct JobQueues {
 struct FreeJobs {
     #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
     jobs: Vec<Box<SlowJob>>,
-    /// Who has those that are not.
+    /// How many of the jobs in use each source has.
     shares: Shares,
 }
 
 #[derive(Debug, Default)]
 struct JobQueue {
     jobs: FairQueue<Box<SlowJob>>,
-    /// Slow threads that wait for one.
+    /// The number of slow threads that wait for a job.
     idle: usize,
     closed: bool,
 }
 
-/// The way back to one worker.
+/// The queue of answers for one worker.
 #[derive(Debug)]
 struct ReturnQueue {
     jobs: Mutex<VecDeque<Box<SlowJob>>>,
-    /// Set when the worker has opened its path.
+    /// Set once the worker has opened its datapath.
     waker: OnceLock<Waker>,
 }
 
 impl JobQueues {
-    /// Queues for `workers_count` workers and `jobs_count` jobs, of which sources in `exempt` may take all.
+    /// Creates queues for `workers_count` workers and `jobs_count` jobs. The sources in `exempt`
+    /// may use all jobs.
     pub(crate) fn new(workers_count: usize, jobs_count: usize, exempt: SourceList) -> Self {
         let jobs = || VecDeque::with_capacity(jobs_count);
         let back = || CachePadded::new(ReturnQueue { jobs: Mutex::new(jobs()), waker: OnceLock::new() });
@@ -182,14 +184,14 @@ impl JobQueues {
         }
     }
 
-    /// Lets `waker` end the waits of worker `shard` when there is an answer for it.
+    /// Registers `waker`, which wakes worker `shard` when there is an answer for it.
     pub(crate) fn attach(&self, shard: usize, waker: Waker) {
-        // A worker opens its path once.
+        // A worker opens its datapath once.
         let _ = self.returns[shard].waker.set(waker);
     }
 
-    /// A free job with a request; `None` when everything is full, or the source has its share. To be
-    /// [submitted](Self::submit).
+    /// Takes a free job for a request, to be [submitted](Self::submit). Returns `None` when all
+    /// jobs are in use, or the source has its share of them.
     pub(crate) fn take(&self, shard: usize, route: JobRoute, request: &[u8]) -> Option<Box<SlowJob>> {
         let mut free = lock(&self.free);
         if !free.shares.enter(route.origin()) {
@@ -206,7 +208,8 @@ impl JobQueues {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Hands over the jobs of a worker, in their order. They stay where they are while a slow thread is at the queue.
+    /// Hands over the jobs of a worker, in order. While a slow thread holds the lock of the queue,
+    /// the jobs stay in `jobs`.
     pub(crate) fn submit(&self, jobs: &mut VecDeque<Box<SlowJob>>) {
         let Some(mut asked) = try_lock(&self.queued) else { return };
         let woken = asked.idle.min(jobs.len());
@@ -216,7 +219,7 @@ impl JobQueues {
         (0..woken).for_each(|_| self.more.notify_one());
     }
 
-    /// The next request, for a slow thread; waits for one. `None` when there will be no more.
+    /// Waits for the next request, for a slow thread. Returns `None` when the queue is closed.
     pub(crate) fn next(&self) -> Option<Box<SlowJob>> {
         let mut asked = lock(&self.queued);
         loop {
@@ -245,25 +248,26 @@ impl JobQueues {
         self.more.notify_all();
     }
 
-    /// Sends an answer back to its worker, and charges its source with the work.
+    /// Returns an answer to its worker, and charges the source with the work.
     pub(crate) fn give_back(&self, job: Box<SlowJob>) {
         lock(&self.queued).jobs.charge(job.route.origin(), job.cost, self.now_ms());
         let Some(back) = self.returns.get(job.shard) else { return self.release(job) };
         lock(&back.jobs).push_back(job);
-        // To wake a worker for each answer costs a tenth of a signature, so while there is more to do it is left to
-        // look for itself, see `Worker::run`.
+        // Waking a worker for each answer costs a tenth of a signature. While more requests wait,
+        // the worker is left to poll for answers, see `Worker::run`.
         if self.waiting() == 0 {
             back.waker.get().into_iter().for_each(Waker::wake);
         }
     }
 
-    /// The next answer for worker `shard`, if there is one. To be [released](Self::release) once it is sent.
+    /// The next answer for worker `shard`, if there is one. The job is to be
+    /// [released](Self::release) once the answer is sent.
     #[inline]
     pub(crate) fn answered(&self, shard: usize) -> Option<Box<SlowJob>> {
         try_lock(&self.returns[shard].jobs)?.pop_front()
     }
 
-    /// Lets a job be used again.
+    /// Returns a job to the free ones.
     pub(crate) fn release(&self, mut job: Box<SlowJob>) {
         job.clear();
         let mut free = lock(&self.free);
@@ -271,18 +275,19 @@ impl JobQueues {
         free.jobs.push(job);
     }
 
-    /// Requests that wait for a slow thread.
+    /// The number of requests that wait for a slow thread.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 }
 
-/// The lock. What a thread that panicked left is whole: every change is one step.
+/// Locks `mutex`. Poisoning is ignored, because every change is one step and leaves the data
+/// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The lock, where nobody has it.
+/// Locks `mutex` if no other thread holds it.
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

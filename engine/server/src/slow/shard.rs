@@ -1,4 +1,4 @@
-//! A worker's end of the slow path.
+//! The side of a worker in the slow path.
 
 use super::SlowPath;
 use super::queue::{JobRoute, SlowJob};
@@ -12,35 +12,35 @@ use handle_resolver::RefusalReason;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Hands requests over, and sends what comes back.
+/// Hands requests to the slow path, and returns their answers to the worker.
 #[derive(Debug)]
 pub(crate) struct SlowShard {
     path: Option<Arc<SlowPath>>,
     shard: usize,
-    /// Requests that have not come back.
+    /// The number of requests without an answer yet.
     under_way: u64,
-    /// Those that are not handed over yet.
+    /// Requests that are not handed over yet.
     unsent: VecDeque<Box<SlowJob>>,
-    /// Listings of which a part was sent, until that has been read.
+    /// Listings of which a part was sent that the client has not read yet.
     #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
     listings: Vec<Box<SlowJob>>,
-    /// Listings whose next part is wanted, or that are to end, and are not handed over yet.
+    /// Listings whose next part is wanted, or that are to end, and that are not handed over yet.
     unsent_listings: VecDeque<ForwardItem>,
 }
 
-/// What the reader of a listing does.
+/// The state of the client that reads a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListingReader {
-    /// It has read what was sent.
+    /// The client has read the sent part.
     Ready,
-    /// It has not.
+    /// The client has not read the sent part yet.
     Reading,
-    /// It has gone.
+    /// The connection is closed.
     Gone,
 }
 
 impl SlowShard {
-    /// The end of worker `shard`; answers wake it by `waker`.
+    /// Opens the side of worker `shard`. Answers wake the worker through `waker`.
     pub(crate) fn open(path: Option<Arc<SlowPath>>, shard: usize, waker: Waker) -> Self {
         if let Some(path) = &path {
             path.queues.attach(shard, waker);
@@ -55,7 +55,8 @@ impl SlowShard {
         }
     }
 
-    /// Hands over a request, envelope first. False when everything is full; then the worker says so.
+    /// Hands over a request, envelope first. Returns false when the slow path is full, and the
+    /// worker then refuses the request.
     #[cold]
     pub(crate) fn defer(&mut self, route: JobRoute, request: &[u8], counters: &Counters) -> bool {
         let Some(path) = &self.path else { return false };
@@ -68,17 +69,17 @@ impl SlowShard {
         true
     }
 
-    /// What is said to a datagram for which there is no place.
+    /// The refusal of a datagram for which the slow path has no room.
     pub(crate) fn when_full(&self) -> RefusalReason {
         self.path.as_ref().map_or(RefusalReason::Busy, |path| path.when_full)
     }
 
-    /// Whether every request has come back.
+    /// Whether every request has its answer.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way == 0 && self.unsent_listings.is_empty()
     }
 
-    /// The next request that has come back. It is to be [released](Self::release) once it is sent.
+    /// The next job with an answer. It is to be [released](Self::release) once the answer is sent.
     #[inline]
     pub(crate) fn answered(&mut self, counters: &Counters) -> Option<Box<SlowJob>> {
         if self.is_idle() {
@@ -101,13 +102,14 @@ impl SlowShard {
         self.under_way -= 1;
     }
 
-    /// Keeps a job that [has more](SlowJob::has_more) until what was sent of it has been read.
+    /// Keeps a job that [has more](SlowJob::has_more) until the client has read the sent part.
     pub(crate) fn keep_listing(&mut self, mut job: Box<SlowJob>) {
         job.is_continued = true;
         self.listings.push(job);
     }
 
-    /// Goes on with listings whose readers are `ready` for more, and ends those whose readers have gone.
+    /// Requests the next part of listings whose clients are ready, and ends listings whose
+    /// connections are closed.
     #[cold]
     pub(crate) fn go_on_listing(&mut self, reader: impl Fn(StreamId) -> ListingReader, counters: &Counters) {
         let state = |job: &SlowJob| match job.route {
@@ -141,7 +143,7 @@ impl SlowShard {
         !self.listings.is_empty() || !self.unsent_listings.is_empty()
     }
 
-    /// Lets a job be used again.
+    /// Returns a job to the free ones.
     pub(crate) fn release(&self, job: Box<SlowJob>) {
         if let Some(path) = &self.path {
             path.queues.release(job);
@@ -156,10 +158,10 @@ impl SlowShard {
     }
 }
 
-/// Sends an answer that has come back as datagrams to `peer`. The caller flushes.
+/// Sends an answer from the slow path as datagrams to `peer`. The caller flushes.
 ///
 /// # Errors
-/// Those of the datapath, when it is of no more use.
+/// Errors of the datapath, after which it is unusable.
 #[cold]
 pub(crate) fn send(
     net: &mut dyn Datapath,
@@ -170,7 +172,7 @@ pub(crate) fn send(
 ) -> std::io::Result<()> {
     let is_sent = !job.answer.is_empty()
         && (push(net, peer, &job.answer) || {
-            // It has room for any one answer once it is empty.
+            // An empty outbox has room for any one answer.
             crate::worker::flush(net, counters)?;
             push(net, peer, &job.answer)
         });

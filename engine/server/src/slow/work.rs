@@ -1,5 +1,5 @@
-//! What a slow thread does with a request: evaluates it, challenges its sender or checks the answer to a
-//! challenge, and signs what comes of it.
+//! What a slow thread does with a request: it evaluates the request, challenges its sender or
+//! checks the answer to a challenge, and signs the reply.
 
 use super::SlowPath;
 use super::forwarding::ForwardNote;
@@ -50,13 +50,13 @@ pub(crate) struct SlowThread {
     message: Vec<u8>,
 }
 
-/// What an answer borrows from beside its request and the set; used again.
+/// The buffers that an answer borrows from besides its request and the set. They are reused.
 pub(crate) struct AnswerBuffers {
     /// The challenge that was answered.
     pub(crate) challenge: Option<IssuedChallenge>,
     /// Values that administrators may read.
     pub(crate) values: Box<[u8]>,
-    /// Nonce, the body of a challenge or of the answer to a set-up, or computed values.
+    /// A nonce, the body of a challenge or of the answer to a session set-up, or computed values.
     pub(crate) body: Vec<u8>,
     /// Computed values of which some are not public.
     pub(crate) computed: Vec<u8>,
@@ -65,7 +65,7 @@ pub(crate) struct AnswerBuffers {
 }
 
 impl AnswerBuffers {
-    /// Room for why a message in a session was not accepted.
+    /// Buffer for the text of why a message in a session was not accepted.
     pub(crate) const fn text(&mut self) -> &mut [u8; 80] {
         &mut self.text
     }
@@ -88,11 +88,12 @@ impl SlowThread {
         }
     }
 
-    /// Answers requests until there will be no more.
+    /// Answers requests until the queue is closed.
     pub(crate) fn run(&mut self) {
         let path = Arc::clone(&self.path);
         while let Some(mut job) = path.queues.next() {
-            // A request that meets a bug is lost, and is the only one: what is held is made anew for each.
+            // A request that triggers a bug is lost, and no other one: the buffers are rebuilt for
+            // each request.
             if catch_unwind(AssertUnwindSafe(|| self.answer(&mut job))).is_err() {
                 job.answer.clear();
                 path.counters[self.at].bugs.add(1);
@@ -109,7 +110,7 @@ impl SlowThread {
         #[cfg(test)]
         crate::tests::before_slow_answer(&job.request);
         let Self { shared, path, at, buffers: held, message } = self;
-        // For this request only: a thread that waits must not hold a retired set.
+        // Held for this request only: a thread that waits must not keep a retired set alive.
         let set = shared.live.current();
         let counters = &path.counters[*at];
         counters.requests.add(1);
@@ -121,13 +122,15 @@ impl SlowThread {
             Some(session) if hidden => in_session::decrypt(session, &job.request),
             _ => None,
         };
-        // Who encrypts has the session, and had the answer to its set-up from where it was set up.
+        // Only the owner of the session can encrypt, and the owner received the answer to the
+        // set-up at the address that set the session up.
         job.is_proven = decrypted.is_some()
             && session.as_ref().is_some_and(|it| it.source() == source::of(job.route.origin().ip));
         let request = decrypted.as_ref().map_or(&job.request[..], |plain| &plain[..]);
         let Ok((envelope, rest)) = Envelope::split(request) else { return };
         let now_unix_s = match &path.signer {
-            // What is the same for a while can be signed once.
+            // An answer whose time is rounded stays equal for a while, so that one signature serves
+            // many.
             Some(_) if AnswerSigner::keeps(envelope.answer_version()) => {
                 let now = handle_daemon::clock::now_unix_s();
                 now - now % path.config.signature_reuse_s
@@ -161,8 +164,8 @@ impl SlowThread {
         let reply = match answer_message(&context, envelope, rest) {
             AnswerOutcome::Encrypted if session.is_some() => unreadable(RefusalReason::Undecryptable),
             AnswerOutcome::Encrypted => unreadable(RefusalReason::EncryptedInUnknownSession),
-            // Nobody must learn from the answer whether what was made up had the right padding, so only who has the key
-            // of the session is told that administration is done elsewhere.
+            // The answer must not reveal whether a forged message had correct padding, so only a
+            // sender with the key of the session is told that administration is done elsewhere.
             AnswerOutcome::Reply(reply)
                 if decrypted.is_some()
                     && reply.refused() == Some(RefusalReason::Administration)
@@ -176,7 +179,7 @@ impl SlowThread {
             AnswerOutcome::Listing => {
                 work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held)
             }
-            // Another set than the worker's came in between.
+            // The set was replaced after the worker looked at it.
             AnswerOutcome::Reply(reply) => reply,
             AnswerOutcome::InSession(reply) => {
                 work.public_in_session(reply, &unreadable, decrypted.is_some(), held)
@@ -215,25 +218,25 @@ impl SlowThread {
     }
 }
 
-/// One request, and what is needed to decide it.
+/// One request, and the state that is needed to decide it.
 pub(crate) struct JobContext<'w> {
     pub(crate) path: &'w SlowPath,
     shared: &'w ServerState,
     pub(crate) counters: &'w SlowCounters,
     pub(crate) origin: RequestOrigin,
-    /// In the clear, envelope first.
+    /// The decrypted request, envelope first.
     pub(crate) request: &'w [u8],
-    /// The session that it is in, if there is one.
+    /// The session of the request, if it is in one.
     pub(crate) session: Option<&'w Session>,
-    /// Those of the set.
+    /// The templates of the set.
     templates: Option<&'w SetTemplates>,
-    /// Set where another process is to answer instead.
+    /// Set when another process is to answer instead.
     pub(crate) forward: Cell<Option<ForwardNote>>,
-    /// Whether what decided last may look different where other services are asked.
+    /// Whether the last decision may change when other services are asked.
     pub(crate) is_elsewhere: Cell<bool>,
-    /// Whether the request has a MAC of its session, which was right and new.
+    /// Whether the request has a MAC of its session that is correct and was not used before.
     pub(crate) has_mac: Cell<bool>,
-    /// The work that was done for it so far.
+    /// The work done for this request so far.
     pub(crate) cost: Cell<Units>,
 }
 
@@ -242,7 +245,7 @@ impl JobContext<'_> {
         self.path.sessions.as_deref()
     }
 
-    /// The time, by the clock of sessions.
+    /// The current time, by the clock of sessions.
     pub(crate) fn now_s(&self) -> u32 {
         self.sessions().map_or(0, ServerSessions::now_s)
     }
@@ -270,7 +273,7 @@ impl JobContext<'_> {
         }
     }
 
-    /// What becomes of `reply` to a request for public values in a session.
+    /// Finishes `reply` to a request for public values in a session.
     fn public_in_session<'a>(
         &self,
         reply: ReplyParts<'a>,
@@ -297,7 +300,7 @@ impl JobContext<'_> {
     ) -> ReplyParts<'a> {
         let is_answer = slow.op_code() == OpCode::RESPONSE_TO_CHALLENGE;
         let Some(session) = self.session else {
-            // Challenges have numbers of the same kind.
+            // Challenges have numbers of the same kind as sessions.
             return match is_answer {
                 true => self.challenge_answer(context, slow, held),
                 false => slow.refuse(context, RefusalReason::UnknownSession),
@@ -309,7 +312,8 @@ impl JobContext<'_> {
             Err(MessageRejection::WrongMac) if was_encrypted => unreadable(RefusalReason::Undecryptable),
             Ok(proof) => {
                 let reply = self.in_session(context, slow, session, proof, held);
-                // Without a MAC nothing tells who wrote it: only who answers the challenge that waits is told more.
+                // Without a MAC, nothing authenticates the sender. Only a sender that answers the
+                // pending challenge gets a more precise error.
                 let is_guess =
                     matches!(reply.refused(), Some(RefusalReason::Malformed | RefusalReason::NoChallenge));
                 match was_encrypted && proof == SessionProof::None && is_guess {
@@ -324,7 +328,8 @@ impl JobContext<'_> {
         }
     }
 
-    /// Computes the values of a handle that is not stored; `identify` goes on where they are not for everybody.
+    /// Computes the values of a handle that is not stored. `identify` continues when not all of
+    /// them are public.
     pub(crate) fn compute<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -349,7 +354,8 @@ impl JobContext<'_> {
         }
     }
 
-    /// The request with its values, where they are not stored but computed; they are kept in `room`.
+    /// Adds computed values to the request when its handle is not stored. The values are kept in
+    /// `room`.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub(crate) fn with_computed<'a>(
         &self,
@@ -370,7 +376,7 @@ impl JobContext<'_> {
         }
     }
 
-    /// Asks who wants to know. RFC 3652 section 3.5.1.
+    /// Challenges the sender of the request. RFC 3652 section 3.5.1.
     fn challenge<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -399,7 +405,7 @@ impl JobContext<'_> {
         }
     }
 
-    /// A challenge to who sent the request.
+    /// Makes a challenge to the sender of the request.
     pub(crate) fn new_challenge(
         &self,
         slow: &SlowPathRequest<'_>,
@@ -428,7 +434,7 @@ impl JobContext<'_> {
         slow.challenge(context, id, &held.body)
     }
 
-    /// Somebody says who they are. RFC 3652 section 3.5.2.
+    /// Handles the answer to a challenge. RFC 3652 section 3.5.2.
     pub(crate) fn challenge_answer<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -440,9 +446,11 @@ impl JobContext<'_> {
         };
         held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
         let AnswerBuffers { challenge: Some(challenge), values, body, computed, .. } = held else {
-            // Numbers that were never given are those of sessions that nobody knows, as deployed.
+            // A number that was never issued is reported as an unknown session, as by deployed
+            // servers.
             let id = slow.session_id();
-            // In a session, the other process may have made one under its number.
+            // In a session, `handle-admin` may have made a challenge under the number of the
+            // session.
             if self.session.is_some() || id > 0 && is_of_admin(id) {
                 self.forward_answer();
             }
@@ -452,7 +460,8 @@ impl JobContext<'_> {
                 if is_known { RefusalReason::NoChallenge } else { RefusalReason::UnknownSession },
             );
         };
-        // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
+        // The number of a plain challenge can also be the number of another client's session. The
+        // answer then proves nothing for that session.
         let mut session = None;
         let taken_up = match Envelope::split(&challenge.request) {
             Ok((envelope, rest)) => {
@@ -468,7 +477,8 @@ impl JobContext<'_> {
         match self.check(context, &challenged, &answer, challenge) {
             Ok(index) => {
                 if let Some(session) = session {
-                    // For who the session was set up for: any other identity counts for this request alone.
+                    // The session is authenticated only for the identity that it was set up for.
+                    // Any other identity counts for this request alone.
                     session.authenticate(answer.identity, index, self.now_s());
                 }
                 match challenged.is_status() {
@@ -485,7 +495,7 @@ impl JobContext<'_> {
         }
     }
 
-    /// Whether `identity` may read what is asked for.
+    /// Whether `identity` may read the requested values.
     pub(crate) fn permits<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -507,8 +517,9 @@ impl JobContext<'_> {
         entitled == AuthorityOutcome::Yes
     }
 
-    /// Whether `answer` is right, and its identity may read: first whether it may, as deployed, so that only
-    /// those who may learn whether the key was right. Gives the index of the value with the key.
+    /// Checks whether `answer` is correct and its identity may read the values. Permission is
+    /// checked first, as in deployed servers, so that only permitted identities learn whether the
+    /// key was correct. Returns the index of the value with the key.
     fn check<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -531,8 +542,8 @@ impl JobContext<'_> {
         };
         let keys_max = self.keys_max(kind, &answered);
         let is_permitted = permits(identity.index);
-        // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed,
-        // and here also without.
+        // With index 0 and a public key, the index of the matching key counts too. Deployed servers
+        // do this in sessions; this server also does it outside sessions.
         let promotes = !is_permitted && identity.index == 0 && kind == auth::PUBLIC_KEY;
         let keys = match keys(context, identity, kind) {
             Ok(keys) => keys.take(keys_max),
@@ -560,7 +571,8 @@ impl JobContext<'_> {
             match answered.check(kind, key.data) {
                 Ok(()) => {
                     self.counters.answers_right.add(1);
-                    // What follows in a session may need the key that fits even where this request did not.
+                    // Later requests in the session may need the index of the matching key even if
+                    // this request did not.
                     let is_any = identity.index == 0 && kind == auth::PUBLIC_KEY;
                     return Ok(if is_any { key.index } else { identity.index });
                 }
@@ -575,7 +587,7 @@ impl JobContext<'_> {
         })
     }
 
-    /// The state of the server.
+    /// Answers with the state of the server.
     pub(crate) fn status<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -586,14 +598,15 @@ impl JobContext<'_> {
         let texts = self.shared.status_texts();
         for (index, kind, text) in &texts {
             let value = Value::new(*index, kind.as_bytes(), text.as_bytes());
-            // As deployed.
+            // The same permissions as in deployed servers.
             let permissions = Permissions(Permissions::ADMIN_READ.0 | Permissions::ADMIN_WRITE.0);
             Value { permissions, ..value }.encode(body);
         }
         challenged.status(context, body, texts.len())
     }
 
-    /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
+    /// Answers another server that asks whether the answer to its challenge is correct. RFC 3652
+    /// section 3.5.3.
     pub(crate) fn verification<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -612,7 +625,7 @@ impl JobContext<'_> {
         };
         let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
             Ok(keys) => keys.take(self.keys_max(auth::SECRET_KEY, &answered)),
-            // A name that is too long for any record.
+            // The name is too long for any record.
             Err(NotLocal::Remote) => return slow.verdict(context, false),
             Err(NotLocal::Damaged) => return slow.refuse(context, RefusalReason::DamagedRecord),
         };
@@ -625,43 +638,46 @@ impl JobContext<'_> {
                 Err(error) => is_readable &= !error.is_unreadable(),
             }
         }
-        // As deployed: the vectors' `verify_auth_secret_md5_old`.
+        // As in deployed servers: vector `verify_auth_secret_md5_old`.
         if is_readable { slow.verdict(context, false) } else { unreadable() }
     }
 
-    /// What the sender of an answer may ask for in work.
+    /// The limits on the work that the answer to a challenge may demand.
     fn limits(&self) -> Pbkdf2Limits {
         self.path.config.pbkdf2()
     }
 
-    /// Notes work that is done.
+    /// Adds `units` to the work done for this request.
     pub(crate) fn spend(&self, units: Units) {
         self.cost.set(self.cost.get() + units);
     }
 
-    /// How many keys are tried with an answer: so many that the work stays within the limits.
+    /// How many keys are tried with an answer, so that the work stays within the limits.
     fn keys_max(&self, kind: &[u8], answered: &ChallengeProof<'_>) -> usize {
         cost::keys_max(kind, answered.signed_response, &answered.limits, self.path.config.keys_tried)
     }
 
-    /// Writes `reply` to `message`: with the MAC of the session or signed if it is to be and can be, and encrypted if
-    /// nobody else may read it. Nothing is written where that fails.
+    /// Writes `reply` to `message`. The reply gets the MAC of the session or a signature if it is
+    /// to be certified and can be, and is encrypted if it is confidential. Nothing is written when
+    /// encryption fails.
     fn write(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) {
         if self.write_unsigned(reply, message) {
             self.sign(message);
         }
     }
 
-    /// The same without a signature; whether it is to be signed.
+    /// Writes `reply` like `write`, but without a signature. Returns whether the reply is to be
+    /// signed.
     pub(crate) fn write_unsigned(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) -> bool {
         message.clear();
         message.resize(Envelope::LEN + reply.message_len(), 0);
         reply.write_stream(message);
-        // What sets a session up, or its key, is not in one yet.
+        // A reply that sets a session up, or exchanges its key, is not in the session yet.
         let sets_up = matches!(reply.op_code(), OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY);
         let session = self.session.filter(|session| session.keys().id == reply.session_id() && !sets_up);
         let signs = match session {
-            // What is said to many who need not be there is to cost nothing.
+            // A refusal that sends clients to TCP goes to many senders with unproven addresses, so
+            // it must be cheap.
             _ if !reply.certifies() || reply.refused() == Some(RefusalReason::OverTcp) => false,
             Some(session) if traffic::seal(session, message).is_ok() => {
                 self.counters.with_mac.add(1);
@@ -689,14 +705,15 @@ impl JobContext<'_> {
                 &self.counters.signed
             }
             Ok(Signature::Kept) => &self.counters.signed_before,
-            // The client gets it unsigned, as deployed, and decides.
+            // The client gets the answer unsigned, as from deployed servers, and decides what to do
+            // with it.
             Err(_) => &self.counters.signing_failed,
         };
         counter.add(1);
     }
 }
 
-/// What the sender of a request is told that gets no challenge.
+/// The refusal for a request that gets no challenge.
 pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
     match refusal {
         ChallengeRefusal::OverTcp => RefusalReason::OverTcp,
