@@ -1,27 +1,31 @@
-//! Response-rate limiting over UDP: what goes to addresses that nobody has proven to be theirs.
+//! Response-rate limiting over UDP: bounds on what is sent to unproven addresses.
 //!
-//! A forged sender address draws our answers onto somebody else. What that is worth to a forger is the bytes of an
-//! answer beyond those of its question, so these are counted, as in the response-rate limiting of DNS servers:
+//! A forged sender address directs our answers at somebody else. What a forger gains is the bytes
+//! of an answer beyond those of its request, so these are counted, as in the response-rate limiting
+//! of DNS servers:
 //!
-//! - *equal answers*: one answer to one network, /24 or /56. A reflector repeats a question; a cache does not, however
-//!   many different ones it has.
+//! - *equal answers*: one answer to one network, /24 or /56. A reflector repeats a request; a cache
+//!   does not, however many different requests it has.
 //! - *long answers*, of more than one datagram, to an address and its networks.
-//! - *certified answers*, which cost a signature besides: the same with the lowest limit.
-//! - *datagrams* of any kind to an address and its networks; off unless configured.
+//! - *certified answers*, which also cost a signature: the same limit as for long answers, but the
+//!   lowest.
+//! - *datagrams* of any kind to an address and its networks; unlimited unless configured.
 //!
-//! Beyond a limit an answer *slips*: a reply of 52 bytes goes out that only says that the request failed, and never
-//! more than was received. Deployed clients then go on to the next site or to TCP, where the address is proven. This
-//! host, listed peers, and who writes in a session that it set up from the same address are not limited.
+//! Beyond a limit an answer *slips*: it is replaced by a reply of 52 bytes that only says that the
+//! request failed, and that is never longer than the request. Deployed clients then go on to the
+//! next site or to TCP, where the address is proven. Not limited are this host, listed peers, and
+//! clients that write in a session that they set up from the same address.
 //!
-//! - [`Limiter`], [`EqualAnswers`]: the decisions, in fixed memory, without locks and allocation; time is an argument.
+//! - [`Limiter`], [`EqualAnswers`]: the decisions, in fixed memory, without locks or allocation;
+//!   time is an argument.
 //! - [`RateLimitConfig`], [`AddressPrefix`]: the section of the configuration.
-//! - [`RateLimit`]: the state of a worker.
+//! - [`RateLimit`]: the limits of one worker.
 //!
-//! **Each worker has tables of its own**, and enforces its share: the configured rate divided by the
-//! workers. A forger chooses ports, so that the kernel spreads its requests over the workers, and all of
-//! them together allow what was configured. A table in common would be exact for a client with one port too,
-//! but answers to one client from two workers would then move cache lines between cores, on the path
-//! where nothing else is shared.
+//! **Each worker has its own tables** and enforces its share: the configured rate divided by the
+//! number of workers. A forger varies its ports, so the kernel spreads its requests over the
+//! workers, and all workers together allow the configured rate. A shared table would also be exact
+//! for a client with one port, but answers to one client from two workers would then move cache
+//! lines between cores, on a path where nothing else is shared.
 
 mod config;
 mod equal;
@@ -44,36 +48,37 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
-/// What becomes of an answer.
+/// What the limits decide about an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitVerdict {
-    /// It goes out.
+    /// The answer is sent.
     Send,
-    /// A short reply goes out in its place.
+    /// A short reply is sent in its place.
     Slip,
-    /// Nothing goes out.
+    /// Nothing is sent.
     Drop,
 }
 
-/// Bytes of the reply that goes out in place of a limited answer: envelope, header, the lengths of an
-/// empty text and of no credential.
+/// Bytes of the reply that is sent in place of a limited answer: envelope, header, the length of an
+/// empty text and the length of no credential.
 pub const SLIP_LEN: usize = 20 + 24 + 4 + 4;
 
-/// Bytes that a request for a certified answer counts at once; what the answer has beyond, once it is made.
+/// Bytes that a request for a certified answer counts at once. The bytes beyond are counted when
+/// the answer is made.
 const CERTIFIED_LEN: u32 = 512;
 
-/// An answer, as far as limits go.
+/// The properties of an answer that the limits depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerSize {
     /// Bytes of all its datagrams.
     pub len: usize,
-    /// How many datagrams it has.
+    /// The number of its datagrams.
     pub datagrams: usize,
     /// A number that equal answers share.
     pub identity: u64,
 }
 
-/// A request that another thread answers, as far as limits go.
+/// The properties of a slow-path request that the limits depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowRequest {
     /// A number that requests with equal answers share.
@@ -82,7 +87,7 @@ pub struct SlowRequest {
 }
 
 impl SlowRequest {
-    /// Of `message`, envelope first.
+    /// The properties of `message`, envelope first.
     #[must_use]
     pub fn of(message: &[u8]) -> Self {
         let Ok((envelope, rest)) = Envelope::split(message) else { return Self::default() };
@@ -98,14 +103,16 @@ impl SlowRequest {
     }
 }
 
-/// FNV-1a of a handle, however it is spelt. The table multiplies it by a secret.
+/// FNV-1a of a handle, independent of upper and lower case. The table multiplies the hash by a
+/// secret.
 fn spelling_hash(handle: &[u8]) -> u64 {
     handle.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte.to_ascii_uppercase())).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// The peer of the last answer, with what is the same for all answers to it: those of a train, and most of a batch.
+/// The peer of the last answer, with the values that are the same for all answers to it: all
+/// answers of a train, and most of a batch.
 #[derive(Clone, Copy, Debug)]
 struct LastPeer {
     bits: u128,
@@ -120,7 +127,7 @@ pub struct RateLimit {
     equal: EqualAnswers,
     long: Limiter,
     certified: Limiter,
-    /// Datagrams of any kind; none where they have no limit.
+    /// The limiter of datagrams of any kind; `None` when they are not limited.
     datagrams: Option<Limiter>,
     exempt: AddressPrefixes,
     last: LastPeer,
@@ -133,7 +140,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// The share of one of `workers_count` workers; none when limiting is off.
+    /// Creates the share of one of `workers_count` workers. Returns `None` when limiting is off.
     #[must_use]
     pub fn open(config: &RateLimitConfig, workers_count: usize) -> Option<Box<Self>> {
         config.enabled.then(|| Box::new(Self::new(config, workers_count, random_seed(), Instant::now())))
@@ -165,8 +172,7 @@ impl RateLimit {
         }
     }
 
-    /// Changes the limiter `limited`, which may be none, into what `config` asks for. What prefixes have used up stays
-    /// so.
+    /// Changes `limited` to what `config` says. Prefixes keep what they have used up.
     pub fn set(limited: &mut Option<Box<Self>>, config: &RateLimitConfig, workers_count: usize) {
         let Some(this) = limited.as_mut().filter(|_| config.enabled) else {
             *limited = Self::open(config, workers_count);
@@ -186,12 +192,12 @@ impl RateLimit {
         (this.dry_run, this.slip, this.limited_until_slip) = (config.dry_run, config.slip, config.slip);
     }
 
-    /// Reads the clock; once for a batch.
+    /// Reads the clock. Called once for each batch.
     pub fn tick(&mut self) {
         self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Whether `peer` has no limit: it is this host, or listed.
+    /// Whether `peer` is exempt from limits: it is this host, or listed.
     #[inline]
     pub fn exempts(&mut self, peer: Peer) -> bool {
         let bits = peer.remote_bits();
@@ -205,15 +211,15 @@ impl RateLimit {
         let address = Ipv6Addr::from_bits(bits).to_canonical();
         self.last = LastPeer {
             bits,
-            // Of the loopback network only the address that nobody else can have sent from: others may be forged there by
-            // whoever tests, or be given to containers.
+            // Of the loopback network, only the address that no other sender can have is exempt.
+            // Tests may forge the others, and containers may use them.
             is_exempt: LOOPBACK.contains(&bits) || self.exempt.has(address),
             address,
             network: self.equal.network(address),
         };
     }
 
-    /// What becomes of `answer` to `peer`, who asked in `request_len` bytes.
+    /// Decides about `answer` to `peer`, whose request had `request_len` bytes.
     pub fn verdict(
         &mut self,
         peer: Peer,
@@ -232,7 +238,7 @@ impl RateLimit {
         let datagrams = u32::try_from(answer.datagrams).unwrap_or(u32::MAX);
         let is_over = self.datagrams.as_mut().is_some_and(|limiter| limiter.is_over(address, now_ns))
             || is_long && self.long.is_over(address, now_ns)
-            // No more than was received is worth nothing to a forger.
+            // An answer that is not longer than its request gains a forger nothing.
             || beyond > 0 && !self.equal.allows(network, answer.identity, beyond, now_ns);
         if is_over {
             return self.limited(request_len, counters);
@@ -246,8 +252,8 @@ impl RateLimit {
         LimitVerdict::Send
     }
 
-    /// What becomes of `request` of `request_len` bytes from `peer`, whose answer takes another thread. What goes out is
-    /// counted by [`count_slow`](Self::count_slow), as it is not known yet.
+    /// Decides about `request` of `request_len` bytes from `peer`, which the slow path answers. The
+    /// answer is counted by [`count_slow`](Self::count_slow), because its length is not known yet.
     pub fn verdict_slow(
         &mut self,
         peer: Peer,
@@ -270,14 +276,15 @@ impl RateLimit {
             return self.limited(request_len, counters);
         }
         if request.certifies {
-            // At once, so that many in one batch do not all find something left.
+            // Counted at once, so that the many requests of one batch do not all find the limit
+            // unused.
             self.certified.count(address, CERTIFIED_LEN, now_ns);
         }
         LimitVerdict::Send
     }
 
-    /// Counts the answer of `answer_len` bytes in `datagrams` to `request`, of `request_len` bytes, that another thread
-    /// made and that goes to `peer`.
+    /// Counts an answer from the slow path to `peer`, of `answer_len` bytes in `datagrams`.
+    /// `request` had `request_len` bytes.
     pub fn count_slow(
         &mut self,
         peer: Peer,
@@ -312,7 +319,7 @@ impl RateLimit {
             self.limited_until_slip -= 1;
             if self.limited_until_slip == 0 {
                 self.limited_until_slip = self.slip;
-                // Never more than came: a flood draws at most its own bytes.
+                // A slip is never longer than its request, so a flood draws at most its own bytes.
                 if request_len >= SLIP_LEN {
                     counters.rate_limit_slipped.add(1);
                     return LimitVerdict::Slip;
@@ -332,7 +339,7 @@ fn bytes_beyond(answer_len: usize, request_len: usize) -> u32 {
     u32::try_from(answer_len.saturating_sub(request_len)).unwrap_or(u32::MAX)
 }
 
-/// Bytes of the shortest datagram of a train: its last may be shorter than the others.
+/// Bytes of the shortest datagram of a train, whose last datagram may be shorter than the others.
 #[inline]
 #[must_use]
 pub fn shortest_len(datagram: &Datagram<'_>) -> usize {
@@ -342,7 +349,7 @@ pub fn shortest_len(datagram: &Datagram<'_>) -> usize {
     }
 }
 
-/// A seed that nobody outside can know, from the keys that the standard library draws for its maps.
+/// A seed that is secret to outsiders, from the keys that the standard library draws for its maps.
 fn random_seed() -> HashSeed {
     let random = RandomState::new();
     HashSeed(std::array::from_fn(|at| random.hash_one(at)))

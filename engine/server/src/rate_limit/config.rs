@@ -5,21 +5,21 @@ use super::prefix::AddressPrefix;
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
-/// What goes to whom over UDP. A rate is of a prefix of source addresses and of the whole server; 0 is
-/// no limit. Bytes are those of answers beyond the bytes of their questions.
+/// Limits on answers over UDP. A rate applies to a prefix of source addresses and to the whole
+/// server; 0 is no limit. Bytes are those of answers beyond the bytes of their requests.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimitConfig {
     /// Limit answers over UDP.
     pub enabled: bool,
-    /// Only count what would be limited, and send it.
+    /// Only count the answers that would be limited, and send them.
     pub dry_run: bool,
     /// Bytes a second of one answer to one network: an IPv4 /24, an IPv6 /56.
     pub equal_bytes_per_s: u32,
-    /// Bytes a second of answers of more than one datagram to an IPv4 address or an IPv6 /64; a /24 or /48 may have four
-    /// times as much.
+    /// Bytes a second of answers of more than one datagram to an IPv4 address or an IPv6 /64; a /24
+    /// or /48 may have four times as much.
     pub long_bytes_per_s: u32,
-    /// The same of certified answers.
+    /// Bytes a second of certified answers, for the same addresses and networks.
     pub certified_bytes_per_s: u32,
     /// Datagrams a second, of whatever kind, to one IPv4 address.
     pub ipv4_32_per_s: u32,
@@ -33,13 +33,15 @@ pub struct RateLimitConfig {
     pub ipv6_56_per_s: u32,
     /// Datagrams a second to a /48 of IPv6.
     pub ipv6_48_per_s: u32,
-    /// How long a prefix saves up what it does not use, in milliseconds: so much goes out at once.
+    /// For how long a prefix accumulates unused rate, in milliseconds: the size of a burst.
     pub burst_ms: u32,
-    /// Of so many limited answers one goes out as a short error, upon which clients come by TCP. 0: none.
+    /// One in this many limited answers is sent as a short error, after which clients use TCP. 0:
+    /// none.
     pub slip: u32,
     /// Addresses and prefixes without a limit.
     pub exempt: Vec<AddressPrefix>,
-    /// Memory of the counters of equal answers of each worker, in bytes; each other limit has a quarter of it.
+    /// Memory of the counters of equal answers of each worker, in bytes; each other limit has a
+    /// quarter of it.
     pub table_bytes: usize,
 }
 
@@ -48,13 +50,14 @@ impl Default for RateLimitConfig {
         Self {
             enabled: true,
             dry_run: false,
-            // Some 80 times a second the same plain answer.
+            // About 80 times a second the same plain answer.
             equal_bytes_per_s: 16 << 10,
-            // Some 65 answers of 2 KiB.
+            // About 65 answers of 2 KiB.
             long_bytes_per_s: 128 << 10,
-            // Some 40 signed answers, which cost a fortieth of a core.
+            // About 40 signed answers, which cost a fortieth of a core.
             certified_bytes_per_s: 32 << 10,
-            // The busiest clients of a resolver are a few large caches, which these would cut off.
+            // The busiest clients of a server are a few large caches, which limits by address would
+            // cut off.
             ipv4_32_per_s: 0,
             ipv4_24_per_s: 0,
             ipv6_128_per_s: 0,
@@ -62,8 +65,8 @@ impl Default for RateLimitConfig {
             ipv6_56_per_s: 0,
             ipv6_48_per_s: 0,
             burst_ms: 1_000,
-            // A slipped answer is never longer than its question, so there is nothing to gain from silence, and honest
-            // clients do not wait for a time-out before they come by TCP.
+            // A slipped answer is never longer than its request, so dropping it instead gains
+            // nothing, and honest clients do not wait for a timeout before they use TCP.
             slip: 1,
             exempt: Vec::new(),
             table_bytes: 1 << 20,
@@ -78,7 +81,7 @@ impl RateLimitConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its valid values.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(
             (1..=60_000).contains(&self.burst_ms),
@@ -98,7 +101,7 @@ impl RateLimitConfig {
         Ok(())
     }
 
-    /// The datagrams that one of `workers_count` workers allows.
+    /// The limits of datagrams for one of `workers_count` workers.
     #[must_use]
     pub fn limits(&self, workers_count: usize) -> RateLimits {
         let share = |per_s| share(per_s, workers_count);
@@ -110,23 +113,23 @@ impl RateLimitConfig {
         }
     }
 
-    /// Whether there is a limit of datagrams.
+    /// Whether datagrams are limited.
     pub(super) const fn limits_datagrams(&self) -> bool {
         let v4 = self.ipv4_32_per_s | self.ipv4_24_per_s;
         v4 | self.ipv6_128_per_s | self.ipv6_64_per_s | self.ipv6_56_per_s | self.ipv6_48_per_s > 0
     }
 
-    /// How long a byte of an answer uses up what a network may have of it.
+    /// The time that one byte of an answer uses up of the rate of its network.
     pub(super) fn equal_byte_ns(&self, workers_count: usize) -> u64 {
         share(self.equal_bytes_per_s, workers_count)
     }
 
-    /// The bytes of long answers that one of `workers_count` workers allows.
+    /// The limits of bytes of long answers for one of `workers_count` workers.
     pub(super) fn long_limits(&self, workers_count: usize) -> RateLimits {
         self.byte_limits(self.long_bytes_per_s, workers_count)
     }
 
-    /// The bytes of certified answers that one of `workers_count` workers allows.
+    /// The limits of bytes of certified answers for one of `workers_count` workers.
     pub(super) fn certified_limits(&self, workers_count: usize) -> RateLimits {
         self.byte_limits(self.certified_bytes_per_s, workers_count)
     }
@@ -136,14 +139,14 @@ impl RateLimitConfig {
         RateLimits { ipv4: [one, network], ipv6: [0, one, 0, network], burst_ns: self.burst_ns() }
     }
 
-    /// How much of the time to come may be used up.
+    /// How far ahead of the present a rate may be used up.
     pub(super) const fn burst_ns(&self) -> u64 {
         self.burst_ms as u64 * 1_000_000
     }
 }
 
-/// How long one of `per_s` uses its prefix up at one of `workers_count` workers, rounded up, so that all together do
-/// not allow more than is configured.
+/// The time that one of `per_s` uses up of its prefix at one of `workers_count` workers. It is
+/// rounded up, so that all workers together do not allow more than is configured.
 fn share(per_s: u32, workers_count: usize) -> u64 {
     match per_s {
         0 => 0,

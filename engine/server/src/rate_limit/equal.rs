@@ -3,37 +3,38 @@
 use super::limiter::HashSeed;
 use std::net::IpAddr;
 
-/// Bits of an IPv4 address that make a network here; BIND and NSD count the same.
+/// Bits of an IPv4 address that identify a network here, as in BIND and NSD.
 const IPV4_BITS: u32 = 24;
-/// The same of IPv6.
+/// Bits of an IPv6 address that identify a network here.
 const IPV6_BITS: u32 = 56;
 
 /// Decaying counters of bytes, by network and answer.
 ///
-/// A counter is the time until which its pair has used up its bytes, as in [`Limiter`](super::Limiter), and slots are
-/// shared in the same way: nobody gets more than the limit, whatever else is in the table. A cache that asks for
-/// many different names spreads over all slots, and each of them drains: a table of 2^17 slots at 16 KiB/s lets
-/// 2 GiB/s of different answers pass.
+/// A counter is the time until which its pair has used up its bytes, as in
+/// [`Limiter`](super::Limiter), and slots are shared in the same way: no pair gets more than the
+/// limit, whatever else is in the table. The requests of a cache for many different names spread
+/// over all slots, and each slot drains: a table of 2^17 slots at 16 KiB/s lets 2 GiB/s of
+/// different answers pass.
 #[derive(Debug)]
 pub struct EqualAnswers {
     slots: Box<[u64]>,
-    /// Bits of a hash that are not used.
+    /// Bits of a hash that are discarded.
     shift: u32,
     network_factor: u64,
     answer_factor: u64,
-    /// How long one byte uses a pair up; 0 for no limit.
+    /// The time that one byte uses up of its pair, in nanoseconds; 0 for no limit.
     byte_ns: u64,
-    /// How far ahead a counter may be for another answer to go out.
+    /// How far ahead of the present a counter may be for another answer to be sent.
     ahead_ns_max: u64,
 }
 
-/// A network as the table knows it. Kept by the caller while the same peer is answered.
+/// The hash of a network. The caller keeps it while it answers the same peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkHash(u64);
 
 impl EqualAnswers {
-    /// A table in `table_bytes` of memory, rounded up to a power of two. A byte costs its pair `byte_ns`, and
-    /// `burst_ns` may be used up in advance.
+    /// Creates a table in `table_bytes` of memory, rounded up to a power of two. A byte costs its
+    /// pair `byte_ns`, and `burst_ns` may be used up in advance.
     #[must_use]
     pub fn new(byte_ns: u64, burst_ns: u64, table_bytes: usize, seed: HashSeed) -> Self {
         let slots_count = table_bytes.div_ceil(size_of::<u64>()).next_power_of_two().max(2);
@@ -50,7 +51,7 @@ impl EqualAnswers {
         this
     }
 
-    /// Applies another limit from now on. What is used up stays so.
+    /// Applies a new limit from now on. Pairs keep what they have used up.
     pub fn set(&mut self, byte_ns: u64, burst_ns: u64) {
         self.byte_ns = byte_ns;
         self.ahead_ns_max = if byte_ns == 0 { u64::MAX } else { burst_ns.saturating_sub(byte_ns) };
@@ -61,15 +62,16 @@ impl EqualAnswers {
     #[must_use]
     pub fn network(&self, address: IpAddr) -> NetworkHash {
         let bits = match address {
-            // Above the bits of any IPv6 network.
+            // The marker is above the bits of any IPv6 network.
             IpAddr::V4(address) => u64::from(address.to_bits() >> (32 - IPV4_BITS)) | 1 << 63,
             IpAddr::V6(address) => (address.to_bits() >> (128 - IPV6_BITS)) as u64,
         };
         NetworkHash(bits.wrapping_mul(self.network_factor))
     }
 
-    /// Whether `bytes` of `answer` may go to `network` at `now_ns`. If so they are counted. An answer that overdraws
-    /// goes out whole, and the debt is waited for.
+    /// Whether `bytes` of `answer` may be sent to `network` at `now_ns`. Allowed bytes are counted.
+    /// An answer that exceeds the limit is sent completely, and later ones wait until the debt is
+    /// worked off.
     #[inline]
     pub fn allows(&mut self, network: NetworkHash, answer: u64, bytes: u32, now_ns: u64) -> bool {
         let (byte_ns, ahead_ns_max) = (self.byte_ns, self.ahead_ns_max);
@@ -82,13 +84,14 @@ impl EqualAnswers {
         true
     }
 
-    /// Whether `answer` may not go to `network` at `now_ns`.
+    /// Whether the limit forbids sending `answer` to `network` at `now_ns`.
     pub fn is_over(&mut self, network: NetworkHash, answer: u64, now_ns: u64) -> bool {
         let ahead_ns_max = self.ahead_ns_max;
         self.slot(network, answer).saturating_sub(now_ns) > ahead_ns_max
     }
 
-    /// Counts `bytes` of `answer` that went to `network`, however many it had before.
+    /// Counts `bytes` of `answer` that were sent to `network`, whether or not its limit allows
+    /// them.
     pub fn count(&mut self, network: NetworkHash, answer: u64, bytes: u32, now_ns: u64) {
         let used_ns = self.byte_ns.saturating_mul(bytes.into());
         let slot = self.slot(network, answer);
@@ -112,7 +115,7 @@ mod tests {
     const SEED: HashSeed = HashSeed([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0, 0, 0, 0, 0]);
     const MS: u64 = 1_000_000;
 
-    /// 1,000 bytes a second, 1,000 at once.
+    /// 1,000 bytes a second, and a burst of 1,000.
     fn equal_answers(table_bytes: usize) -> EqualAnswers {
         EqualAnswers::new(MS, 1000 * MS, table_bytes, SEED)
     }
@@ -150,7 +153,7 @@ mod tests {
     fn a_million_different_answers_to_one_network_are_not_limited() {
         let mut table = EqualAnswers::new(1_000_000_000 / (16 << 10), 1000 * MS, 1 << 20, SEED);
         let one = table.network(address("192.0.2.1"));
-        // Values of 272 bytes, one record behind the other, half a million answers a second.
+        // Records of 272 bytes one after another, half a million answers a second.
         let answers = (0..1_000_000_u64).map(|at| (0x7f12_3456_7000 + at * 272, at * 2_000));
         assert_eq!(answers.filter(|&(answer, now_ns)| !table.allows(one, answer, 200, now_ns)).count(), 0);
     }

@@ -1,24 +1,27 @@
-//! The decision: a table of times, and which of them a source address has.
+//! The decision of rate limiting: a table of times, and the slots in it that belong to a source
+//! address.
 
 use std::net::IpAddr;
 
-/// Lengths of the prefixes of IPv4 that are limited, in bits.
+/// Lengths of the limited IPv4 prefixes, in bits.
 pub const IPV4_PREFIXES: [u32; 2] = [32, 24];
-/// The same of IPv6.
+/// Lengths of the limited IPv6 prefixes, in bits.
 pub const IPV6_PREFIXES: [u32; 4] = [128, 64, 56, 48];
 
-/// How much prefixes may draw, in datagrams or bytes: how long one uses a prefix up, in nanoseconds; 0 for no limit.
+/// The rates of prefixes. Each is the time that one datagram or byte uses up of its prefix, in
+/// nanoseconds; 0 for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
     /// In the order of [`IPV4_PREFIXES`].
     pub ipv4: [u64; IPV4_PREFIXES.len()],
     /// In the order of [`IPV6_PREFIXES`].
     pub ipv6: [u64; IPV6_PREFIXES.len()],
-    /// How much of the time to come may be used up in advance; a single datagram always may.
+    /// How far ahead of the present a prefix may use up its rate, in nanoseconds; a single datagram
+    /// is always allowed.
     pub burst_ns: u64,
 }
 
-/// The secret that chooses slots, so that nobody can look for addresses that share theirs.
+/// The secret that chooses slots, so that nobody can search for addresses that share a slot.
 #[derive(Clone, Copy)]
 pub struct HashSeed(pub [u64; 7]);
 
@@ -30,35 +33,37 @@ impl std::fmt::Debug for HashSeed {
 
 /// Decaying counters of datagrams, by prefix of the source address.
 ///
-/// A counter is the time until which its prefix has used up its datagrams: each adds its share of a
-/// second, and the passing of time takes it off again. One word for each, and no sweeping.
+/// A counter is the time until which its prefix has used up its rate: each datagram adds its share
+/// of a second, and the passing of time removes it again. A counter takes one word, and no sweeping
+/// is needed.
 ///
-/// A prefix has one slot of the table. Slots are shared, not taken over: whoever floods the table from invented
-/// addresses can make others wait that happen to share a slot with a busy prefix, but can never make the
-/// limiter forget, so that **no prefix gets more than its limit**, whatever else is in the table. The answer
-/// that overdraws still goes out whole; the debt is waited for. So an answer of many datagrams can be had
-/// at all, at the same rate of datagrams.
+/// A prefix has one slot of the table. Slots are shared, not taken over: a flood from forged
+/// addresses can make other prefixes wait that share a slot with a busy one, but can never make the
+/// limiter forget, so **no prefix gets more than its limit**, whatever else is in the table. The
+/// answer that exceeds the limit is still sent completely, and later answers wait until the debt is
+/// worked off. So an answer of many datagrams can be sent at all, at the same rate of datagrams.
 ///
-/// The slot is the upper bits of the prefix times a secret odd number, of another number for each length of
-/// prefix. Of any two prefixes chosen without knowing it, the chance to share is at most two in the number
-/// of slots (Dietzfelbinger and others, 1997: multiply-shift hashing).
+/// The slot is the upper bits of the product of the prefix and a secret odd number, with a
+/// different number for each prefix length. For any two prefixes chosen without knowing it, the
+/// probability of sharing a slot is at most two divided by the number of slots (Dietzfelbinger and
+/// others, 1997: multiply-shift hashing).
 #[derive(Debug)]
 pub struct Limiter {
     slots: Box<[u64]>,
-    /// Bits of a hash that are not used.
+    /// Bits of a hash that are discarded.
     shift: u32,
     ipv4: [PrefixLevel; IPV4_PREFIXES.len()],
     ipv6: [PrefixLevel; IPV6_PREFIXES.len()],
-    /// For the part of a /128 behind the /64.
+    /// The factor for the bits of a /128 below its /64.
     host_factor: u64,
 }
 
-/// One length of prefix.
+/// The state for one prefix length.
 #[derive(Clone, Copy, Debug)]
 struct PrefixLevel {
     factor: u64,
     datagram_ns: u64,
-    /// How far ahead a counter may be for another datagram to go out.
+    /// How far ahead of the present a counter may be for another datagram to be sent.
     ahead_ns_max: u64,
 }
 
@@ -70,7 +75,7 @@ impl PrefixLevel {
 }
 
 impl Limiter {
-    /// A limiter in `table_bytes` of memory, rounded up to a power of two.
+    /// Creates a limiter in `table_bytes` of memory, rounded up to a power of two.
     #[must_use]
     pub fn new(limits: &RateLimits, table_bytes: usize, seed: HashSeed) -> Self {
         let slots_count = table_bytes.div_ceil(size_of::<u64>()).next_power_of_two().max(2);
@@ -86,8 +91,8 @@ impl Limiter {
         }
     }
 
-    /// Applies other limits from now on. What prefixes have used up stays so; the time until they have waited for it
-    /// does not change.
+    /// Applies new limits from now on. Prefixes keep what they have used up, and the time that they
+    /// have to wait for it does not change.
     pub fn set(&mut self, limits: &RateLimits) {
         let (v4, v6) = (self.ipv4.iter_mut().zip(limits.ipv4), self.ipv6.iter_mut().zip(limits.ipv6));
         for (level, datagram_ns) in v4.chain(v6) {
@@ -95,11 +100,11 @@ impl Limiter {
         }
     }
 
-    /// Whether an answer of `datagrams` may go to `address` at `now_ns`. If so it is counted; what does not
-    /// go out is not.
+    /// Whether an answer of `datagrams` may be sent to `address` at `now_ns`. An allowed answer is
+    /// counted; a refused one is not.
     ///
-    /// It may when each prefix of the address has a datagram left in its burst. When time goes backwards,
-    /// prefixes wait for longer.
+    /// An answer is allowed when each prefix of the address has a datagram left in its burst. When
+    /// time goes backwards, prefixes wait longer.
     #[inline]
     pub fn allows(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) -> bool {
         self.take(address, (LimiterStep::Allow, datagrams), now_ns)
@@ -110,7 +115,7 @@ impl Limiter {
         !self.take(address, (LimiterStep::Look, 0), now_ns)
     }
 
-    /// Counts what went to `address`, whether or not it had anything left.
+    /// Counts datagrams that were sent to `address`, whether or not its limit allows them.
     pub fn count(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) {
         self.take(address, (LimiterStep::Count, datagrams), now_ns);
     }
@@ -139,12 +144,12 @@ impl Limiter {
     }
 }
 
-/// What a decision does.
+/// How a decision changes the counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LimiterStep {
-    /// Looks only.
+    /// Changes nothing.
     Look,
-    /// Counts, if there is something left.
+    /// Counts if the limit allows it.
     Allow,
     /// Counts in any case.
     Count,
@@ -209,7 +214,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// How many answers of one datagram go out when nobody stops asking.
+    /// How many answers of one datagram are sent under continuous requests.
     fn drawn(limiter: &mut Limiter, addresses: impl Iterator<Item = IpAddr>, now_ns: u64) -> usize {
         addresses.filter(|&address| limiter.allows(address, 1, now_ns)).count()
     }
@@ -264,7 +269,7 @@ mod tests {
         let mut limiter = Limiter::new(&limits(), 1 << 20, SEED);
         let one = address("192.0.2.1");
         assert!(limiter.allows(one, 128, MS), "longer than the burst, but nothing was used");
-        // 128 datagrams at 100 a second, less the burst but for the next datagram.
+        // 128 datagrams at 100 a second, less the burst except for the next datagram.
         let free_ns = MS + 1_280 * MS - 90 * MS;
         assert!(!limiter.allows(one, 1, free_ns - 1));
         assert!(limiter.allows(one, 1, free_ns));
@@ -278,7 +283,7 @@ mod tests {
         for _ in 0..3 {
             limiter.count(one, 100, MS);
         }
-        // 300 datagrams at 100 a second, less the burst but for the next datagram.
+        // 300 datagrams at 100 a second, less the burst except for the next datagram.
         let free_ns = MS + 3_000 * MS - 90 * MS;
         assert!(limiter.is_over(one, free_ns - 1));
         assert!(!limiter.is_over(one, free_ns) && !limiter.is_over(one, free_ns));
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(drawn(&mut limiter, std::iter::repeat_n(address("::1"), 1000), 0), 1000);
     }
 
-    /// Among many busy prefixes few others wait without need.
+    /// With many busy prefixes, few other prefixes wait without need.
     #[test]
     fn few_innocent_addresses_share_the_slot_of_busy_ones() {
         let limits = RateLimits { ipv4: [10 * MS, 0], ..limits() };
@@ -313,7 +318,7 @@ mod tests {
         let asked = 100_000_u32;
         let others = (0..asked).map(|host| IpAddr::from((0xc000_0000 + host * 31).to_be_bytes()));
         let waiting = asked as usize - drawn(&mut limiter, others, MS);
-        // 2,000 of 131,072 slots are 1.5 %; that the others take slots from each other too comes to less.
+        // 2,000 of 131,072 slots are 1.5 %; collisions among the others add less than that.
         assert!(waiting < asked as usize / 50, "{waiting} of {asked} wait");
     }
 
@@ -336,7 +341,8 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_its_definition_where_no_slots_are_shared(asked in asked()) {
-            // Large enough that the few prefixes of this test have slots of their own with this seed.
+            // Large enough that the few prefixes of this test have slots of their own with this
+            // seed.
             let mut limiter = Limiter::new(&limits(), 1 << 24, SEED);
             let (mut model, mut now_ns) = (LimiterModel::new(&limits()), MS);
             for (is_ipv4, network, host, datagrams, later_ns) in asked {

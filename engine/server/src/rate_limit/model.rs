@@ -1,14 +1,15 @@
-//! The definition that the limiter is tested against: a map of prefixes, and nothing shared.
+//! The model that the limiter is tested against: a map of prefixes without shared slots.
 
 use super::bits_of;
 use super::limiter::{IPV4_PREFIXES, IPV6_PREFIXES, RateLimits};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// A prefix: whether of IPv4, its length, and its bits.
+/// A prefix: whether it is IPv4, its length, and its bits.
 type ModelPrefix = (bool, u32, u128);
 
-/// What [`Limiter`](super::Limiter) does when no two prefixes share a slot. It grows.
+/// A [`Limiter`](super::Limiter) in which no two prefixes share a slot. Its memory grows without
+/// bound.
 #[derive(Clone, Debug)]
 pub struct LimiterModel {
     limits: RateLimits,
@@ -16,13 +17,13 @@ pub struct LimiterModel {
 }
 
 impl LimiterModel {
-    /// A limiter that has seen nothing.
+    /// Creates a limiter without history.
     #[must_use]
     pub fn new(limits: &RateLimits) -> Self {
         Self { limits: limits.clone(), used_until_ns: HashMap::new() }
     }
 
-    /// Whether an answer of `datagrams` may go to `address` at `now_ns`; counts nothing.
+    /// Whether an answer may be sent to `address` at `now_ns`. Counts nothing.
     #[must_use]
     pub fn would_allow(&self, address: IpAddr, now_ns: u64) -> bool {
         self.prefixes(address).iter().all(|(prefix, datagram_ns)| {
@@ -32,7 +33,7 @@ impl LimiterModel {
         })
     }
 
-    /// Counts an answer that went out.
+    /// Counts an answer that was sent.
     pub fn count(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) {
         for (prefix, datagram_ns) in self.prefixes(address) {
             let used_until_ns = self.used_until_ns.entry(prefix).or_default();

@@ -14,14 +14,14 @@ pub struct AddressPrefix {
     bits: u8,
 }
 
-/// Why a text is no prefix.
+/// Why a text is not a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidPrefix {
-    /// There is no address in front of the slash.
+    /// There is no address before the slash.
     NotAnAddress(String),
-    /// What follows the slash is no length of a prefix of that family.
+    /// The text after the slash is not a prefix length of that address family.
     NotALength(String),
-    /// There are bits beyond the length.
+    /// Bits beyond the prefix length are set.
     BitsBeyond(String),
 }
 
@@ -83,7 +83,7 @@ impl From<AddressPrefix> for String {
 }
 
 impl AddressPrefix {
-    /// The bits that its addresses differ in.
+    /// The bits in which the addresses of the prefix differ.
     fn host_mask(self) -> u128 {
         let family_bits = if self.address.is_ipv4() { 32 } else { 128 };
         u128::MAX.checked_shr(128 - (family_bits - u32::from(self.bits))).unwrap_or(0)
@@ -98,17 +98,17 @@ impl AddressPrefix {
     }
 }
 
-/// Addresses in any of some prefixes, found by bisection.
+/// The addresses that any of several prefixes contains, found by binary search.
 #[derive(Clone, Debug, Default)]
 pub struct AddressPrefixes(Vec<(u128, u128)>);
 
 impl AddressPrefixes {
-    /// The addresses of `prefixes`.
+    /// Collects the addresses of `prefixes`.
     #[must_use]
     pub fn new(prefixes: &[AddressPrefix]) -> Self {
         let mut ranges: Vec<_> = prefixes.iter().map(|prefix| (prefix.first(), prefix.last())).collect();
         ranges.sort_unstable();
-        // Prefixes are apart or one is in the other; of these the longer range comes to stay.
+        // Two prefixes are either disjoint or nested; of nested ones the longer range is kept.
         ranges.dedup_by(|next, kept| {
             let within = next.0 <= kept.1;
             kept.1 = if within { kept.1.max(next.1) } else { kept.1 };
@@ -117,7 +117,7 @@ impl AddressPrefixes {
         Self(ranges)
     }
 
-    /// Whether `address` is one of them. Of none, the cost is a comparison.
+    /// Whether `address` is one of these addresses. An empty list costs one comparison.
     #[inline]
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
