@@ -1,4 +1,4 @@
-//! Bound sockets on their way from one process to the next, over a UNIX socket.
+//! Passes bound sockets from one process to the next over a UNIX socket.
 
 use anyhow::{Context as _, bail, ensure};
 use rustix::cmsg_space;
@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Descriptors of one message; the kernel takes at most 253.
+/// Most descriptors in one message; the kernel takes at most 253.
 const IN_MESSAGE_MAX: usize = 64;
 
 /// What a socket is for.
@@ -28,11 +28,11 @@ pub(crate) enum SocketKind {
     Http,
 }
 
-/// A socket, as it is announced before its descriptor comes.
+/// A socket as it is announced before its descriptor is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct SocketAnnouncement {
     pub(crate) kind: SocketKind,
-    /// What it is bound to.
+    /// The address that the socket is bound to.
     pub(crate) address: SocketAddr,
 }
 
@@ -43,13 +43,13 @@ pub(super) fn send(stream: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> std::
         let mut control = SendAncillaryBuffer::new(&mut room);
         let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
         assert!(fits, "there is room for a whole message");
-        // Descriptors travel with a byte.
+        // Descriptors can only be sent along with at least one byte.
         sendmsg(stream, &[IoSlice::new(b"s")], &mut control, SendFlags::NOSIGNAL)?;
     }
     Ok(())
 }
 
-/// Receives the sockets that were announced, and checks that they are such.
+/// Receives the announced sockets, and checks that each descriptor matches its announcement.
 pub(super) fn receive(stream: &UnixStream, announced: &[SocketAnnouncement]) -> anyhow::Result<Vec<OwnedFd>> {
     let mut descriptors = Vec::with_capacity(announced.len());
     while descriptors.len() < announced.len() {

@@ -1,15 +1,20 @@
-//! Restarting without loss: a new process takes the sockets of the old one, with what is in their queues.
+//! Restart without loss: a new process takes the sockets of the old one, including the datagrams in
+//! their queues.
 //!
-//! Both serve from the same sockets for a moment, so there is none in which nobody does:
+//! For a moment both processes serve from the same sockets, so there is no moment without service:
 //!
-//! 1. The new process has read its configuration and opened the set. It says `take-over` on the control
-//!    socket of the old one and gets a line of JSON that names the sockets, and their descriptors.
-//! 2. It starts its workers on them. Each datagram goes to one of the two, and is answered by it.
-//! 3. It says `serving` and which sockets it has taken. Only now the old one ends its receiving, answers
-//!    what it has, and goes. A socket that was not taken, because the new process has fewer workers or
-//!    another address, is passed over by the kernel from then on, and its queue answered.
+//! 1. The new process has read its configuration and opened the set. It sends `take-over` to the
+//!    control socket of the old process, and receives a line of JSON that lists the sockets,
+//!    followed by their descriptors.
+//! 2. The new process starts its workers on these sockets. Each datagram is received and answered
+//!    by one of the two processes.
+//! 3. The new process sends `serving` with the sockets that it has taken. Only now the old process
+//!    stops receiving, answers the requests it has, and exits. The kernel delivers nothing more to
+//!    a socket that was not taken, because the new process has fewer workers or another address,
+//!    and the old process answers what is in its queue.
 //!
-//! Until `serving` the old process has changed nothing, so whatever happens to the new one, it goes on.
+//! Until `serving` the old process has changed nothing, so it continues whatever happens to the new
+//! one.
 
 mod descriptors;
 mod successor;
@@ -33,14 +38,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the new process may take from getting the sockets to serving on them.
+/// Time limit for the new process from receiving the sockets to serving on them.
 const SERVING_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the other process may take for a line.
+/// Time limit for a line from the other process.
 const LINE_PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of the line that announces the sockets: some tens for each.
+/// Maximum bytes of the line that announces the sockets, which takes some tens of bytes for each.
 const LINE_LEN_MAX: u64 = 1 << 20;
 
-/// What the old process says first.
+/// The first line of the old process.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 enum TakeoverOffer {
@@ -48,42 +53,42 @@ enum TakeoverOffer {
     Refused { error: String },
 }
 
-/// What the new process says when it serves.
+/// The line that the new process sends once it serves.
 #[derive(Debug, Deserialize, Serialize)]
 struct TakeoverReply {
-    /// The sockets that it has taken, by their places in the offer.
+    /// The sockets that the new process has taken, by their positions in the offer.
     serving: Vec<usize>,
 }
 
 /// A socket in use.
 #[derive(Debug)]
 struct OfferedSocket {
-    /// The worker that uses it; none for what is not the workers' business.
+    /// The worker that uses the socket; `None` for a socket that no worker uses.
     worker: Option<usize>,
     announced: SocketAnnouncement,
-    /// A second descriptor of the socket; none once its worker has ended, so that the kernel gives its share of a
-    /// port to the others.
+    /// A second descriptor of the socket; `None` once its worker has ended, so that the kernel
+    /// gives its share of the port to the others.
     descriptor: Option<OwnedFd>,
-    /// Another process serves from it.
+    /// Whether another process serves from this socket.
     taken: bool,
 }
 
-/// The sockets that this process serves from, to be handed over.
+/// The sockets that this process serves from, and may hand over.
 #[derive(Debug, Default)]
 pub(crate) struct Handover {
     sockets: Mutex<Vec<OfferedSocket>>,
-    /// A process is taking over.
+    /// Whether a takeover is in progress.
     busy: AtomicBool,
     done: AtomicBool,
 }
 
 impl Handover {
-    /// Remembers a socket, and whose it is.
+    /// Registers a socket and the worker that uses it.
     pub(crate) fn hold(&self, worker: Option<usize>, announced: SocketAnnouncement, descriptor: OwnedFd) {
         self.lock().push(OfferedSocket { worker, announced, descriptor: Some(descriptor), taken: false });
     }
 
-    /// Forgets the sockets of a worker that has ended.
+    /// Closes the second descriptors of the sockets of a worker that has ended.
     pub(crate) fn release(&self, worker: usize) {
         self.lock()
             .iter_mut()
@@ -91,7 +96,8 @@ impl Handover {
             .for_each(|held| held.descriptor = None);
     }
 
-    /// Whether another process serves from this socket of a worker, which therefore takes nothing more from it.
+    /// Whether another process serves from this socket of a worker, which therefore takes nothing
+    /// more from it.
     pub(crate) fn is_taken(&self, worker: usize, kind: SocketKind) -> bool {
         let held = self.lock();
         held.iter().any(|held| held.worker == Some(worker) && held.announced.kind == kind && held.taken)
@@ -102,7 +108,8 @@ impl Handover {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Gives the sockets up: those that `is_taken` are another process's, the others leave their ports.
+    /// Gives up the sockets: those that `is_taken` selects belong to the other process, and the
+    /// others leave their ports.
     pub(crate) fn give_up(&self, is_taken: impl Fn(usize) -> bool) {
         for (at, held) in self.lock().iter_mut().enumerate() {
             held.taken = is_taken(at);
@@ -121,10 +128,11 @@ impl Handover {
     }
 }
 
-/// The side of the old process: hands its sockets to the one behind `client`, and drains once that serves.
+/// The side of the old process: hands its sockets to the process behind `client`, and drains once
+/// that process serves.
 ///
 /// # Errors
-/// When the client goes away; then this process goes on.
+/// When the client disconnects; this process then continues to serve.
 pub(crate) fn hand_over(
     mut client: &UnixStream,
     reader: &mut impl BufRead,
@@ -154,7 +162,7 @@ pub(crate) fn hand_over(
         }
     };
     tracing::info!(pid, sockets = taken.len(), "the other process serves; this one answers what it has");
-    // Sent by this process, which the service manager believes.
+    // This process sends it, because the service manager trusts it.
     readiness::hand_over(pid.cast_unsigned());
     handover.done.store(true, Ordering::Relaxed);
     handover.give_up(|at| taken.contains(&at));
@@ -162,7 +170,8 @@ pub(crate) fn hand_over(
     writeln!(client, "{}", json!({ "ok": true }))
 }
 
-/// Offers the sockets, and waits until the other process serves. Returns what it has taken.
+/// Offers the sockets, and waits until the other process serves. Returns the positions of the
+/// sockets that were taken.
 fn offer(
     mut client: &UnixStream,
     reader: &mut impl BufRead,
@@ -170,7 +179,7 @@ fn offer(
 ) -> std::io::Result<Vec<usize>> {
     let line = {
         let held = shared.handover.lock();
-        // A worker that has ended has nothing to give, but keeps its place.
+        // A worker that has ended has no socket to offer, but keeps its position.
         if held.iter().any(|held| held.descriptor.is_none()) {
             let error = "a worker of this process has ended; stop it and start anew";
             writeln!(client, "{}", json!({ "error": error }))?;
@@ -191,7 +200,8 @@ fn offer(
     Ok(said.serving)
 }
 
-/// A line from a stream whose reads are short of patience; until `is_over`, or `patience` is.
+/// Reads a line from a stream whose read timeout is shorter than `patience`, until `is_over`
+/// returns true or `patience` has passed.
 fn read_line(
     reader: &mut impl BufRead,
     patience: Duration,
@@ -214,22 +224,23 @@ fn read_line(
     }
 }
 
-/// The process that serves until we do, and the sockets it offers.
+/// The process that serves until this one does, and the sockets that it offers.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     stream: UnixStream,
     pid: Pid,
     offered: Vec<SocketAnnouncement>,
-    /// `None` once taken.
+    /// An entry is `None` once taken.
     descriptors: Vec<Option<OwnedFd>>,
     taken: Vec<usize>,
 }
 
 impl Predecessor {
-    /// Asks the process behind the control socket at `path` for its sockets; `None` where there is none.
+    /// Asks the process behind the control socket at `path` for its sockets. Returns `None` when no
+    /// process is there.
     ///
     /// # Errors
-    /// When it refuses, or is not to be trusted; then it goes on.
+    /// When the process refuses or is not trusted; it then continues to serve.
     pub(crate) fn meet(path: &Path) -> anyhow::Result<Option<Self>> {
         let mut stream = match UnixStream::connect(path) {
             Ok(stream) => stream,
@@ -255,7 +266,8 @@ impl Predecessor {
     }
 
     fn accept(stream: &mut UnixStream) -> anyhow::Result<(Vec<SocketAnnouncement>, Vec<OwnedFd>)> {
-        // Byte by byte: descriptors come with the bytes behind the line, and not to a buffer.
+        // The line is read byte by byte, because descriptors arrive with the bytes after it and
+        // would be lost in a buffered read.
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             let mut byte = [0];
@@ -282,10 +294,10 @@ impl Predecessor {
         self.descriptors[at].take()
     }
 
-    /// Says that we serve, so that the old process drains.
+    /// Reports that this process serves, so that the old process drains.
     ///
     /// # Errors
-    /// When it does not agree although it is still there; then it is for us to go.
+    /// When the old process still runs but does not agree; this process then has to exit.
     pub(crate) fn dismiss(mut self) -> anyhow::Result<()> {
         let pid = self.pid;
         match self.tell() {

@@ -1,21 +1,22 @@
-//! What is done to connections, and who does it.
+//! The actions on connections, and their implementation for a datapath.
 
 use handle_net::{ConnectionGone, StreamConnections, StreamId};
 
-/// What the machine does to connections.
+/// The actions of [`TcpConnections`](super::TcpConnections) on connections.
 pub trait ConnectionActions {
-    /// Sends `bytes`, and keeps what cannot be sent now; how much is kept then.
+    /// Sends `bytes`, and buffers the bytes that cannot be sent now. Returns how many bytes are
+    /// buffered.
     ///
     /// # Errors
-    /// When there is nobody any more.
+    /// When the connection is closed.
     fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone>;
-    /// Bytes kept for all connections.
+    /// Unsent bytes buffered for all connections.
     fn kept_len_all(&self) -> usize;
-    /// Reads from the connection, or does not.
+    /// Resumes or pauses reading from the connection.
     fn set_reading(&mut self, id: StreamId, reading: bool);
-    /// Ends the connection behind what is kept; true when it is gone at once.
+    /// Closes the connection after its unsent bytes. Returns true when it is closed at once.
     fn close(&mut self, id: StreamId) -> bool;
-    /// Ends the connection now.
+    /// Aborts the connection.
     fn abort(&mut self, id: StreamId);
 }
 

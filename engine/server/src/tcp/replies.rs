@@ -1,4 +1,4 @@
-//! The answers of one round on a connection: where each outcome goes, and what is counted.
+//! The answers of one round on a connection: the destination of each outcome, and its counters.
 
 use super::ConnectionTurn;
 use crate::counters::{Counters, Transport};
@@ -12,19 +12,20 @@ use handle_resolver::{
 };
 use std::net::IpAddr;
 
-/// Room for the answers, and what else they are made with.
+/// The buffer for the answers, and the context in which they are made.
 pub(super) struct ReplyRound<'r, 't, 'a, B, W> {
-    /// The connection, and the address of who has it.
+    /// The connection, and the address of its client.
     pub(super) asker: (StreamId, IpAddr),
     pub(super) out: &'r mut [u8],
     pub(super) used: &'r mut usize,
-    /// How many are answered on the slow path.
+    /// The number of requests answered on the slow path.
     pub(super) deferred: &'r mut u32,
     pub(super) turn: &'r mut ConnectionTurn<'t, 'a, B, W>,
 }
 
 impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
-    /// Deals with the outcome of `message` in a batch. False when there is no room for its answer.
+    /// Handles the outcome of `message` in a batch. Returns false when there is no room for its
+    /// answer.
     pub(super) fn finish_in_batch<'m>(&mut self, message: &[u8], outcome: &InBatch<'m>) -> bool
     where
         'a: 'm,
@@ -42,14 +43,14 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
         true
     }
 
-    /// Logs the answer to `message`, where answers are logged.
+    /// Logs the answer to `message`, if the query log is enabled.
     fn log(&mut self, message: &[u8], code: ResponseCode) {
         if let Some(tap) = &mut self.turn.tap {
             tap.record(Transport::Tcp, self.asker.1, message, code, self.turn.counters);
         }
     }
 
-    /// Deals with the outcome of `message`. False when there is no room for its answer.
+    /// Handles the outcome of `message`. Returns false when there is no room for its answer.
     pub(super) fn finish<'m>(&mut self, message: &[u8], outcome: &AnswerOutcome<'m>) -> bool
     where
         'a: 'm,
@@ -80,7 +81,7 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
                 self.turn.counters.tcp_dropped_error_reply.add(1);
                 return true;
             }
-            // Whole messages are no fragments.
+            // Complete messages are not fragments.
             AnswerOutcome::Drop(_) | AnswerOutcome::Fragment(_) => {
                 self.turn.counters.tcp_dropped_bug.add(1);
                 return true;
@@ -97,7 +98,8 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
         taken
     }
 
-    /// Answers a request for public values in a session, if it is in order; `None` where the slow path is to.
+    /// Answers a request for public values in a session. Returns `None` when the slow path is to
+    /// answer.
     fn put_in_session(&mut self, message: &[u8], reply: &ReplyParts<'_>) -> Option<bool> {
         let (len, _) = SessionSealer::room_for(reply);
         if self.out.len() - *self.used < len {
@@ -137,7 +139,7 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
     }
 }
 
-/// Puts a reply into `out` and counts it. False when there is no room.
+/// Writes a reply to `out` and counts it. Returns false when there is no room.
 pub(super) fn put(reply: &ReplyParts<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
     let len = Envelope::LEN + reply.message_len();
     let Some(room) = out.get_mut(*used..*used + len) else { return false };

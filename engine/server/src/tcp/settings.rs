@@ -1,4 +1,4 @@
-//! `[tcp]` in the configuration.
+//! The section `[tcp]` of the configuration.
 
 use crate::config::WAIT_MS_MAX;
 use anyhow::ensure;
@@ -6,8 +6,8 @@ use handle_net::StreamOptions;
 use handle_proto::limit;
 use serde::{Deserialize, Serialize};
 
-/// Who may be connected, how many, for how long. Numbers are for each worker: the kernel spreads connections
-/// over the workers of an address.
+/// Limits on the number and duration of connections. Numbers are for each worker: the kernel
+/// spreads connections over the workers of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TcpSettings {
@@ -15,10 +15,12 @@ pub struct TcpSettings {
     pub enabled: bool,
     /// Connections that wait to be accepted; the kernel grants at most `net.core.somaxconn`.
     pub backlog: u16,
-    /// Connections at a time. When all are taken, a new one takes the place of the one that was idle for
-    /// longest, or whose request has not arrived for longest; when there is none, it is refused.
+    /// Connections at a time. When all places are taken, a new connection replaces the one that has
+    /// been idle for longest, or whose request has been incomplete for longest; when there is none,
+    /// the new connection is refused.
     pub connections: usize,
-    /// Of these, from one source. Networks of IPv6 that are 8 and 16 bits shorter may have two and four times as many.
+    /// Connections from one source. IPv6 networks with prefixes that are 8 and 16 bits shorter may
+    /// have two and four times as many.
     pub connections_per_source: usize,
     /// Bits of an IPv4 address that make a source.
     pub source_prefix_v4: u32,
@@ -26,22 +28,23 @@ pub struct TcpSettings {
     pub source_prefix_v6: u32,
     /// Most bytes of a request, without its envelope.
     pub request_bytes: u32,
-    /// Bytes of requests that are not whole, or wait until answers have been read, of all connections. Who sends
-    /// more is disconnected.
+    /// Bytes of requests, over all connections, that are incomplete or wait until answers have been
+    /// read. A client that sends more is disconnected.
     pub input_bytes: usize,
-    /// Bytes of answers that have not been read, of all connections. Who asks for more is disconnected.
+    /// Bytes of answers, over all connections, that have not been read. A client that asks for more
+    /// is disconnected.
     pub output_bytes: usize,
     /// Bytes of one receive buffer.
     pub receive_buffer_bytes: usize,
-    /// How many there are; the next power of two is used.
+    /// Number of receive buffers, rounded up to the next power of two.
     pub receive_buffers: usize,
     /// How long a connection may be open without a request, in milliseconds.
     pub idle_ms: u32,
     /// How long a request may take to arrive, from its first byte to its last, in milliseconds.
     pub read_ms: u32,
-    /// How long the reading of answers may take, in milliseconds.
+    /// How long a client may take to read answers, in milliseconds.
     pub write_ms: u32,
-    /// How long a connection that is closed waits for the end of the other side, in milliseconds.
+    /// How long a closed connection waits for the peer to close, in milliseconds.
     pub linger_ms: u32,
 }
 
@@ -67,14 +70,14 @@ impl Default for TcpSettings {
     }
 }
 
-/// Connections that are being refused or are nearly gone have a place besides.
+/// Additional places for connections that are being refused or closed.
 pub(super) const PLACES_BESIDES: usize = 64;
 
 impl TcpSettings {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its valid values.
     pub fn check(&self) -> anyhow::Result<()> {
         let bounds: [(&str, usize, usize, usize); 9] = [
             ("backlog", self.backlog.into(), 1, u16::MAX.into()),
@@ -113,7 +116,7 @@ impl TcpSettings {
         Ok(())
     }
 
-    /// What a datapath needs of it; nothing where TCP is off.
+    /// The options that a datapath needs; `None` when TCP is off.
     #[must_use]
     pub fn options(&self) -> Option<StreamOptions> {
         self.enabled.then_some(StreamOptions {

@@ -1,4 +1,4 @@
-//! What is kept of each connection, in the table that both processes use.
+//! The state of each connection, in the table that `handle-admin` uses too.
 
 use super::settings::TcpSettings;
 pub(super) use handle_daemon::connections::ConnectionWait;
@@ -8,27 +8,27 @@ use handle_net::StreamId;
 /// All connections of a worker.
 pub(super) type StreamTable = connections::ConnectionTable<StreamId, TableStream>;
 
-/// What is under way on a connection.
+/// The state of the requests on a connection.
 #[derive(Debug, Default)]
 pub(super) struct TableStream {
-    /// A request that has begun, or requests that wait until answers have been read.
+    /// An incomplete request, or requests that wait until answers have been read.
     pub(super) input: Vec<u8>,
-    /// Answers that are made on the slow path.
+    /// The number of answers still made on the slow path.
     pub(super) slow_count: u32,
-    /// A request was whole since `wait` was last told.
+    /// Whether a complete request arrived since `wait` was last set.
     pub(super) has_progressed: bool,
-    /// Answers wait to be read.
+    /// Whether answers are still unsent.
     pub(super) is_kept: bool,
-    /// Nothing is read from it for now.
+    /// Whether reading is paused.
     pub(super) is_paused: bool,
-    /// The last request has come: nothing more is taken.
+    /// Whether the last request has arrived, after which input is ignored.
     pub(super) is_last: bool,
-    /// The other side has ended its sending.
+    /// Whether the peer has closed its sending side.
     pub(super) has_ended: bool,
 }
 
 impl TcpSettings {
-    /// What of it the table keeps to.
+    /// The settings that the table enforces.
     pub(super) const fn table_limits(&self) -> TableLimits {
         TableLimits {
             per_source_max: self.connections_per_source,

@@ -1,4 +1,5 @@
-//! The machine on wires of its own: answers that are made on the slow path. What sockets show is in `tests/tests/tcp.rs`.
+//! Tests of [`TcpConnections`] with recorded actions, for answers made on the slow path. Tests with
+//! real sockets are in `tests/tests/tcp.rs`.
 
 use super::settings::TcpSettings;
 use super::{ConnectionActions, ConnectionTurn, TcpConnections};
@@ -14,7 +15,7 @@ use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_snapshot::{Layer, RecordSet};
 use std::io::Cursor;
 
-/// Takes everything, and notes it.
+/// Accepts every action and records it.
 #[derive(Default)]
 struct RecordedActions {
     sent: Vec<Vec<u8>>,
@@ -63,7 +64,7 @@ fn request(id: i32, keep: bool) -> Vec<u8> {
     message.unsigned().unwrap()
 }
 
-/// Runs `steps` with a connection that was just opened.
+/// Runs `steps` with a newly opened connection.
 fn with_connection(
     steps: impl FnOnce(&mut TcpConnections, StreamId, &mut ConnectionTurn<'_, '_, Vec<u8>, RecordedActions>),
 ) {
@@ -99,7 +100,7 @@ fn an_answer_made_elsewhere_holds_up_no_other() {
     });
 }
 
-/// As a request would that is answered on the slow path.
+/// Has the effect of a request that is answered on the slow path.
 fn made_elsewhere(tcp: &mut TcpConnections, id: StreamId) {
     tcp.answers.deferred = 1;
     tcp.defer(id);
@@ -116,7 +117,7 @@ fn the_end_waits_for_what_is_made_elsewhere() {
             if has_ended {
                 tcp.handle(StreamEvent::Ended { id }, turn);
             }
-            // It is not idle while it waits for us.
+            // The connection is not idle while it waits for the server.
             tcp.reply(id, b"first", true, turn);
             assert!(!turn.wire.closed);
             tcp.reply(id, b"second", true, turn);
@@ -133,7 +134,7 @@ fn an_answer_for_nobody_is_counted() {
         tcp.handle(StreamEvent::Closed { id }, turn);
         assert!(!tcp.reply(id, b"too late", true, turn), "it is not sent");
         assert!(!tcp.reply(StreamId::new(77, 1), b"never was", true, turn));
-        // Somebody else in the same place does not get it.
+        // Another connection in the same slot does not get the answer.
         let other = StreamId::new(0, 2);
         tcp.handle(StreamEvent::Opened { id: other, peer: ([192, 0, 2, 1], 9).into() }, turn);
         assert!(!tcp.reply(id, b"too late", true, turn));

@@ -13,7 +13,7 @@ use handle_resolver::AnswerContext;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// Binds a listener of a worker, unless TCP is off. Workers of one address share its port.
+/// Binds a listener of a worker, unless TCP is off. The workers of one address share its port.
 ///
 /// # Errors
 /// Those of the kernel.
@@ -21,7 +21,7 @@ pub(crate) fn listen(config: &Config, address: SocketAddr) -> io::Result<Option<
     bind(config, address, true)
 }
 
-/// Finds out whether `address` can be had by nobody else, unless TCP is off.
+/// Checks that no other process uses `address`, unless TCP is off.
 ///
 /// # Errors
 /// Those of the kernel.
@@ -34,7 +34,7 @@ fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Op
     config.tcp.enabled.then(|| bind_listener(address, reuse_port, false, backlog)).transpose()
 }
 
-/// What else of its worker a turn goes through: the slow path, sessions, the query log.
+/// The other parts of the worker that a turn uses: the slow path, sessions, the query log.
 pub(crate) type WorkerParts<'w> =
     (&'w mut SlowShard, Option<&'w mut SessionSealer>, Option<&'w mut QueryLogTap>);
 
@@ -46,10 +46,10 @@ pub(crate) struct TcpWorker {
 }
 
 impl TcpWorker {
-    /// Takes connections from `listeners` on `path`.
+    /// Accepts connections from `listeners` on `path`.
     ///
     /// # Errors
-    /// When the path cannot have any.
+    /// When the datapath cannot serve connections.
     pub(crate) fn open(
         config: &Config,
         path: &mut dyn Datapath,
@@ -61,27 +61,28 @@ impl TcpWorker {
         Ok(Self { tcp: TcpConnections::new(config.tcp.clone()), listeners, draining: false })
     }
 
-    /// Applies other settings from now on; who is connected stays.
+    /// Applies new settings from now on; open connections stay.
     pub(crate) fn set(&mut self, path: &mut dyn Datapath, settings: &TcpSettings) {
         if let Some((streams, options)) = path.streams().zip(settings.options()) {
-            // Were there no place for who comes, nobody who is idle could be sent away for them: see `TcpConnections::make_place`.
+            // The datapath needs a place for a new connection before an idle one can be evicted for
+            // it: see `TcpConnections::make_place`.
             let needed = streams.connections.len() + PLACES_BESIDES;
             streams.connections.set_max(options.connections_max.max(needed));
         }
         self.tcp.set(settings.clone());
     }
 
-    /// Whether there is something to do after this wait, other than to look who has waited for too long.
+    /// Whether this wait brought events, apart from expired timeouts.
     pub(crate) fn has_events(path: &mut dyn Datapath) -> bool {
         path.streams().is_some_and(|streams| !streams.inbox.is_empty())
     }
 
-    /// When there is something to do though nothing comes, at the earliest: somebody has waited for too long.
+    /// The earliest time at which a timeout expires.
     pub(crate) fn next_expiry_ms(&self) -> Option<u64> {
         self.tcp.next_expiry_ms()
     }
 
-    /// Acts on what the last wait brought, and on time that has passed. Returns how much happened.
+    /// Handles the events of the last wait and expired timeouts. Returns the number of events.
     pub(crate) fn turn<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
@@ -106,8 +107,8 @@ impl TcpWorker {
         inbox.len()
     }
 
-    /// Sends an answer that has come back from the slow path; an empty one where a bug lost it. Returns whether there is
-    /// somebody left to get it.
+    /// Sends an answer from the slow path; it is empty when a bug lost it. Returns whether the
+    /// connection still exists.
     pub(crate) fn reply<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
@@ -118,7 +119,7 @@ impl TcpWorker {
         (slow, sealer, tap): WorkerParts<'_>,
     ) -> bool {
         if job.is_continued {
-            // Counted with its first part.
+            // A continued answer was counted with its first part.
         } else if job.answer.is_empty() {
             counters.tcp_dropped_bug.add(1);
         } else {
@@ -133,13 +134,13 @@ impl TcpWorker {
         self.tcp.reply(id, &job.answer, !job.has_more(), &mut turn)
     }
 
-    /// What the reader of a listing on connection `id` does.
+    /// The state of the client that reads a listing on connection `id`.
     pub(crate) fn reader(&self, id: StreamId) -> ListingReader {
         self.tcp.reader(id)
     }
 
-    /// Finishes what is under way, and lets nobody in any more: where listeners are `taken` another process does,
-    /// else who comes is refused.
+    /// Finishes the requests in progress and accepts no new connections. With `taken`, another
+    /// process accepts them; otherwise they are refused.
     pub(crate) fn drain(&mut self, path: &mut dyn Datapath, taken: bool) {
         if !self.draining {
             self.draining = true;
@@ -151,12 +152,12 @@ impl TcpWorker {
         }
     }
 
-    /// Whether nothing is under way; with `wholly`, whether nobody is there.
+    /// Whether no request is in progress or, with `wholly`, no connection is left.
     pub(crate) fn is_quiet(&self, wholly: bool) -> bool {
         if wholly { self.tcp.is_empty() } else { self.tcp.is_quiet() }
     }
 
-    /// Ends all that is left.
+    /// Aborts all remaining connections.
     pub(crate) fn abort_all<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
