@@ -1,14 +1,16 @@
-//! Requests that are not for the published set: forwarded to `handle-admin` over a local socket, whose answers go back
-//! as if they were ours.
+//! Forwarding of requests that the published set cannot answer: they go to `handle-admin` over a
+//! local socket, and its answers are sent to the client as if this process had made them.
 //!
-//! - Listing handles and homed prefixes, which deployed clients ask the first interface for queries to do.
+//! - Listing handles and homed prefixes, which deployed clients request from the first interface
+//!   for queries.
 //! - Answers to challenges that `handle-admin` has made.
-//! - Reads of what is not public by identities whose keys or groups are at another service.
+//! - Reads of non-public values by identities whose keys or groups are at another service.
 //! - Derived prefixes at another service, for clients that do not understand a referral.
 //!
-//! Workers never wait for any of it, and neither do the threads that sign: a few threads of its own do, within a bound.
-//! The number of requests is bounded (`places`), fairly by source; one more is answered that the server is busy, and so
-//! is one that `handle-admin` does not answer. When it hangs, little is tried (`breaker`).
+//! Neither the workers nor the threads that sign wait for forwarding: a few separate threads do,
+//! with a time limit. The number of requests is bounded (`places`), fairly by source. A request
+//! beyond the bound is answered that the server is busy, and so is a request that `handle-admin`
+//! does not answer. When `handle-admin` hangs, only few requests are tried (`breaker`).
 
 pub(crate) mod breaker;
 pub mod config;
@@ -31,11 +33,11 @@ use std::time::Duration;
 pub(crate) use thread::ForwardThread;
 use zeroize::Zeroizing;
 
-/// What all forwarding threads share.
+/// The state that all forwarding threads share.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     path: PathBuf,
-    /// How many threads there are.
+    /// The number of forwarding threads.
     pub(crate) threads: usize,
     patience: Duration,
     pub(crate) identities: bool,
@@ -45,30 +47,32 @@ pub(crate) struct Forwarder {
     counts: ForwardCounts,
 }
 
-/// What a job has while it is forwarded.
+/// The state of a job while it is forwarded.
 #[derive(Debug)]
 pub(crate) struct ForwardState {
     place: ForwardPlace,
-    /// What is sent to `handle-admin`; its connection from the first part of a listing on.
+    /// The progress of the request: the frame to send, or the connection of a listing from its
+    /// first part on.
     stage: ForwardStage,
-    /// The answer where there is no other, unsigned.
+    /// The unsigned answer that is used when `handle-admin` gives none.
     busy: Vec<u8>,
-    /// Whether that is to be signed.
+    /// Whether `busy` is to be signed.
     signs: bool,
 }
 
 #[derive(Debug)]
 enum ForwardStage {
-    /// Nothing is sent yet: this frame is to be.
+    /// This frame is to be sent.
     Request(Zeroizing<Vec<u8>>),
-    /// A part of a listing has come over this connection, and others will.
+    /// A part of a listing arrived over this connection, and more will follow.
     Listing(UnixStream),
-    /// Nothing more will come.
+    /// The answer is complete.
     Over,
 }
 
 impl ForwardState {
-    /// `request` in its `place`. `busy` is its answer where there is no other, to be signed if `signs` says so.
+    /// Creates the state of `request` in its `place`. `busy` is the answer when there is no other,
+    /// and `signs` says whether it is to be signed.
     pub(crate) fn new(
         place: ForwardPlace,
         request: &ForwardedRequest<'_>,
@@ -83,14 +87,15 @@ impl ForwardState {
         Box::new(Self { place, stage: ForwardStage::Request(frame), busy, signs })
     }
 
-    /// Whether the answer goes on behind what has come.
+    /// Whether more parts of the answer follow.
     pub(crate) const fn has_more(&self) -> bool {
         matches!(self.stage, ForwardStage::Listing(_))
     }
 }
 
 impl Forwarder {
-    /// What `config` asks for; `None` where nothing is forwarded. `jobs_count` is the number of jobs of the slow path.
+    /// Creates the forwarder that `config` describes; `None` when nothing is forwarded.
+    /// `jobs_count` is the number of jobs of the slow path.
     pub(crate) fn new(config: &ForwardConfig, jobs_count: usize) -> Option<Self> {
         Some(Self {
             path: config.socket.clone()?,
@@ -104,7 +109,7 @@ impl Forwarder {
         })
     }
 
-    /// A place for a request from `source`; counted where there is none.
+    /// Takes a place for a request from `source`. A refusal is counted.
     pub(crate) fn enter(&self, source: IpAddr, is_datagram: bool) -> Option<ForwardPlace> {
         let entered = self.places.enter(source, is_datagram);
         match entered {
@@ -115,12 +120,12 @@ impl Forwarder {
         entered.ok()
     }
 
-    /// Hands over a job with a [`ForwardState`].
+    /// Hands a job with a [`ForwardState`] to the forwarding threads.
     pub(crate) fn submit(&self, job: Box<SlowJob>) {
         self.queue.submit(ForwardItem::Job(job));
     }
 
-    /// What was counted.
+    /// The counters and the current numbers.
     pub(crate) fn stats(&self) -> ForwardStats {
         let (waiting, listings) = self.places.counts();
         self.counts.stats(waiting, listings, self.breaker.is_resting())

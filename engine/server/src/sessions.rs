@@ -1,7 +1,8 @@
-//! Sessions in the data process: set up on the slow path, used on the hot one.
+//! Sessions in the data process: the slow path sets them up, and the workers use them.
 //!
-//! Requests for public values in a session are answered by the workers, with a MAC where that is asked for: a look at
-//! the table and one or two HMACs. What needs an identity or encryption goes the slow way.
+//! The workers answer requests for public values in a session, with a MAC where the request asks
+//! for one. That costs a lookup in the table and one or two HMACs. Requests that need an identity
+//! or encryption go to the slow path.
 
 pub mod sealer;
 
@@ -10,17 +11,18 @@ use handle_daemon::sessions::{SessionLimits, SessionTable, SetupTerms};
 use serde_json::{Map, Value};
 use std::time::Instant;
 
-/// The sessions of this process, and what is agreed to.
+/// The sessions of this process, and the terms on which sessions are set up.
 #[derive(Debug)]
 pub struct ServerSessions {
-    /// The table.
+    /// The table of sessions.
     pub table: SessionTable,
     pub(crate) terms: SetupTerms,
     started: Instant,
 }
 
 impl ServerSessions {
-    /// No sessions yet; `None` where there are to be none. `has_tcp` says whether clients can come over TCP.
+    /// Creates an empty table; `None` when sessions are disabled. `has_tcp` says whether clients
+    /// can use TCP.
     #[must_use]
     pub fn new(config: &SessionsConfig, has_tcp: bool) -> Option<Self> {
         let limits = config.limits();
@@ -32,12 +34,12 @@ impl ServerSessions {
         })
     }
 
-    /// Seconds by the clock of the table.
+    /// The current time of the clock of the table, in seconds.
     pub(crate) fn now_s(&self) -> u32 {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
-    /// What happened to sessions, and how many there are.
+    /// The counters of sessions and their current number, as JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let counts = self.table.counts().by_name();

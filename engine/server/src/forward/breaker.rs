@@ -1,10 +1,11 @@
-//! Whether a process that may hang is asked.
+//! A circuit breaker for a process that may hang.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lets requests through until one takes too long; from then on, after a rest each, one at a time, until one is answered.
-/// So a process that hangs holds up what is forwarded at that moment and nothing else.
+/// Admits requests until one takes too long. After that it admits one request at a time, each after
+/// a rest, until one is answered. So a process that hangs delays only the requests that are being
+/// forwarded at that moment.
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
     rest: Duration,
@@ -13,9 +14,9 @@ pub(crate) struct CircuitBreaker {
 
 #[derive(Debug, Default)]
 struct BreakerState {
-    /// Since a request took too long: when the next one may be tried.
+    /// When the next request may be tried; set while the breaker rests.
     not_before: Option<Instant>,
-    /// Whether it is being tried.
+    /// Whether that request is being tried.
     is_trying: bool,
 }
 
@@ -24,7 +25,8 @@ impl CircuitBreaker {
         Self { rest, state: Mutex::default() }
     }
 
-    /// Whether a request may be forwarded now. What came of it must be told by one of the functions below.
+    /// Whether a request may be forwarded now. The caller reports the outcome with one of the
+    /// functions below.
     pub(crate) fn admits(&self, now: Instant) -> bool {
         let mut state = self.state();
         match state.not_before {
@@ -47,12 +49,12 @@ impl CircuitBreaker {
         *self.state() = BreakerState { not_before: Some(now + self.rest), is_trying: false };
     }
 
-    /// Nobody was there to take too long.
+    /// The connection was refused, so no request took too long.
     pub(crate) fn not_there(&self) {
         *self.state() = BreakerState::default();
     }
 
-    /// Whether it rests.
+    /// Whether the breaker rests.
     pub(crate) fn is_resting(&self) -> bool {
         self.state().not_before.is_some()
     }

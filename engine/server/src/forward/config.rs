@@ -1,4 +1,4 @@
-//! Settings of forwarding.
+//! The settings of forwarding.
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
@@ -8,30 +8,33 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ForwardConfig {
-    /// UNIX socket at which `handle-admin`, run by the same user, takes them (`forward.socket` there). Nothing is
-    /// forwarded when empty, or without `slow.threads`.
+    /// UNIX socket of `handle-admin`, run by the same user (`forward.socket` there). Nothing is
+    /// forwarded when this is empty, or without `slow.threads`.
     pub socket: Option<PathBuf>,
     /// Whether requests over TCP to list handles or homed prefixes are forwarded.
     pub listing: bool,
-    /// Whether reads of what is not public are forwarded where a key or a group is at another service.
+    /// Whether reads of non-public values are forwarded when a key or a group is at another
+    /// service.
     pub identities: bool,
-    /// Whether derived prefixes that a record here delegates are resolved for clients below version 2.10, which do not
-    /// understand a referral.
+    /// Whether derived prefixes that a record here delegates are resolved for clients below version
+    /// 2.10, which do not understand a referral.
     pub old_clients: bool,
-    /// Requests that are forwarded at a time; each takes a thread that waits.
+    /// Requests that are forwarded at a time; each occupies a thread.
     pub requests: usize,
-    /// Requests that are forwarded or wait for that, listings included. One more is answered that the server is busy.
+    /// Requests that are being forwarded or wait to be, listings included. A request beyond that is
+    /// answered that the server is busy.
     pub queue_requests: usize,
-    /// Of these, from one source: an IPv4 address, or a /64 of IPv6. A fourth of `queue_requests` at most are from one
-    /// /24 of IPv4 or /48 of IPv6.
+    /// Of these, requests from one source: an IPv4 address, or a /64 of IPv6. At most a quarter of
+    /// `queue_requests` are from one /24 of IPv4 or /48 of IPv6.
     pub requests_per_source: usize,
-    /// Of these, over UDP, where a sender may have made its address up.
+    /// Of these, requests over UDP, where the sender may have forged its address.
     pub datagrams: usize,
-    /// Listings under way.
+    /// Listings in progress at a time.
     pub listings: usize,
     /// How long an answer may take, in milliseconds.
     pub patience_ms: u32,
-    /// After an answer that took longer, how long only one request at a time is forwarded, in milliseconds.
+    /// For how long only one request at a time is forwarded after an answer that took longer, in
+    /// milliseconds.
     pub rest_ms: u32,
 }
 
@@ -54,7 +57,7 @@ impl Default for ForwardConfig {
 }
 
 impl ForwardConfig {
-    /// With a path that is relative to `directory`.
+    /// Resolves a relative path against `directory`.
     #[must_use]
     pub fn relative_to(mut self, directory: &Path) -> Self {
         self.socket = self.socket.map(|socket| directory.join(socket));
@@ -64,7 +67,7 @@ impl ForwardConfig {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its valid values.
     pub fn check(&self) -> anyhow::Result<()> {
         let bounds = [
             ("requests", self.requests, 1, 256),

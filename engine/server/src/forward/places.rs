@@ -1,4 +1,5 @@
-//! Who may have how many requests forwarded at a time. Nobody waits for a place.
+//! Bounds on how many requests each source may have forwarded at a time. No thread waits for a
+//! place.
 
 use super::config::ForwardConfig;
 use handle_auth::source::networks_of;
@@ -6,7 +7,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The places of requests that are forwarded or wait for that. Only threads of the slow path lock it.
+/// The places of requests that are being forwarded or wait to be. Only threads of the slow path
+/// lock this table.
 #[derive(Debug)]
 pub(crate) struct ForwardPlaces {
     all_max: usize,
@@ -35,17 +37,18 @@ pub(crate) struct ForwardPlace {
     is_listing: bool,
 }
 
-/// Why there is no place.
+/// Why no place is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// All are taken, or all of those for datagrams.
+    /// All places are taken, or all places for datagrams.
     Full,
-    /// The source or its network has as many as it may.
+    /// The source or its network has reached its limit.
     OfSource,
 }
 
 impl ForwardPlaces {
-    /// As many as `config` says, but never more than half of the `jobs_count` jobs of the slow path.
+    /// Creates as many places as `config` says, but never more than half of the `jobs_count` jobs
+    /// of the slow path.
     pub(crate) fn new(config: &ForwardConfig, jobs_count: usize) -> Self {
         let all_max = config.queue_requests.min(jobs_count.div_ceil(2));
         Self {
@@ -61,7 +64,7 @@ impl ForwardPlaces {
     /// Takes a place for a request from `ip`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no place is available.
     pub(crate) fn enter(&self, ip: IpAddr, is_datagram: bool) -> Result<ForwardPlace, NoPlace> {
         let [network, _, source] = networks_of(ip);
         let mut taken = self.lock_taken();
@@ -81,7 +84,8 @@ impl ForwardPlaces {
         Ok(ForwardPlace { source, network, is_datagram, is_listing: false })
     }
 
-    /// Notes that the request of `place` has become a listing; false when there are as many as may be.
+    /// Notes that the request of `place` has become a listing. Returns false when the limit of
+    /// listings is reached.
     pub(crate) fn begin_listing(&self, place: &mut ForwardPlace) -> bool {
         let mut taken = self.lock_taken();
         if place.is_listing {
@@ -92,7 +96,7 @@ impl ForwardPlaces {
         place.is_listing
     }
 
-    /// Gives a place back.
+    /// Frees a place.
     pub(crate) fn leave(&self, place: ForwardPlace) {
         let mut taken = self.lock_taken();
         let taken = &mut *taken;
@@ -109,7 +113,7 @@ impl ForwardPlaces {
         }
     }
 
-    /// How many places are taken, and how many of these by listings.
+    /// The number of taken places, and how many of these are taken by listings.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let taken = self.lock_taken();
         (taken.all, taken.listings)

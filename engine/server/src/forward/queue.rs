@@ -1,20 +1,20 @@
-//! Requests on their way to `handle-admin`. Their number is bounded by their places.
+//! The queue of requests to `handle-admin`. Its length is bounded by the places of the requests.
 
 use super::ForwardState;
 use crate::slow::queue::SlowJob;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError, TryLockError};
 
-/// What a forwarding thread is to do.
+/// A task of a forwarding thread.
 #[derive(Debug)]
 pub(crate) enum ForwardItem {
     /// Forward this request, or ask for the next part of its listing.
     Job(Box<SlowJob>),
-    /// End this listing: nobody reads it any more.
+    /// End this listing, because its connection is closed.
     End(Box<ForwardState>),
 }
 
-/// Items in their order.
+/// A queue of items in order.
 #[derive(Debug, Default)]
 pub(crate) struct ForwardQueue {
     state: Mutex<QueueState>,
@@ -28,13 +28,14 @@ struct QueueState {
 }
 
 impl ForwardQueue {
-    /// Hands over an item; for threads that may wait.
+    /// Hands over an item. May block, so workers use [`try_submit`](Self::try_submit).
     pub(crate) fn submit(&self, item: ForwardItem) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).items.push_back(item);
         self.more.notify_one();
     }
 
-    /// Hands over the items of a worker, which does not wait: while another thread is at the queue they stay.
+    /// Hands over the items of a worker without blocking. While another thread holds the lock of
+    /// the queue, the items stay in `items`.
     pub(crate) fn try_submit(&self, items: &mut VecDeque<ForwardItem>) {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -46,7 +47,7 @@ impl ForwardQueue {
         self.more.notify_all();
     }
 
-    /// The next item; waits for one. `None` when there will be no more.
+    /// Waits for the next item. Returns `None` when the queue is closed.
     pub(crate) fn next(&self) -> Option<ForwardItem> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -60,7 +61,7 @@ impl ForwardQueue {
         }
     }
 
-    /// Lets the threads come to an end; what waits is let go.
+    /// Closes the queue, so that the threads stop. Waiting items are discarded.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.is_closed = true;

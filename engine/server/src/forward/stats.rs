@@ -1,11 +1,11 @@
-//! What is counted about forwarding.
+//! The counters of forwarding.
 
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! forward_counts {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// Counters, which only grow.
+        /// Counters that only grow.
         #[derive(Debug, Default)]
         pub(crate) struct ForwardCounts { $($name: AtomicU64,)* }
 
@@ -40,16 +40,16 @@ forward_counts! {
     abandoned,
 }
 
-/// What was counted, and what there is now.
+/// The counters and the current numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardStats {
     /// Counts by event.
     pub(crate) events: Vec<(&'static str, u64)>,
-    /// Requests that are forwarded or wait for that.
+    /// Requests that are being forwarded or wait to be.
     pub(crate) waiting: usize,
-    /// Listings under way.
+    /// Listings in progress.
     pub(crate) listings: usize,
-    /// Whether `handle-admin` is given a rest.
+    /// Whether the circuit breaker rests.
     pub(crate) is_resting: bool,
 }
 

@@ -26,13 +26,13 @@ pub(crate) struct ForwardThread {
     buffer: Zeroizing<Vec<u8>>,
 }
 
-/// Why a request is not answered by `handle-admin`.
+/// Why `handle-admin` did not answer a request.
 enum NotForwarded {
-    /// It did not answer a moment ago.
+    /// The circuit breaker rests, because `handle-admin` recently took too long.
     Rested,
-    /// Nobody is there, or not in time.
+    /// The connection was refused or failed, or the answer took too long.
     Broken(io::Error),
-    /// There are as many listings as may be.
+    /// The limit of listings is reached.
     TooManyListings,
 }
 
@@ -47,7 +47,7 @@ impl ForwardThread {
         Self { path: Arc::clone(path), lane: None, buffer: frame_buffer() }
     }
 
-    /// Forwards requests until there will be no more.
+    /// Forwards requests until the queue is closed.
     pub(crate) fn run(&mut self) {
         let path = Arc::clone(&self.path);
         let Some(forward) = &path.forward else { return };
@@ -60,7 +60,7 @@ impl ForwardThread {
                     continue;
                 }
             };
-            // Taken out, so that a bug loses this answer alone and its place is given back.
+            // Taken out of the job, so that a bug loses this answer alone and its place is freed.
             let Some(mut forwarding) = job.forwarding.take() else { continue };
             let step = AssertUnwindSafe(|| self.answer(forward, &mut job, &mut forwarding));
             if catch_unwind(step).is_err() {
@@ -78,7 +78,7 @@ impl ForwardThread {
         }
     }
 
-    /// Has the answer, or its next part, in `job`.
+    /// Puts the answer, or its next part, into `job`.
     fn answer(&mut self, forward: &Forwarder, job: &mut SlowJob, forwarding: &mut ForwardState) {
         job.answer.clear();
         let failed = match self.exchange(forward, job, forwarding) {
@@ -137,7 +137,7 @@ impl ForwardThread {
                 forward.counts.answered();
                 self.lane = Some(lane);
             }
-            // Datagrams are not listed in: the other side is told so.
+            // Listings are not sent over UDP, and `handle-admin` is told so in the request.
             ForwardedAnswer::Part(_) if job.route.is_datagram() => return Err(unreadable().into()),
             ForwardedAnswer::Part(_) if !forward.places.begin_listing(&mut forwarding.place) => {
                 return Err(NotForwarded::TooManyListings);
@@ -151,12 +151,12 @@ impl ForwardThread {
         Ok(())
     }
 
-    /// Sends a request and receives the first answer to it; the connection that it came over.
+    /// Sends a request and receives the first part of its answer. Returns the connection.
     fn begin(&mut self, forward: &Forwarder, frame: &[u8]) -> io::Result<UnixStream> {
         if let Some(lane) = self.lane.take() {
             match self.begin_on(lane, frame) {
-                // The other process may have been started anew since. Its challenges are gone with it, so that nothing
-                // can be done twice.
+                // `handle-admin` may have been restarted since. Its challenges are then gone, so no
+                // operation can be executed twice.
                 Err(error) if !is_too_slow(&error) => {}
                 begun => return begun,
             }
@@ -172,7 +172,7 @@ impl ForwardThread {
     }
 }
 
-/// Makes `messages` the answer of `job`, as it goes to the network.
+/// Stores `messages` as the answer of `job`, in the form that is sent to the network.
 fn put(job: &mut SlowJob, messages: &[u8]) {
     match job.route.is_datagram() {
         true => each_datagram_part(messages, |part| job.answer.extend_from_slice(part)),
@@ -180,7 +180,7 @@ fn put(job: &mut SlowJob, messages: &[u8]) {
     }
 }
 
-/// The code of the first of `messages`; of one that is encrypted, that it is an answer is all that is known.
+/// The response code of the first of `messages`. The code of an encrypted message cannot be read.
 fn code_of(messages: &[u8]) -> ResponseCode {
     let Ok((envelope, rest)) = Envelope::split(messages) else { return ResponseCode::ERROR };
     match rest.first_chunk::<{ Header::LEN }>() {

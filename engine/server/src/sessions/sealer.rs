@@ -1,5 +1,6 @@
-//! A worker's part in sessions: whether a request for public values is from who it should be, and the MAC of its
-//! answer. No lock, no queue, no allocation.
+//! The part of a worker in sessions: it checks that a request for public values comes from the
+//! owner of the session, and adds the MAC to the answer. It takes no lock, uses no queue and does
+//! not allocate.
 
 use super::ServerSessions;
 use crate::config::ANSWER_LEN_MAX;
@@ -12,10 +13,10 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Bytes that a credential with a MAC takes, at most.
+/// Most bytes of a credential with a MAC.
 const MAC_CREDENTIAL_LEN: usize = 96;
 
-/// Answers in sessions, for one worker.
+/// Answers requests in sessions, for one worker.
 #[derive(Debug)]
 pub struct SessionSealer {
     sessions: Arc<ServerSessions>,
@@ -23,36 +24,38 @@ pub struct SessionSealer {
     text: [u8; 80],
 }
 
-/// What becomes of a request for public values in a session.
+/// The outcome for a request for public values in a session.
 #[derive(Debug)]
 pub(crate) enum SealOutcome<'s> {
-    /// This answer, without a MAC.
+    /// An answer without a MAC.
     Plain(ReplyParts<'s>, AnswerRecipient),
-    /// This answer, with a MAC: the whole message.
+    /// An answer with a MAC, and its complete message.
     Mac(ReplyParts<'s>, &'s [u8], AnswerRecipient),
-    /// There is no such session, and the answer is to be signed all the same: the slow path does it.
+    /// The session does not exist, and the answer is to be signed nevertheless, so the slow path
+    /// makes it.
     SlowPath,
 }
 
-/// What a request in a session proves of the address that it came from.
+/// What a request in a session proves about its source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerRecipient {
-    /// Who has the session wrote it, and set the session up from there: answers to that address arrive.
+    /// The owner of the session wrote the request, and set the session up from the same address:
+    /// answers to that address arrive.
     Proven,
-    /// Nothing.
+    /// Nothing is proven.
     Unproven,
 }
 
 impl SessionSealer {
-    /// With room for the longest answer.
+    /// Creates a sealer with a buffer for the longest answer.
     #[must_use]
     pub fn new(sessions: &Arc<ServerSessions>) -> Self {
         let message = Vec::with_capacity(ANSWER_LEN_MAX + MAC_CREDENTIAL_LEN);
         Self { sessions: Arc::clone(sessions), message, text: [0; 80] }
     }
 
-    /// Bytes and datagrams that the answer takes, at most. There has to be room for it before it is made, for no
-    /// request is accepted twice.
+    /// Most bytes and datagrams of the answer. There has to be room for it before it is made,
+    /// because no request is accepted twice.
     pub(crate) const fn room_for(reply: &ReplyParts<'_>) -> (usize, usize) {
         // An error may be longer than the answer that it replaces.
         const ERROR_LEN: usize = 256;
@@ -62,8 +65,9 @@ impl SessionSealer {
         (len + datagrams_count * Envelope::LEN, datagrams_count)
     }
 
-    /// Decides about `request`, a whole message with its envelope that came from `source`, to which `reply` is the answer
-    /// if it is in order. `service` says whether the slow path signs, and how long the answer may be.
+    /// Decides about `request`, a complete message with its envelope that came from `source`.
+    /// `reply` is its answer if the request is valid. `service` says whether the slow path signs,
+    /// and how long the answer may be.
     pub(crate) fn answer<'s>(
         &'s mut self,
         (request, source): (&[u8], IpAddr),
@@ -111,7 +115,8 @@ impl SessionSealer {
     }
 }
 
-/// The same frame, saying why a message in the session is not accepted; `text` is room for the details.
+/// A reply in the frame of `reply` that says why a message in the session is rejected. `text` is
+/// the buffer for the details.
 pub(crate) fn refusing<'t>(
     reply: &ReplyParts<'_>,
     session: &Session,
@@ -121,13 +126,14 @@ pub(crate) fn refusing<'t>(
     let MessageRejection::Replayed(counter) = reject else { return reply.refusing(RefusalReason::WrongMac) };
     let mut room = &mut text[..];
     let id = session.keys().id;
-    // As deployed; 80 bytes are enough for any two numbers.
+    // The text of deployed servers; 80 bytes are enough for any two numbers.
     let _ = write!(room, "Duplicate session counter {counter} in session {id}");
     let left = room.len();
     reply.refusing(RefusalReason::Replayed).with_text(&text[..text.len() - left])
 }
 
-/// Writes `reply` to `message` with the MAC of the session; false when that fails, which it does for no reply.
+/// Writes `reply` to `message` with the MAC of the session. Returns false when that fails, which
+/// happens for no reply.
 fn put(reply: &ReplyParts<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
     message.clear();
     message.resize(Envelope::LEN + reply.message_len(), 0);
@@ -135,12 +141,12 @@ fn put(reply: &ReplyParts<'_>, session: &Session, message: &mut Vec<u8>) -> bool
     seal(session, message).is_ok()
 }
 
-/// Why a message, envelope first and with its credential, is too long to be sent, if it is.
+/// Returns why a message, envelope first and with its credential, is too long to be sent, if it is.
 pub(crate) fn too_long(message: &[u8], datagrams_max: usize) -> Option<RefusalReason> {
     handle_resolver::too_long(message.len().saturating_sub(Envelope::LEN), datagrams_max)
 }
 
-/// Hands over the parts of the datagrams that `message` is sent in.
+/// Calls `take` with each part of the datagrams in which `message` is sent.
 pub(crate) fn each_datagram_part(message: &[u8], mut take: impl FnMut(&[u8])) {
     let Ok((envelope, rest)) = Envelope::split(message) else { return };
     for datagram in fragment::cut(&envelope) {

@@ -162,7 +162,7 @@ pub(crate) fn hand_over(
         }
     };
     tracing::info!(pid, sockets = taken.len(), "the other process serves; this one answers what it has");
-    // This process sends it, because the service manager trusts it.
+    // The notification comes from this process, because the service manager trusts it.
     readiness::hand_over(pid.cast_unsigned());
     handover.done.store(true, Ordering::Relaxed);
     handover.give_up(|at| taken.contains(&at));

@@ -28,8 +28,7 @@ pub(crate) fn restart(shared: &ServerState) -> Value {
         return refuse("this process cannot start itself once more".to_owned());
     };
     let mut command = Command::new(&program.path);
-    // `WATCHDOG_PID` names this process; the service manager learns the number of the new process
-    // by other means.
+    // `WATCHDOG_PID` names this process. The service manager is told the number of the new process.
     command.args(&program.arguments).stdin(Stdio::null()).env_remove("WATCHDOG_PID");
     let mut child = match command.spawn() {
         Ok(child) => child,
