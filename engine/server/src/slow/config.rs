@@ -1,4 +1,4 @@
-//! What an operator says about the slow path: the server's key, its administrators, threads and bounds.
+//! The settings of the slow path: administrators, threads and limits.
 
 use anyhow::ensure;
 use handle_auth::Pbkdf2Limits;
@@ -11,37 +11,43 @@ use handle_proto::limit::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The slow path: what needs a signature or an identity.
+/// The settings of the slow path, which answers requests that need a signature or an identity.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlowConfig {
-    /// Threads for it; 0 for none. Then nothing is signed, and values that are not public are refused.
+    /// Number of slow threads; 0 for none. Then nothing is signed, and values that are not public
+    /// are refused.
     pub threads: usize,
-    /// Cores that its threads may run on. Empty: wherever the kernel finds room.
+    /// Cores that the slow threads may run on. Empty: any core.
     pub cores: Vec<usize>,
-    /// Whether its threads run only on cores that are otherwise idle (SCHED_IDLE).
+    /// Whether the slow threads run only on cores that are otherwise idle (SCHED_IDLE).
     pub idle: bool,
-    /// Nice value of its threads if `idle` is false: from 0 to 19, the lowest priority.
+    /// Nice value of the slow threads if `idle` is false: from 0 to 19, the lowest priority.
     pub nice: u8,
-    /// Requests that wait for it or are in it. One more is answered that the server is too busy.
+    /// Requests that wait for the slow path or are in it. A request beyond that is answered that
+    /// the server is busy.
     pub queue_requests: usize,
-    /// Challenges that wait for an answer; the oldest makes room for a new one.
+    /// Challenges that wait for an answer; a new one displaces the oldest.
     pub challenges: usize,
-    /// Bytes of the requests that were challenged.
+    /// Bytes of the challenged requests that are kept.
     pub challenge_bytes: usize,
-    /// Challenges that wait for an answer of one source: an IPv4 address, or a /64 of IPv6. One more displaces its oldest.
+    /// Challenges to one source that wait for an answer: an IPv4 address, or a /64 of IPv6. A new
+    /// one beyond that displaces the oldest of the source.
     pub challenges_per_source: usize,
-    /// Of these, those to requests over UDP. A further one gets code 2, after which deployed clients use TCP.
+    /// Of these, challenges to requests over UDP. A request beyond that gets code 2, after which
+    /// deployed clients use TCP.
     pub challenges_per_source_udp: usize,
-    /// Addresses and networks that limits by source do not apply to.
+    /// Addresses and networks that are exempt from limits by source.
     pub exempt_sources: Vec<String>,
     /// How long a challenge can be answered, in milliseconds.
     pub challenge_ms: u32,
-    /// Most values of groups (HS_VLIST) that are looked up to find whether somebody is an administrator.
+    /// Most values of groups (HS_VLIST) that are looked up to decide whether an identity is an
+    /// administrator.
     pub group_lookups: usize,
-    /// Most keys of one identity that are tried when it does not say which.
+    /// Most keys of one identity that are tried when its answer does not name the key.
     pub keys_tried: usize,
-    /// Most PBKDF2 rounds that the answer to a challenge may ask for; four take about a microsecond.
+    /// Most PBKDF2 rounds that the answer to a challenge may ask for; four take about a
+    /// microsecond.
     pub pbkdf2_iterations: u32,
     /// Most rounds, times one for each 160 bits of the derived key, times the keys that are tried.
     pub pbkdf2_work: u32,
@@ -51,8 +57,8 @@ pub struct SlowConfig {
     pub pbkdf2_key_bits_max: u32,
     /// Signatures kept for peers below version 2.7, whose signatures do not cover the request id.
     pub signatures_kept: usize,
-    /// How long such a signature is used again, in seconds. The time until which the answer counts is given
-    /// in steps of it.
+    /// How long such a signature is reused, in seconds. The expiry time in the answer is rounded to
+    /// multiples of it.
     pub signature_reuse_s: u32,
 }
 
@@ -83,7 +89,7 @@ impl Default for SlowConfig {
 }
 
 impl SlowConfig {
-    /// What PBKDF2 may be asked for.
+    /// The limits on PBKDF2.
     #[must_use]
     pub const fn pbkdf2(&self) -> Pbkdf2Limits {
         Pbkdf2Limits {
@@ -97,7 +103,7 @@ impl SlowConfig {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its valid values.
     pub fn check(&self) -> anyhow::Result<()> {
         let (bits_min, bits_max) = (self.pbkdf2_key_bits_min, self.pbkdf2_key_bits_max);
         let bounds = [

@@ -1,4 +1,4 @@
-//! Which requests of the slow path another process is to answer, and what it is told of them.
+//! Which requests of the slow path another process answers, and what it is told about them.
 
 use super::in_session::SessionProof;
 use super::queue::JobRoute;
@@ -15,16 +15,16 @@ use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, refuse_listing};
 use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
 
-/// That another process is to answer a request.
+/// A note that another process is to answer a request.
 #[derive(Debug)]
 pub(crate) struct ForwardNote {
     task: Task,
-    /// The challenge that it answers, which was taken here.
+    /// The challenge that the request answers, which was taken from this process.
     challenge: Option<IssuedChallenge>,
 }
 
 impl JobContext<'_> {
-    /// Has a request that names be listed forwarded. The reply says why that does not come to be.
+    /// Forwards a request to list names. The reply says why it is not forwarded, if so.
     pub(crate) fn list<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -47,15 +47,16 @@ impl JobContext<'_> {
         refuse(RefusalReason::Busy)
     }
 
-    /// Has the answer to a challenge that the other process may have made forwarded.
+    /// Forwards the answer to a challenge that the other process may have made.
     pub(crate) fn forward_answer(&self) {
         if self.path.forward.is_some() {
             self.note(Task::Answer, None);
         }
     }
 
-    /// Has a read forwarded that the other process may allow, because it asks other services; with the challenge that
-    /// was answered, where there was one. What is not stored only this process computes.
+    /// Forwards a read that the other process may allow, because it asks other services. The
+    /// answered challenge is sent along, if there was one. Values that are computed are not
+    /// forwarded, because only this process computes them.
     pub(crate) fn forward_read(
         &self,
         challenged: &AnsweredChallenge<'_>,
@@ -66,7 +67,8 @@ impl JobContext<'_> {
         }
     }
 
-    /// `reply`; where it is a referral that its asker does not understand, resolution by the other process is wanted.
+    /// Returns `reply`. When it is a referral that the client does not understand, also requests
+    /// resolution by the other process.
     pub(crate) fn or_resolved<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -80,7 +82,7 @@ impl JobContext<'_> {
         reply
     }
 
-    /// Whether the request, which was encrypted, is from who has the key of its session.
+    /// Whether the encrypted request comes from a holder of the key of its session.
     pub(crate) fn has_right_mac(&self) -> bool {
         self.session.is_some_and(|session| self.proof(session) == Ok(SessionProof::Mac))
     }
@@ -89,8 +91,8 @@ impl JobContext<'_> {
         self.forward.set(Some(ForwardNote { task, challenge }));
     }
 
-    /// The request as it is forwarded, if it has a place. `busy` is the answer where none comes; `was_hidden` says whether
-    /// it came encrypted.
+    /// The request in the form in which it is forwarded, if it gets a place. `busy` is the answer
+    /// when no other arrives; `was_hidden` says whether the request was encrypted.
     pub(crate) fn hand_over(
         &self,
         note: ForwardNote,

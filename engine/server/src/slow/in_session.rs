@@ -1,5 +1,5 @@
-//! Requests in sessions on the slow path: set-up and end, who asks, and what nobody else may read. RFC 3652 section
-//! 3.8.
+//! Requests in sessions on the slow path: set-up and end of sessions, authentication, and encrypted
+//! answers. RFC 3652 section 3.8.
 
 use super::work::{AnswerBuffers, JobContext, not_challenged};
 use handle_auth::agreement::PRIVATE_LEN;
@@ -19,16 +19,16 @@ use handle_resolver::{AnswerContext, RefusalReason, ReplyParts};
 use handle_snapshot::map::MappedFile;
 use zeroize::Zeroizing;
 
-/// What a message proves by its credential.
+/// What the credential of a message proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionProof {
-    /// Nothing: there is no MAC.
+    /// Nothing, because there is no MAC.
     None,
-    /// Who has the key of the session wrote it.
+    /// A holder of the key of the session wrote the message.
     Mac,
 }
 
-/// Decrypts a whole request; `None` when that fails.
+/// Decrypts a complete request; `None` when that fails.
 pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let (mut envelope, rest) = Envelope::split(request).ok()?;
     let rest = &rest[..rest.len().min(envelope.message_len as usize)];
@@ -40,7 +40,7 @@ pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec
 }
 
 impl JobContext<'_> {
-    /// Whether the request is from who has the key of `session`, as far as it says so.
+    /// Checks the MAC of the request, if it has one, with the key of `session`.
     pub(crate) fn proof(&self, session: &Session) -> Result<SessionProof, MessageRejection> {
         let proof = self.check_proof(session)?;
         self.has_mac.set(proof == SessionProof::Mac);
@@ -54,7 +54,7 @@ impl JobContext<'_> {
         Ok(if has_mac { SessionProof::Mac } else { SessionProof::None })
     }
 
-    /// The answer to a request in `session`, whose MAC is not wrong.
+    /// The answer to a request in `session` whose MAC, if any, is correct.
     pub(crate) fn in_session<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -86,7 +86,8 @@ impl JobContext<'_> {
         }
     }
 
-    /// The answer that depends on who is at the other end of the session, which the request has to prove to come from.
+    /// The answer that depends on the identity of the session. The request has to prove that it
+    /// comes from the session.
     fn who_asks<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -114,8 +115,8 @@ impl JobContext<'_> {
         }
     }
 
-    /// Asks who wants to know. There is one challenge in a session at a time: a copy of the request gets the same, and
-    /// another request another.
+    /// Challenges the sender of a request in a session. A session has one challenge at a time: a
+    /// copy of the request gets the same challenge, and another request gets a new one.
     fn challenge_in_session<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -187,7 +188,7 @@ impl JobContext<'_> {
     }
 }
 
-/// What a client is told with whom there is no agreement.
+/// The refusal for a client with which no key agreement is possible.
 fn refused(error: SetupError) -> RefusalReason {
     use handle_auth::agreement::AgreementError;
     match error {

@@ -1,4 +1,4 @@
-//! Puts the server's signature behind answers, and keeps signatures that fit more than one.
+//! Signs answers with the key of the server, and keeps signatures that can be reused.
 
 use crate::server_key;
 use crate::site::OwnSite;
@@ -11,19 +11,19 @@ use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The key of the server, and the signatures that are used again.
+/// The key of the server, and the signatures that can be reused.
 #[derive(Debug)]
 pub struct AnswerSigner {
     key: PrivateKey,
     credentials: Mutex<CredentialCache>,
 }
 
-/// Where a signature is from.
+/// Whether a signature is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// Made now.
+    /// Made for this answer.
     Made,
-    /// Made before, over the same bytes.
+    /// Made earlier, over the same bytes.
     Kept,
 }
 
@@ -41,10 +41,10 @@ impl AnswerSigner {
         self.key.public()
     }
 
-    /// Checks that clients find this key in the site record.
+    /// Checks that the site record contains this key.
     ///
     /// # Errors
-    /// When they find another, or none.
+    /// When the site record contains another key or none.
     pub fn check_site(&self, site: &OwnSite) -> anyhow::Result<()> {
         match site.public_key() {
             Some(public) => server_key::check_site(&self.key, public),
@@ -55,16 +55,17 @@ impl AnswerSigner {
         }
     }
 
-    /// Whether a signature of a message of `version` may be used again: it does not cover the request id.
+    /// Whether a signature of a message of `version` can be reused, because it does not cover the
+    /// request id.
     #[must_use]
     pub fn keeps(version: Version) -> bool {
         !covers_request_id(version)
     }
 
-    /// Puts a credential behind `message`, an answer in its stream form that has none yet.
+    /// Appends a credential to `message`, an answer in its stream form that has none yet.
     ///
     /// # Errors
-    /// When signing fails; the message is as it was.
+    /// When signing fails; the message is then unchanged.
     pub fn sign(&self, message: &mut Vec<u8>) -> Result<Signature, SignError> {
         let Ok((envelope, rest)) = Envelope::split(message) else { return Err(SignError::Failed) };
         let Ok(Message { covered, .. }) = Message::decode(rest) else { return Err(SignError::Failed) };
@@ -82,7 +83,8 @@ impl AnswerSigner {
             match known {
                 Some(credential) => (Signature::Kept, credential),
                 None => {
-                    // Not under the lock: another thread may sign the same meanwhile, and nothing is wrong.
+                    // Signing happens without the lock. Another thread may sign the same bytes
+                    // meanwhile, which is harmless.
                     let credential = sign_message(&envelope, 0, covered, &self.key)?;
                     self.lock_credentials().put(name, credential.clone());
                     (Signature::Made, credential)
@@ -100,10 +102,11 @@ impl AnswerSigner {
     }
 }
 
-/// SHA-256 of what a signature covers.
+/// SHA-256 of the bytes that a signature covers.
 type CredentialKey = [u8; 32];
 
-/// Credentials by what they cover. Those that nobody asked for in a while go, half of them at a time.
+/// Credentials by the hash of the bytes that they cover. Unused credentials are discarded, half of
+/// the cache at a time.
 struct CredentialCache {
     half: usize,
     young: HashMap<CredentialKey, Vec<u8>>,
@@ -175,7 +178,7 @@ mod tests {
     fn what_is_not_an_answer_stays_as_it_is_and_unsigned() {
         let signer = signer();
         let envelope = Envelope { message_len: 24, ..Envelope::request(1) }.to_bytes();
-        // A header that says there is more of a body than follows.
+        // A header that declares a longer body than follows.
         let cut = [&envelope[..], &[0; 20], &[0, 0, 0, 9]].concat();
         for message in [&b""[..], b"short", &envelope, &cut] {
             let mut signed = message.to_vec();

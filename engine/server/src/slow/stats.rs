@@ -1,16 +1,16 @@
-//! What slow threads count.
+//! The counters of slow threads.
 
 use crate::counters::Counter;
 use serde_json::{Map, Value};
 
 macro_rules! slow_counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// What one slow thread counts; others read.
+        /// The counters of one slow thread, which other threads read.
         #[derive(Debug, Default)]
         pub struct SlowCounters { $($(#[doc = $doc])* pub $name: Counter,)* }
 
         impl SlowCounters {
-            /// The name of every counter, and what is counted.
+            /// The name and description of every counter.
             pub const TABLE: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($name), concat!($($doc),*).trim_ascii()),)*];
 
