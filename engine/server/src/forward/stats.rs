@@ -22,21 +22,21 @@ macro_rules! forward_counts {
 forward_counts! {
     /// A request found a place.
     accepted,
-    /// A request was answered by `handle-admin`; of a listing its end.
+    /// A request was answered by `handle-admin`; a listing counts at its end.
     answered,
-    /// A request found all places taken.
+    /// A request was refused, because all places were taken.
     refused_full,
-    /// A request found the places of its source taken.
+    /// A request was refused, because its source had reached its limit.
     refused_of_source,
-    /// A listing was not begun, because there were as many as may be.
+    /// A listing was not started, because the limit of listings was reached.
     refused_listing,
-    /// A request was not sent, because `handle-admin` did not answer a moment ago.
+    /// A request was not sent, because the circuit breaker rested.
     rested,
     /// The answer to a request took too long.
     timed_out,
-    /// A request met nobody, or a connection that broke.
+    /// A request failed because the connection was refused or broke.
     failed,
-    /// A listing was given up, because its reader has gone.
+    /// A listing was abandoned, because its connection was closed.
     abandoned,
 }
 
