@@ -1,11 +1,11 @@
 //! The settings in force, and those that a reload can change.
 //!
 //! - A configuration that cannot be read, is invalid, or names a site record that does not open
-//! changes nothing.
+//!   changes nothing.
 //! - Settings that determine sockets, threads and memory keep their values, and the reload names
-//! them: a restart by takeover changes them.
+//!   them: a restart by takeover changes them.
 //! - Workers check [`generation`](LiveSettings::generation) during their periodic work, and then
-//! apply the new settings.
+//!   apply the new settings.
 
 use crate::config::Config;
 use crate::server::{ServerState, read_site, templates_of};

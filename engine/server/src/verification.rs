@@ -4,10 +4,10 @@
 //! nothing else needs the core, then reads every byte of the layers at a limited rate.
 //!
 //! - A layer whose bytes differ from what was written stays in use, but every record of it is
-//! compared with its checksum, and every bucket of its index before a handle counts as missing:
-//! lookups that meet damage are answered with an error, and all other answers are correct.
+//!   compared with its checksum, and every bucket of its index before a handle counts as missing:
+//!   lookups that meet damage are answered with an error, and all other answers are correct.
 //! - A layer whose checksums are right but whose content is wrong was built incorrectly, perhaps on
-//! purpose. Every lookup that reaches it is answered with an error.
+//!   purpose. Every lookup that reaches it is answered with an error.
 
 use crate::live::ServedSet;
 use handle_snapshot::map::MappedFile;
