@@ -1,4 +1,4 @@
-//! Notifications for the watchdog of a service manager, sent only while every worker makes progress.
+//! Notifications for the watchdog of a service manager, sent only while all workers make progress.
 
 use crate::observe::health::{Heartbeat, look};
 use crate::server::ServerState;
