@@ -1,4 +1,4 @@
-//! What an operator says: a TOML file, with flags over it, checked before anything starts.
+//! The configuration: a TOML file, overridden by flags, checked before anything starts.
 
 use crate::forward::config::ForwardConfig;
 use crate::observe::settings::ObserveParameters;
@@ -22,72 +22,74 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// A file with settings that both processes read: administrators, sessions, site record and server key. They count
-    /// as if they stood here.
+    /// A file with settings that both processes read: administrators, sessions, site record and
+    /// server key. They apply as if they were set here.
     pub shared: Option<PathBuf>,
     /// Directory of the published set: the one with the file `MANIFEST`.
     pub snapshot: PathBuf,
-    /// The site record as JSON. Without it the server is alone in a site that has no record.
+    /// The site record as JSON. Without it, the server is alone in a site that has no record.
     pub site: Option<PathBuf>,
-    /// Which server of the site this is, by its `serverId`; must be said where there are several.
+    /// The `serverId` of this server in the site record; required if the site has several servers.
     pub server_id: Option<i32>,
-    /// Addresses to answer on, over UDP and TCP. `[::]` answers IPv4 as well.
+    /// Addresses to answer on, over UDP and TCP. `[::]` accepts IPv4 as well.
     pub listen: Vec<SocketAddr>,
     /// Worker threads for each address; 0 for one on each core that this process may use.
     pub workers: usize,
-    /// Cores that the workers are pinned to, in turn. Empty: all that this process may use.
+    /// Cores to which the workers are pinned, in turn. Empty: all that this process may use.
     pub cores: Vec<usize>,
-    /// Whether workers are pinned at all.
+    /// Whether workers are pinned.
     pub pin: bool,
-    /// How datagrams are moved.
+    /// Datapath of the workers.
     pub datapath: Datapath,
-    /// Receive datagrams of one peer in trains, where the kernel can (UDP_GRO).
+    /// Receive datagrams of one peer in trains, if the kernel supports it (UDP_GRO).
     pub receive_trains: bool,
-    /// Send answers of one length to one peer in trains, where the kernel can (UDP_SEGMENT).
+    /// Send answers of equal length to one peer in trains, if the kernel supports it (UDP_SEGMENT).
     pub send_trains: bool,
     /// UNIX socket for `status`, `stats`, `reload` and `drain`; none when empty.
     pub control: Option<PathBuf>,
-    /// Share the ports of `listen` with other processes of this user: for handing over, on purpose.
+    /// Allow other processes of this user to bind the ports of `listen`, for a deliberate handover.
     pub share_port: bool,
     /// The user to become once ports are bound, when started as root: a name, or `uid:gid`.
     pub user: Option<String>,
-    /// Serve as root all the same, without `user`.
+    /// Allow running as root without `user`.
     pub allow_root: bool,
-    /// What is logged: error, warn, info, debug or trace, by module if need be.
+    /// Log level: error, warn, info, debug or trace, optionally by module.
     pub log: String,
-    /// Take over from the `handled` behind `control`, if there is one: go on with its sockets, without loss.
+    /// Take over from the `handled` behind `control`, if there is one: continue with its sockets,
+    /// without loss.
     pub take_over: bool,
-    /// Check every byte of new layers before they go live, as their publisher has done.
+    /// Verify every byte of new layers before they go live, as their publisher has done.
     pub verify_new_layers: bool,
-    /// Compare each record with its checksum before it is answered from.
+    /// When records are compared with their checksums before they are served.
     pub check_records: RecordChecks,
-    /// Bytes a second of the set that are verified in the background after the start; 0 for no verification.
+    /// Rate in bytes per second at which the set is verified in the background after the start; 0
+    /// disables verification.
     pub verify_bytes_per_s: u64,
-    /// Wait for the first set where none has been published yet, instead of ending.
+    /// Wait for the first set if none has been published yet, instead of exiting.
     pub wait_for_set: bool,
-    /// Copy the set into memory of our own instead of mapping its files.
+    /// Copy the set into private memory instead of mapping its files.
     pub copy_to_memory: bool,
-    /// Sizes of everything that is bounded.
+    /// Bounds of all queues, buffers and tables.
     pub limits: ServerLimits,
-    /// What the outside may see.
+    /// Scrape endpoint and measurements.
     pub observe: ObserveParameters,
-    /// Connections.
+    /// TCP connections.
     pub tcp: TcpSettings,
     /// Values computed for handles that are not stored.
     pub templates: TemplatesConfig,
     /// The key that signs answers; without it none is signed.
     pub server_key: Option<ServerKeyConfig>,
-    /// Who may read more than others.
+    /// Identities that may read non-public values.
     pub administrators: AdministratorsConfig,
-    /// What needs a signature or an identity.
+    /// The slow path: signatures and authentication.
     pub slow: SlowConfig,
-    /// Keys agreed on with clients.
+    /// Sessions with clients.
     pub sessions: SessionsConfig,
     /// What is forwarded to `handle-admin`.
     pub forward: ForwardConfig,
-    /// How many datagrams go to whom.
+    /// Limits on the datagrams sent to each peer.
     pub rate_limit: RateLimitConfig,
-    /// Whether and how answers are logged.
+    /// The query log.
     pub query_log: query_log::QueryLogSettings,
 }
 
@@ -114,37 +116,38 @@ impl From<Datapath> for DatapathChoice {
     }
 }
 
-/// Sizes of everything that is bounded. When something is full, we drop and count.
+/// Bounds of all queues, buffers and tables. When one is full, datagrams are dropped and counted.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerLimits {
-    /// Datagrams that are received and answered together; a train counts once. Of single datagrams the portable datapath
-    /// takes at most 64.
+    /// Datagrams that are received and answered together; a train counts once. The portable
+    /// datapath takes at most 64 single datagrams.
     pub batch_datagrams: usize,
-    /// Datagrams that are answered together, with those in trains; a single train may have more.
+    /// Datagrams that are answered together, including those in trains; a single train may have
+    /// more.
     pub batch_segments: usize,
-    /// Answers that wait to be sent, in datagrams.
+    /// Datagrams of answers waiting to be sent.
     pub outbox_datagrams: usize,
-    /// Answers that wait to be sent, in bytes.
+    /// Bytes of answers waiting to be sent.
     pub outbox_bytes: usize,
-    /// Receive buffer of each socket in the kernel, in bytes; 0 for the kernel's own.
+    /// Receive buffer of each socket in the kernel, in bytes; 0 for the kernel's default.
     pub socket_receive_bytes: usize,
-    /// Send buffer of each socket in the kernel, in bytes; 0 for the kernel's own.
+    /// Send buffer of each socket in the kernel, in bytes; 0 for the kernel's default.
     pub socket_send_bytes: usize,
-    /// Most datagrams of one answer; longer ones are asked for over TCP, as the answer to the question says. A forged
-    /// question draws at most so many.
+    /// Maximum datagrams of one answer. For longer answers, the response tells the client to ask
+    /// over TCP. This bounds the amplification of a request with a forged source.
     pub answer_datagrams: usize,
-    /// Most bytes of a request in fragments.
+    /// Maximum bytes of a fragmented request.
     pub fragmented_request_bytes: u32,
-    /// Requests in fragments that a worker puts together at one time.
+    /// Maximum fragmented requests that a worker reassembles at a time.
     pub fragmented_requests: usize,
-    /// Of these, from one address.
+    /// Maximum fragmented requests from one address that a worker reassembles at a time.
     pub fragmented_requests_per_sender: usize,
-    /// Bytes that a worker keeps for requests in fragments.
+    /// Maximum bytes that a worker keeps for fragmented requests.
     pub fragmented_bytes: usize,
-    /// How long the missing fragments of a request are waited for, in milliseconds.
+    /// Time to wait for the missing fragments of a request, in milliseconds.
     pub fragmented_wait_ms: u32,
-    /// Most bytes of a line on the control socket.
+    /// Maximum bytes of a line on the control socket.
     pub control_line_bytes: usize,
 }
 
@@ -208,17 +211,17 @@ impl Default for ServerLimits {
     }
 }
 
-/// Bytes of the longest answer there can be, cut into datagrams.
+/// Length of the longest possible answer, cut into datagrams.
 pub(crate) const ANSWER_LEN_MAX: usize =
     limit::MESSAGE_LEN_MAX as usize + limit::FRAGMENTS_MAX * handle_proto::wire::Envelope::LEN;
-/// Longest wait that may be configured: a day.
+/// Longest configurable wait: one day.
 pub(crate) const WAIT_MS_MAX: u32 = 86_400_000;
 
 impl Config {
-    /// Reads the file at `path`. Paths in it are relative to its directory.
+    /// Reads the file at `path`. Relative paths in it are resolved against its directory.
     ///
     /// # Errors
-    /// When it cannot be read, or says something that is not understood.
+    /// When the file cannot be read or parsed.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let (mut config, directory): (Self, _) = text::configuration(path)?;
         config.shared = config.shared.map(|shared| directory.join(shared));
@@ -232,10 +235,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what can be checked without opening anything.
+    /// Checks everything that can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its allowed values.
     pub fn check(&self) -> anyhow::Result<()> {
         log::check(&self.log)?;
         ensure!(
@@ -306,7 +309,7 @@ impl Config {
             "`limits.fragmented_wait_ms` is {}: at most {WAIT_MS_MAX}, a day",
             limits.fragmented_wait_ms
         );
-        // The kernel takes a 32-bit number with a sign, of which a larger one would be any other.
+        // The kernel takes a signed 32-bit number; a larger value would wrap.
         for (name, bytes) in [
             ("socket_receive_bytes", limits.socket_receive_bytes),
             ("socket_send_bytes", limits.socket_send_bytes),

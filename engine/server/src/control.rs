@@ -6,7 +6,7 @@ use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use serde_json::{Value, json};
 use std::os::unix::net::UnixStream;
 
-/// The commands, and what each does.
+/// The commands, with their help.
 const COMMANDS: [CommandHelp; 7] = [
     ("status", "what is served since when, by which workers"),
     ("stats", "counters and times, in all and for each worker, and who asks most"),

@@ -1,12 +1,14 @@
-//! What happened to every datagram, by reason: plain numbers, one set for each worker.
+//! Counters for every datagram, by reason: one set of plain numbers for each worker.
 //!
 //! A set has one writer, so counting is a load and a store; readers add the sets up.
 //!
-//! Every datagram is in exactly one of: `requests_answered`, `requests_under_way`, `fragments_kept`, `dropped_error_reply`,
-//! `dropped_too_short`, the four of dropped fragments, `dropped_rate_limited`, and `dropped_bug`. Their sum is `datagrams_received`.
+//! Every datagram is in exactly one of: `requests_answered`, `requests_under_way`,
+//! `fragments_kept`, `dropped_error_reply`, `dropped_too_short`, the four counters of dropped
+//! fragments, `dropped_rate_limited`, and `dropped_bug`. Their sum is `datagrams_received`.
 //!
-//! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
-//! `tcp_closed_*`. Every message over one is in `tcp_requests_answered`, `tcp_requests_under_way` or one of `tcp_dropped_*`.
+//! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted connection
+//! that has been closed is in one of `tcp_closed_*`. Every message over a connection is in
+//! `tcp_requests_answered`, `tcp_requests_under_way` or one of `tcp_dropped_*`.
 
 use crate::latency::{AnswerTimes, Histogram};
 use crossbeam_utils::CachePadded;
@@ -21,12 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `count`. Only the owner of the set may.
+    /// Adds `count`. Only the owner of the set may call this.
     pub fn add(&self, count: u64) {
         self.0.store(self.get() + count, Ordering::Relaxed);
     }
 
-    /// Replaces the number by one that was counted elsewhere.
+    /// Replaces the number by one that is counted elsewhere.
     pub fn set(&self, count: u64) {
         self.0.store(count, Ordering::Relaxed);
     }
@@ -37,20 +39,20 @@ impl Counter {
     }
 }
 
-/// How the bytes of a request came.
+/// Transport of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// In a datagram, or several.
+    /// In one or several datagrams.
     Udp,
-    /// In a connection.
+    /// Over a connection.
     Tcp,
 }
 
 impl Transport {
-    /// Both; the position of each is its number.
+    /// All transports; the position of each is its number.
     pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
 
-    /// As it is called in labels and logs.
+    /// The name in labels and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,20 +62,20 @@ impl Transport {
     }
 }
 
-/// Which way an answer took.
+/// The path that produced an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerPath {
     /// The worker that received the request answered it.
     Worker,
-    /// It was made on the slow path, and the worker sent it.
+    /// The slow path produced it, and the worker sent it.
     Slow,
 }
 
 impl AnswerPath {
-    /// Both; the position of each is its number.
+    /// All paths; the position of each is its number.
     pub const ALL: [Self; 2] = [Self::Worker, Self::Slow];
 
-    /// As it is called in labels.
+    /// The name in labels.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,28 +85,29 @@ impl AnswerPath {
     }
 }
 
-/// Whether a number only grows.
+/// Whether a counter is monotonic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "written so in the table")]
 pub enum CounterKind {
-    /// It only grows; its metric ends in `_total`.
+    /// The number only grows; its metric ends in `_total`.
     counter,
-    /// It is how many there are now.
+    /// The number is a current amount.
     gauge,
 }
 
-/// How a counter is called outside: a row of [`Counters::TABLE`].
+/// The names of a counter in `stats` and in the metrics: a row of [`Counters::TABLE`].
 #[derive(Clone, Copy, Debug)]
 pub struct CounterRow {
     /// Its name in `stats`.
     pub name: &'static str,
-    /// What is counted. Where several rows are one metric, what stands before the colon is about all of them.
+    /// Help text. If several rows belong to one metric, the text before the colon applies to all of
+    /// them.
     pub help: &'static str,
-    /// The metric, without `handled_` in front and `_total` behind.
+    /// The name of the metric, without the prefix `handled_` and the suffix `_total`.
     pub metric: &'static str,
-    /// Whether it only grows.
+    /// Whether the counter is monotonic.
     pub kind: CounterKind,
-    /// What tells the counters of one metric apart.
+    /// Labels that distinguish the counters of one metric.
     pub labels: &'static [(&'static str, &'static str)],
 }
 
@@ -121,10 +124,11 @@ macro_rules! row {
     };
 }
 
-/// The table of everything a worker counts: `stats` and the metrics are made of it.
+/// The table of everything a worker counts, from which `stats` and the metrics are made.
 ///
-/// `name` alone is `name` in `stats` and `handled_name_total` among the metrics. What follows `=>` gives it
-/// another metric, of that kind and with these labels. A doc of the form `What: which` is, up to the colon, that of the metric.
+/// `name` alone is `name` in `stats` and `handled_name_total` among the metrics. The part after
+/// `=>` names another metric, its kind and its labels. In a doc comment of the form `What: which`,
+/// the part before the colon is the help of the metric.
 macro_rules! counters {
     ($(
         $(#[doc = $doc:literal])*
@@ -134,7 +138,7 @@ macro_rules! counters {
         #[derive(Debug)]
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: Counter,)*
-            /// How long answers took, by transport and way.
+            /// Answer times, by transport and path.
             answer_times: [[Histogram; AnswerPath::ALL.len()]; Transport::ALL.len()],
             /// Errors, by reason in the order of [`RefusalReason::ALL`].
             refused: [Counter; RefusalReason::ALL.len()],
@@ -154,7 +158,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// How each of the plain counters is called.
+            /// The names of each plain counter.
             pub const TABLE: &'static [CounterRow] = &[$(
                 row!($name, concat!($($doc),*) $(, $kind, $metric, $($($label = $value)*)?)?),
             )*];
@@ -289,7 +293,7 @@ counters! {
     tcp_closed_drained => counter "tcp_closed" [reason = "drained"],
 }
 
-/// Adds what has been counted to the object `group`.
+/// Adds the counts to the object `group`.
 fn add_named<'c>(
     sums: &mut Map<String, Value>,
     group: &str,
@@ -308,7 +312,7 @@ fn add(sums: &mut Map<String, Value>, name: &str, count: u64) {
 }
 
 impl Counters {
-    /// Adds all to an object of sums.
+    /// Adds all counters to an object of sums.
     fn add_to(&self, sums: &mut Map<String, Value>) {
         for (row, value) in Self::TABLE.iter().zip(self.values()) {
             add(sums, row.name, value);
@@ -321,7 +325,7 @@ impl Counters {
         add_named(sums, "refused", reasons.zip(&self.refused));
     }
 
-    /// How long answers over `transport` took that came this way.
+    /// Answer times over `transport` by this path.
     #[must_use]
     pub const fn answer_times(&self, transport: Transport, way: AnswerPath) -> &Histogram {
         &self.answer_times[transport as usize][way as usize]
@@ -338,7 +342,7 @@ impl Counters {
     }
 }
 
-/// How long answers took that are counted in `sets`, by transport and way.
+/// Answer times in `sets`, by transport and path.
 fn times<'c>(sets: impl Iterator<Item = &'c Counters> + Clone) -> Value {
     let times = |transport, way: AnswerPath| {
         let times = AnswerTimes::of(sets.clone().map(|counters| counters.answer_times(transport, way)));
@@ -384,7 +388,7 @@ impl CounterShards {
         &self.0[at]
     }
 
-    /// Totals and each worker's numbers.
+    /// The totals and each worker's counters.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut total = Map::new();
@@ -405,7 +409,8 @@ impl CounterShards {
         self.0.iter().map(|counters| &**counters)
     }
 
-    /// Replies over `transport` by response code, of all workers, in the order of [`ResponseCode::KNOWN`].
+    /// Replies over `transport` by response code, of all workers, in the order of
+    /// [`ResponseCode::KNOWN`].
     pub fn replies(&self, transport: Transport) -> impl Iterator<Item = (ResponseCode, u64)> {
         let count = move |at: usize| self.iter().map(|set| set.replies[transport as usize][at].get()).sum();
         ResponseCode::KNOWN.iter().enumerate().map(move |(at, &code)| (code, count(at)))

@@ -1,4 +1,4 @@
-//! Before there is a set: the process waits for the first one, and says so.
+//! Waits for the first published set, and reports that the process is waiting.
 
 use crate::config::Config;
 use handle_daemon::readiness;
@@ -9,29 +9,29 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval at which the directory is looked at.
+/// Polling interval for the directory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether there is nothing to serve yet: no set has been published in the directory of the
-/// configuration.
+/// Whether no set has been published yet in the configured directory.
 fn is_unpublished(config: &Config) -> bool {
     matches!(read_manifest(&config.snapshot), Err(SetError { kind: SetErrorKind::NotPublished, .. }))
 }
 
-/// What operators are told while it is so.
+/// Status message while the process waits.
 fn message(config: &Config) -> String {
     format!("waiting for the first set in {}: none has been published there yet", config.snapshot.display())
 }
 
-/// Waits until a set is published, where the configuration says so; false when `is_told_to_stop`
-/// comes first.
+/// Waits until a set is published, if the configuration says so. Returns false when
+/// `is_told_to_stop` returns true first.
 ///
-/// The service manager is told that the process is up and what it waits for; `observe.http` answers
-/// that it is alive and not ready. No port is bound for requests, so that clients go to another
-/// site at once. A process that is to take over from another does not wait: that one serves.
+/// The service manager is notified that the process is up and what it waits for; `observe.http`
+/// reports that it is alive but not ready. No port is bound for requests, so that clients use
+/// another site at once. A process that is to take over from another one does not wait, because the
+/// other one has a set.
 ///
 /// # Errors
-/// When the address of `observe.http` cannot be had.
+/// When the address of `observe.http` cannot be bound.
 pub fn wait_for_set(config: &Config, is_told_to_stop: impl FnMut() -> bool) -> anyhow::Result<bool> {
     let has_predecessor =
         || config.take_over && config.control.as_ref().is_some_and(|path| UnixStream::connect(path).is_ok());
@@ -54,7 +54,7 @@ pub fn wait_for_set(config: &Config, is_told_to_stop: impl FnMut() -> bool) -> a
     })
 }
 
-/// Waits until a set is published; false when `is_told_to_stop` comes first.
+/// Waits until a set is published; false when `is_told_to_stop` returns true first.
 fn wait_until_published(config: &Config, mut is_told_to_stop: impl FnMut() -> bool) -> bool {
     while is_unpublished(config) {
         if is_told_to_stop() {
@@ -66,7 +66,7 @@ fn wait_until_published(config: &Config, mut is_told_to_stop: impl FnMut() -> bo
     true
 }
 
-/// What a scraper is told meanwhile.
+/// Answers scrapers while the process waits.
 struct WaitingProcess {
     limits: ScrapeLimits,
     message: String,

@@ -1,24 +1,25 @@
-//! How long answers take inside: a histogram for each worker, with fixed buckets.
+//! Time to answer inside the process: a histogram with fixed buckets for each worker.
 //!
-//! Measured from the moment a batch is handed over to the moment its answers are with the kernel, for one batch
-//! of some, and counted once for each answer of it. Over TCP a batch is what came over all connections in one
-//! wait, and each answer to it counts. What goes the slow path is measured one by one, from its way there to the
-//! sending of its answer. What it does not see is the time in the queue of the socket before, and in the kernel
-//! after. Of a queue that grows, the sign is the length of the batches.
+//! The time runs from the receipt of a batch to the moment its answers are handed to the kernel. A
+//! sample of the batches is measured, and the time counts once for each answer of the batch. Over
+//! TCP, a batch is everything received on all connections in one wait. Requests on the slow path
+//! are measured individually, from the handover to the sending of the answer. The time in the
+//! socket queue before and in the kernel afterwards is not included; a growing queue shows as
+//! longer batches.
 
 use crate::counters::Counter;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Everything below 2^10 ns is in the first bucket.
+/// All times below 2^10 ns are in the first bucket.
 const OCTAVE_FIRST: u32 = 10;
-/// Everything from 2^30 ns, about a second, is in the last.
+/// All times from 2^30 ns, about a second, are in the last bucket.
 const OCTAVE_END: u32 = 30;
-/// Steps between a power of two and the next; a value is known to a quarter of it.
+/// Buckets for each power of two; the resolution is a quarter of it.
 const STEPS: usize = 4;
 const BUCKETS: usize = 2 + (OCTAVE_END - OCTAVE_FIRST) as usize * STEPS;
 
-/// Times, as counts in buckets. One thread counts, others read.
+/// A histogram of times. One thread counts and others read.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],
@@ -31,12 +32,12 @@ impl Default for Histogram {
     }
 }
 
-/// The bucket of a time. Upper bounds belong to their bucket.
+/// The bucket of a time. An upper bound belongs to its bucket.
 fn bucket_of(ns: u64) -> usize {
     let ns = ns.saturating_sub(1);
     match ns.checked_ilog2() {
         Some(octave @ OCTAVE_FIRST..OCTAVE_END) => {
-            // Two bits below the highest say which step.
+            // The two bits below the highest bit select the step.
             #[expect(clippy::cast_possible_truncation, reason = "below STEPS")]
             let step = (ns >> (octave - 2) & (STEPS as u64 - 1)) as usize;
             1 + (octave - OCTAVE_FIRST) as usize * STEPS + step
@@ -46,7 +47,7 @@ fn bucket_of(ns: u64) -> usize {
     }
 }
 
-/// The longest time in a bucket, in nanoseconds; `None` for the last.
+/// The upper bound of a bucket, in nanoseconds; `None` for the last.
 fn bound_ns(bucket: usize) -> Option<u64> {
     match bucket {
         0 => Some(1 << OCTAVE_FIRST),
@@ -59,7 +60,7 @@ fn bound_ns(bucket: usize) -> Option<u64> {
 }
 
 impl Histogram {
-    /// Counts `count` answers that took `time`. Only the owner may.
+    /// Counts `count` answers that took `time`. Only the owner may call this.
     pub fn add(&self, time: Duration, count: u64) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket_of(ns)].add(count);
@@ -67,7 +68,7 @@ impl Histogram {
     }
 }
 
-/// What one or several histograms held at a moment.
+/// The contents of one or several histograms at a moment.
 #[derive(Clone, Debug)]
 pub struct AnswerTimes {
     counts: [u64; BUCKETS],
@@ -87,19 +88,19 @@ impl AnswerTimes {
         times
     }
 
-    /// How many answers were measured.
+    /// Number of measured answers.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All of them together, in seconds.
+    /// Sum of all times, in seconds.
     #[must_use]
     pub fn sum_s(&self) -> f64 {
         Duration::from_nanos(self.sum_ns).as_secs_f64()
     }
 
-    /// Upper bound in seconds and count of each power of two; the last bound is infinite.
+    /// Upper bound in seconds and count for each power of two; the last bound is infinite.
     #[must_use]
     pub fn by_octave(&self) -> Vec<(f64, u64)> {
         let (first, rest) = self.counts.split_at(1);
@@ -109,7 +110,7 @@ impl AnswerTimes {
         bounds.chain([f64::INFINITY]).zip(counts).collect()
     }
 
-    /// The time that `share` of the answers did not exceed, to a quarter of a power of two; in nanoseconds.
+    /// The quantile for `share`, in nanoseconds, with a resolution of a quarter of a power of two.
     #[must_use]
     pub fn percentile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
@@ -128,11 +129,11 @@ impl AnswerTimes {
             seen += count;
             seen >= rank
         });
-        // Of the last bucket only the lower bound is known.
+        // For the last bucket, only the lower bound is known.
         bucket.map(|bucket| bound_ns(bucket).unwrap_or(1 << OCTAVE_END))
     }
 
-    /// What `stats` says, in microseconds.
+    /// The times in `stats`, in microseconds.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "microseconds for people")]
     pub fn to_json(&self) -> Value {
@@ -149,7 +150,7 @@ impl AnswerTimes {
     }
 }
 
-/// Chooses the batches that are measured: one of `every`, none where that is 0.
+/// Selects the batches that are measured: one of `every`, or none if `every` is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     every: u32,
@@ -163,7 +164,7 @@ impl Stopwatch {
         Self { every, left: if every == 0 { u32::MAX } else { 1 } }
     }
 
-    /// Whether this batch is measured: then the time now, else none.
+    /// Returns the current time if this batch is measured.
     #[inline]
     pub fn start(&mut self) -> Option<Instant> {
         self.left -= 1;

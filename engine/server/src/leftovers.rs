@@ -3,7 +3,7 @@
 use handle_net::Peer;
 use std::ops::Range;
 
-/// Copies of datagrams with their peers. Its memory is kept, and bounded by that of a batch.
+/// Copies of datagrams with their peers. The memory is reused, and bounded by the size of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct LeftoverDatagrams {
     datagrams: Vec<(Peer, Range<usize>)>,
@@ -22,7 +22,7 @@ impl LeftoverDatagrams {
         self.datagrams.push((peer, start..self.bytes.len()));
     }
 
-    /// All of them, in the order in which they were added.
+    /// All datagrams, in the order in which they were added.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Peer, &[u8])> {
         self.datagrams.iter().map(|(peer, range)| (*peer, &self.bytes[range.clone()]))
     }

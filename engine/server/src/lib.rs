@@ -1,22 +1,24 @@
-//! The data process: serves a published set of handle records over UDP and TCP, and only reads.
+//! The data process: serves a published set of handle records over UDP and TCP, read-only.
 //!
-//! - [`config`]: what an operator says, checked before anything starts.
-//! - [`site`]: who this server is: the site record and the place in it.
-//! - [`live`]: the current set, replaced between batches.
-//! - [`worker`]: one core: wait, answer, flush.
-//! - [`slow`]: what must not run on a worker: signatures, challenges and their answers.
+//! - [`config`]: the configuration, checked before anything starts.
+//! - [`site`]: the site record and this server's place in it.
+//! - [`live`]: the served set, replaced between batches.
+//! - [`worker`]: a worker thread: waits for a batch, answers it and flushes the answers.
+//! - [`slow`]: work that must not run on a worker: signatures, challenges and their answers.
 //! - [`forward`]: requests that `handle-admin` answers.
 //! - [`tcp`]: requests over connections, on the same core.
-//! - [`rate_limit`]: how many datagrams go to whom.
-//! - [`counters`]: what happened to every datagram, by reason.
+//! - [`rate_limit`]: limits on the datagrams sent to each peer.
+//! - [`counters`]: counters for every datagram, by reason.
 //! - [`control`]: the commands of the control socket.
-//! - [`latency`], [`sources`]: how long answers take, and who asks most.
-//! - [`query_log`]: a line for each answer, or for some.
+//! - [`latency`], [`sources`]: answer times, and the busiest source networks.
+//! - [`query_log`]: a log line for each answer, or for a sample.
 //! - [`observe`]: metrics and health over HTTP.
-//! - [`takeover`]: a new process goes on with the sockets of the old one.
-//! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
-//! - [`watchdog`]: the sign of life for a service manager.
+//! - [`takeover`]: a new process takes over the sockets of the old one.
+//! - `settings`: the settings in force, and which of them a reload can change.
+//! - [`watchdog`]: notifications for the watchdog of a service manager.
 //! - [`templates`]: values computed for handles that are not stored.
+//! - [`program`]: the arguments, and the life of the process.
+//! - [`server`]: starts all of these parts and stops them.
 //! - [`program`]: the arguments, and the life of the process.
 //! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
-//! The current set, replaced between batches.
+//! The served set, replaced between batches.
 //!
-//! Workers read it without a lock. A set that does not open keeps the old one serving; the error stays
-//! visible in `status` until a set opens again.
+//! Workers read it without a lock. If a newly published set does not open, the old one stays in
+//! service; the error stays visible in `status` until a set opens again.
 
 use crate::templates::{SetTemplates, TemplatesConfig};
 use crate::verification::{LayerState, RecordChecks, VerificationLedger};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A published set, with what is made of it once for all requests.
+/// A published set together with the data derived from it once for all requests.
 #[derive(Debug)]
 pub struct LiveSet {
     set: Arc<PublishedSet>,
@@ -29,7 +29,7 @@ pub struct LiveSet {
 }
 
 impl LiveSet {
-    /// The set with layers trusted as far as is known of them.
+    /// Builds the live set, with each layer trusted according to the ledger.
     fn new(
         set: &PublishedSet,
         checks: RecordChecks,
@@ -41,7 +41,7 @@ impl LiveSet {
         Self { set, templates }
     }
 
-    /// What computes values for handles that are not stored, if anything does.
+    /// The templates that compute values for handles that are not stored, if there are any.
     #[must_use]
     pub const fn templates(&self) -> Option<&SetTemplates> {
         self.templates.as_ref()
@@ -56,22 +56,22 @@ impl Deref for LiveSet {
     }
 }
 
-/// The set that is being served, and how to get the next.
+/// The set that is being served, and the state needed to load the next one.
 #[derive(Debug)]
 pub struct ServedSet {
     directory: PathBuf,
     verify_new_layers: AtomicBool,
     set: Arc<ArcSwap<LiveSet>>,
-    /// Workers sleep until there is something to answer, and let go of a set when they wake.
+    /// Workers sleep until there is work, and release a retired set when they wake.
     wakers: WorkerWakers,
     reloads: AtomicU64,
-    /// What is known of the layers of the set.
+    /// Verification state of the layers of the set.
     pub(crate) ledger: VerificationLedger,
-    /// Held while a set is opened, so that two reloads cannot overtake each other.
+    /// Held while a set is opened, so that two reloads do not overtake each other.
     opening: Mutex<SetOpener>,
 }
 
-/// What sets are opened with, and what came of it.
+/// Parameters for opening sets, and the last failure.
 #[derive(Debug)]
 struct SetOpener {
     templates: Option<TemplatesConfig>,
@@ -79,31 +79,32 @@ struct SetOpener {
     failure: Option<ReloadFailure>,
 }
 
-/// Why the newest set is not served.
+/// The reason why the newest set is not served.
 #[derive(Clone, Debug)]
 struct ReloadFailure {
     at: SystemTime,
     error: String,
 }
 
-/// A worker's way to the current set.
+/// A worker's cached reader of the current set.
 pub type SetReader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
 
-/// What a reload did.
+/// Result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadOutcome {
     /// A new generation is live.
     Changed(u64),
-    /// The published set is the one that is live.
+    /// The published set is already live.
     Unchanged(u64),
 }
 
 impl ServedSet {
-    /// Opens the set in `directory`. With `verify_new_layers`, layers that come later are verified first;
-    /// `checks` says whether records are compared with their checksums; with `templates`, those of each set are read.
+    /// Opens the set in `directory`. With `verify_new_layers`, layers published later are verified
+    /// before they are served. `checks` controls the comparison of records with their checksums.
+    /// With `templates`, the templates of each set are loaded.
     ///
     /// # Errors
-    /// When there is none, or it is damaged.
+    /// When there is no set, or it is damaged.
     pub fn open(
         directory: &Path,
         how: LoadMode,
@@ -127,12 +128,12 @@ impl ServedSet {
         }))
     }
 
-    /// Says whether layers that come later are checked first.
+    /// Sets whether layers published later are verified before they are served.
     pub(crate) fn set_verify_new_layers(&self, verify: bool) {
         self.verify_new_layers.store(verify, Ordering::Relaxed);
     }
 
-    /// Applies other templates from now on, to the set that is live, too.
+    /// Replaces the templates, for the live set as well.
     pub(crate) fn set_templates(&self, templates: Option<TemplatesConfig>) {
         let mut opening = self.opening();
         if opening.templates != templates {
@@ -141,7 +142,7 @@ impl ServedSet {
         }
     }
 
-    /// Compares records with their checksums as `checks` says from now on.
+    /// Sets when records are compared with their checksums.
     pub(crate) fn set_checks(&self, checks: RecordChecks) {
         let mut opening = self.opening();
         if opening.checks != checks {
@@ -150,7 +151,7 @@ impl ServedSet {
         }
     }
 
-    /// Notes what became of the verification of a layer, and answers accordingly from now on.
+    /// Records the result of verifying a layer. A damaged layer takes effect on answers at once.
     pub(crate) fn conclude(&self, entry: &LayerEntry, state: LayerState) {
         let opening = self.opening();
         let is_damaged = matches!(state, LayerState::Damaged(_));
@@ -159,7 +160,7 @@ impl ServedSet {
         }
     }
 
-    /// Serves the live set as is known of it now.
+    /// Replaces the live set by one built from the current verification state.
     fn renew(&self, opening: &SetOpener) {
         let set = self.set.load();
         self.replace(self.live_set(&set.set, opening));
@@ -174,7 +175,7 @@ impl ServedSet {
         self.wakers.wake();
     }
 
-    /// What wakes the workers.
+    /// The wakers of the workers.
     pub(crate) const fn wakers(&self) -> &WorkerWakers {
         &self.wakers
     }
@@ -189,29 +190,30 @@ impl ServedSet {
         self.set.load_full()
     }
 
-    /// A way to the current set that costs one comparison where nothing has changed.
+    /// A reader of the current set; a read costs one comparison when nothing has changed.
     #[must_use]
     pub fn reader(&self) -> SetReader {
         Cache::new(Arc::clone(&self.set))
     }
 
-    /// Takes the published set, if it is another than the live one.
+    /// Loads the published set if it differs from the live one.
     ///
     /// # Errors
-    /// When it does not open; then the old one stays.
+    /// When it does not open; the old set stays live.
     pub fn reload(&self) -> Result<ReloadOutcome, SetError> {
         self.take(&[])
     }
 
-    /// The same, and opens files again that were found damaged: an operator may have replaced them.
+    /// Like [`reload`](Self::reload), but also reopens files that were found damaged, because an
+    /// operator may have replaced them.
     ///
     /// # Errors
-    /// When the set does not open, or such a file is still damaged; then the old one stays.
+    /// When the set does not open, or such a file is still damaged; the old set stays live.
     pub fn reload_damaged(&self) -> Result<ReloadOutcome, SetError> {
         self.take(&self.ledger.damaged())
     }
 
-    /// Takes the published set; the files of `stale` layers are opened again.
+    /// Loads the published set; the files of `stale` layers are opened again.
     fn take(&self, stale: &[LayerEntry]) -> Result<ReloadOutcome, SetError> {
         let mut opening = self.opening();
         let old = self.set.load_full();
@@ -221,7 +223,8 @@ impl ServedSet {
                 opening.failure = None;
                 let generation = set.generation();
                 let layers = &set.manifest().layers;
-                // Not the generation alone: a directory that was made anew begins with the first again.
+                // Comparing generations is not enough: a recreated directory starts again at
+                // generation 1.
                 if set.manifest() == old.manifest() && !layers.iter().any(is_stale) {
                     return Ok(ReloadOutcome::Unchanged(generation));
                 }
@@ -232,11 +235,12 @@ impl ServedSet {
                 self.reloads.fetch_add(1, Ordering::Relaxed);
                 Ok(ReloadOutcome::Changed(generation))
             }
-            // What is still damaged is known to be, and the next look at the directory would call it whole.
+            // The damage is already in the ledger. A failure recorded here would be cleared by the
+            // watcher's next reload.
             Err(error) if !stale.is_empty() => Err(error),
             Err(error) => {
                 let text = error.to_string();
-                // The time is when it was first seen.
+                // Keep the time at which this error was first seen.
                 if opening.failure.as_ref().is_none_or(|known| known.error != text) {
                     opening.failure = Some(ReloadFailure { at: SystemTime::now(), error: text });
                 }
@@ -249,8 +253,8 @@ impl ServedSet {
         self.verify_new_layers.load(Ordering::Relaxed)
     }
 
-    /// What is published now. Layers that `old` does not have are checked, every byte of them: their
-    /// publisher has done so, but they may have come a long way since.
+    /// Opens the published set. Every byte of layers that `old` does not have is verified if
+    /// configured: the publisher has verified them, but they may have been damaged on the way.
     fn open_next(
         &self,
         old: &PublishedSet,
@@ -268,7 +272,7 @@ impl ServedSet {
         Ok(set)
     }
 
-    /// What `status` says about the set.
+    /// The description of the set in `status`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let set = self.current();
@@ -313,7 +317,7 @@ impl ServedSet {
         })
     }
 
-    /// How many sets were taken after the first.
+    /// Number of sets loaded after the first.
     #[must_use]
     pub fn reloads_count(&self) -> u64 {
         self.reloads.load(Ordering::Relaxed)
@@ -326,8 +330,9 @@ impl ServedSet {
     }
 }
 
-/// Compares the tables of homed prefixes with their checksums, those of layers that are known already excepted. They
-/// decide for every answer whether it is this server's to give, and are short.
+/// Compares the tables of homed prefixes with their checksums, except for layers that are already
+/// known. The tables are short, and they decide for every answer whether this server is
+/// responsible.
 fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Result<(), SetError> {
     for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
         if !is_known(entry) {
@@ -338,7 +343,7 @@ fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Re
     Ok(())
 }
 
-/// How often the watcher looks at the directory by itself: watches can be lost, and some file systems have none.
+/// Polling interval of the watcher: watches can be lost, and some file systems have none.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reloads whenever a new set is published, until `shutdown`.
@@ -352,7 +357,7 @@ pub fn watch(live: &ServedSet, shutdown: &Shutdown) {
         );
     }
     let mut events = [0; 4096];
-    // What was published before the watch began is looked for at once.
+    // The first check is immediate, for sets published before the watch began.
     let mut look_at = Instant::now();
     while !shutdown.is_stopped() {
         let patience = look_at.saturating_duration_since(Instant::now());
@@ -364,7 +369,7 @@ pub fn watch(live: &ServedSet, shutdown: &Shutdown) {
             }
         };
         if seen == DirectoryChange::Gone {
-            // The directory was replaced by another of its name.
+            // The directory was replaced by another one of the same name.
             inotify = watch_directory(&live.directory);
         }
         let published = seen == DirectoryChange::Published;
@@ -382,7 +387,7 @@ pub fn watch(live: &ServedSet, shutdown: &Shutdown) {
                 tracing::info!(generation, "the published set is whole again");
             }
             Ok(ReloadOutcome::Unchanged(_)) => {}
-            // Once for each publication, not once a second.
+            // Logged once for each publication, not once a second.
             Err(error) if published || !was_failing => {
                 tracing::error!(%error, "the published set does not open; the old one stays live");
             }
@@ -398,17 +403,17 @@ fn watch_directory(directory: &Path) -> std::io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// What the watcher saw.
+/// What the watcher observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectoryChange {
     Nothing,
-    /// A manifest was put there.
+    /// A manifest was written.
     Published,
-    /// The directory is not there any more.
+    /// The directory no longer exists.
     Gone,
 }
 
-/// What happens until the server ends, or the patience of the watcher is over.
+/// Waits for an event until `shutdown` or the end of the watcher's patience.
 fn wait_for_events(
     inotify: &mut Inotify,
     events: &mut [u8],
@@ -423,7 +428,7 @@ fn wait_for_events(
         if event.mask.intersects(EventMask::IGNORED | EventMask::MOVE_SELF) {
             return DirectoryChange::Gone;
         }
-        // When too much happened to be told, something may have been published.
+        // After a queue overflow, a publication may have been missed.
         if event.name.is_some_and(|name| name == MANIFEST) || event.mask.contains(EventMask::Q_OVERFLOW) {
             seen = DirectoryChange::Published;
         }

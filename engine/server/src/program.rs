@@ -141,24 +141,24 @@ fn check(config: &Config) -> anyhow::Result<String> {
     ))
 }
 
-/// Whether a worker could run on `core`, asked by a thread that is given up for it.
+/// Checks whether a worker could run on `core`, on a temporary thread.
 fn check_core(core: usize) -> anyhow::Result<()> {
     let pinned = std::thread::spawn(move || handle_net::pin_to_core(core)).join();
     let pinned = pinned.map_err(|_| anyhow!("the thread that tried panicked"))?;
     pinned.with_context(|| format!("`cores`: cannot run on core {core} (which are allowed: taskset -p $$)"))
 }
 
-/// How this program was started, for its successor.
+/// The command line of this program, for its successor.
 fn successor() -> Option<SuccessorProgram> {
     let take_over = OsString::from("--take-over");
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|it| *it != take_over).collect();
     arguments.push(take_over);
-    // Asked now: once the file is replaced, the kernel calls it deleted.
+    // Read now: after the file is replaced, the kernel reports the path as deleted.
     Some(SuccessorProgram { path: std::env::current_exe().ok()?, arguments })
 }
 
-/// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the
-/// sender's.
+/// Logs only the first panics: a datagram may cause one, and a sender must not fill the log. Panics
+/// while answering are counted.
 fn quiet_panics() {
     const SHOWN_MAX: u32 = 10;
     static SHOWN: AtomicU32 = AtomicU32::new(0);
@@ -196,7 +196,7 @@ fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         }
         server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
     }
-    // After a hand-over the service goes on.
+    // After a takeover, the service continues.
     if !server.shared().is_handed_over() {
         readiness::stopping();
     }

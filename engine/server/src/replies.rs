@@ -1,4 +1,4 @@
-//! Where the replies of a worker go over UDP, and what is asked and counted on the way.
+//! Sends a worker's replies over UDP, and applies rate limits, sessions and counters to them.
 
 use crate::counters::{Counters, Transport};
 use crate::rate_limit::{AnswerSize, LimitVerdict, RateLimit, SLIP_LEN, SlowRequest};
@@ -23,10 +23,10 @@ pub(crate) trait DatagramAnswer {
     fn refused(&self) -> Option<RefusalReason>;
     /// A number that equal answers share.
     fn identity(&self) -> u64;
-    /// What goes out in its place to who has had its answers.
+    /// The reply sent instead of this one to a peer that has reached its limit.
     fn limited(&self) -> ReplyParts<'_>;
 
-    /// What limits are about.
+    /// The properties to which rate limits apply.
     fn size(&self) -> AnswerSize {
         AnswerSize { len: self.datagrams_len(), datagrams: self.datagrams_count(), identity: self.identity() }
     }
@@ -104,7 +104,7 @@ impl DatagramAnswer for FastAnswer<'_> {
     }
 }
 
-/// What one batch, or one datagram alone, is answered through.
+/// The parts of a worker through which replies to one batch, or to a single datagram, are sent.
 pub(crate) struct ReplySender<'w> {
     pub(crate) outbox: &'w mut Outbox,
     pub(crate) slow: &'w mut SlowShard,
@@ -115,8 +115,8 @@ pub(crate) struct ReplySender<'w> {
 }
 
 impl ReplySender<'_> {
-    /// Deals with the outcome of a request of `asked_len` bytes that is answered alone. `request` is the whole
-    /// message, its envelope first.
+    /// Handles the outcome of a request of `asked_len` bytes that is answered outside a batch.
+    /// `request` is the whole message, starting with its envelope.
     pub(crate) fn finish(
         &mut self,
         context: &AnswerContext<'_, MappedFile>,
@@ -141,15 +141,15 @@ impl ReplySender<'_> {
                 self.defer(peer, asked_len, request, &slow.refuse(context, RefusalReason::Busy))
             }
         };
-        // The caller made sure that the longest answer has room.
+        // The caller ensured that there is room for the longest answer.
         if !is_done {
             self.counters.dropped_bug.add(1);
         }
     }
 
-    /// Puts the reply to `request`, a message with its envelope, into the outbox, unless its receiver has had
-    /// its answers. False when there is no room. Length and bytes of what was asked are only looked for where
-    /// answers are limited or logged.
+    /// Puts the reply to `request`, a message with its envelope, into the outbox, unless the peer
+    /// has reached its limit. Returns false when there is no room. The closures for the request's
+    /// length and bytes are only called if answers are limited or logged.
     #[inline]
     pub(crate) fn send<'r>(
         &mut self,
@@ -170,7 +170,7 @@ impl ReplySender<'_> {
         pushed
     }
 
-    /// The same to a peer that has limits.
+    /// Like [`send`](Self::send), for a peer to which limits apply.
     fn send_limited<'r>(
         &mut self,
         peer: Peer,
@@ -179,7 +179,7 @@ impl ReplySender<'_> {
         reply: &impl DatagramAnswer,
     ) -> bool {
         let size = reply.size();
-        // What has to wait for room is tried again; it counts when it goes out.
+        // A reply without room is tried again later; it counts against the limit when it is sent.
         if !self.outbox.has_room(size.datagrams, size.len.max(SLIP_LEN)) {
             return false;
         }
@@ -197,8 +197,8 @@ impl ReplySender<'_> {
         }
     }
 
-    /// Hands `request` to the slow path, unless its sender has had its answers; where there is no place, the
-    /// answer is `busy`. False when the outbox has no room.
+    /// Hands `request` to the slow path, unless its sender has reached its limit. If the slow path
+    /// is full, the answer is `busy`. Returns false when the outbox has no room.
     #[cold]
     pub(crate) fn defer(
         &mut self,
@@ -222,8 +222,8 @@ impl ReplySender<'_> {
         }
     }
 
-    /// Answers `request` for public values in a session with `reply`, if it is in order. False when the outbox has no
-    /// room.
+    /// Answers `request` for public values in a session with `reply`, if the session accepts the
+    /// request. Returns false when the outbox has no room.
     pub(crate) fn send_in_session<'r>(
         &mut self,
         context: &AnswerContext<'_, MappedFile>,
@@ -295,7 +295,7 @@ impl ReplySender<'_> {
     }
 }
 
-/// Puts a reply into the outbox. False when there is no room.
+/// Puts a reply into the outbox. Returns false when there is no room.
 #[inline]
 fn push(outbox: &mut Outbox, peer: Peer, reply: &impl DatagramAnswer, counters: &Counters) -> bool {
     let len = reply.datagrams_len();
@@ -316,7 +316,8 @@ fn push(outbox: &mut Outbox, peer: Peer, reply: &impl DatagramAnswer, counters: 
     pushed.is_ok()
 }
 
-/// Puts a message, envelope first, into the outbox. False when there is no room.
+/// Puts a message, starting with its envelope, into the outbox. Returns false when there is no
+/// room.
 fn push_message(outbox: &mut Outbox, peer: Peer, message: &[u8], counters: &Counters) -> bool {
     let datagrams_count = (message.len() - Envelope::LEN).div_ceil(UDP_DATA_LEN_MAX);
     let len = message.len() + (datagrams_count - 1) * Envelope::LEN;

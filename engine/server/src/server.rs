@@ -1,4 +1,4 @@
-//! Starts everything and stops it again.
+//! Starts all parts of the server and stops them.
 
 use crate::config::Config;
 use crate::counters::CounterShards;
@@ -36,38 +36,38 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
-/// What workers, watcher and control socket share.
+/// State shared by the workers, the watcher and the control socket.
 #[derive(Debug)]
 pub struct ServerState {
-    /// The current set.
+    /// The served set.
     pub live: Arc<ServedSet>,
-    /// What happened to every datagram.
+    /// Counters for every datagram, one shard for each worker.
     pub shards: CounterShards,
-    /// Who asks most, by worker.
+    /// Tables of the busiest source networks, one for each worker.
     pub(crate) sources: Box<[Sources]>,
     pub(crate) query_log: Option<Arc<QueryLog>>,
-    /// What of the configuration is in force.
+    /// The settings in force.
     pub(crate) settings: LiveSettings,
-    /// What needs a signature or an identity; none where it has no threads.
+    /// The slow path; `None` when it has no threads.
     pub slow: Option<Arc<SlowPath>>,
     pub(crate) workers: OnceLock<Vec<WorkerInfo>>,
-    /// For each worker, whether it still runs.
+    /// For each worker, whether it is still running.
     pub(crate) running: Box<[AtomicBool]>,
     pub(crate) started: SystemTime,
-    /// The sockets of the workers, for another process to go on with.
+    /// The sockets of the workers, which a successor process can take over.
     pub(crate) handover: Handover,
     pub(crate) hooks: ServerHooks,
     pub(crate) shutdown: Arc<Shutdown>,
-    /// Who waits for the server to drain or a worker to end.
+    /// The thread that waits for the server to drain or a worker to end.
     waiting: OnceLock<Thread>,
     share_port: bool,
 }
 
 impl ServerState {
-    /// Lets the workers answer what has arrived, and then stop.
+    /// Makes the workers answer what has arrived and then stop.
     pub fn drain(&self) {
         if self.share_port && !self.is_draining() {
-            // Whoever shares the port answers what comes from now on.
+            // Processes that share the port answer what arrives from now on.
             self.handover.give_up(|_| false);
         }
         self.shutdown.drain();
@@ -75,19 +75,20 @@ impl ServerState {
         self.unpark();
     }
 
-    /// Lets the workers look what has changed, and turn.
+    /// Wakes the workers, so that they check for changes and count a turn.
     pub(crate) fn wake_workers(&self) {
         self.live.wakers().wake();
     }
 
-    /// Wakes who waits in [`wait`](Self::wait).
+    /// Wakes the thread in [`wait`](Self::wait).
     fn unpark(&self) {
         if let Some(waiting) = self.waiting.get() {
             waiting.unpark();
         }
     }
 
-    /// Sleeps until the server drains, a worker has ended, or `patience` is over; perhaps for less. One thread may.
+    /// Sleeps until the server drains, a worker ends or `patience` has passed; may return early.
+    /// Only one thread may wait.
     pub fn wait(&self, patience: Option<Duration>) {
         self.waiting.get_or_init(std::thread::current);
         if self.is_draining() || self.has_ended() {
@@ -99,7 +100,7 @@ impl ServerState {
         }
     }
 
-    /// Whether the workers are about to stop.
+    /// Whether the server is draining.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.shutdown.is_draining()
@@ -111,32 +112,33 @@ impl ServerState {
         self.running.iter().all(|running| !running.load(Ordering::Acquire))
     }
 
-    /// Reads the configuration again, as far as the program can, then the published set; says what came of it.
+    /// Reads the configuration again, if the program can, and then the published set. Returns a
+    /// report of the result.
     pub fn reload(&self) -> Value {
         settings::reload(self)
     }
 
-    /// Whether another process has taken over, which is why this one drains.
+    /// Whether this process drains because another process has taken over.
     #[must_use]
     pub fn is_handed_over(&self) -> bool {
         self.handover.is_done()
     }
 
-    /// Whether a worker has ended although nobody told it to; the others go on.
+    /// Whether a worker has ended without a stop being requested. The other workers continue.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         !self.is_draining() && self.running.iter().any(|running| !running.load(Ordering::Relaxed))
     }
 }
 
-/// What a server can do only as the program that it is.
+/// Hooks that only the program provides, as opposed to tests and other embedders.
 #[derive(Default)]
 pub struct ServerHooks {
-    /// How this program is started, for a restart by take-over.
+    /// The command line of this program, for a restart by takeover.
     pub program: Option<SuccessorProgram>,
-    /// For a reload; without it the published set alone is reloaded.
+    /// Reads the configuration for a reload; without it only the published set is reloaded.
     pub read_config: Option<ReadConfig<Config>>,
-    /// For a reload.
+    /// Sets the log level on a reload.
     pub set_log: Option<SetLog>,
 }
 
@@ -156,7 +158,7 @@ pub struct Server {
     helpers: Vec<JoinHandle<()>>,
 }
 
-/// Says when a worker does not run any more, however it ended.
+/// Records that a worker has stopped running, however it ended.
 struct WorkerGuard<'s> {
     shared: &'s ServerState,
     at: usize,
@@ -173,22 +175,23 @@ impl Drop for WorkerGuard<'_> {
     }
 }
 
-/// How long an orderly stop may take.
+/// Longest duration of an orderly stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// Starts serving: when this returns, every worker answers.
+    /// Starts serving. When this function returns, every worker answers.
     ///
     /// # Errors
-    /// One sentence with the likely cause: the set, the site record, an address, the control socket.
+    /// One sentence with the likely cause: the set, the site record, an address or the control
+    /// socket.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         Self::start_with(config, ServerHooks::default())
     }
 
-    /// As [`start`](Self::start), with what only a program can do.
+    /// Like [`start`](Self::start), with the hooks of a program.
     ///
     /// # Errors
-    /// As `start`. Where another process was to be taken over from, it goes on.
+    /// As for `start`. A process that was to be taken over continues to serve.
     pub fn start_with(config: &Config, hooks: ServerHooks) -> anyhow::Result<Self> {
         config.check()?;
         let site = read_site(config)?;
@@ -197,7 +200,7 @@ impl Server {
         let live = open_live(config)?;
         let cores = usable_cores(config)?;
         let workers_count = if config.workers == 0 { cores.len() } else { config.workers };
-        // From here on quickly: sockets that are new gather datagrams until their workers answer.
+        // No slow steps from here on: new sockets queue datagrams until their workers answer.
         let mut predecessor = match &config.control {
             Some(control) if config.take_over => Predecessor::meet(control)?,
             _ => None,
@@ -205,7 +208,7 @@ impl Server {
         let mut sockets = predecessor.as_mut().map_or(vec![], |it| take_over(config, workers_count, it));
         let inherited_count = sockets.len();
         if predecessor.is_some() {
-            // What cannot work shows before there is a socket that would be missed.
+            // Check what may fail before a socket is opened that clients would use.
             let options = net_options(config, (Ipv4Addr::LOCALHOST, 0).into());
             handle_net::open(config.datapath.into(), &options).context("cannot open the datapath")?;
         }
@@ -214,7 +217,8 @@ impl Server {
         let scrapes = open_scrapes(config, predecessor.as_mut())?;
         if let Some(user) = &config.user {
             privileges::become_user(user)?;
-            // What was opened as root must be there for the user, too, or the next set is not.
+            // Files opened as root must be readable for the user too; otherwise the next reload
+            // fails.
             readable(config, &live).with_context(|| format!("user {user} cannot go on with the set"))?;
         }
         let shutdown = Arc::new(Shutdown::new().context("cannot make a signal for the end")?);
@@ -246,7 +250,8 @@ impl Server {
             Self { shared, addresses: Vec::new(), http_address, workers: Vec::new(), helpers: Vec::new() };
         let started = server.start_workers(config, sockets.into_iter().zip(listeners), &cores);
         if let Err(error) = started.and_then(|()| predecessor.map_or(Ok(()), Predecessor::dismiss)) {
-            // What is the other process's stays its, and is not drained by us.
+            // Inherited sockets are still served by the other process, so a failed start must not
+            // drain them.
             server.shared.handover.give_up(|at| at < inherited_count);
             return Err(error);
         }
@@ -266,7 +271,7 @@ impl Server {
         cores: &[usize],
     ) -> anyhow::Result<()> {
         let (opened, openings) = mpsc::channel();
-        // Behind the sockets of datagrams, whose places say which are inherited.
+        // Listeners come after the UDP sockets, whose positions say which ones are inherited.
         let mut held = Vec::new();
         for ((at, socket), listeners) in sockets {
             let address = socket.local_addr()?;
@@ -281,7 +286,8 @@ impl Server {
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
             let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
-                // The path is opened on the thread that uses it: a ring belongs to its thread.
+                // The datapath is opened on the thread that uses it, because a ring belongs to its
+                // thread.
                 match Worker::open(&config, &shared, at, (socket, listeners), core) {
                     Err(error) => drop(opened.send(Err(error))),
                     Ok((mut worker, info)) => {
@@ -341,7 +347,7 @@ impl Server {
         self.helpers.push(verifier.context("cannot start the thread that verifies layers")?);
         if let Some(mut control) = control {
             if let Err(error) = control.take_place() {
-                // Nobody else serves any more, so this is no reason to go.
+                // No other process serves any more, so this error does not end the process.
                 tracing::error!("{:#}", anyhow::Error::new(error));
             }
             let shared = Arc::clone(&self.shared);
@@ -367,19 +373,20 @@ impl Server {
         Ok(())
     }
 
-    /// The addresses that are answered on, with the ports that were really taken.
+    /// The addresses on which the server answers, with the ports that were actually bound.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where `/metrics` is, with the port that was really taken; none when it is nowhere.
+    /// The address of `/metrics`, with the port that was actually bound; `None` without a scrape
+    /// endpoint.
     #[must_use]
     pub const fn http_address(&self) -> Option<SocketAddr> {
         self.http_address
     }
 
-    /// What is shared with the workers: the set, the counters, the way to drain.
+    /// The state shared with the workers: the set, the counters and the drain switch.
     #[must_use]
     pub fn shared(&self) -> &Arc<ServerState> {
         &self.shared
@@ -391,10 +398,10 @@ impl Server {
         self.workers.iter().all(JoinHandle::is_finished)
     }
 
-    /// Drains, then stops. Workers that do not come to an end within seconds are left behind.
+    /// Drains and then stops. Workers that do not end within seconds are abandoned.
     ///
     /// # Errors
-    /// When a worker had to be left behind, or died.
+    /// When a worker was abandoned or panicked.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.halt()
     }
@@ -420,12 +427,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The caller did not want to know; `stop` tells.
+        // The result is only available from `stop`.
         let _ = self.halt();
     }
 }
 
-/// Opens the socket by which another process finds our sessions, if there is to be one.
+/// Binds the socket through which another process shares our sessions, if one is configured.
 fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<Holder>> {
     let has_sessions = config.sessions.enabled && config.slow.threads > 0;
     let Some(path) = config.sessions.socket.as_ref().filter(|_| has_sessions) else { return Ok(None) };
@@ -435,10 +442,10 @@ fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<Holder
     })
 }
 
-/// Reads the site record that the configuration names.
+/// Reads the site record named by the configuration.
 ///
 /// # Errors
-/// When it cannot be read or does not have this server.
+/// When it cannot be read or does not contain this server.
 pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
     let site = match &config.site {
         Some(path) => {
@@ -462,7 +469,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
     })
 }
 
-/// Opens the published set that the configuration names.
+/// Opens the published set named by the configuration.
 ///
 /// # Errors
 /// When there is none or it is damaged.
@@ -495,12 +502,12 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
     })
 }
 
-/// The templates that the configuration asks for; nobody would compute without threads for it.
+/// The configured templates; `None` without slow path threads, which compute them.
 pub(crate) fn templates_of(config: &Config) -> Option<TemplatesConfig> {
     (config.slow.threads > 0).then(|| config.templates.clone())
 }
 
-/// Whether this user may read what is served, and look for what is published next.
+/// Checks that this user can read the served files and the sets published later.
 fn readable(config: &Config, live: &ServedSet) -> anyhow::Result<()> {
     live.reload()?;
     for entry in &live.current().manifest().layers {
@@ -511,7 +518,7 @@ fn readable(config: &Config, live: &ServedSet) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The cores that workers may be pinned to.
+/// The cores to which workers may be pinned.
 fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
     if !config.cores.is_empty() {
         return Ok(config.cores.clone());
@@ -519,7 +526,8 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
     handle_net::usable_cores().context("cannot ask which cores are ours")
 }
 
-/// The sockets of another process that are for addresses of ours, each with the number of its worker.
+/// Takes the sockets of another process that are bound to our addresses, each with its worker's
+/// number.
 fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> Vec<(usize, UdpSocket)> {
     let workers = config.listen.iter().flat_map(|&listen| (0..workers_count).map(move |_| listen));
     let taken =
@@ -527,7 +535,7 @@ fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> V
     taken.collect()
 }
 
-/// Opens the address of metrics and health, on the listener of another process if it has one there.
+/// Opens the scrape endpoint, on the listener of another process if it has one for this address.
 fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<ScrapeEndpoint>> {
     let Some(address) = config.observe.http else { return Ok(None) };
     let taken = from.and_then(|from| from.take(SocketKind::Http, address));
@@ -537,7 +545,7 @@ fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Resu
     }))
 }
 
-/// Binds a socket for each worker of each address that has none. Workers of one address share its port.
+/// Binds a socket for each worker that has none. Workers of one address share its port.
 fn bind_missing(
     config: &Config,
     workers_count: usize,
@@ -554,7 +562,7 @@ fn bind_missing(
         for at in missing {
             let socket =
                 bind_with_tcp(config, &options).map_err(|error| ListenError::Refused(listen, error))?;
-            // With port 0 the first socket takes a port, and the others share it.
+            // With port 0 the first socket chooses a port, and the others share it.
             options.address = socket.local_addr()?;
             sockets.push((at, socket));
         }
@@ -562,8 +570,9 @@ fn bind_missing(
     Ok(())
 }
 
-/// Waits until no other process has `address`, for a second at most: the kernel closes the sockets of a ring some
-/// milliseconds after a process that was killed is gone, and the service manager may be faster.
+/// Waits up to a second until no other process has `address` bound. The kernel closes the sockets
+/// of a ring some milliseconds after a killed process is gone, and the service manager may restart
+/// faster than that.
 ///
 /// Workers share a port among themselves, so the kernel would let another process share it too.
 fn wait_until_free(config: &Config, address: SocketAddr) -> std::io::Result<()> {
@@ -583,10 +592,10 @@ fn wait_until_free(config: &Config, address: SocketAddr) -> std::io::Result<()> 
     }
 }
 
-/// Listeners for each socket of datagrams, on the same address: another process's, or a new one.
+/// Returns listeners for the address of each UDP socket: those of another process, or a new one.
 ///
-/// All of another process's are taken, also where it had more workers: unlike a socket of datagrams, a listener cannot
-/// be closed without turning away who waits there.
+/// All listeners of another process are taken, even if it had more workers: unlike a UDP socket, a
+/// listener cannot be closed without resetting the connections in its queue.
 fn bind_listeners(
     config: &Config,
     sockets: &[(usize, UdpSocket)],
@@ -613,7 +622,7 @@ fn bind_listeners(
     Ok(listeners)
 }
 
-/// Binds a socket; where the port is the kernel's choice, one that is free for TCP as well.
+/// Binds a socket. If the kernel chooses the port, the port is free for TCP as well.
 fn bind_with_tcp(config: &Config, options: &SocketOptions) -> std::io::Result<UdpSocket> {
     const TRIES_MAX: usize = 32;
     let mut tries = 0;

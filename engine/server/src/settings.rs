@@ -1,9 +1,11 @@
-//! What of the configuration is in force, and what of a new one can be while serving.
+//! The settings in force, and those that a reload can change.
 //!
-//! - A configuration that cannot be read, is wrong, or names a site record that does not open, changes nothing.
-//! - What sockets, threads and memory were made of stays as it is, and is named: a restart by take-over
-//!   changes that.
-//! - Workers look at [`generation`](LiveSettings::generation) when there is time, and then take what is new.
+//! - A configuration that cannot be read, is invalid, or names a site record that does not open
+//!   changes nothing.
+//! - Settings that determine sockets, threads and memory keep their values, and the reload names
+//!   them: a restart by takeover changes them.
+//! - Workers check [`generation`](LiveSettings::generation) during their periodic work, and then
+//!   apply the new settings.
 
 use crate::config::Config;
 use crate::server::{ServerState, read_site, templates_of};
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Settings that take effect while serving. What is not named here needs a new process.
+/// Settings that a reload changes. All others need a new process.
 const LIVE: [&str; 57] = [
     "site",
     "server_id",
@@ -77,19 +79,20 @@ const LIVE: [&str; 57] = [
     "templates.override_prefixes",
 ];
 
-/// A configuration in force, and what was read because of it.
+/// A configuration in force, with the site record read for it.
 #[derive(Debug)]
 pub(crate) struct ActiveSettings {
     pub(crate) config: Config,
     pub(crate) site: OwnSite,
 }
 
-/// What is in force now.
+/// The settings in force.
 #[derive(Debug)]
 pub(crate) struct LiveSettings {
     current: ArcSwap<ActiveSettings>,
     generation: AtomicU64,
-    /// Held while a new configuration is read and taken, and the published set after it.
+    /// Held while a new configuration is read and applied, and while the published set is reloaded
+    /// after it.
     reloading: Mutex<()>,
 }
 
@@ -106,15 +109,16 @@ impl LiveSettings {
         self.current.load_full()
     }
 
-    /// Changes whenever something else is in force.
+    /// A number that changes whenever other settings come into force.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Takes of `new` what can change while serving; one at a time.
+    /// Applies those settings of `new` that can change while serving. Calls must not run
+    /// concurrently.
     ///
     /// # Errors
-    /// When it is wrong; then nothing has changed.
+    /// When the configuration is invalid; then nothing has changed.
     fn take(
         &self,
         new: &Config,
@@ -124,9 +128,9 @@ impl LiveSettings {
         new.check()?;
         let old = self.current();
         let (config, changes) = reload::merged(&old.config, new, &LIVE)?;
-        // Together with what stays it must make sense as well.
+        // The combination with the settings that keep their values must be valid as well.
         config.check()?;
-        // Read also when its name is the same, for the file may be another.
+        // Read even if the path is unchanged, because the contents of the file may have changed.
         let site = read_site(&config)?;
         check_site(&site)?;
         if config.log != old.config.log
@@ -143,10 +147,11 @@ impl LiveSettings {
     }
 }
 
-/// Reads the configuration again, then the published set, and says what came of it.
+/// Reads the configuration again and then the published set. Returns a report of the result.
 pub(crate) fn reload(shared: &ServerState) -> Value {
-    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
-    // nor may the service manager take the end of the one for that of the other.
+    // Taken before the file is read. Of two concurrent reloads, the later one must not be
+    // overwritten by what the earlier one has read, and the service manager must not mistake the
+    // end of one for the end of the other.
     let _reloading = shared.settings.reloading.lock().unwrap_or_else(PoisonError::into_inner);
     readiness::reloading(|| reload_all(shared))
 }
@@ -156,7 +161,7 @@ fn reload_all(shared: &ServerState) -> Value {
     let generation = || shared.live.current().generation();
     let mut said = json!({ "ok": true });
     if let Some(read) = &hooks.read_config {
-        // The key stays, so a site record in which clients find another changes nothing.
+        // The server key does not change, so a new site record must contain the same key.
         let check_site = |site: &OwnSite| shared.slow.as_ref().map_or(Ok(()), |slow| slow.check_site(site));
         match read().and_then(|config| shared.settings.take(&config, check_site, hooks.set_log.as_ref())) {
             Ok(changes) => {
@@ -223,7 +228,7 @@ mod tests {
         assert_eq!(config.limits.fragmented_requests, 7);
         assert_eq!(config.limits.batch_datagrams, Config::default().limits.batch_datagrams);
         assert_eq!(settings.generation(), 1);
-        // What was not changed is said again, and what was is not.
+        // Settings that were not applied are reported again; applied ones are not.
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(changes.changed, [""; 0]);
         assert_eq!(changes.need_restart, ["limits.batch_datagrams", "tcp.backlog", "workers"]);
@@ -267,7 +272,7 @@ mod tests {
         assert_eq!(settings.generation(), 0);
     }
 
-    /// A row of the page about settings.
+    /// A row of the documentation page about settings.
     struct Documented<'t> {
         name: &'t str,
         default: &'t str,
@@ -294,7 +299,7 @@ mod tests {
         serde_json::to_value(Config { server_key: Some(key), ..Config::default() }).unwrap()
     }
 
-    /// The place of a setting, by its name.
+    /// The JSON pointer of a setting, by its name.
     fn pointer(name: &str) -> String {
         format!("/{}", name.replace('.', "/"))
     }

@@ -1,11 +1,11 @@
-//! Who this server is: the site record, and the place in it.
+//! The site record and this server's place in it.
 
 use handle_daemon::site::SiteRecord;
 use handle_proto::HashOption;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_resolver::ServiceFacts;
 
-/// The site record in wire form, with what is read from it for every reply.
+/// The site record in wire form, with the fields that every reply needs.
 #[derive(Clone, Debug)]
 pub struct OwnSite {
     bytes: Vec<u8>,
@@ -63,48 +63,49 @@ impl OwnSite {
         }
     }
 
-    /// With what `listen` differs in from the site record.
+    /// Adds the differences between `listen` and the site record.
     #[must_use]
     pub fn differing_in(self, differences: Vec<String>) -> Self {
         Self { differences, ..self }
     }
 
-    /// How `listen` differs from what the site record tells clients, in one sentence each.
+    /// The differences between `listen` and the site record that clients use, in one sentence each.
     #[must_use]
     pub fn differences(&self) -> &[String] {
         &self.differences
     }
 
-    /// With a bound on the datagrams of one answer.
+    /// Sets the maximum number of datagrams of one answer.
     #[must_use]
     pub const fn answering_in(mut self, datagrams_max: usize) -> Self {
         self.answer_datagrams_max = datagrams_max;
         self
     }
 
-    /// With a slow path, which makes challenges, signs where it has a key, and may have sessions.
+    /// Enables the slow path, which makes challenges, signs if it has a key, and may have sessions.
     #[must_use]
     pub const fn with_slow_path(mut self, signs: bool, sessions: bool) -> Self {
         (self.signs, self.authenticates, self.sessions) = (signs, true, sessions);
         self
     }
 
-    /// With requests that are forwarded to another process: to list names, where that `listing` says so, and of old clients
-    /// that are to be referred.
+    /// Enables forwarding to another process: of requests to list names if `listing` is set, and of
+    /// requests of old clients that need a referral.
     #[must_use]
     pub const fn forwarding(mut self, listing: bool, old_clients: bool) -> Self {
         (self.forwards_listing, self.resolves_for_old) = (listing, old_clients);
         self
     }
 
-    /// The record of this server's key as the site record tells it to clients; `None` without a site record.
+    /// The public key record that the site record has for this server; `None` without a site
+    /// record.
     #[must_use]
     pub fn public_key(&self) -> Option<&[u8]> {
         self.public_key.as_deref()
     }
 
-    /// What the resolver needs of it for requests over TCP. Who is connected has proven their address: they may have as
-    /// long an answer as there is, and what is forwarded.
+    /// The facts that the resolver needs for requests over TCP. A connected client has proven its
+    /// address, so it may get answers of any length and forwarded answers.
     #[must_use]
     pub fn stream_service(&self) -> ServiceFacts<'_> {
         ServiceFacts {
@@ -114,7 +115,7 @@ impl OwnSite {
         }
     }
 
-    /// What the resolver needs of it for requests over UDP.
+    /// The facts that the resolver needs for requests over UDP.
     #[must_use]
     pub fn service(&self) -> ServiceFacts<'_> {
         ServiceFacts {

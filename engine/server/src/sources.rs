@@ -1,39 +1,41 @@
-//! Who asks most: prefixes of source addresses, from a sample of datagrams, in a table of fixed size.
+//! The busiest source networks: prefixes of source addresses, from a sample of datagrams, in a
+//! table of fixed size.
 //!
-//! A worker notes one datagram of some (the space-saving algorithm of Metwally, Agrawal and El Abbadi): what is
-//! not in the table takes the place, and the count, of the rarest that is. So a prefix with more than one
-//! share of the table is always in it, and counts are too high by at most the rarest. Counts halve every
-//! minute, so that it is the last minutes that are told.
+//! A worker notes a sample of its datagrams with the space-saving algorithm of Metwally, Agrawal
+//! and El Abbadi: a prefix that is not in the table replaces the one with the lowest count and
+//! inherits that count. So a prefix whose share exceeds one slot's share of the table is always in
+//! it, and counts are too high by at most the lowest count. Counts are halved every minute, so that
+//! they reflect the last minutes.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How often counts are halved, in seconds.
+/// Interval at which counts are halved, in seconds.
 const HALF_LIFE_S: u64 = 60;
-/// How often a reader begins anew when the worker writes at the same time.
+/// Maximum attempts of a reader while the worker writes at the same time.
 const READS_MAX: usize = 64;
 
-/// How many bits of an address are kept.
+/// Number of address bits that form a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixBits {
-    /// Of IPv4 addresses, at most 32.
+    /// For IPv4 addresses, at most 32.
     pub ipv4: u8,
-    /// Of IPv6 addresses, at most 64.
+    /// For IPv6 addresses, at most 64.
     pub ipv6: u8,
 }
 
 /// A network: the first bits of an address.
 ///
-/// IPv6 networks are the upper half of the address. IPv4 networks have `ffff:ffff` in front, which as IPv6 would
-/// be a multicast address, and no datagram comes from one.
+/// IPv6 networks are the upper half of the address. IPv4 networks are prefixed with `ffff:ffff`,
+/// which would be a multicast address in IPv6, and no datagram has a multicast source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourcePrefix(u64);
 
 const IPV4_MARK: u64 = 0xffff_ffff_0000_0000;
 
 impl SourcePrefix {
-    /// The network of `ip`. IPv4 in IPv6 counts as IPv4.
+    /// The network of `ip`. IPv4-mapped IPv6 addresses count as IPv4.
     #[must_use]
     pub fn of(ip: IpAddr, bits: PrefixBits) -> Self {
         let mask = |bits: u8| u64::MAX.checked_shl(64 - u32::from(bits)).unwrap_or(0);
@@ -43,7 +45,7 @@ impl SourcePrefix {
         }
     }
 
-    /// As it is written, with the number of its bits.
+    /// The network in text form, with its prefix length.
     #[must_use]
     pub fn show(self, bits: PrefixBits) -> String {
         match self.0 & IPV4_MARK == IPV4_MARK {
@@ -54,17 +56,17 @@ impl SourcePrefix {
     }
 }
 
-/// The table of one worker. The worker writes, others read; nobody waits.
+/// The table of one worker. The worker writes and other threads read; neither blocks.
 #[derive(Debug)]
 pub struct Sources {
     /// Odd while the worker writes.
     version: AtomicU64,
     slots: Box<[SourceSlot]>,
-    /// All that was noted, halved as the counts are.
+    /// Number of all noted datagrams, halved together with the counts.
     total: AtomicU64,
 }
 
-/// A place in the table; free when its count is 0.
+/// A slot of the table; free when its count is 0.
 #[derive(Debug, Default)]
 struct SourceSlot {
     prefix: AtomicU64,
@@ -72,14 +74,15 @@ struct SourceSlot {
 }
 
 impl Sources {
-    /// A table of `slots_count` places.
+    /// A table of `slots_count` slots.
     #[must_use]
     pub fn new(slots_count: usize) -> Self {
         let slots = (0..slots_count).map(|_| SourceSlot::default()).collect();
         Self { version: AtomicU64::new(0), slots, total: AtomicU64::new(0) }
     }
 
-    /// Changes the table; readers that see a part of it begin anew. Only the owner may.
+    /// Changes the table. Readers that see a partial change start again. Only the owner may call
+    /// this.
     fn write(&self, change: impl FnOnce(&[SourceSlot], &AtomicU64)) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -88,7 +91,7 @@ impl Sources {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Counts a datagram. Only the owner may.
+    /// Counts a datagram. Only the owner may call this.
     fn note(&self, prefix: SourcePrefix) {
         self.write(|slots, total| {
             add(total, 1);
@@ -109,7 +112,7 @@ impl Sources {
         });
     }
 
-    /// Halves every count `times` times. Only the owner may.
+    /// Halves every count `times` times. Only the owner may call this.
     fn halve(&self, times: u32) {
         let halved = |number: &AtomicU64| {
             let count = number.load(Ordering::Relaxed).checked_shr(times).unwrap_or(0);
@@ -121,7 +124,7 @@ impl Sources {
         });
     }
 
-    /// The prefixes that are there with their counts, and the count of all.
+    /// The prefixes in the table with their counts, and the total count.
     fn read(&self) -> (Vec<(SourcePrefix, u64)>, u64) {
         let mut read = (Vec::with_capacity(self.slots.len()), 0);
         for _ in 0..READS_MAX {
@@ -141,7 +144,8 @@ impl Sources {
             }
             std::hint::spin_loop();
         }
-        // After so many times it may be a mixture of two moments, in which one prefix has the count of another.
+        // After this many attempts, the result may mix two moments, so that one prefix has the
+        // count of another.
         read
     }
 }
@@ -150,7 +154,8 @@ fn add(number: &AtomicU64, count: u64) {
     number.store(number.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
-/// The `count_max` prefixes with most datagrams of all tables together, and the share of each.
+/// The `count_max` prefixes with the most datagrams in all tables, each with its share of all
+/// datagrams.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "shares for people")]
 pub fn top<'s>(tables: impl IntoIterator<Item = &'s Sources>, count_max: usize) -> Vec<(SourcePrefix, f64)> {
@@ -168,28 +173,28 @@ pub fn top<'s>(tables: impl IntoIterator<Item = &'s Sources>, count_max: usize) 
     sums.into_iter().map(|(prefix, count)| (prefix, (count as f64 / all.max(1) as f64).min(1.0))).collect()
 }
 
-/// A worker's choice of the datagrams that are noted.
+/// Selects the datagrams that a worker notes.
 #[derive(Clone, Debug)]
 pub struct SourceSampler {
     every: u32,
     bits: PrefixBits,
-    /// Datagrams until the next that is noted.
+    /// Datagrams until the next one that is noted.
     gap: u32,
     random: u64,
-    /// When counts were last halved, in seconds since 1970.
+    /// Time at which counts were last halved, in seconds since 1970.
     halved_s: u64,
 }
 
 impl SourceSampler {
-    /// Notes one of `every` datagrams in the mean, none where that is 0. The gaps follow from `seed`: they
-    /// vary, so that nobody can hide between them by keeping time.
+    /// Notes one of `every` datagrams on average, or none if `every` is 0. The gaps are random,
+    /// derived from `seed`, so that a sender cannot avoid the sample by timing its datagrams.
     #[must_use]
     pub const fn new(every: u32, bits: PrefixBits, seed: u64) -> Self {
         Self { every, bits, gap: 0, random: seed, halved_s: 0 }
     }
 
-    /// Notes others from now on. What `sources` has of networks of another length is forgotten, and so is what
-    /// would not fade any more.
+    /// Applies other parameters. Clears `sources` if its networks have another length or if its
+    /// counts would no longer be halved.
     pub fn set(&mut self, sources: &Sources, every: u32, bits: PrefixBits) {
         if every == 0 || bits != self.bits {
             sources.halve(u32::MAX);
@@ -197,7 +202,8 @@ impl SourceSampler {
         (self.every, self.bits, self.gap) = (every, bits, 0);
     }
 
-    /// Notes some of `count` datagrams; `source` says where the one at a position is from.
+    /// Notes a sample of `count` datagrams; `source` returns the source address of the datagram at
+    /// a position.
     #[inline]
     pub fn sample(
         &mut self,
@@ -223,7 +229,7 @@ impl SourceSampler {
         }
         while self.gap < count {
             sources.note(SourcePrefix::of(source(self.gap as usize), self.bits));
-            // From 1 to 2 * every - 1.
+            // The gap is between 1 and 2 * every - 1.
             self.gap = self.gap.saturating_add(1 + self.next() % (2 * self.every - 1));
         }
         self.gap -= count;
@@ -276,7 +282,8 @@ mod tests {
     fn heavy_prefixes_are_found_among_many_light_ones() {
         let sources = Sources::new(32);
         let mut sampler = SourceSampler::new(4, BITS, 1);
-        // A fifth from one network, a tenth from another, the rest from twenty thousand.
+        // A fifth of the datagrams is from one network, a tenth from another, the rest from twenty
+        // thousand.
         let ips: Vec<IpAddr> = (0..100_000u32)
             .map(|i| match i % 10 {
                 0 | 5 => IpAddr::from([192, 0, 2, (i % 250) as u8]),
@@ -288,7 +295,8 @@ mod tests {
         let top = top([&sources], 2);
         let shown: Vec<_> = top.iter().map(|(prefix, _)| prefix.show(BITS)).collect();
         assert_eq!(shown, ["192.0.2.0/24", "2001:db8:7::/48"]);
-        // Too high by at most the rarest, which has less than a share of the table.
+        // Counts are too high by at most the lowest count, which is less than one slot's share of
+        // the table.
         assert!((0.19..0.24).contains(&top[0].1) && (0.09..0.14).contains(&top[1].1), "{top:?}");
     }
 
@@ -347,7 +355,7 @@ mod tests {
                 scope.spawn(move || {
                     let mut sampler = SourceSampler::new(1, BITS, at as u64);
                     let ips = [ip("192.0.2.1"), ip("2001:db8::1"), ip("198.51.100.1")];
-                    // Once at least, however late the thread begins.
+                    // At least one round, however late the thread starts.
                     loop {
                         all(&mut sampler, table, 5, &ips);
                         if stop.load(Ordering::Relaxed) {
@@ -360,7 +368,8 @@ mod tests {
                 for table in &tables {
                     let (counts, total) = table.read();
                     let sum: u64 = counts.iter().map(|(_, count)| count).sum();
-                    // A share of what was noted left the table, but never more than was noted is in it.
+                    // A share of the noted datagrams has left the table, but the table never holds
+                    // more than was noted.
                     assert!(sum <= total, "{sum} of {total}");
                     assert!(counts.len() < 2 || counts[0].0 != counts[1].0, "each once: {counts:?}");
                 }

@@ -1,4 +1,4 @@
-//! What `status` says.
+//! The contents of `status` and `stats`.
 
 use crate::server::ServerState;
 use crate::sources::{self, SourcePrefix};
@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 impl ServerState {
-    /// Counters, in all, for each worker and of the slow path; times, and who asks most.
+    /// Counters in total, for each worker and of the slow path; answer times; the busiest source
+    /// networks.
     #[must_use]
     pub fn stats(&self) -> Value {
         let mut stats = self.shards.to_json();
@@ -27,12 +28,12 @@ impl ServerState {
         stats
     }
 
-    /// Who asks most, as many as are shown, each with its share.
+    /// The busiest source networks, at most as many as are configured, each with its share.
     pub(crate) fn top_sources(&self) -> Vec<(SourcePrefix, f64)> {
         sources::top(&self.sources, self.settings.current().config.observe.sources_shown)
     }
 
-    /// Opens the query log again, because its file was renamed; false where there is none.
+    /// Opens the query log again after its file was renamed; false without a query log.
     pub fn reopen_log(&self) -> bool {
         self.query_log.as_ref().is_some_and(|log| {
             log.reopen();
@@ -40,7 +41,7 @@ impl ServerState {
         })
     }
 
-    /// What is served, since when, by which workers.
+    /// The served set, the start time and the workers.
     #[must_use]
     pub fn status(&self) -> Value {
         let uptime = SystemTime::now().duration_since(self.started).unwrap_or_default();
@@ -87,8 +88,8 @@ impl ServerState {
         })
     }
 
-    /// The values of `0.SITE/status`, for those who may know: index, type and text of each. What deployed servers
-    /// say has their names.
+    /// The values of `0.SITE/status` for authorized clients: index, type and text of each. Values
+    /// that deployed servers have as well use the same names.
     pub(crate) fn status_texts(&self) -> Vec<(i32, &'static str, String)> {
         let uptime = SystemTime::now().duration_since(self.started).unwrap_or_default();
         let set = self.live.current();

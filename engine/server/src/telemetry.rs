@@ -1,4 +1,4 @@
-//! What a worker does besides answering, to be watched: times, sources, the query log.
+//! Telemetry of a worker: answer times, source networks and the query log.
 
 use crate::config::Config;
 use crate::counters::{AnswerPath, Counters, Transport};
@@ -13,21 +13,21 @@ use handle_proto::ResponseCode;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// One worker's ends of everything that watches it.
+/// Telemetry of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerTelemetry {
     at: usize,
-    /// Which batches are measured.
+    /// Selects the batches that are measured.
     stopwatch: Stopwatch,
-    /// When the batch was handed over, and how many answers there were before, if it is one that is measured.
+    /// Start of the batch and the number of answers before it, if the batch is measured.
     measured_since: Option<(Instant, u64)>,
-    /// Which turns of connections are measured.
+    /// Selects the turns of connections that are measured.
     connections_stopwatch: Stopwatch,
     /// Whether answers of the slow path are measured.
     measures: bool,
-    /// Which datagrams have their source noted.
+    /// Selects the datagrams whose source is noted.
     sampler: SourceSampler,
-    /// Where answers are logged, if they are.
+    /// The query log; `None` when disabled.
     tap: Option<QueryLogTap>,
 }
 
@@ -45,7 +45,7 @@ impl WorkerTelemetry {
         }
     }
 
-    /// Watches as `config` says from now on.
+    /// Applies other settings.
     pub(crate) fn set(&mut self, config: &Config, shared: &ServerState) {
         let observe = &config.observe;
         self.stopwatch = Stopwatch::new(observe.latency_every);
@@ -57,7 +57,7 @@ impl WorkerTelemetry {
         }
     }
 
-    /// A batch that is not empty was handed over.
+    /// Called when a batch that is not empty has been received.
     #[inline]
     pub(crate) fn begin(&mut self, now_unix: Duration, counters: &Counters) {
         self.measured_since = self.stopwatch.start().map(|now| (now, counters.requests_answered.get()));
@@ -66,7 +66,8 @@ impl WorkerTelemetry {
         }
     }
 
-    /// Notes the sources of some of `count` datagrams; `source` says where the one at a position is from.
+    /// Notes the sources of a sample of `count` datagrams; `source` returns the source address of
+    /// the datagram at a position.
     #[inline]
     pub(crate) fn sample_sources(
         &mut self,
@@ -78,7 +79,8 @@ impl WorkerTelemetry {
         self.sampler.sample(&shared.sources[self.at], now_unix.as_secs(), count, source);
     }
 
-    /// An answer with `code` to `request`, a message with its envelope, is on its way.
+    /// Called when an answer with `code` to `request`, a message with its envelope, is in the
+    /// outbox.
     #[inline]
     pub(crate) fn answered<'r>(
         &mut self,
@@ -93,7 +95,7 @@ impl WorkerTelemetry {
         }
     }
 
-    /// The answers to a batch are with the kernel.
+    /// Called when the answers to a batch have been handed to the kernel.
     #[inline]
     pub(crate) fn end(&mut self, counters: &Counters) {
         if let Some((since, answered_before)) = self.measured_since.take() {
@@ -102,32 +104,33 @@ impl WorkerTelemetry {
         }
     }
 
-    /// Something came over connections: the time now, if the answers to it are measured.
+    /// Called when data has arrived on connections. Returns the current time if the answers are
+    /// measured.
     pub(crate) fn begin_connections(&mut self) -> Option<Instant> {
         self.begin_log();
         self.connections_stopwatch.start()
     }
 
-    /// `answered` answers to what came over connections are sent.
+    /// Called when `answered` answers over connections have been sent.
     pub(crate) fn end_connections(&self, since: Option<Instant>, answered: u64, counters: &Counters) {
         if let Some(since) = since.filter(|_| answered > 0) {
             counters.answer_times(Transport::Tcp, AnswerPath::Worker).add(since.elapsed(), answered);
         }
     }
 
-    /// Where answers over connections are logged, if they are.
+    /// The query log for answers over connections; `None` when disabled.
     pub(crate) const fn tap(&mut self) -> Option<&mut QueryLogTap> {
         self.tap.as_mut()
     }
 
-    /// Answers have come back from the slow path.
+    /// Called when answers have come back from the slow path.
     pub(crate) fn begin_log(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.begin(Instant::now(), now_unix());
         }
     }
 
-    /// The answer of a job is sent.
+    /// Called when the answer of a job has been sent.
     pub(crate) fn sent(&mut self, job: &SlowJob, counters: &Counters) {
         let transport = job.route.transport();
         if self.measures {

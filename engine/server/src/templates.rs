@@ -1,13 +1,14 @@
-//! Values computed for handles that are not stored: which templates apply, and what they are made of.
+//! Values computed for handles that are not stored: the templates in force and the values they are
+//! computed from.
 //!
-//! - [`TemplatesConfig`]: what an operator says.
-//! - [`SetTemplates`]: the namespaces of one published set, compiled when it goes live, by who watches. A worker
-//!   asks it whether a handle that is not there [may be computed](SetTemplates); only then does a request go
-//!   the slow way.
-//! - [`SetTemplates::compute`]: what a slow thread does with it.
+//! - [`TemplatesConfig`]: the settings.
+//! - [`SetTemplates`]: the namespaces of one published set, compiled by the thread that loads it,
+//!   when the set goes live. A worker asks it whether the values of a handle that is not stored
+//!   [may be computed](SetTemplates); only then does the request take the slow path.
+//! - [`SetTemplates::compute`]: computes the values, on a slow path thread.
 //!
-//! A namespace is the HS_NAMESPACE of the prefix record, where the set has that record, else the one of the
-//! configuration. Only what this set has stored is looked at.
+//! The namespace of a prefix is the HS_NAMESPACE value of the prefix record if the set has that
+//! record, otherwise that of the configuration. Only records stored in this set are consulted.
 
 use anyhow::{Context as _, ensure};
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
@@ -23,15 +24,16 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TemplatesConfig {
-    /// Compute values for handles that are not stored, where a namespace says how.
+    /// Compute values for handles that are not stored, if a namespace has templates for them.
     pub enabled: bool,
-    /// XML of the namespace of prefixes whose record is not in the set, or has none.
+    /// XML of the namespace for prefixes whose record is not in the set or has no namespace.
     pub namespace: Option<String>,
-    /// What stands between base and extension where no namespace says it.
+    /// The delimiter between base and extension if a namespace sets none.
     pub delimiter: Option<String>,
-    /// Use only `namespace` and `delimiter`, whatever prefix records say.
+    /// Use only `namespace` and `delimiter`, and ignore the namespaces in prefix records.
     pub override_prefixes: bool,
-    /// Most prefixes with a namespace of their own; those beyond have no templates.
+    /// Maximum number of prefixes with a namespace of their own; prefixes beyond it have no
+    /// templates.
     pub namespaces: usize,
 }
 
@@ -45,7 +47,7 @@ impl TemplatesConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its allowed values.
     pub fn check(&self) -> anyhow::Result<()> {
         if let Some(xml) = &self.namespace {
             let namespace = Namespace::parse(xml.as_bytes(), true).context("in `templates.namespace`")?;
@@ -62,16 +64,16 @@ impl TemplatesConfig {
     }
 }
 
-/// Bytes of the longest prefix that may have a namespace of its own.
+/// Maximum length in bytes of a prefix with a namespace of its own.
 const PREFIX_LEN_MAX: usize = 255;
 
-/// What computes values for the handles of one published set.
+/// The templates for the handles of one published set.
 #[derive(Debug)]
 pub struct SetTemplates {
     configured: Option<Namespace>,
     delimiter: Option<String>,
     root: Option<Namespace>,
-    /// By prefix, folded.
+    /// Namespaces by folded prefix.
     by_prefix: HashMap<Box<[u8]>, Namespace>,
     folds: bool,
 }
@@ -125,7 +127,7 @@ impl SetTemplates {
         has_delimiter.then_some(this)
     }
 
-    /// The namespaces that apply to `handle`, but for that of its base.
+    /// The namespaces that apply to `handle`, except that of its base.
     fn chain(&self, handle: &[u8]) -> Chain<'_> {
         let prefix = Handle(handle).naming_authority();
         let mut folded = [0; PREFIX_LEN_MAX];
@@ -139,7 +141,8 @@ impl SetTemplates {
         chain
     }
 
-    /// Base and extension of `handle`, if templates may apply to it. Allocates nothing: workers ask.
+    /// Base and extension of `handle`, if templates may apply to it. Does not allocate, because
+    /// workers call it.
     fn parts<'h>(&self, chain: &Chain<'_>, handle: &'h [u8]) -> Option<Parts<'h>> {
         let delimiter = chain.delimiter().or(self.delimiter.as_deref())?;
         Parts::of(handle, delimiter.as_bytes())
@@ -148,6 +151,7 @@ impl SetTemplates {
     /// Computes the values of `handle`, which is not stored.
     ///
     /// # Errors
+    /// When the templates cannot be applied, or the base cannot be read.
     /// When the templates cannot be applied, or the base is not to be had.
     pub fn compute(
         &self,
@@ -182,7 +186,7 @@ impl MayCompute for SetTemplates {
     }
 }
 
-/// The stored record of `handle`, homed or not.
+/// The stored record of `handle`, whether its prefix is homed here or not.
 fn find<'a>(
     records: &RecordSet<'a, MappedFile>,
     handle: &[u8],
@@ -194,7 +198,7 @@ fn find<'a>(
     records.find(hash_key(records.seed(), &key), &key)
 }
 
-/// References lead to public values of this set.
+/// Resolves references to public values of this set.
 struct StoredReferences<'s> {
     records: &'s RecordSet<'s, MappedFile>,
     folds: bool,

@@ -1,4 +1,4 @@
-//! Bugs put in on purpose, in tests alone: what a worker makes of them.
+//! Tests of panics in a worker, injected for certain handles.
 
 use crate::Server;
 use crate::config::{ANSWER_LEN_MAX, Config, Datapath};
@@ -16,13 +16,13 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// A datagram that names this is not understood, by a bug.
+/// A datagram with this handle causes a panic while it is read.
 const BUG_IN_READING: &str = "10.1/bug-in-reading";
-/// A datagram that names this is understood, and not answered, by a bug.
+/// A datagram with this handle causes a panic while it is answered.
 const BUG_IN_ANSWERING: &str = "10.1/bug-in-answering";
-/// A request that names this is not answered on the slow path, by a bug.
+/// A request with this handle causes a panic on the slow path.
 const BUG_ON_THE_SLOW_PATH: &str = "10.1/bug-on-the-slow-path";
-/// A datagram that names this holds its worker up for a moment, so that others gather behind it.
+/// A datagram with this handle delays its worker, so that others queue behind it.
 const STALL: &str = "10.1/stall";
 /// A record whose answer fills more than half of the smallest outbox.
 const LONG: &str = "10.1/long";
@@ -31,7 +31,7 @@ fn names(datagram: &[u8], handle: &str) -> bool {
     datagram.windows(handle.len()).any(|window| window == handle.as_bytes())
 }
 
-/// Before a datagram is read.
+/// Called before a datagram is read.
 pub(crate) fn before_reading(datagram: &[u8]) {
     assert!(!names(datagram, BUG_IN_READING), "a bug, on purpose");
     if names(datagram, STALL) {
@@ -39,12 +39,12 @@ pub(crate) fn before_reading(datagram: &[u8]) {
     }
 }
 
-/// Before a datagram is answered.
+/// Called before a datagram is answered.
 pub(crate) fn before_answering(datagram: &[u8]) {
     assert!(!names(datagram, BUG_IN_ANSWERING), "a bug, on purpose");
 }
 
-/// Before a request is answered on the slow path.
+/// Called before a request is answered on the slow path.
 pub(crate) fn before_slow_answer(request: &[u8]) {
     assert!(!names(request, BUG_ON_THE_SLOW_PATH), "a bug, on purpose");
 }
@@ -60,7 +60,7 @@ fn request_with(flags: OpFlags, handle: &str, request_id: i32) -> Vec<u8> {
     MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().unwrap()
 }
 
-/// A server of one worker with one record, and the directory of its set.
+/// Starts a server of one worker with one record; returns it with the directory of its set.
 fn serve(datapath: Datapath) -> (Server, tempfile::TempDir) {
     serve_with(datapath, |_| {})
 }
@@ -94,7 +94,8 @@ fn serve_with(datapath: Datapath, change: impl FnOnce(&mut Config)) -> (Server, 
     (Server::start(&config).unwrap(), directory)
 }
 
-/// Sends what gathers behind a stall, so that it is one batch, and returns how often each was answered.
+/// Sends requests behind a stall, so that they form one batch. Returns the number of answers to
+/// each.
 fn ask(server: &Server, handles: &[&str]) -> BTreeMap<i32, u32> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server.addresses()[0]).unwrap();
@@ -107,7 +108,8 @@ fn ask(server: &Server, handles: &[&str]) -> BTreeMap<i32, u32> {
     let (mut left, mut room, mut answers) =
         (handles.iter().filter(is_good).count() + 1, [0; 600], BTreeMap::new());
     loop {
-        // Showing where a bug was may take a second. What comes after the last would be one too many.
+        // Logging a panic may take a second. After the last expected answer, any further one is an
+        // error.
         let patience = Duration::from_millis(if left > 0 { 20_000 } else { 100 });
         socket.set_read_timeout(Some(patience)).unwrap();
         let Ok(len) = socket.recv(&mut room) else { break };
@@ -139,7 +141,7 @@ fn no_sign_of_life_is_given_while_a_worker_does_not_turn() {
     let stall = |id| _ = socket.send_to(&request(STALL, id), server.addresses()[0]).unwrap();
     stall(0);
     std::thread::sleep(Duration::from_millis(50));
-    // These gather behind it and are a batch of 600 ms.
+    // These queue behind it and form a batch of 600 ms.
     (1..4).for_each(stall);
     signs(Duration::from_millis(300));
     let stalled = signs(Duration::from_millis(300));
@@ -149,7 +151,7 @@ fn no_sign_of_life_is_given_while_a_worker_does_not_turn() {
     server.stop().unwrap();
 }
 
-/// An answer that has to wait for room in the outbox is tried again; whether it may go is asked when it can.
+/// An answer without room in the outbox is retried; the rate limit is applied when there is room.
 #[test]
 fn an_answer_that_waits_for_room_counts_once_with_the_rate_limiter() {
     for datapath in [Datapath::Portable, Datapath::Auto] {
@@ -179,7 +181,7 @@ fn loses_what_meets_a_bug_alone(datapath: Datapath) {
     for bug in [BUG_IN_READING, BUG_IN_ANSWERING] {
         let (server, _directory) = serve(datapath);
         let mut handles = ["10.1/a"; 50];
-        // Twice in one batch, before and behind the first stage's end.
+        // Two panics in one batch, on both sides of the end of the first stage.
         (handles[7], handles[40]) = (bug, bug);
         let answers = ask(&server, &handles);
         for (at, handle) in handles.iter().enumerate() {
@@ -236,7 +238,7 @@ fn a_bug_on_the_slow_path_loses_one_request() {
     assert_eq!(shared.slow.as_ref().unwrap().to_json()["bugs"], 1);
 }
 
-/// Trains of requests of one length, in each of which some meet a bug.
+/// Sends trains of requests of equal length, some of which cause a panic.
 fn loses_one_of_a_train(datapath: Datapath) {
     for bug in [BUG_IN_READING, BUG_IN_ANSWERING] {
         let (server, _directory) = serve(datapath);
@@ -279,7 +281,7 @@ fn a_bug_loses_one_of_a_train_on_the_datapath_of_this_machine() {
     loses_one_of_a_train(Datapath::Auto);
 }
 
-/// Pipelined requests over one connection, of which one meets a bug.
+/// Sends pipelined requests over one connection, one of which causes a panic.
 #[test]
 fn a_bug_loses_one_message_of_a_connection() {
     for datapath in [Datapath::Portable, Datapath::Auto] {
@@ -291,7 +293,7 @@ fn a_bug_loses_one_message_of_a_connection() {
             let requests =
                 (0..40).flat_map(|at| request_with(flags, if at == 7 { bug } else { "10.1/a" }, at));
             stream.write_all(&requests.collect::<Vec<u8>>()).unwrap();
-            // The last one does not ask to keep the connection.
+            // The last request does not ask to keep the connection open.
             stream.write_all(&request("10.1/a", 40)).unwrap();
             let mut bytes = Vec::new();
             stream.read_to_end(&mut bytes).unwrap();

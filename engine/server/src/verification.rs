@@ -1,13 +1,13 @@
-//! Verification of layers while they are served, and what becomes of one that is damaged.
+//! Verification of layers while they are served, and the treatment of damaged layers.
 //!
-//! The start opens layers by their headers, so that it takes no time. One thread, which runs only where nothing else wants
-//! the core, then reads every byte of them, at most so many a second.
+//! The start only reads the headers of layers, so that it is fast. One thread, which runs only when
+//! nothing else needs the core, then reads every byte of the layers at a limited rate.
 //!
-//! - A layer whose bytes are not those that were written stays in use, but every record of it is compared with its
-//!   checksum, and every bucket of its index before a handle counts as missing: what is damaged is answered with an
-//!   error, all else is right.
-//! - A layer whose checksums are right and whose content is wrong was made wrongly, perhaps on purpose. Every lookup that
-//!   comes to it is answered with an error.
+//! - A layer whose bytes differ from what was written stays in use, but every record of it is
+//!   compared with its checksum, and every bucket of its index before a handle counts as missing:
+//!   lookups that meet damage are answered with an error, and all other answers are correct.
+//! - A layer whose checksums are right but whose content is wrong was built incorrectly, perhaps on
+//!   purpose. Every lookup that reaches it is answered with an error.
 
 use crate::live::ServedSet;
 use handle_snapshot::map::MappedFile;
@@ -19,11 +19,11 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// When records are compared with their checksums before they are answered from.
+/// When records are compared with their checksums before they are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecordChecks {
-    /// Where the set has values that not everyone may read.
+    /// In sets that have non-public values.
     #[default]
     Auto,
     /// In every set.
@@ -32,15 +32,15 @@ pub enum RecordChecks {
     Off,
 }
 
-/// What is known of the bytes of a layer.
+/// Verification state of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LayerState {
-    /// Nothing beyond its header and its homed prefixes yet.
+    /// Pending: only its header and its homed prefixes have been checked.
     #[default]
     Pending,
-    /// They are what was published.
+    /// The bytes are those that were published.
     Whole,
-    /// They are not.
+    /// The layer is damaged.
     Damaged(LayerFault),
 }
 
@@ -54,7 +54,7 @@ impl LayerState {
         }
     }
 
-    /// What is damaged.
+    /// Description of the damage.
     pub(crate) fn fault(&self) -> Option<String> {
         match self {
             Self::Damaged(fault) => Some(fault.to_string()),
@@ -63,18 +63,18 @@ impl LayerState {
     }
 }
 
-/// What is known of the layers of the live set.
+/// Verification state of the layers of the live set.
 #[derive(Debug, Default)]
 pub(crate) struct VerificationLedger {
     entries: Mutex<Entries>,
-    /// Told whenever a layer becomes pending, the rate changes, or it is time to stop.
+    /// Notified when a layer becomes pending, the rate changes, or verification must stop.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Entries {
     states: Vec<(LayerEntry, LayerState)>,
-    /// Bytes a second; 0 for no verification.
+    /// Bytes per second; 0 disables verification.
     rate: u64,
     is_stopped: bool,
 }
@@ -84,8 +84,8 @@ impl VerificationLedger {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of the layers of another set. What is known of those that stay is kept; the others are pending, but
-    /// for those that were `verified` just now.
+    /// Starts tracking the layers of another set. Layers that stay keep their state; all others are
+    /// pending, except those that were `verified` just now.
     pub(crate) fn begin(&self, layers: &[LayerEntry], verified: impl Fn(&LayerEntry) -> bool) {
         let mut entries = self.lock();
         let known = std::mem::take(&mut entries.states);
@@ -98,14 +98,14 @@ impl VerificationLedger {
         self.changed.notify_all();
     }
 
-    /// What is known of a layer.
+    /// The state of a layer.
     pub(crate) fn state(&self, entry: &LayerEntry) -> LayerState {
         let entries = self.lock();
         let found = entries.states.iter().find(|(known, _)| known == entry);
         found.map_or(LayerState::Pending, |(_, state)| state.clone())
     }
 
-    /// Notes what is known of a layer; false where it is in no set that counts any more.
+    /// Records the state of a layer. Returns false if the layer is no longer in the tracked set.
     pub(crate) fn conclude(&self, entry: &LayerEntry, state: LayerState) -> bool {
         let mut entries = self.lock();
         let found = entries.states.iter_mut().find(|(known, _)| known == entry);
@@ -115,12 +115,12 @@ impl VerificationLedger {
         })
     }
 
-    /// The layers that are damaged.
+    /// The damaged layers.
     pub(crate) fn damaged(&self) -> Vec<LayerEntry> {
         self.faults().into_iter().map(|(entry, _)| entry).collect()
     }
 
-    /// The layers that are damaged, with what is.
+    /// The damaged layers with their faults.
     pub(crate) fn faults(&self) -> Vec<(LayerEntry, LayerFault)> {
         let entries = self.lock();
         let fault = |(entry, state): &(LayerEntry, LayerState)| match state {
@@ -130,12 +130,12 @@ impl VerificationLedger {
         entries.states.iter().filter_map(fault).collect()
     }
 
-    /// How many layers are verified and whole.
+    /// Number of layers that are verified and whole.
     pub(crate) fn whole_count(&self) -> usize {
         self.lock().states.iter().filter(|(_, state)| *state == LayerState::Whole).count()
     }
 
-    /// How far a layer is to be trusted, in a set that has private values or none.
+    /// The trust in a layer, depending on whether its set has private values.
     pub(crate) fn trust(&self, entry: &LayerEntry, checks: RecordChecks, has_private: bool) -> Trust {
         let is_checked = match checks {
             RecordChecks::Auto => has_private,
@@ -150,19 +150,19 @@ impl VerificationLedger {
         }
     }
 
-    /// Verifies at most so many bytes a second from now on; 0 for no verification.
+    /// Sets the maximum rate in bytes per second; 0 disables verification.
     pub(crate) fn set_rate(&self, bytes_per_s: u64) {
         self.lock().rate = bytes_per_s;
         self.changed.notify_all();
     }
 
-    /// Lets the verification come to an end.
+    /// Stops verification.
     pub(crate) fn stop(&self) {
         self.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
-    /// Waits for a layer that is pending; `None` when it is time to stop.
+    /// Waits for a pending layer; `None` when verification must stop.
     fn next(&self) -> Option<LayerEntry> {
         let mut entries = self.lock();
         loop {
@@ -177,7 +177,8 @@ impl VerificationLedger {
         }
     }
 
-    /// Rests for as long as `len` bytes may take, of which `took` has passed already; breaks when it is time to stop.
+    /// Sleeps for the time that `len` bytes may take at the set rate, less the time `took`. Breaks
+    /// when verification must stop.
     fn rest(&self, len: u64, took: Duration) -> ControlFlow<()> {
         let mut entries = self.lock();
         let begun = Instant::now();
@@ -196,7 +197,8 @@ impl VerificationLedger {
     }
 }
 
-/// Verifies layers that are pending, one after the other, until the ledger is [stopped](VerificationLedger::stop).
+/// Verifies pending layers one after the other until the ledger is
+/// [stopped](VerificationLedger::stop).
 pub(crate) fn run(live: &ServedSet) {
     stand_back();
     let ledger = &live.ledger;
@@ -238,7 +240,7 @@ pub(crate) fn run(live: &ServedSet) {
     }
 }
 
-/// Verifies a layer with rests; `None` when it was stopped.
+/// Verifies a layer with pauses; `None` when verification was stopped.
 fn verify_slowly(
     layer: &Layer<MappedFile>,
     ledger: &VerificationLedger,
@@ -251,7 +253,7 @@ fn verify_slowly(
     })
 }
 
-/// Lets everything else go first. Where the kernel does not allow that, the rate still bounds it.
+/// Gives this thread the lowest priority. If the kernel refuses, the rate still bounds its load.
 fn stand_back() {
     use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
     let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);

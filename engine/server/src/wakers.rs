@@ -1,4 +1,4 @@
-//! What ends the waits of the workers, when something they look at between two batches has changed.
+//! Wakes the workers when something that they check between two batches has changed.
 
 use handle_net::Waker;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ impl WorkerWakers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
     }
 
-    /// Wakes all workers, which then look. To be called after the change.
+    /// Wakes all workers, which then check for changes. Must be called after the change.
     pub(crate) fn wake(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake);
     }

@@ -1,10 +1,10 @@
-//! Notifications for the watchdog of a service manager, sent only while every worker makes progress.
+//! Notifications for the watchdog of a service manager, sent only while all workers make progress.
 
 use crate::observe::health::{Heartbeat, look};
 use crate::server::ServerState;
 use std::time::{Duration, Instant};
 
-/// When to tell the service manager that all is well.
+/// Decides when to notify the service manager.
 #[derive(Debug)]
 pub struct Watchdog {
     heartbeat: Heartbeat,
@@ -13,22 +13,23 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// For a manager that gives us up when it has not heard for `patience`.
+    /// For a service manager that expects a notification within `patience`.
     #[must_use]
     pub fn new(shared: &ServerState, patience: Duration, now: Instant) -> Self {
         Self { heartbeat: Heartbeat::new(&shared.shards), patience, told: now }
     }
 
-    /// How long until the next question whether a sign is due.
+    /// Interval at which [`is_due`](Self::is_due) must be called.
     #[must_use]
     pub fn interval(&self) -> Duration {
         self.patience / 8
     }
 
-    /// Whether a sign is due, and may be given: no worker has owed a turn for half the patience. To be asked
-    /// several times within the patience: see [`interval`](Self::interval).
+    /// Whether a notification is due and may be sent: no worker has owed a turn for half the
+    /// patience. Must be called several times within the patience: see
+    /// [`interval`](Self::interval).
     ///
-    /// Workers that drain end as they should; how long that may take is bounded elsewhere.
+    /// Draining workers end as they should; the duration of a drain is bounded elsewhere.
     pub fn is_due(&mut self, shared: &ServerState, now: Instant) -> bool {
         look(&mut self.heartbeat, shared, now);
         if now.saturating_duration_since(self.told) < self.patience / 4 {

@@ -1,4 +1,4 @@
-//! One core: wait, answer, flush.
+//! A worker thread: waits for a batch, answers it and flushes the answers.
 
 use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::Counters;
@@ -33,72 +33,74 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a worker sleeps at most. What it has to know wakes it: requests, a new set, other settings, a stop.
+/// Longest sleep of a worker. Requests, a new set, changed settings and a stop wake it earlier.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
-/// How long after the last request a worker looks around before it sleeps: what the kernel dropped is counted then.
+/// Delay between the last request and the periodic work before a worker sleeps, so that kernel
+/// drops are counted promptly.
 const PATIENCE_SETTLING: Duration = Duration::from_millis(20);
-/// The same while requests are on the slow path, from where answers come unannounced as long as there are more to make.
+/// Sleep of a worker while requests are on the slow path. The parts of a long listing become ready
+/// without a wake-up.
 const PATIENCE_SLOW: Duration = Duration::from_millis(1);
-/// While draining, how long no datagram must come before the worker stops.
+/// While draining, a worker stops once no datagram has arrived for this long.
 const DRAIN_QUIET: Duration = Duration::from_millis(20);
-/// While draining, how long datagrams are answered that do not cease to come.
+/// While draining, the time after which a worker stops receiving although datagrams still arrive.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
 
-/// Under load, batches between two looks at what the kernel dropped: some milliseconds.
+/// Number of batches between two rounds of periodic work under load, which is some milliseconds.
 const BATCHES_UNTIL_LOOK: u32 = 256;
 
-/// What `status` tells about a worker.
+/// The description of a worker in `status`.
 #[derive(Clone, Debug)]
 pub struct WorkerInfo {
-    /// Its number.
+    /// Number of the worker.
     pub at: usize,
-    /// The address it answers on.
+    /// Address on which the worker answers.
     pub address: SocketAddr,
-    /// The core it is pinned to.
+    /// Core to which the worker is pinned.
     pub core: Option<usize>,
-    /// How it moves datagrams.
+    /// Datapath in use.
     pub kind: DatapathKind,
-    /// Why that way.
+    /// Reason for the choice of datapath.
     pub reason: String,
-    /// Whether in trains.
+    /// Whether the datapath receives and sends trains.
     pub trains: TrainSupport,
 }
 
-/// One thread that answers on one socket.
+/// State of one worker thread, which answers on one socket.
 pub(crate) struct Worker {
     shared: Arc<ServerState>,
     at: usize,
     path: Box<dyn Datapath>,
-    /// Connections, where there may be any.
+    /// Connections; `None` without TCP.
     tcp: Option<TcpWorker>,
     live: SetReader,
     scratch: Scratch,
-    /// Requests in fragments, by the address of the sender, as deployed.
+    /// Reassembly of fragmented requests, keyed by the sender's address as in deployed servers.
     fragments: Reassembly<IpAddr>,
-    /// How many datagrams go to whom, where that is limited.
+    /// Rate limits; `None` when disabled.
     rate_limit: Option<Box<RateLimit>>,
-    /// For each datagram of the batch, those in trains included, where it is in the inbox.
+    /// For each datagram of the batch, including those in trains, its place in the inbox.
     places: Vec<u16>,
-    /// For each of them, whether it has been dealt with.
+    /// For each datagram of the batch, whether it has been handled.
     done: Vec<bool>,
     slow: SlowShard,
-    /// Answers in sessions, where there are any.
+    /// Seals answers in sessions; `None` without sessions.
     sealer: Option<SessionSealer>,
-    /// What a batch could not answer.
+    /// Datagrams that the batch could not answer.
     leftovers: LeftoverDatagrams,
-    /// Batches before the next look at what is not done for each.
+    /// Batches until the next round of periodic work.
     batches_until_look: u32,
-    /// The settings, and which they are.
+    /// The settings in force and their generation.
     in_force: Arc<ActiveSettings>,
     settings_generation: u64,
     started: Instant,
     telemetry: WorkerTelemetry,
-    /// Nothing has come since the last look around.
+    /// Whether nothing has arrived since the last periodic work.
     has_settled: bool,
 }
 
 impl Worker {
-    /// Opens the datapath on `socket`; on the thread that will run the worker.
+    /// Opens the datapath on `socket`. Must be called on the thread that will run the worker.
     pub(crate) fn open(
         config: &Config,
         shared: &Arc<ServerState>,
@@ -147,11 +149,11 @@ impl Worker {
         Ok((worker, info))
     }
 
-    /// Answers until the server drains, and then what has arrived: until nothing comes for a moment, or
-    /// for [`DRAIN_MAX`] where there is no end of it.
+    /// Answers until the server drains, then answers what has already arrived. The worker ends once
+    /// no datagram arrives for [`DRAIN_QUIET`]; after [`DRAIN_MAX`] it stops receiving in any case.
     pub(crate) fn run(&mut self) {
         let (mut draining_since, mut quiet_since) = (None, None);
-        // Nothing more is received, and what has been is answered.
+        // Whether receiving has stopped; what has been received is still answered.
         let mut stopped = false;
         loop {
             let draining = self.shared.is_draining();
@@ -181,7 +183,7 @@ impl Worker {
             }
             let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
             let drained_for = now - *draining_since.get_or_insert(now);
-            // What is on the slow path has arrived too.
+            // Requests on the slow path have arrived as well and must be answered.
             if self.slow.is_idle()
                 && !self.has_connections(drained_for)
                 && (is_quiet || stopped && received == 0)
@@ -199,7 +201,7 @@ impl Worker {
         }
     }
 
-    /// How long to sleep where nothing comes.
+    /// Longest time to wait for the next batch.
     fn patience(&self) -> Duration {
         if !self.slow.is_idle() {
             return PATIENCE_SLOW;
@@ -210,7 +212,7 @@ impl Worker {
         let connections = self.tcp.as_ref().and_then(TcpWorker::next_expiry_ms);
         match [self.fragments.next_expiry_ms(), connections].into_iter().flatten().min() {
             None => PATIENCE_MAX,
-            // A millisecond later, as the clock that wakes us is another.
+            // One millisecond is added because the wake-up uses a different clock.
             Some(at_ms) => {
                 let wait_ms = at_ms.saturating_sub(elapsed_ms(self.started)).saturating_add(1);
                 Duration::from_millis(wait_ms).min(PATIENCE_MAX)
@@ -218,7 +220,7 @@ impl Worker {
         }
     }
 
-    /// Ends the receiving. True also when that fails, as the path is then of no more use.
+    /// Stops receiving. Returns true even on failure, because the datapath is unusable then.
     fn stop_receiving(&mut self) -> bool {
         if let Err(error) = self.path.stop_receiving() {
             tracing::error!(worker = self.at, %error, "the datapath failed while stopping");
@@ -226,14 +228,14 @@ impl Worker {
         true
     }
 
-    /// What happened on connections. Returns how much that was.
+    /// Handles events on connections. Returns the number of events.
     fn serve_connections(&mut self, draining: bool) -> usize {
         let Some(tcp) = &mut self.tcp else { return 0 };
         let has_events = TcpWorker::has_events(&mut *self.path);
         if draining {
             tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::SocketKind::Tcp));
         } else if !has_events && self.batches_until_look != BATCHES_UNTIL_LOOK {
-            // Who waits for too long is looked for as often as other things that take time.
+            // Timeouts of connections are checked only as often as the other periodic work.
             return 0;
         }
         let measured_since = if has_events { self.telemetry.begin_connections() } else { None };
@@ -248,7 +250,7 @@ impl Worker {
         happened
     }
 
-    /// Sends what has come back from the slow path.
+    /// Sends the answers that the slow path has completed.
     #[cold]
     fn deliver(&mut self) -> std::io::Result<()> {
         let counters = self.shared.shards.shard(self.at);
@@ -282,7 +284,8 @@ impl Worker {
             }
             self.slow.release(job);
         }
-        // Those whose part has been read since, and those that have taken the one of just now at once.
+        // Continue listings whose previous part the client has read, including a part sent just
+        // now.
         if self.slow.has_listings() {
             let tcp = &self.tcp;
             let reader = |id| tcp.as_ref().map_or(ListingReader::Gone, |tcp| tcp.reader(id));
@@ -291,12 +294,13 @@ impl Worker {
         flush(&mut *self.path, counters)
     }
 
-    /// Whether to wait for connections: for the end of each at first, then only for what is under way.
+    /// Whether to wait for connections: at first for all of them to end, after [`DRAIN_MAX`] only
+    /// for requests under way.
     fn has_connections(&self, drained_for: Duration) -> bool {
         self.tcp.as_ref().is_some_and(|tcp| !tcp.is_quiet(drained_for < DRAIN_MAX))
     }
 
-    /// Ends what is left of connections.
+    /// Aborts the remaining connections.
     fn abort_connections(&mut self) {
         let Some(tcp) = &mut self.tcp else { return };
         let set = self.live.load();
@@ -304,7 +308,8 @@ impl Worker {
         tcp.abort_all(&mut *self.path, &context, self.shared.shards.shard(self.at));
     }
 
-    /// What is not done for each batch: asking the kernel what it dropped, and giving fragments up.
+    /// Periodic work that is not done for each batch: reads the kernel's drop counter, expires
+    /// fragments and takes changed settings.
     #[cold]
     fn look_around(&mut self) {
         let counters = self.shared.shards.shard(self.at);
@@ -319,7 +324,8 @@ impl Worker {
         }
     }
 
-    /// Applies what is in force now. Nothing is in the making: this comes between two batches.
+    /// Applies the settings now in force. Called between two batches, when no answer is being
+    /// built.
     #[cold]
     fn take_settings(&mut self) {
         self.in_force = self.shared.settings.current();
@@ -332,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// One batch: wait, answer, flush. Returns how many datagrams there were.
+    /// Handles one batch: waits, answers and flushes. Returns the number of datagrams.
     fn turn(&mut self, patience: Duration) -> std::io::Result<usize> {
         if !self.slow.is_idle() {
             self.deliver()?;
@@ -340,7 +346,7 @@ impl Worker {
         let counters = self.shared.shards.shard(self.at);
         counters.turns.add(1);
         let batch = self.path.wait(patience)?;
-        // Loaded also when idle, so that a retired set is let go.
+        // Loaded even when idle, so that a retired set is released.
         let set = self.live.load();
         let (inbox, outbox) = (batch.inbox, batch.outbox);
         if inbox.is_empty() {
@@ -368,9 +374,10 @@ impl Worker {
             telemetry: &mut self.telemetry,
             counters,
         };
-        // Once the outbox is full, what follows need not be looked up: it waits until there is room.
+        // Once the outbox is full, the remaining datagrams are not looked up until there is room.
         let is_full = Cell::new(false);
-        // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
+        // Answering has no side effects, so a panic leaves no broken state: the remaining datagrams
+        // are retried one by one.
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let datagrams = inbox.iter().flat_map(|datagram| datagram.segments());
             let datagrams = datagrams.take_while(|_| !is_full.get());
@@ -408,7 +415,7 @@ impl Worker {
                         let busy = refuse_stream(&context, RefusalReason::Busy, b"");
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
-                    // Not over UDP: the resolver forwards no listing there.
+                    // Cannot happen: the resolver forwards no listing over UDP.
                     InBatch::Other(AnswerOutcome::Listing) => counters.dropped_bug.add(1),
                     InBatch::Other(AnswerOutcome::Slow(request)) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
@@ -427,7 +434,7 @@ impl Worker {
             }
             return Ok(received);
         }
-        // Flushing gives the buffers back, so what is left is copied first.
+        // Flushing returns the receive buffers, so unanswered datagrams are copied first.
         self.leftovers.clear();
         let datagrams =
             inbox.iter().flat_map(|datagram| datagram.segments().map(move |bytes| (datagram.peer, bytes)));
@@ -461,7 +468,7 @@ impl Worker {
     }
 }
 
-/// What answers from `set` depend on.
+/// Builds the context for answers from `set`.
 fn context_of<'a>(
     set: &'a LiveSet,
     service: ServiceFacts<'a>,
@@ -480,7 +487,7 @@ fn reassembly_limits(config: &Config) -> ReassemblyLimits {
     }
 }
 
-/// Counts what was received, and notes for each datagram where in the inbox it is.
+/// Counts the received datagrams and notes the place of each one in the inbox.
 fn count_received(inbox: Inbox<'_>, places: &mut Vec<u16>, counters: &Counters) {
     let (mut bytes, mut trains, mut truncated) = (0, 0, 0);
     places.clear();
@@ -498,20 +505,20 @@ fn count_received(inbox: Inbox<'_>, places: &mut Vec<u16>, counters: &Counters) 
     counters.received_truncated.add(truncated);
 }
 
-/// What came with the datagram number `at`, and its bytes.
+/// Returns datagram number `at` with its metadata.
 fn asked_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> (Datagram<'a>, &'a [u8]) {
     (inbox.get(usize::from(places[at])), datagram_at(inbox, places, at))
 }
 
-/// The datagram number `at` of those that `places` were noted for.
+/// Returns the bytes of datagram number `at`, located by `places`.
 fn datagram_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> &'a [u8] {
     let place = places[at];
     let first = places.partition_point(|&other| other < place);
     inbox.get(usize::from(place)).segments().nth(at - first).unwrap_or_default()
 }
 
-/// Answers what a batch could not: fragments, what the outbox had no room for, and what was behind a
-/// datagram that hit a bug.
+/// Answers what a batch could not: fragments, datagrams for which the outbox had no room, and
+/// datagrams after one that caused a panic.
 #[cold]
 fn answer_alone(
     context: &AnswerContext<'_, MappedFile>,
@@ -543,7 +550,7 @@ fn answer_alone(
     }
 }
 
-/// Requests in fragments, at a moment.
+/// The reassembly of fragmented requests, with the current time.
 struct FragmentStore<'w> {
     table: &'w mut Reassembly<IpAddr>,
     len_max: u32,
@@ -551,7 +558,7 @@ struct FragmentStore<'w> {
 }
 
 impl FragmentStore<'_> {
-    /// Keeps a fragment; the whole message once it is there.
+    /// Stores a fragment. Returns the whole message once it is complete.
     fn put_together(
         self,
         peer: Peer,
@@ -570,7 +577,7 @@ impl FragmentStore<'_> {
                 &counters.dropped_fragment_repeated
             }
             Ok(ReassemblyOutcome::Incomplete) => &counters.fragments_kept,
-            // Deployed servers keep silent about a message in one fragment: `conversations.jsonl`,
+            // Deployed servers do not answer a message in a single fragment: `conversations.jsonl`,
             // `truncated_flag_single_packet`.
             Ok(ReassemblyOutcome::Whole(_))
             | Err(

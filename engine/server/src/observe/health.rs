@@ -1,4 +1,4 @@
-//! Whether the server is alive, and whether it should get requests.
+//! Liveness and readiness of the server.
 
 use crate::counters::CounterShards;
 use crate::server::ServerState;
@@ -11,10 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// For how long each worker owes a turn.
+/// Tracks for how long each worker has owed a turn.
 ///
-/// A worker counts its turns, and sleeps while there is nothing to do. So whoever looks and finds no turn since the last
-/// look wakes the worker, and then one is due. The worker itself needs no clock.
+/// A worker counts its turns, and sleeps while there is nothing to do. If the count has not changed
+/// since the last look, the observer wakes the worker, and from then on a turn is due. The worker
+/// itself needs no clock.
 #[derive(Debug)]
 pub struct Heartbeat {
     seen: Vec<WorkerBeat>,
@@ -23,19 +24,20 @@ pub struct Heartbeat {
 #[derive(Debug)]
 struct WorkerBeat {
     turns: u64,
-    /// Since when a turn is due.
+    /// Time since which a turn is due.
     due_since: Option<Instant>,
 }
 
 impl Heartbeat {
-    /// For as many workers as there are sets of counters; none of them owes a turn yet.
+    /// Tracks as many workers as there are sets of counters; no worker owes a turn yet.
     #[must_use]
     pub fn new(shards: &CounterShards) -> Self {
         let beat = |turns| WorkerBeat { turns, due_since: None };
         Self { seen: shards.iter().map(|counters| beat(counters.turns.get())).collect() }
     }
 
-    /// Looks at the counts. Whether there are workers to be woken, who owe a turn from `now` on.
+    /// Reads the counts of turns. Returns whether there are workers to wake, which owe a turn from
+    /// `now` on.
     #[must_use]
     pub fn look(&mut self, shards: &CounterShards, now: Instant) -> bool {
         let mut are_to_wake = false;
@@ -59,19 +61,19 @@ impl Heartbeat {
     }
 }
 
-/// Looks at the workers of `shared`, and wakes those that sleep.
+/// Checks the workers of `shared`, and wakes those that sleep.
 pub(crate) fn look(heartbeat: &mut Heartbeat, shared: &ServerState, now: Instant) {
     if heartbeat.look(&shared.shards, now) {
         shared.wake_workers();
     }
 }
 
-/// What is wrong, in words; nothing when all is well.
+/// Descriptions of the problems; empty when the server is healthy.
 pub type HealthProblems = Vec<String>;
 
-/// What keeps the process from being alive: workers that do not turn, and records that cannot be looked up.
+/// Problems with liveness: workers that make no turns, and records that cannot be looked up.
 ///
-/// A server that drains is alive until its workers have ended, as they should.
+/// A draining server is alive until its workers have ended.
 #[must_use]
 pub fn liveness(
     shared: &ServerState,
@@ -93,7 +95,7 @@ pub fn liveness(
     ills
 }
 
-/// What keeps the server from taking requests: what keeps it from being alive, that it drains, and damaged layers.
+/// Problems with readiness: those with liveness, draining, and damaged layers.
 #[must_use]
 pub fn readiness(
     shared: &ServerState,
@@ -102,7 +104,8 @@ pub fn readiness(
     stalled_after: Duration,
 ) -> HealthProblems {
     let mut ills = liveness(shared, heartbeat, now, stalled_after);
-    // Who asked this process before it handed over asked the service.
+    // After a handover, a health check that reached this process was meant for the service, which
+    // continues.
     if shared.is_draining() && !shared.is_handed_over() {
         ills.push("draining".to_owned());
     }
@@ -114,7 +117,8 @@ pub fn readiness(
     ills
 }
 
-/// A request for all public values of the handle that is `key`; `None` when it is too long for one.
+/// A request for all public values of the handle `key`; `None` when the handle is too long for a
+/// request.
 pub(super) fn request(key: &[u8]) -> Option<Vec<u8>> {
     let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
     let query = Query { handle: key, indexes: Indexes::EMPTY, types: Strings::EMPTY };
@@ -123,8 +127,8 @@ pub(super) fn request(key: &[u8]) -> Option<Vec<u8>> {
 
 /// Asks the resolver for the first record of each layer of the live set, as a client would.
 ///
-/// Any answer will do but that the record is damaged: a newer layer may have deleted it, and another server of
-/// the site may have it.
+/// Any answer is accepted except that the record is damaged: a newer layer may have deleted the
+/// record, and another server of the site may be responsible for it.
 fn look_up(shared: &ServerState) -> Result<(), String> {
     let set = shared.live.current();
     let records = set.records();
@@ -133,7 +137,8 @@ fn look_up(shared: &ServerState) -> Result<(), String> {
     let damaged = shared.live.ledger.damaged();
     for (at, (entry, layer)) in set.manifest().layers.iter().zip(records.layers()).enumerate() {
         if damaged.contains(entry) {
-            // Known, and no better after a restart: readiness tells.
+            // The damage is already known and a restart would not repair it, so readiness reports
+            // it instead.
             continue;
         }
         let key = match layer.records().next() {

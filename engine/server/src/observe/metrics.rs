@@ -1,6 +1,6 @@
-//! `/metrics`: everything there is to know, as OpenMetrics text.
+//! `/metrics`: all metrics as OpenMetrics text.
 //!
-//! What workers count comes from [`Counters::TABLE`]; so a new counter is a new metric by itself.
+//! Metrics of the workers come from [`Counters::TABLE`], so a new counter needs no code here.
 
 use super::ObserverState;
 use super::health::{liveness, readiness};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Reads everything when it is asked to write it.
+/// Reads all values when it is asked to encode them.
 #[derive(Debug)]
 pub(super) struct Metrics(pub(super) Arc<ObserverState>);
 
@@ -28,7 +28,7 @@ fn labels<const N: usize>(labels: [(&str, impl ToString); N]) -> MetricLabels<'_
     labels.into_iter().map(|(name, value)| (name, value.to_string())).collect()
 }
 
-/// One metric, series after series.
+/// Encodes one metric, series by series.
 struct MetricFamily<'e>(MetricEncoder<'e>);
 
 impl MetricFamily<'_> {
@@ -52,7 +52,7 @@ impl MetricFamily<'_> {
     }
 }
 
-/// Writes metrics one after the other.
+/// Encodes metrics one after the other.
 struct MetricWriter<'e>(DescriptorEncoder<'e>);
 
 impl MetricWriter<'_> {
@@ -72,12 +72,12 @@ impl MetricWriter<'_> {
     }
 }
 
-/// A number of things as a gauge.
+/// A count of things as the value of a gauge.
 fn gauge(count: usize) -> u64 {
     count as u64
 }
 
-/// Seconds, with their fraction.
+/// Seconds since 1970, with their fraction.
 fn unix_s(at: SystemTime) -> f64 {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
@@ -99,7 +99,7 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
-    /// The table of counters: each metric once, with a series for each row and worker.
+    /// The table of counters: one metric for each name, with a series for each row and worker.
     fn counters(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let values: Vec<_> = self.0.shared.shards.iter().map(Counters::values).collect();
         let table = Counters::TABLE;
@@ -135,8 +135,8 @@ impl Metrics {
         Ok(())
     }
 
-    /// Replies and refusals. All workers together, and those that were never sent as well, so that the first
-    /// of a kind is an increase.
+    /// Replies and refusals, as sums over all workers. Kinds that have not occurred are included,
+    /// so that the first occurrence shows as an increase.
     fn replies(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shards = &self.0.shared.shards;
         out.family("handled_replies", "Replies by response code.", MetricType::Counter, |mut family| {
@@ -158,7 +158,7 @@ impl Metrics {
         })
     }
 
-    /// The slow path, where there is one.
+    /// The slow path, if it is enabled.
     fn slow(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let Some(slow) = &self.0.shared.slow else { return Ok(()) };
         for ((name, help), sum) in SlowCounters::TABLE.iter().zip(slow.sums()) {
@@ -212,7 +212,7 @@ impl Metrics {
         out.gauge("handled_sessions_open", "Sessions that there are.", gauge(sessions.table.len()))
     }
 
-    /// How long answers took, by transport, way and worker.
+    /// Answer times by transport, path and worker.
     fn times(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let help = "Time from requests handed over to their answers with the kernel, for each answer that was measured.";
         out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
@@ -233,7 +233,7 @@ impl Metrics {
         })
     }
 
-    /// Who asks most.
+    /// The busiest source networks.
     fn sources(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
         let bits = shared.settings.current().config.observe.sources_bits();
@@ -244,7 +244,7 @@ impl Metrics {
         })
     }
 
-    /// What became of the lines that workers handed over.
+    /// Lines of the query log by outcome.
     fn query_log(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let (written, failed) = self.0.shared.query_log.as_ref().map_or((0, 0), |log| log.counts());
         let numbers = [
@@ -302,7 +302,7 @@ impl Metrics {
         )
     }
 
-    /// Who answers, and how.
+    /// The workers and their datapaths.
     fn workers(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
         let help = "Whether a worker runs, with the address it answers on and how it moves datagrams.";
@@ -326,7 +326,7 @@ impl Metrics {
         })
     }
 
-    /// What `/healthz` and `/readyz` say, and how this endpoint is used.
+    /// The results of `/healthz` and `/readyz`, and the use of this endpoint.
     fn health(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let state = &*self.0;
         let (now, stalled_after) = (Instant::now(), state.stalled_after());
@@ -357,7 +357,7 @@ impl Metrics {
         })
     }
 
-    /// The process, under the names that Prometheus clients use everywhere.
+    /// Process metrics, under the names that Prometheus clients use everywhere.
     fn process(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let build = labels([
             ("version", env!("CARGO_PKG_VERSION")),

@@ -1,10 +1,11 @@
-//! What the outside may see: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
+//! Observability: `/metrics`, `/healthz` and `/readyz` on a separate HTTP address.
 //!
-//! - Workers are not asked: their counters are read, and a worker that does not turn when it is
-//!   woken is seen by its count.
-//! - [`health`] is what is alive, `metrics` the text; the endpoint is [`handle_daemon::scrape`].
+//! - Workers are not interrupted: the endpoint reads their counters, and detects a worker that
+//!   makes no turn after a wake-up by its count of turns.
+//! - [`health`] decides liveness and readiness, `metrics` writes the text; the endpoint is
+//!   [`handle_daemon::scrape`].
 //!
-//! The names of all metrics: `docs/operations/metrics.md`.
+//! All metrics are listed in `docs/operations/metrics.md`.
 
 pub mod health;
 mod metrics;
@@ -21,17 +22,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What responses are made of.
+/// State from which responses are made.
 #[derive(Debug)]
 struct ObserverState {
     shared: Arc<ServerState>,
     heartbeat: Mutex<Heartbeat>,
-    /// Requests, by status in the order of [`HttpStatus::ALL`].
+    /// Number of requests, by status in the order of [`HttpStatus::ALL`].
     http_requests: [AtomicU64; HttpStatus::ALL.len()],
     http_abandoned: AtomicU64,
 }
 
-/// What a scraper is told.
+/// Source of the responses for scrapers.
 struct Observer {
     state: Arc<ObserverState>,
     registry: Registry,
@@ -55,17 +56,17 @@ impl ObserverState {
         self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Time without a turn after which a worker counts as hanging.
+    /// Time without a due turn after which a worker counts as hanging.
     fn stalled_after(&self) -> Duration {
         Duration::from_millis(self.shared.settings.current().config.observe.stalled_after_ms.into())
     }
 
-    /// Looks at the workers now.
+    /// Checks the workers now.
     fn look(&self) {
         health::look(&mut self.heartbeat(), &self.shared, Instant::now());
     }
 
-    /// The answer of a health check.
+    /// The response to a health check.
     fn check(
         &self,
         check: fn(&ServerState, &Heartbeat, Instant, Duration) -> HealthProblems,

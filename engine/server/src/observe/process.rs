@@ -1,22 +1,22 @@
-//! What the kernel says about this process, under the names that Prometheus clients use everywhere.
+//! Kernel statistics of this process, under the names that Prometheus clients use everywhere.
 
 use std::fs;
 
-/// Numbers of the process; `None` where the kernel does not tell.
+/// Statistics of the process; `None` where the kernel provides none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ProcessFigures {
     /// Open file descriptors.
     pub(super) open_fds: Option<u64>,
-    /// How many there may be.
+    /// Maximum number of open file descriptors.
     pub(super) max_fds: Option<u64>,
-    /// Bytes of memory in use, mapped files that are in memory among them.
+    /// Bytes of resident memory, including the resident part of mapped files.
     pub(super) resident_bytes: Option<u64>,
     /// Processor time of all threads, user and system, in seconds.
     pub(super) cpu_s: Option<f64>,
 }
 
 impl ProcessFigures {
-    /// The numbers now.
+    /// Reads the current statistics.
     #[must_use]
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -24,7 +24,7 @@ impl ProcessFigures {
         #[expect(clippy::cast_precision_loss, reason = "exact for 2.8 million years of processor time")]
         let cpu_s = cpu_ticks.map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
         Self {
-            // The directory that is read is open while it is read.
+            // Reading the directory opens one descriptor itself.
             open_fds: fs::read_dir("/proc/self/fd")
                 .ok()
                 .map(|entries| (entries.count() as u64).saturating_sub(1)),
@@ -37,7 +37,8 @@ impl ProcessFigures {
 
 /// Processor time in ticks, and resident pages: fields 14, 15 and 24 of `/proc/self/stat`.
 fn parse_stat(stat: &str) -> Option<(u64, u64)> {
-    // The name of the program may hold anything, but it ends with the last parenthesis; field 3 follows.
+    // The name of the program may contain any character, but ends with the last parenthesis; field
+    // 3 follows.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -63,7 +64,7 @@ mod tests {
         let before = ProcessFigures::now();
         let held = fs::File::open("/proc/self/stat").unwrap();
         let after = ProcessFigures::now();
-        // Other tests open and close files at the same time, so only what must be is compared.
+        // Other tests open and close files at the same time, so the comparison is loose.
         assert!(
             before.open_fds.unwrap() >= 3 && after.open_fds.unwrap() <= after.max_fds.unwrap_or(u64::MAX)
         );

@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What the outside may see, and how much that may cost.
+/// Settings of the scrape endpoint and of measurements, with bounds on their cost.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObserveParameters {
-    /// TCP address of `/metrics`, `/healthz` and `/readyz`; none when empty. There is no encryption and nobody
-    /// is asked who they are, so it belongs on loopback or a network of one's own.
+    /// TCP address of `/metrics`, `/healthz` and `/readyz`; none when empty. The endpoint has
+    /// neither encryption nor authentication, so it belongs on loopback or a private network.
     pub http: Option<SocketAddr>,
-    /// HTTP connections at a time; more wait in the kernel.
+    /// Maximum concurrent HTTP connections; further ones wait in the kernel.
     pub http_connections: usize,
-    /// Most bytes of the head of an HTTP request.
+    /// Maximum bytes of the head of an HTTP request.
     pub http_header_bytes: usize,
-    /// How long one HTTP connection may take from first to last byte, in milliseconds.
+    /// Longest duration of one HTTP connection, in milliseconds.
     pub http_patience_ms: u32,
-    /// The time of one batch of so many is measured; of none when 0.
+    /// Measure the answer time of one batch of this many; 0 for none.
     pub latency_every: u32,
-    /// The source of one datagram of so many, in the mean, is noted; of none when 0.
+    /// Note the source of one datagram of this many, on average; 0 for none.
     pub sources_every: u32,
-    /// Source networks that each worker keeps.
+    /// Number of source networks that each worker keeps.
     pub sources_kept: usize,
-    /// Source networks that are shown, those with most datagrams.
+    /// Number of source networks that are shown, busiest first.
     pub sources_shown: usize,
-    /// Bits of an IPv4 address that are a network.
+    /// Prefix length of an IPv4 source network.
     pub sources_ipv4_bits: u8,
-    /// Bits of an IPv6 address that are a network; at most 64.
+    /// Prefix length of an IPv6 source network; at most 64.
     pub sources_ipv6_bits: u8,
-    /// A worker that has not turned for so long is taken for dead, in milliseconds.
+    /// Time without a due turn after which a worker counts as hanging, in milliseconds.
     pub stalled_after_ms: u32,
 }
 
@@ -55,10 +55,10 @@ impl Default for ObserveParameters {
 }
 
 impl ObserveParameters {
-    /// Checks what can be checked without opening anything.
+    /// Checks everything that can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its allowed values.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(
             (1..=1024).contains(&self.http_connections),
@@ -114,7 +114,7 @@ impl ObserveParameters {
         }
     }
 
-    /// What a source network is.
+    /// The prefix lengths of source networks.
     #[must_use]
     pub const fn sources_bits(&self) -> PrefixBits {
         PrefixBits { ipv4: self.sources_ipv4_bits, ipv6: self.sources_ipv6_bits }

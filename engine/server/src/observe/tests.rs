@@ -1,4 +1,4 @@
-//! The endpoint inside a server that runs: what it says, and what it bears.
+//! Tests of the scrape endpoint of a running server: its responses and its bounds.
 
 use super::health::{self, Heartbeat};
 use crate::config::{Config, Datapath};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server with one record, and what it serves from.
+/// Starts a server with one record; returns it with the address of its endpoint and its directory.
 fn start(change: impl FnOnce(&mut Config)) -> (Server, SocketAddr, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let mut homed = HomedPrefixes::default();
@@ -49,17 +49,17 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What comes back for `bytes`, until the server closes.
+/// Sends `bytes` and returns the response, read until the server closes.
 fn talk(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(address);
     stream.write_all(bytes).unwrap();
     let mut said = Vec::new();
-    // Whoever sends too much may find the connection reset after the answer.
+    // A client that sends too much may see a reset after the response.
     let _ = stream.read_to_end(&mut said);
     String::from_utf8(said).unwrap()
 }
 
-/// Status and body.
+/// Returns status and body.
 fn get(address: SocketAddr, path: &str) -> (String, String) {
     let said = talk(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
     let (head, body) = said.split_once("\r\n\r\n").unwrap();
@@ -68,7 +68,7 @@ fn get(address: SocketAddr, path: &str) -> (String, String) {
     (head["HTTP/1.1 ".len()..][..3].to_owned(), body.to_owned())
 }
 
-/// The metrics and their kinds, and the series with their values.
+/// Returns the metrics with their kinds, and the series with their values.
 fn metrics(address: SocketAddr) -> (BTreeMap<String, String>, BTreeMap<String, f64>) {
     let (status, body) = get(address, "/metrics");
     assert_eq!(status, "200");
@@ -86,7 +86,7 @@ fn metrics(address: SocketAddr) -> (BTreeMap<String, String>, BTreeMap<String, f
     (kinds, series)
 }
 
-/// Sends a request for the record, and waits for its answer.
+/// Sends a request for the record and waits for the answer.
 fn ask(server: &Server) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -104,7 +104,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 
 #[test]
 fn the_table_of_metrics_and_the_endpoint_agree() {
-    // Those of forwarding are there where it is on; nobody needs to listen.
+    // The metrics of forwarding exist when it is enabled; the socket need not accept connections.
     let (server, address, _directory) = start(|config| {
         config.forward.socket = Some("/nonexistent/forward".into());
     });
@@ -196,7 +196,7 @@ fn says_what_is_wrong_with_a_request() {
     assert_eq!(status(b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), "405");
     assert_eq!(status(b"\x16\x03\x01 this is TLS"), "400");
     assert_eq!(status(b"GET / HTTP/1.1\r\nbad header\r\n\r\n"), "400");
-    // A head of exactly as many bytes as may be, and of one more.
+    // Tests a head of exactly the maximum length, and one that is a byte longer.
     let head = |len: usize| {
         let frame = "GET /healthz HTTP/1.1\r\nA: \r\n\r\n";
         frame.replace("A: ", &format!("A: {}", "x".repeat(len - frame.len()))).into_bytes()
@@ -219,7 +219,7 @@ fn slow_clients_are_given_up_and_keep_nobody_waiting() {
     let mut slow = connect(address);
     slow.write_all(b"GET /heal").unwrap();
     let started = Instant::now();
-    // Both places are taken; the third waits in the kernel until one is given up.
+    // Both slots are in use; the third connection waits in the kernel until one is closed.
     let (status, _) = get(address, "/healthz");
     assert_eq!(status, "200");
     assert!(started.elapsed() >= Duration::from_millis(300), "there was no place before");
@@ -227,7 +227,7 @@ fn slow_clients_are_given_up_and_keep_nobody_waiting() {
     assert_eq!(silent.read_to_end(&mut rest).unwrap_or(0) + slow.read_to_end(&mut rest).unwrap_or(0), 0);
     let (_, series) = metrics(address);
     assert_eq!(series["handled_http_abandoned_total"], 2.0);
-    // A client that asks for much and reads nothing is given up as well.
+    // A client that requests a lot and reads nothing is disconnected as well.
     let mut greedy = connect(address);
     greedy.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     std::thread::sleep(Duration::from_millis(600));
@@ -267,7 +267,7 @@ fn is_ready_until_it_drains_and_alive_until_the_end() {
 #[test]
 fn is_neither_ready_nor_alive_with_a_dead_worker() {
     let (server, address, _directory) = start(|_| {});
-    // As if the worker had ended by itself.
+    // Simulates a worker that has ended by itself.
     server.shared().running[1].store(false, Ordering::Relaxed);
     for path in ["/readyz", "/healthz"] {
         let (status, body) = get(address, path);
@@ -280,7 +280,7 @@ fn is_neither_ready_nor_alive_with_a_dead_worker() {
 #[test]
 fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
     let (server, address, _directory) = start(|config| config.observe.stalled_after_ms = 200);
-    // The workers have settled, and nobody wakes them.
+    // The workers are asleep, and nothing wakes them.
     std::thread::sleep(Duration::from_millis(200));
     let mut heartbeat = Heartbeat::new(&server.shared().shards);
     while !heartbeat.look(&server.shared().shards, Instant::now()) {}
@@ -288,10 +288,10 @@ fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
         let (shared, now) = (server.shared(), Instant::now() + Duration::from_secs(later));
         health::liveness(shared, &heartbeat, now, Duration::from_secs(5))
     };
-    // Since that look they owe a turn.
+    // Since that check, they owe a turn.
     assert!(ills(4).is_empty());
     assert_eq!(ills(6), ["worker 0 has not turned for 6 s", "worker 1 has not turned for 6 s"]);
-    // The server wakes its workers when it is asked, and so they turn, however long they have slept.
+    // A health check wakes the workers, so they make turns however long they have slept.
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(get(address, "/healthz").0, "200");
     let (_, series) = metrics(address);
@@ -314,7 +314,7 @@ fn whatever_is_sent_there_is_one_response_or_none() {
             scope.spawn(move || {
                 let mut random = seed + thread;
                 let mut next = |below: usize| {
-                    // An old generator; its upper bits are good enough.
+                    // A linear congruential generator; its upper bits are good enough.
                     random = random
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
@@ -358,7 +358,7 @@ fn an_address_that_is_taken_is_an_error_at_the_start() {
     server.stop().unwrap();
 }
 
-/// Every metric that `text` names, and what it asks of its labels.
+/// Every metric that `text` names, with its label matchers.
 fn named(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("handled_").chain(text.match_indices("process_")) {
@@ -436,7 +436,7 @@ fn times_and_sources_are_told_by_metrics_and_statistics_alike() {
         (0..2).map(|shard| series[&name(shard)]).sum()
     };
     let count = of("count", "", "udp", "worker");
-    // The last answer is there before its batch is over.
+    // The last answer arrives before its batch has ended.
     assert!((19.0..=20.0).contains(&count), "{count}");
     assert_eq!(of("bucket", "le=\"+Inf\",", "udp", "worker"), count);
     let others = [("udp", "slow"), ("tcp", "worker"), ("tcp", "slow")];

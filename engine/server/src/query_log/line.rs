@@ -1,4 +1,4 @@
-//! The line of one answer, in the form of the reference server or as JSON.
+//! The log line of one answer, in the format of the reference server or as JSON.
 
 use super::QueryLogFormat;
 use crate::counters::Transport;
@@ -13,33 +13,34 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// Bytes of a handle that are kept; of longer ones, which only streams carry, the rest is missing in the log.
+/// Maximum bytes of a handle in the log. Longer handles, which only occur over TCP, are truncated.
 pub const HANDLE_KEPT: usize = UDP_MESSAGE_LEN_MAX;
 
-/// What is known of one answer; without a pointer, so that it goes through the queue as it is.
+/// Properties of one answer. The type contains no pointers, so that entries are copied through the
+/// queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryLogEntry {
-    /// When the batch was received, in microseconds since 1970.
+    /// Time at which the batch was received, in microseconds since 1970.
     pub unix_us: i64,
-    /// Who asked, as much of it as may be known.
+    /// Address of the client, truncated to the bits that may be logged.
     pub ip: IpAddr,
-    /// How many bits of `ip` were kept.
+    /// Number of bits of `ip` that were kept.
     pub ip_bits: u8,
-    /// How the request came.
+    /// Transport of the request.
     pub transport: Transport,
-    /// The version that the request suggests.
+    /// Protocol version that the request suggests.
     pub version: Version,
-    /// What was asked.
+    /// Operation code of the request.
     pub op_code: OpCode,
-    /// What was answered.
+    /// Response code of the answer.
     pub response_code: ResponseCode,
-    /// Since the batch was received, in microseconds.
+    /// Time since the batch was received, in microseconds.
     pub took_us: u32,
     handle_len: u16,
     handle: [u8; HANDLE_KEPT],
 }
 
-/// What a request says that the log wants to know; the zeroes of its fields where it cannot be read.
+/// The fields of a request that are logged; zero for a request that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestSummary<'a> {
     version: Version,
@@ -48,7 +49,7 @@ pub struct RequestSummary<'a> {
 }
 
 impl<'a> RequestSummary<'a> {
-    /// Reads a request, envelope first.
+    /// Reads a request, starting with its envelope.
     #[must_use]
     pub fn read(request: &'a [u8]) -> Self {
         let mut asked = Self { version: Version::COMPATIBLE, op_code: OpCode::RESERVED, handle: &[] };
@@ -102,9 +103,9 @@ impl QueryLogEntry {
         &self.handle[..usize::from(self.handle_len)]
     }
 
-    /// Appends the line, with its end.
+    /// Appends the line, with its line end.
     pub fn write(&self, format: QueryLogFormat, out: &mut String) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match format {
             QueryLogFormat::Handle => self.write_as_reference(out),
             QueryLogFormat::Json => self.write_as_json(out),
@@ -112,8 +113,8 @@ impl QueryLogEntry {
         out.push('\n');
     }
 
-    /// `<ip> <interface> "<time>" <op code> <response code> <n>ms <admin> <handle or />`; there are no
-    /// administrators here, so two blanks stand before the handle.
+    /// `<ip> <interface> "<time>" <op code> <response code> <n>ms <admin> <handle or />`; there are
+    /// no administrators here, so two blanks precede the handle.
     fn write_as_reference(&self, out: &mut String) -> std::fmt::Result {
         let interface = match self.transport {
             Transport::Udp => "UDP",
@@ -150,12 +151,12 @@ impl QueryLogEntry {
     }
 }
 
-/// Writes `bytes` as text without blanks: blank, `%`, `?`, `#` and `&`, controls and bytes that are not UTF-8
-/// are percent-encoded, everything else stays as it is.
+/// Writes `bytes` as text without blanks: blank, `%`, `?`, `#` and `&`, control characters and
+/// bytes that are not UTF-8 are percent-encoded; all other characters stay as they are.
 fn escape(bytes: &[u8], out: &mut String) {
     let encode = |bytes: &[u8], out: &mut String| {
         for byte in bytes {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(out, "%{byte:02X}");
         }
     };
@@ -163,7 +164,7 @@ fn escape(bytes: &[u8], out: &mut String) {
         for char in chunk.valid().chars() {
             match char {
                 ' ' | '%' | '?' | '#' | '&' => encode(&[char as u8], out),
-                // Line separators end a line for some readers.
+                // Some readers treat Unicode line separators as the end of a line.
                 char if char.is_control() || char.is_whitespace() => {
                     encode(char.encode_utf8(&mut [0; 4]).as_bytes(), out);
                 }
@@ -239,12 +240,12 @@ mod tests {
             escape(bytes, &mut out);
             out
         };
-        // As the reference writes it.
+        // Characters that the reference server encodes.
         assert_eq!(
             escaped("weird %25 ä+b c?d#e&f=g;h".as_bytes()),
             "weird%20%2525%20ä+b%20c%3Fd%23e%26f=g;h"
         );
-        // And what it leaves raw.
+        // Characters that the reference server does not encode.
         assert_eq!(escaped(b"a\xff\xc3b\r\n\0\x7f"), "a%FF%C3b%0D%0A%00%7F");
         assert_eq!(escaped("\u{85}\u{2028}\u{a0}".as_bytes()), "%C2%85%E2%80%A8%C2%A0");
         for byte in 0..=255u8 {

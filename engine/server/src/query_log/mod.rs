@@ -1,9 +1,9 @@
-//! A line for each answer, or for some, that never keeps a worker waiting.
+//! A log line for each answer, or for a sample, which never blocks a worker.
 //!
-//! - Workers put entries into a queue of fixed size; one thread writes them. When the queue is full, or a
-//!   second has had its lines, entries are dropped and counted.
-//! - Addresses are cut before they enter the queue, unless `whole_addresses` says otherwise.
-//! - The file is opened again on SIGHUP and on the command `reopen-log`, for whoever renames it.
+//! - Workers put entries into a queue of fixed size; one thread writes them. When the queue is
+//!   full, or the limit of lines per second is reached, entries are dropped and counted.
+//! - Addresses are truncated before they enter the queue, unless `whole_addresses` is set.
+//! - The file is opened again on SIGHUP and on the command `reopen-log`, for log rotation.
 
 pub mod line;
 pub mod settings;
@@ -25,23 +25,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the writer looks for entries. A queue of 1024 then holds 50,000 lines a second.
+/// Interval at which the writer checks the queue. A queue of 1024 then suffices for 50,000 lines a
+/// second.
 const WRITE_INTERVAL: Duration = Duration::from_millis(20);
-/// The same where nothing is logged.
+/// Interval at which the writer checks the queue while nothing is logged.
 const WRITE_INTERVAL_IDLE: Duration = Duration::from_millis(320);
-/// Who may read the file: its owner and its group.
+/// Mode of the file: its owner may write, its group may read.
 const MODE: u32 = 0o640;
-/// Bytes that are written together.
+/// Bytes that are written in one call.
 const WRITE_LEN: usize = 64 << 10;
 
-/// The log: the queue that workers fill, and what became of it.
+/// The log: the queue that workers fill, and its counters.
 #[derive(Debug)]
 pub struct QueryLog {
     path: PathBuf,
     queue: ArrayQueue<QueryLogEntry>,
-    /// Seconds of the log are counted from here; a clock that is set would give some twice.
+    /// Start of the log, from which seconds are counted; a wall clock that is set back would repeat
+    /// some.
     started: Instant,
-    /// A second in the upper half, and the lines it has had in the lower.
+    /// A second in the upper half, and the number of its lines in the lower.
     second: AtomicU64,
     reopen: AtomicBool,
     written: AtomicU64,
@@ -49,7 +51,8 @@ pub struct QueryLog {
 }
 
 impl QueryLog {
-    /// Opens the file that `settings` name, for a writer; `None` where they name none.
+    /// Opens the file that `settings` name, and returns the log with its writer; `None` when no
+    /// file is set.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -76,17 +79,17 @@ impl QueryLog {
         self.reopen.store(true, Ordering::Relaxed);
     }
 
-    /// Lines written, and lines lost because the file could not be written.
+    /// Number of lines written, and of lines lost because the file could not be written.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.written.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    /// Whether `second` may have another line, with `lines_max` for each.
+    /// Whether `second` may have another line, with a limit of `lines_max` for each second.
     fn admit(&self, second: u32, lines_max: u32) -> bool {
         let admitted = self.second.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |packed| {
             let (known, lines) = (packed >> 32, packed & u64::from(u32::MAX));
-            // Who is late takes from the newest second.
+            // A worker with an older second uses the limit of the newest second.
             match u64::from(second) > known {
                 true => Some(u64::from(second) << 32 | 1),
                 false => (lines < lines_max.into()).then_some(packed + 1),
@@ -101,9 +104,9 @@ impl QueryLog {
 pub struct QueryLogTap {
     log: Arc<QueryLog>,
     settings: QueryLogSettings,
-    /// Answers until the next that is logged.
+    /// Answers until the next one that is logged.
     left: u32,
-    /// The second that has had its lines, so that the others need not be asked again.
+    /// The second whose limit is reached, so that the shared counter need not be read again.
     full_second: Option<u32>,
     received: Instant,
     second: u32,
@@ -111,29 +114,30 @@ pub struct QueryLogTap {
 }
 
 impl QueryLogTap {
-    /// An end for one worker.
+    /// Creates the end for one worker.
     #[must_use]
     pub fn new(log: Arc<QueryLog>, settings: &QueryLogSettings) -> Self {
         let (left, received) = (settings.sample_every, log.started);
         Self { log, settings: settings.clone(), left, full_second: None, received, second: 0, unix_us: 0 }
     }
 
-    /// Logs by other settings from now on.
+    /// Applies other settings.
     pub fn set(&mut self, settings: &QueryLogSettings) {
         self.settings = settings.clone();
         (self.left, self.full_second) = (settings.sample_every, None);
     }
 
-    /// A batch was received, or answers have come back, at `now` by both clocks.
+    /// Called when a batch has been received, or answers have come back, at `now` by both clocks.
     pub fn begin(&mut self, now: Instant, now_unix: Duration) {
         self.received = now;
-        // Seconds from 1, so that the first is another than none.
+        // Seconds start at 1, because 0 means none.
         let second = now.saturating_duration_since(self.log.started).as_secs() + 1;
         self.second = u32::try_from(second).unwrap_or(u32::MAX);
         self.unix_us = i64::try_from(now_unix.as_micros()).unwrap_or(i64::MAX);
     }
 
-    /// An answer with `code` goes to `ip`, who sent `request`, a message with its envelope, in the batch.
+    /// Logs an answer with `code` to `ip`. `request` is the message with its envelope, received in
+    /// the batch.
     #[cold]
     pub fn record(
         &mut self,
@@ -147,7 +151,7 @@ impl QueryLogTap {
         self.record_since(since, transport, ip, request, code, counters);
     }
 
-    /// The same for a request that came before the batch: `since` then.
+    /// Like [`record`](Self::record), for a request received before the batch, at `since`.
     #[cold]
     pub fn record_since(
         &mut self,
@@ -184,21 +188,21 @@ impl QueryLogTap {
     }
 }
 
-/// The end that writes.
+/// The writing end of the log.
 #[derive(Debug)]
 pub struct QueryLogWriter {
     log: Arc<QueryLog>,
     file: File,
-    /// The last write broke off, perhaps within a line.
+    /// Whether the last write failed, perhaps within a line.
     torn: bool,
 }
 
 impl QueryLogWriter {
-    /// Writes lines of `format` until `shutdown`, and then what is left.
+    /// Writes lines in `format` until `shutdown`, and then the remaining ones.
     pub fn run(mut self, shutdown: &Shutdown, format: impl Fn() -> QueryLogFormat) {
         let mut interval = WRITE_INTERVAL;
         loop {
-            // Asked before the queue is emptied: what comes before the stop is written.
+            // Read before the queue is emptied, so that entries queued before the stop are written.
             let is_last = shutdown.is_stopped();
             interval = match self.log.queue.is_empty() {
                 true => (2 * interval).min(WRITE_INTERVAL_IDLE),
@@ -224,7 +228,8 @@ impl QueryLogWriter {
         }
         let mut text = String::new();
         let mut lines = 0;
-        // Bounded, so that a queue that is filled as fast as it is emptied keeps nothing from being written.
+        // Bounded, so that the lines are written even if the queue is filled as fast as it is
+        // emptied.
         for _ in 0..self.log.queue.capacity() {
             let Some(entry) = self.log.queue.pop() else { break };
             entry.write(format, &mut text);
@@ -249,7 +254,7 @@ impl QueryLogWriter {
                 self.log.written.fetch_add(*lines, Ordering::Relaxed);
             }
             Err(error) => {
-                // Once for each time it begins, not once for each line.
+                // Logged once for each series of failures, not once for each line.
                 if !self.torn {
                     tracing::error!(path = %self.log.path.display(), %error, "the query log cannot be written");
                 }
@@ -266,7 +271,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).mode(MODE);
     match options.clone().create_new(true).open(path) {
-        // Whoever is in the group may read it, also where new files are for their owner alone.
+        // Sets the mode explicitly, so that the group may read the file under any umask.
         Ok(file) => file.set_permissions(Permissions::from_mode(MODE)).map(|()| file),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => options.open(path),
         Err(error) => Err(error),
@@ -312,7 +317,7 @@ mod tests {
         }
         let sum = |counter: fn(&Counters) -> u64| counters.iter().map(counter).sum::<u64>();
         assert_eq!((sum(|c| c.query_log_queued.get()), sum(|c| c.query_log_dropped_rate.get())), (30, 18));
-        // A worker that is late by its clock takes from the second that is now.
+        // A worker with an older clock uses the limit of the current second.
         taps[0].begin(start, Duration::ZERO);
         record(&mut taps[0], &counters[0], "192.0.2.1");
         assert_eq!(sum(|c| c.query_log_dropped_rate.get()), 19);
@@ -413,7 +418,7 @@ mod tests {
         log.reopen();
         one(&mut writer);
         assert_eq!((lines(&old).len(), lines(&log.path).len()), (2, 1));
-        // A directory that is gone: the open file goes on.
+        // The directory is gone; logging continues into the open file.
         let moved = directory.path().join("query.log.2");
         std::fs::rename(&log.path, &moved).unwrap();
         std::fs::create_dir(&log.path).unwrap();

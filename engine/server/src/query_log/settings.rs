@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Whether and how answers are logged.
+/// Settings of the query log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueryLogSettings {
-    /// The file; none when empty. It is appended to, and created for its owner and group (0640).
+    /// Path of the log file; none when empty. Lines are appended; a new file gets mode 0640.
     pub path: Option<PathBuf>,
-    /// What a line looks like.
+    /// Format of a line.
     pub format: QueryLogFormat,
-    /// One of so many answers of each worker is logged.
+    /// Log one of this many answers of each worker.
     pub sample_every: u32,
-    /// Most lines in one second, of all workers together; what is more is dropped and counted.
+    /// Maximum lines per second of all workers together; further lines are dropped and counted.
     pub lines_per_second: u32,
-    /// Lines that wait to be written; when that many do, more are dropped and counted.
+    /// Maximum lines waiting to be written; further lines are dropped and counted.
     pub queue_lines: usize,
-    /// Log whole addresses of those who ask, instead of the networks below.
+    /// Log whole client addresses instead of the networks below.
     pub whole_addresses: bool,
     /// Bits of an IPv4 address that are logged.
     pub ipv4_bits: u8,
@@ -28,11 +28,11 @@ pub struct QueryLogSettings {
     pub ipv6_bits: u8,
 }
 
-/// What a line looks like.
+/// Format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueryLogFormat {
-    /// As the access log of deployed servers.
+    /// The access log format of deployed servers.
     #[default]
     Handle,
     /// One JSON object.
@@ -55,10 +55,10 @@ impl Default for QueryLogSettings {
 }
 
 impl QueryLogSettings {
-    /// Checks what can be checked without opening anything.
+    /// Checks everything that can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its allowed values.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(
             self.sample_every > 0,
@@ -79,7 +79,7 @@ impl QueryLogSettings {
         Ok(())
     }
 
-    /// An address as it may be logged, and how many bits of it that are.
+    /// Truncates an address for logging. Returns it with the number of bits kept.
     pub(super) fn cut(&self, ip: IpAddr) -> (IpAddr, u8) {
         let ip = ip.to_canonical();
         let (all, some) = if ip.is_ipv4() { (32, self.ipv4_bits) } else { (128, self.ipv6_bits) };
