@@ -1,12 +1,13 @@
 //! From changes in the store to sets that resolvers serve.
 //!
-//! - What is acknowledged is published: some milliseconds later all that has changed is a new layer, and the
-//!   MANIFEST names it (`planner.rs`).
-//! - Layers are merged beside that (`tiers.rs`, `jobs.rs`), so that there are few, and a byte is written again
-//!   a bounded number of times. Nothing that takes long holds up a change.
-//! - The MANIFEST says which transaction of which store it shows. That, and nothing else, is where
-//!   publishing goes on after a restart, so nothing is left out and nothing becomes older.
-//! - When something fails the published set stays, the changes wait in the store, and `status` says why.
+//! - Every acknowledged change is published: some milliseconds later a new layer contains all changed
+//!   records, and the MANIFEST names it (`planner.rs`).
+//! - Layers are merged in the background (`tiers.rs`, `jobs.rs`), so that there are few of them, and
+//!   a byte is rewritten a bounded number of times. No long task delays a change.
+//! - The MANIFEST records the store and the transaction that the set shows. After a restart,
+//!   publishing continues from there alone, so no change is lost and no record goes back in time.
+//! - After a failure the published set stays, the changes wait in the store, and `status` reports the
+//!   reason.
 
 mod check;
 mod command;

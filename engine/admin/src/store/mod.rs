@@ -1,10 +1,10 @@
 //! The authoritative records: one file, one writer, and readers that never wait for it.
 //!
-//! - What is acknowledged is durable: a change returns when the transaction it is part of has been synced. Changes
-//!   that wait at the same time share one transaction.
-//! - A [`StoreSnapshot`] is the store as it was at one moment, for as long as it is kept.
-//! - Every change is in the log, under a number that grows by one: what mirrors and the publisher go by.
-//! - One process at a time; the file is locked.
+//! - Every acknowledged change is durable: a change returns after its transaction has been synced.
+//!   Changes that wait at the same time share one transaction.
+//! - A [`StoreSnapshot`] is the state of the store at one moment; it does not change while it is kept.
+//! - Every change is in the log, under a number that grows by one; mirrors and the publisher follow it.
+//! - Only one process at a time can open the store; the file is locked.
 //!
 //! Names are folded as the service folds them before they get here: see [`key`].
 
