@@ -17,7 +17,7 @@ pub struct PublishConfig {
     pub changes_max: u64,
     /// New layers of up to this many bytes are written together with the newest layers.
     pub absorb_len: u64,
-    /// The factor by which each layer is kept longer than all newer layers together, by merging.
+    /// Merging keeps each layer at least this many times as long as all newer layers together.
     pub merge_ratio: u64,
     /// Bytes per second that merges and rebuilds write; 0 for no limit.
     pub merge_bytes_per_s: u64,
@@ -108,7 +108,7 @@ impl PublishConfig {
                 "`publish.{name}` is {value}: it must be from {least} to {most}"
             );
         }
-        // With a smaller ratio, merging would never end.
+        // At a lower rate, merging would never end.
         ensure!(
             self.merge_bytes_per_s == 0 || (1 << 20..=1 << 40).contains(&self.merge_bytes_per_s),
             "`publish.merge_bytes_per_s` is {}: it must be from 1 MiB to 1 TiB, or 0 for no limit",
