@@ -1,4 +1,4 @@
-//! From changes in the store to sets that resolvers serve.
+//! Publishes changes in the store as sets that resolvers serve.
 //!
 //! - Every acknowledged change is published: some milliseconds later a new layer contains all changed
 //!   records, and the MANIFEST names it (`planner.rs`).

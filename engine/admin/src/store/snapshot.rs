@@ -201,7 +201,7 @@ impl StoreSnapshot {
         let range = guarded(&self.file, || Ok(self.records.range::<&[u8]>((from, Bound::Unbounded))?))?;
         let records = guarded_items(&self.file, range, |entry| {
             let (key, record) = entry?;
-            // redb locates the entry here and not when the caller reads it.
+            // Reading them here makes a damaged entry fail inside the guard, not at the caller.
             let _ = (key.value(), record.value());
             Ok(StoredRecord { key, record })
         });
