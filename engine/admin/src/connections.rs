@@ -1,10 +1,12 @@
-//! Connections of the handle protocol: so many at a time, each message whole before it is answered, each wait with an
-//! end, and all requests that are not whole, or wait to be worked on, bounded together.
+//! TCP connections of the handle protocol. The number of connections is bounded; a message is
+//! complete before it is answered; every wait has a timeout; and the total size of requests that
+//! are incomplete or waiting to be processed is bounded.
 //!
-//! When there are as many connections as may be, a new one takes the place of one that does little with it
-//! ([`handle_daemon::connections`]). When half requests hold as much memory as they may, the oldest make room.
+//! When all places are taken, a new connection replaces one that makes little use of its place
+//! ([`handle_daemon::connections`]). When incomplete requests hold as much memory as allowed, the
+//! oldest are evicted.
 //!
-//! RFC 3652 section 2.3: a connection is closed after an answer, unless the request asks to keep it.
+//! RFC 3652 section 2.3: a connection is closed after an answer unless the request asks to keep it.
 
 use crate::config::TcpConfig;
 use crate::counters::AdminCounters;
@@ -25,15 +27,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-/// Bytes of a request that are not counted: most requests are shorter, and so never compete for room.
+/// Bytes of each request that are not counted: most requests are shorter and so never compete for
+/// memory.
 const INPUT_FREE_LEN: usize = 4096;
 
-/// Who is connected.
+/// The table of connections.
 #[derive(Debug)]
 pub struct AdminConnections {
     open: Mutex<OpenConnections>,
     gone: Notify,
-    /// Requests that may be worked on.
+    /// Permits for processing requests.
     work: Semaphore,
     started: Instant,
 }
@@ -43,14 +46,14 @@ struct OpenConnections {
     table: ConnectionTable<PlaceId, ConnectionInput>,
     connections_max: usize,
     input_max: usize,
-    /// Bytes of requests that are not whole or wait to be worked on, without those that are free.
+    /// Bytes of requests that are incomplete or waiting, without the free bytes of each.
     input_len: usize,
-    /// Places of connections that are gone.
+    /// Places of closed connections.
     free: Vec<usize>,
     turn: u64,
 }
 
-/// The place of a connection, and which of those that have had it.
+/// A place in the table, and the generation of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PlaceId {
     at: usize,
@@ -63,24 +66,24 @@ impl From<PlaceId> for usize {
     }
 }
 
-/// A request that has begun, and the way to end its connection.
+/// A request that is arriving, and the means to end its connection.
 #[derive(Debug, Default)]
 struct ConnectionInput {
     len: usize,
     evicted: Arc<Notify>,
 }
 
-/// Why there is no room for a connection.
+/// Why a connection is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NoRoom {
-    /// Its source has as many as it may.
+    /// Its source has as many connections as allowed.
     OfSource,
-    /// All places are taken by requests that are worked on or arrive.
+    /// All places are taken by connections with requests that are arriving or being processed.
     Full,
 }
 
 impl OpenConnections {
-    /// Forgets a connection, and tells its task.
+    /// Removes a connection from the table, and notifies its task.
     fn evict(&mut self, place: PlaceId) {
         if let Some(input) = self.forget(place) {
             input.evicted.notify_one();
@@ -108,7 +111,7 @@ fn table_limits(config: &TcpConfig) -> TableLimits {
 }
 
 impl AdminConnections {
-    /// Nobody is connected yet.
+    /// An empty table.
     #[must_use]
     pub fn new(config: &TcpConfig) -> Self {
         let open = OpenConnections {
@@ -127,32 +130,32 @@ impl AdminConnections {
         }
     }
 
-    /// From now on so many may be; who is already there stays.
+    /// Puts other limits in force from now on; existing connections stay.
     pub fn set_limits(&self, config: &TcpConfig) {
         let mut open = self.open();
         open.table.set(table_limits(config));
         (open.connections_max, open.input_max) = (config.connections, config.input_bytes);
     }
 
-    /// How many there are.
+    /// The number of connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.open().table.len()
     }
 
-    /// Bytes of requests that are not whole or wait to be worked on, without the first 4096 of each.
+    /// Bytes of requests that are incomplete or waiting, without the first 4096 bytes of each.
     #[must_use]
     pub fn input_len(&self) -> usize {
         self.open().input_len
     }
 
-    /// Requests that are worked on now.
+    /// The number of requests being processed.
     #[must_use]
     pub fn working(&self, config: &TcpConfig) -> usize {
         config.requests.saturating_sub(self.work.available_permits())
     }
 
-    /// Waits until nobody is connected, but not longer than `patience`.
+    /// Waits until there are no connections, for at most `patience`.
     pub async fn none_left(&self, patience: Duration) {
         let none = async {
             loop {
@@ -176,7 +179,7 @@ impl AdminConnections {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Takes a place for `peer`, if need be that of another connection.
+    /// Takes a place for `peer`, if necessary that of another connection.
     fn enter(&self, peer: SocketAddr, counters: &AdminCounters) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
         let mut open = self.open();
         if !open.table.has_room_for(peer) {
@@ -196,7 +199,8 @@ impl AdminConnections {
         Ok((place, evicted))
     }
 
-    /// Notes what a connection waits for from now on; false when its place was given to another.
+    /// Records what a connection waits for from now on; false if its place was given to another
+    /// connection.
     fn wait(&self, place: PlaceId, wait: ConnectionWait) -> bool {
         let mut open = self.open();
         open.table.wait_for(place, wait, self.now_ms());
@@ -207,8 +211,9 @@ impl AdminConnections {
         open.table.get(place).is_some()
     }
 
-    /// Takes room for a request of which `len` bytes are kept, if need be that of older ones that are not whole; false
-    /// when there is none, or the place was given to another.
+    /// Reserves memory for a request of which `len` bytes are buffered, if necessary by evicting
+    /// older incomplete requests; false if there is none, or if the place was given to another
+    /// connection.
     fn hold(&self, place: PlaceId, len: usize, counters: &AdminCounters) -> bool {
         let len = len.saturating_sub(INPUT_FREE_LEN);
         let mut open = self.open();
@@ -234,7 +239,7 @@ impl AdminConnections {
     }
 }
 
-/// The place of a connection, which is given back.
+/// The place of a connection; released when dropped.
 struct ConnectionPlace<'s> {
     shared: &'s AdminState,
     place: PlaceId,
@@ -257,17 +262,17 @@ impl Drop for ConnectionPlace<'_> {
     }
 }
 
-/// Binds a port that nobody else has.
+/// Binds a port exclusively.
 ///
 /// # Errors
-/// When somebody has, or it may not be bound.
+/// When the port is in use, or the process may not bind it.
 pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<std::net::TcpListener> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.ip().is_unspecified() && address.is_ipv6() {
-        // Answers IPv4 as well.
+        // The socket serves IPv4 as well.
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
     bind(&socket, &address)?;
@@ -286,7 +291,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
         let (stream, source) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Too many open files, mostly: some of them will be closed.
+                // Usually too many open files, which closing connections will free.
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -312,17 +317,17 @@ pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
     }
 }
 
-/// What came of waiting for a message.
+/// The outcome of waiting for a message.
 enum ReadOutcome {
-    /// A whole one, envelope first.
+    /// A complete message, envelope first.
     Message(Vec<u8>),
-    /// The other side has nothing more to say.
+    /// The client has closed its side.
     Nothing,
-    /// Something that is no message, and why.
+    /// The input is not a message; the refusal says why.
     Bad(OperationRefusal),
-    /// The server stops.
+    /// The server is stopping.
     Stop,
-    /// Another connection has the place.
+    /// The place was given to another connection.
     Evicted,
 }
 
@@ -334,7 +339,7 @@ async fn talk(
 ) -> io::Result<()> {
     let config = shared.config();
     let tcp = &config.tcp;
-    // Answers are whole when they are written.
+    // Each answer is complete when it is written, so there is nothing to coalesce.
     stream.set_nodelay(true)?;
     let mut is_first = true;
     loop {
@@ -373,15 +378,15 @@ async fn talk(
     }
 }
 
-/// Answers a message on a thread that may wait; `None` when its place was given to another before, or when that met a bug,
-/// which the log shows.
+/// Answers a message on a thread that may block. `None` if the place was given to another
+/// connection first, or if the work panicked, which the log shows.
 async fn work(
     message: Vec<u8>,
     source: SocketAddr,
     shared: &Arc<AdminState>,
     held: &ConnectionPlace<'_>,
 ) -> Option<ReplyMessages> {
-    // Until it is worked on, a request can be given up like one that is not whole.
+    // Until processing starts, a request can be evicted like an incomplete one.
     let permit = tokio::select! {
         permit = shared.connections.work.acquire() => permit,
         () = held.evicted.notified() => return None,
@@ -393,7 +398,7 @@ async fn work(
     let service = Arc::clone(&shared.service);
     let answered = tokio::task::spawn_blocking(move || service.answer(&message, source)).await;
     if answered.is_err() {
-        // Nothing is kept of a decision that was not made; a bug of the writer stops the process.
+        // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
         shared.service.counters.bugs.inc();
     }
     answered.ok()
@@ -464,8 +469,8 @@ async fn arrive(
     })
 }
 
-/// Reads the `len` bytes behind an envelope, or as many as come; `None` where there is no room for them. The room grows as
-/// they come, so that a length that lies costs nothing.
+/// Reads the `len` bytes after an envelope, or as many as arrive; `None` if there is no memory for
+/// them. The buffer grows as bytes arrive, so a false length costs nothing.
 async fn body(
     stream: &mut TcpStream,
     held: &ConnectionPlace<'_>,
@@ -499,8 +504,8 @@ async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &AdminState) -> io::
     })
 }
 
-/// Closes so that the answer arrives: what the other side still sends is thrown away, or the kernel would take the
-/// answer back.
+/// Closes so that the answer arrives: remaining input is discarded, since closing with unread input
+/// would make the kernel reset the connection and drop the answer.
 async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &ConnectionPlace<'_>) -> io::Result<()> {
     if !held.wait(ConnectionWait::Closing) {
         return Ok(());

@@ -7,7 +7,7 @@ use crate::settings::reload;
 use handle_daemon::control::{CommandHelp, ControlCommands};
 use serde_json::{Value, json};
 
-/// The commands, and what each does; those of the publisher come after them.
+/// The commands and their help; those of the publisher follow.
 const COMMANDS: [CommandHelp; 5] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
@@ -59,7 +59,7 @@ fn publish(command: Command, shared: &AdminState) -> Value {
     }
 }
 
-/// What is kept, and by whom it is served.
+/// The state of the store and of this process.
 fn status(shared: &AdminState) -> Value {
     let (service, config) = (&shared.service, shared.config());
     let store = match service.store.stats() {

@@ -1,8 +1,8 @@
-//! Work that strangers ask for and that takes milliseconds: key exchanges and derived keys.
+//! Work that any client can cause and that takes milliseconds: key exchanges and key derivation.
 //!
-//! It is done by a few threads of low priority, in turns by source
-//! ([`handle_auth::fair`]), so that who asks for much waits for it alone: neither `handled` nor other administrators do.
-//! What waits is bounded, in all and by source; for more there is no place, and the sender is told so at once.
+//! A few threads of low priority do this work, in turns by source ([`handle_auth::fair`]). A source
+//! that asks for much therefore delays only itself, not `handled` or other administrators. The
+//! queue is bounded, in total and by source; requests beyond the bound are refused at once.
 
 use anyhow::Context as _;
 use handle_auth::cost::{self, Units};
@@ -17,21 +17,22 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How much its threads stand back: whoever wakes up goes first, and on a machine that is busy with other things they
-/// still get on.
+/// The nice value of these threads: other threads that wake up run first, and on a busy machine
+/// this work still makes progress.
 const NICE: u8 = 10;
-/// What costs less is done at once: to wait for another thread takes as long.
+/// Work up to this cost is done at once: handing it to another thread takes as long.
 const CHEAP: Units = cost::SIGNATURE_CHECK;
-/// How long a request waits for its work, on a machine that is busy with other things.
+/// Time that a request waits for its work, for the case of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How much of it is done at a time, and how much waits.
+/// Settings for the threads and the queue of costly work.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CostlyConfig {
-    /// Threads for it; 0 for one for each two cores, and one at least.
+    /// Number of threads; 0 for one thread per two cores, and at least one.
     pub threads: usize,
-    /// Requests that wait for it or are in it. Of 8 or more, a source gets a quarter, and its /24 or /48 a half.
+    /// Requests that are queued or being processed. Of 8 or more, a source gets a quarter, and its
+    /// /24 or /48 a half.
     pub requests: usize,
 }
 
@@ -41,10 +42,10 @@ impl Default for CostlyConfig {
     }
 }
 
-/// The threads, and what waits for them.
+/// The threads for costly work, and their queue.
 pub struct CostlyWork {
     state: Mutex<CostlyState>,
-    /// There is more to do, or there will be no more.
+    /// Signalled when work is queued, and when the queue is closed.
     more: Condvar,
     started: Instant,
     units_done: AtomicU64,
@@ -70,10 +71,10 @@ impl fmt::Debug for CostlyWork {
 }
 
 impl CostlyWork {
-    /// Starts the threads. Sources in `exempt` may take all places.
+    /// Starts the threads. Sources in `exempt` may use all places of the queue.
     ///
     /// # Errors
-    /// When the kernel refuses a thread.
+    /// When the kernel refuses to start a thread.
     pub fn start(config: &CostlyConfig, exempt: SourceList) -> anyhow::Result<Arc<Self>> {
         let state = CostlyState {
             jobs: FairQueue::default(),
@@ -111,12 +112,13 @@ impl CostlyWork {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// From now on sources in `exempt` may take all places.
+    /// Sets the sources that may use all places of the queue.
     pub fn set_exempt(&self, exempt: SourceList) {
         self.state().shares.set_exempt(exempt);
     }
 
-    /// Does `work`, which costs `cost`, for `origin`, and waits for it. `None` when there is no place for it.
+    /// Does `work`, which costs `cost`, on behalf of `origin`, and blocks until it is done. `None`
+    /// if the queue has no place for it.
     pub fn run<T: Send + 'static>(
         &self,
         origin: RequestOrigin,
@@ -128,7 +130,7 @@ impl CostlyWork {
         }
         let (sender, receiver) = sync_channel(1);
         let run = Box::new(move || {
-            // Nobody waits any more, where it took too long.
+            // The receiver is gone if the work took too long.
             let _ = sender.send(work());
         });
         let mut state = self.state();
@@ -143,7 +145,7 @@ impl CostlyWork {
         receiver.recv_timeout(PATIENCE).ok()
     }
 
-    /// Does what there is to do, until there will be no more.
+    /// Processes queued work until the queue is closed.
     fn serve(&self) {
         let mut state = self.state();
         while !state.is_closed {
@@ -152,9 +154,10 @@ impl CostlyWork {
                 continue;
             };
             drop(state);
-            // Before whoever waits for the result sees it.
+            // Counted before the waiting thread sees the result.
             self.units_done.fetch_add(cost, Ordering::Relaxed);
-            // A bug costs the request that meets it: whoever waits for the result finds that there is none.
+            // A panic affects only the request that caused it: the waiting thread finds that there
+            // is no result.
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 tracing::error!("costly work met a bug; it was shown where it happened");
             }
@@ -164,7 +167,7 @@ impl CostlyWork {
         }
     }
 
-    /// Lets the threads come to an end after what they are doing.
+    /// Closes the queue; each thread ends after its current work.
     pub fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -173,8 +176,8 @@ impl CostlyWork {
         self.more.notify_all();
     }
 
-    /// The work that was done or is under way, in [units](handle_auth::cost), the requests for which there was no place, and those that
-    /// wait.
+    /// The work done or in progress, in [units](handle_auth::cost), the number of requests refused
+    /// for lack of a place, and the number of requests that wait.
     #[must_use]
     pub fn counts(&self) -> (u64, u64, usize) {
         let waiting = self.state().jobs.len();
@@ -191,7 +194,7 @@ mod tests {
         RequestOrigin::connection(text.parse().unwrap())
     }
 
-    /// Waits until `count` wait.
+    /// Waits until `count` requests are queued.
     fn until_waiting(work: &CostlyWork, count: usize) {
         while work.counts().2 != count {
             std::thread::yield_now();

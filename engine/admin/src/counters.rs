@@ -1,4 +1,4 @@
-//! What happened, by kind.
+//! Counters of events, by kind.
 
 use handle_proto::{OpCode, ResponseCode};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -6,7 +6,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use std::fmt::Write as _;
 
-/// What was asked, and what was said.
+/// The labels of a request: its operation, and the code of the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OperationLabels {
     operation: OperationName,
@@ -25,28 +25,28 @@ impl EncodeLabelValue for OperationName {
 /// Counters; all of them grow for as long as the process lives.
 #[derive(Debug, Default)]
 pub struct AdminCounters {
-    /// Messages that were answered, by what they asked and the code of the answer.
+    /// Messages answered, by operation and response code.
     pub requests: Family<OperationLabels, Counter>,
-    /// Answers that the store failed to give.
+    /// Answers that failed because of a store error.
     pub store_errors: Counter,
     /// Connections that were accepted.
     pub connections: Counter,
-    /// Connections that were refused, because there were as many as may be.
+    /// Connections refused because the limit was reached.
     pub connections_refused: Counter,
-    /// Connections whose place or room was given to another.
+    /// Connections whose place or memory was given to another.
     pub connections_evicted: Counter,
-    /// Connections that were given up, because nothing came or nothing was read for too long.
+    /// Connections closed because the client neither sent nor read for too long.
     pub connections_timed_out: Counter,
     /// Requests that `handled` has forwarded.
     pub forwarded: Counter,
     /// Connections to `forward.socket` that were refused or not understood.
     pub forwarded_refused: Counter,
-    /// Requests that met a bug; the first are shown in the log.
+    /// Requests that caused a panic; the first are shown in the log.
     pub bugs: Counter,
 }
 
 impl AdminCounters {
-    /// Counts an answer. Operations that nobody knows count as one.
+    /// Counts an answer. All unknown operations count as one.
     pub fn answered(&self, op_code: OpCode, code: ResponseCode) {
         let known = if op_code.is_deployed() { op_code } else { OpCode::RESERVED };
         self.requests.get_or_create(&OperationLabels { operation: OperationName(known), code: code.0 }).inc();

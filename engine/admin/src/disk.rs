@@ -1,24 +1,25 @@
-//! Room on the disks that this process writes to, so that a full one is seen before it stops changes.
+//! Free space on the disks that this process writes to, so that a full disk is noticed before
+//! changes fail.
 
 use crate::config::Config;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Free room of one file system.
+/// Free space of one file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskRoom {
     /// What is written there: `store`, `publish` or `audit`.
     pub of: &'static str,
     /// The directory.
     pub directory: PathBuf,
-    /// Bytes that this process may still use; `None` where the kernel does not tell.
+    /// Bytes that this process may still use; `None` if the kernel does not tell.
     pub free_bytes: Option<u64>,
     /// Whether that is less than `limits.disk_free_bytes`.
     pub is_low: bool,
 }
 
-/// Looks at the file systems of the store, the published set and the audit log.
+/// Checks the file systems of the store, the published set and the audit log.
 #[must_use]
 pub fn rooms(config: &Config) -> Vec<DiskRoom> {
     let directory = |file: &Path| match file.parent() {
@@ -40,14 +41,14 @@ pub fn rooms(config: &Config) -> Vec<DiskRoom> {
     directories.into_iter().filter_map(room).collect()
 }
 
-/// What was found the last time.
+/// The result of the last check.
 #[derive(Debug, Default)]
 pub struct DiskWatch {
     was_low: AtomicBool,
 }
 
 impl DiskWatch {
-    /// Looks again, and logs what is different.
+    /// Checks again, and logs differences.
     pub fn look(&self, config: &Config) -> Vec<DiskRoom> {
         let rooms = rooms(config);
         let is_low = rooms.iter().any(|room| room.is_low);

@@ -1,7 +1,9 @@
-//! Requests that `handled` forwards over a local socket: answered as if their clients had come here.
+//! Requests that `handled` forwards over a local socket, answered as if their clients had connected
+//! here.
 //!
-//! Bounded: so many connections, and so many requests that are worked on at a time, beside those of clients that connect
-//! here. Only processes of the same user are listened to.
+//! The number of connections is bounded, and so is the number of requests processed at a time,
+//! separately from those of clients that connect here. Only processes of the same user are
+//! accepted.
 
 use crate::server::AdminState;
 use crate::service::ListPages;
@@ -17,18 +19,18 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-/// What `handled` may forward.
+/// Settings for requests that `handled` forwards.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ForwardConfig {
-    /// UNIX socket at which `handled`, run by the same user, hands over requests; none when empty.
+    /// UNIX socket on which `handled`, run by the same user, hands over requests; none when empty.
     pub socket: Option<PathBuf>,
-    /// Connections to it at a time: one for each request under way and each listing.
+    /// Maximum connections: each request and each listing in progress uses one.
     pub connections: usize,
-    /// Forwarded requests that are worked on at a time; the others wait.
+    /// Forwarded requests that are processed at a time; others wait.
     pub requests: usize,
-    /// Whether derived prefixes that a record here delegates are resolved for clients below version 2.10, which do not
-    /// understand a referral.
+    /// Whether derived prefixes that a record here delegates are resolved for clients below version
+    /// 2.10, which do not understand a referral.
     pub resolve_for_old: bool,
     /// Such resolutions at a time. One more is refused with RC 3.
     pub resolutions: usize,
@@ -41,7 +43,7 @@ impl Default for ForwardConfig {
 }
 
 impl ForwardConfig {
-    /// With a path that is relative to `directory`.
+    /// Resolves a relative path against `directory`.
     #[must_use]
     pub fn relative_to(mut self, directory: &Path) -> Self {
         self.socket = self.socket.map(|socket| directory.join(socket));
@@ -75,10 +77,11 @@ pub struct ForwardSocket {
 }
 
 impl ForwardSocket {
-    /// Binds the socket at `path`, for this user alone.
+    /// Binds the socket at `path`, with access for this user only.
     ///
     /// # Errors
-    /// When another process answers there, something else has the path, or the directory does not allow it.
+    /// When another process is listening there, a different kind of file has the path, or the
+    /// directory does not allow it.
     pub fn bind(path: &Path) -> anyhow::Result<Self> {
         let holder = Holder::bind(path, false).and_then(Holder::take_place);
         let holder = holder.with_context(|| {
@@ -134,7 +137,7 @@ async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Admin
     drop(socket);
 }
 
-/// Answers on one connection until the other side goes, or the server stops.
+/// Answers on one connection until the peer closes it or the server stops.
 async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore) -> io::Result<()> {
     let mut stopping = shared.stopping();
     let mut listing: Option<ListPages> = None;
@@ -154,7 +157,8 @@ async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore
             ForwardFrame::Next => Some(part(Vec::new(), begun)),
         });
         let Ok(answered) = answered.await else {
-            // Nothing is kept of a decision that was not made; a bug of the writer stops the process.
+            // A decision that panicked leaves nothing behind; a panic of the writer stops the
+            // process.
             shared.service.counters.bugs.inc();
             return Ok(());
         };
@@ -168,7 +172,7 @@ async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore
     }
 }
 
-/// The frame with `messages` and as many pages as are sent together, and what is left of the listing.
+/// The frame with `messages` and as many pages as are sent together, and the rest of the listing.
 fn part(mut messages: Vec<u8>, mut rest: Option<ListPages>) -> (Zeroizing<Vec<u8>>, Option<ListPages>) {
     while messages.len() < PART_LEN
         && let Some(pages) = &mut rest
@@ -193,7 +197,7 @@ fn part(mut messages: Vec<u8>, mut rest: Option<ListPages>) -> (Zeroizing<Vec<u8
     (frame, rest)
 }
 
-/// The next frame, without its length.
+/// Receives the next frame, without its length.
 async fn receive(stream: &mut UnixStream) -> io::Result<Zeroizing<Vec<u8>>> {
     let len = stream.read_u32().await? as usize;
     if len > REQUEST_LEN_MAX {

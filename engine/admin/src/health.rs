@@ -1,10 +1,10 @@
-//! Whether the store does its part: it is written to and read back.
+//! Health of the store: whether it can be written and read back.
 
 use crate::store::Store;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The last time somebody looked, and what came of it.
+/// The last check and its result.
 #[derive(Debug)]
 pub struct Health {
     every: Duration,
@@ -12,18 +12,19 @@ pub struct Health {
 }
 
 impl Health {
-    /// Looks at most once in `every`.
+    /// Checks at most once per `every`.
     #[must_use]
     pub const fn new(every: Duration) -> Self {
         Self { every, last: Mutex::new(None) }
     }
 
-    /// Writes a number to `store` and reads it back, unless that was done a moment ago: how long it took.
+    /// Writes a number to `store` and reads it back, unless the last check is recent; returns the
+    /// duration.
     ///
     /// # Errors
-    /// Why the store is of no use.
+    /// Why the store cannot be used.
     pub fn look(&self, store: &Store) -> Result<Duration, String> {
-        // Whoever comes meanwhile waits, and is told the same.
+        // Concurrent callers wait, and get the same result.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, result)) = &*last
             && when.elapsed() < self.every

@@ -1,15 +1,17 @@
 //! The write process: keeps the authoritative records and changes them for their administrators.
 //!
-//! - [`store`]: the records, durable before a change is acknowledged, with a log of what happened.
-//! - [`permission`]: who may do what: the deployed table, and whether an identity has what it takes.
-//! - [`operation`]: what a request comes to, as a function of records, rules, request and who asks.
-//! - [`remote`]: what other services say about identities whose handles are not here.
-//! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients that know no referrals.
-//! - [`service`]: messages in, messages out: opened, decided, authenticated, carried out, sealed.
-//! - [`publish`]: from changes in the store to sets that resolvers serve.
-//! - [`audit`], [`counters`]: who did what, and how often what happened.
-//! - [`disk`]: room on the disks, seen before it is gone.
-//! - [`config`], [`settings`], [`server`], [`connections`], [`control`], [`observe`], [`health`], [`program`]: the process around it.
+//! - [`store`]: the records, durable before a change is acknowledged, with a log of all transactions.
+//! - [`permission`]: the rights that each action requires, and whether an identity has them.
+//! - [`operation`]: the decision on a request, as a function of records, rules, request and requester.
+//! - [`remote`]: questions to other services about identities whose handles are not here.
+//! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients
+//!   that do not understand referrals.
+//! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
+//! - [`publish`]: publishes changes in the store as sets that resolvers serve.
+//! - [`audit`], [`counters`]: the audit log and the counters.
+//! - [`disk`]: free space on the disks, reported before it runs out.
+//! - [`config`], [`settings`], [`server`], [`connections`], [`control`], [`observe`], [`health`],
+//!   [`program`]: the process around these parts.
 #![forbid(unsafe_code)]
 
 pub mod audit;

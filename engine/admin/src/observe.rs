@@ -1,4 +1,4 @@
-//! What the outside may see: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
+//! Observability: `/metrics`, `/healthz` and `/readyz` on a separate HTTP address.
 //!
 //! The names of all metrics: `docs/operations/admin-metrics.md`.
 
@@ -175,7 +175,7 @@ pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error 
     Ok(text)
 }
 
-/// A number of each disk, by what is written there.
+/// One number for each disk, labelled by what is written there.
 #[derive(Debug)]
 struct DiskGauges(Vec<(&'static str, u64)>);
 
@@ -198,7 +198,7 @@ impl EncodeMetric for DiskGauges {
     }
 }
 
-/// Counts of one metric, by their event.
+/// The counts of one metric, by event.
 #[derive(Debug)]
 struct EventCounts(Vec<(&'static str, u64)>);
 

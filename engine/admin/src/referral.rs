@@ -1,8 +1,9 @@
 //! Resolution on behalf of clients that do not understand a referral to the service of a derived prefix.
 //!
-//! The referral itself says whom to ask, with their keys, so nobody else needs to be known beforehand. Bounded: so many at
-//! a time, nobody waits for a place, each takes `elsewhere.patience_ms` at most, and answers are cached as
-//! `elsewhere.cache_bytes` and `elsewhere.cache_s` say. RFC 3652 section 3.4, with what deployed servers do.
+//! The referral itself names the servers and their keys, so no other knowledge is needed.
+//! Resolutions are bounded: in number at a time, without a queue, and in time by
+//! `elsewhere.patience_ms` each; answers are cached within `elsewhere.cache_bytes` and
+//! `elsewhere.cache_s`. RFC 3652 section 3.4, with the behaviour of deployed servers.
 
 use crate::remote::RemoteConfig;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -13,16 +14,17 @@ use handle_proto::{ResponseCode, ValueBuf, Version};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Servers through which a request may have come and still is resolved here; as deployed.
+/// Maximum number of servers that a request may have passed through to be resolved here; as
+/// deployed.
 pub const RECURSION_MAX: u8 = 10;
-/// First version whose peers understand a referral whatever they asked for.
+/// First version in which clients understand a referral in answer to any operation.
 pub const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 
-/// Asks the services that referrals lead to.
+/// Asks the services that referrals name.
 #[derive(Debug)]
 pub struct ReferralResolver {
     certified: bool,
-    /// One for each resolution that may be under way.
+    /// One driver for each resolution that may be in progress.
     places: (Sender<BlockingDriver>, Receiver<BlockingDriver>),
     counts: ReferralCounters,
 }
@@ -34,28 +36,28 @@ struct ReferralCounters {
     refused: AtomicU64,
 }
 
-/// What came of resolutions.
+/// Counts of resolutions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReferralCounts {
-    /// Answers that the other service gave.
+    /// Answers received from the other service.
     pub resolved: u64,
-    /// Resolutions without an answer; the client was referred.
+    /// Resolutions without an answer; the client got the referral.
     pub unresolved: u64,
-    /// Requests that found no place.
+    /// Requests refused because too many resolutions were in progress.
     pub refused: u64,
 }
 
 /// Why a referral is not resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotResolved {
-    /// As many are under way as may be.
+    /// The maximum number of resolutions is in progress.
     Busy,
-    /// The service that it leads to does not say.
+    /// The service that the referral names did not answer.
     Unanswered,
 }
 
 impl ReferralResolver {
-    /// For `at_once` resolutions at a time, each asked as `config` says.
+    /// A resolver for `at_once` resolutions at a time, with the limits of `config`.
     ///
     /// # Errors
     /// When a file that `config` names cannot be used.
@@ -63,13 +65,14 @@ impl ReferralResolver {
         let client = Arc::new(config.client()?);
         let places = bounded(at_once);
         for _ in 0..at_once {
-            // There is room for each, and both ends are here.
+            // The channel has room for every driver, and both ends exist.
             let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
         }
         Ok(Self { certified: config.certified, places, counts: ReferralCounters::default() })
     }
 
-    /// Asks the service that the values of `referral` name. The request has come through `recursion_count` servers.
+    /// Asks the service that the values of `referral` name. The request has passed through
+    /// `recursion_count` servers.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -106,7 +109,7 @@ impl ReferralResolver {
             ..LookupOptions::default()
         };
         let outcome = driver.resolve(&question, &options).outcome;
-        // It goes where it came from, so there is room.
+        // The driver returns to the channel it came from, which has room.
         let _ = self.places.0.try_send(driver);
         match outcome {
             Ok(answer) if is_final(answer.code) => Ok(answer),
@@ -121,7 +124,7 @@ impl ReferralResolver {
         }
     }
 
-    /// What came of resolutions so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> ReferralCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -130,7 +133,7 @@ impl ReferralResolver {
     }
 }
 
-/// Whether an answer with `code` says what there is.
+/// Whether an answer with `code` is authoritative.
 const fn is_final(code: ResponseCode) -> bool {
     matches!(code, ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND)
 }

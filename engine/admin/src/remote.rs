@@ -1,12 +1,15 @@
-//! What other services say about identities whose handles are not here: keys, groups, administrators of prefixes.
+//! Asks other services about identities whose handles are not here: keys, groups, administrators of
+//! prefixes.
 //!
-//! - What is asked for is public, or the verdict on an answer to a challenge. Whoever has the handle says so without
-//!   asking anybody in turn, so two services that name each other's groups cannot keep each other busy.
-//! - Bounded: so many at a time, and nobody waits for a place; for each request so many records, and
-//!   about three times `patience_ms` at most.
-//! - Only signed answers count, all the way from the global service, unless the operator says otherwise.
+//! - A question is for public values, or for the verdict on an answer to a challenge. The service
+//!   that has the handle answers without asking another one, so two services that name each other's
+//!   groups cannot keep each other busy.
+//! - The questions are bounded: in number at a time, without a queue; and for each request in the
+//!   number of records, and in time to about three times `patience_ms`.
+//! - Only signed answers count, with a chain of trust from the global service, unless configured
+//!   otherwise.
 //!
-//! Blocking: this belongs on a thread that may wait. RFC 3652 sections 3.5.2 and 3.5.3.
+//! Blocking: these calls belong on a thread that may block. RFC 3652 sections 3.5.2 and 3.5.3.
 
 use anyhow::{Context as _, ensure};
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -33,35 +36,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Whether and how other services are asked about identities.
+/// Settings for asking other services about identities.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteConfig {
-    /// Whether they are asked. Otherwise identities and groups whose handles are elsewhere entitle nobody.
+    /// Whether other services are asked. Otherwise identities and groups whose handles are
+    /// elsewhere have no rights.
     pub enabled: bool,
     /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
     pub root: Option<PathBuf>,
-    /// Prefixes whose service is known beforehand: `local_info.json` or `local_info` of a deployed client.
+    /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
+    /// client.
     pub local_info: Option<PathBuf>,
-    /// Whether only signed answers count, all the way from the global service.
+    /// Whether only signed answers count, with a chain of trust from the global service.
     pub certified: bool,
-    /// Requests on whose behalf others are asked at the same time. One more is refused.
+    /// Maximum number of requests that ask other services at the same time. One more is refused.
     pub at_once: usize,
-    /// Most records that others are asked for on behalf of one request.
+    /// Maximum number of records looked up for one request.
     pub questions: usize,
-    /// How long one question may take, in milliseconds; once a request has taken so long, no other is asked. A
-    /// question that is asked when this is nearly over may take as long again, and so may the last request that is sent
-    /// for it: a request may wait for about three times this.
+    /// Maximum duration of one question, in milliseconds; a request that has taken this long asks
+    /// no further question. A question asked just before this limit may take as long again, and so
+    /// may the last request sent for it: a request may wait for about three times this value.
     pub patience_ms: u32,
-    /// Bytes of answers that are kept.
+    /// Bytes of cached answers.
     pub cache_bytes: usize,
-    /// Most seconds that an answer is kept, whatever its time to live: what was taken back elsewhere counts here for
-    /// so long; a key, in a session that has proven who it is, until the session ends.
+    /// Maximum seconds that an answer is cached, whatever its TTL. A value revoked elsewhere counts
+    /// here for up to this time; a key that has authenticated a session counts until the session
+    /// ends.
     pub cache_s: u32,
-    /// How long nobody is asked about a handle again after nobody answered, in milliseconds: for its values where nobody
-    /// told these, and for a verdict where nobody gave one.
+    /// Milliseconds before a handle is asked about again after no server answered: separately for
+    /// its values and for verdicts.
     pub rest_ms: u32,
-    /// Handles that are remembered for that.
+    /// Number of such handles that are remembered.
     pub rest_handles: usize,
 }
 
@@ -84,7 +90,7 @@ impl Default for RemoteConfig {
 }
 
 impl RemoteConfig {
-    /// With paths that are relative to `directory`.
+    /// Resolves relative paths against `directory`.
     #[must_use]
     pub fn relative_to(mut self, directory: &Path) -> Self {
         self.root = self.root.map(|file| directory.join(file));
@@ -119,7 +125,7 @@ impl RemoteConfig {
         Ok(())
     }
 
-    /// A client that asks as this says.
+    /// Builds a client with these settings.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let root = match &self.root {
             Some(path) => Root::read(&read(path)?).with_context(|| {
@@ -148,9 +154,9 @@ impl RemoteConfig {
     }
 }
 
-/// Requests that one question may take: services are found in a handful.
+/// Maximum requests for one question; finding a service takes a handful.
 const REQUESTS_MAX: usize = 32;
-/// Servers that one answer to a challenge is shown to before nobody is believed to know.
+/// Maximum servers to which one answer to a challenge is shown before verification is given up.
 const VERIFIERS_MAX: usize = 3;
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -160,34 +166,35 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why nobody says.
+/// Why a question got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteFailure {
-    /// Others are being asked on behalf of as many requests as may be.
+    /// The maximum number of requests are asking other services already.
     Busy,
-    /// So much was asked on behalf of this request that no more is.
+    /// This request has reached its limit of questions or time.
     Enough,
-    /// The service is not known, or does not answer.
+    /// The service is not known or does not answer.
     Lookup(LookupError),
-    /// The service answers, but neither with values nor that there are none.
+    /// The service answered neither with values nor that there are none.
     Refused(ResponseCode),
-    /// Servers have answered, but none said whether an answer to a challenge is right.
+    /// Servers answered, but none gave a verdict on the answer to a challenge.
     NoVerdict,
-    /// No server answered that could have said whether an answer to a challenge is right.
+    /// No server that could verify the answer to a challenge responded.
     NoVerifier,
-    /// Nobody answered the same about the same handle a moment ago, and why.
+    /// A question about the same handle failed recently, for this reason.
     Rested(Box<RemoteFailure>),
 }
 
 impl RemoteFailure {
-    /// Whether somebody was heard, though nothing that helps.
+    /// Whether a server responded, though without a useful answer.
     #[must_use]
     pub const fn was_heard(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::NoVerdict)
     }
 
-    /// Whether nobody is there who answers. A service without a server that can be asked for this may answer the rest.
+    /// Whether no server responded. A service without a server for this kind of question may answer
+    /// the other kinds.
     const fn is_silence(&self) -> bool {
         match self {
             Self::Lookup(error) => !matches!(error, LookupError::NoServer { .. }),
@@ -210,31 +217,32 @@ impl fmt::Display for RemoteFailure {
     }
 }
 
-/// Other services, as they are asked from here.
+/// The remote services, and the means to ask them.
 #[derive(Debug)]
 pub struct RemoteServices {
     config: RemoteConfig,
     client: Arc<Client>,
-    /// One for each request on whose behalf others may be asked.
+    /// One driver for each request that may ask at the same time.
     places: (Sender<BlockingDriver>, Receiver<BlockingDriver>),
     silent: Mutex<SilentHandles>,
     counts: RemoteCounters,
 }
 
-/// What is asked about a handle: silence to one says little about the other, which may go another way.
+/// The kind of question about a handle. Silence on one kind says little about the other, which may
+/// use other servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum InquiryKind {
     Values,
     Verdict,
 }
 
-/// Handles about which nobody answered a moment ago. Were they asked about each time, strangers could keep all places
-/// busy with one service that is silent.
+/// Handles about which questions failed recently. If each were asked about every time, clients
+/// could occupy all drivers with one silent service.
 #[derive(Debug)]
 struct SilentHandles {
     rest: Duration,
     handles_max: usize,
-    /// Since when, and why.
+    /// The time and reason of the failure.
     handles: HashMap<(Vec<u8>, InquiryKind), (Instant, RemoteFailure)>,
 }
 
@@ -244,13 +252,13 @@ impl SilentHandles {
         Self { rest, handles_max: config.rest_handles, handles: HashMap::new() }
     }
 
-    /// Why nobody says this about `handle`, if that was found out a moment ago.
+    /// The recent failure of a question of this kind about `handle`, if there is one.
     fn recent_failure(&self, handle: Handle<'_>, about: InquiryKind, now: Instant) -> Option<RemoteFailure> {
         let (since, unanswered) = self.handles.get(&(handle.prefix_folded(), about))?;
         is_young(*since, now, self.rest).then(|| RemoteFailure::Rested(Box::new(unanswered.clone())))
     }
 
-    /// Takes note; where there is no room, not.
+    /// Records a failure, unless the table is full.
     fn note(&mut self, handle: Handle<'_>, about: InquiryKind, unanswered: RemoteFailure, now: Instant) {
         let (rest, max) = (self.rest, self.handles_max);
         if self.handles.len() >= max {
@@ -262,7 +270,8 @@ impl SilentHandles {
     }
 }
 
-/// Whether an answer with `code` says what there is. A server that is busy, broken or not responsible does not know.
+/// Whether an answer with `code` is authoritative. A server that is busy, broken or not responsible
+/// cannot tell.
 const fn says_what_there_is(code: ResponseCode) -> bool {
     matches!(code, ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND)
 }
@@ -279,23 +288,23 @@ struct RemoteCounters {
     rested: AtomicU64,
 }
 
-/// What was asked of other services so far.
+/// Counts of the questions to other services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCounts {
-    /// Questions, those included that the cache answered.
+    /// Questions, including those answered from the cache.
     pub asked: u64,
-    /// Questions that nobody answered.
+    /// Questions without an answer.
     pub unanswered: u64,
-    /// Questions that were not asked, because too many were.
+    /// Questions not asked because too many requests were asking.
     pub refused: u64,
-    /// Questions that were not asked, because nobody answered about the same handle a moment ago.
+    /// Questions not asked because a question about the same handle failed recently.
     pub rested: u64,
-    /// Questions that were answered from the cache.
+    /// Questions answered from the cache.
     pub cached: u64,
 }
 
 impl RemoteServices {
-    /// Reads the files that `config` names; `None` when others are not to be asked.
+    /// Reads the files that `config` names; `None` if other services are not to be asked.
     ///
     /// # Errors
     /// One sentence with the likely cause.
@@ -306,20 +315,20 @@ impl RemoteServices {
         let client = Arc::new(config.client()?);
         let places = bounded(config.at_once);
         for _ in 0..config.at_once {
-            // There is room for each, and both ends are here.
+            // The channel has room for every driver, and both ends exist.
             let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
         }
         let (silent, counts) = (Mutex::new(SilentHandles::new(config)), RemoteCounters::default());
         Ok(Some(Self { config: config.clone(), client, places, silent, counts }))
     }
 
-    /// What is asked on behalf of one request. Nothing is yet, and no place is taken.
+    /// Starts the questions of one request. No question has been asked yet, and no driver is taken.
     #[must_use]
     pub const fn begin_inquiry(&self) -> RemoteInquiry<'_> {
         RemoteInquiry { services: self, driver: None, questions_left: self.config.questions, ends: None }
     }
 
-    /// What was asked so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> RemoteCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -333,7 +342,7 @@ impl RemoteServices {
         }
     }
 
-    /// Requests on whose behalf others are being asked.
+    /// The number of requests that are asking other services.
     #[must_use]
     pub fn asking(&self) -> usize {
         self.config.at_once.saturating_sub(self.places.1.len())
@@ -344,29 +353,30 @@ impl RemoteServices {
     }
 }
 
-/// What is asked of other services on behalf of one request.
+/// The questions of one request to other services.
 #[derive(Debug)]
 pub struct RemoteInquiry<'e> {
     services: &'e RemoteServices,
     driver: Option<BlockingDriver>,
     questions_left: usize,
-    /// Since others were asked for the first time, so long.
+    /// The deadline, set when the first question is asked.
     ends: Option<Instant>,
 }
 
 impl RemoteInquiry<'_> {
-    /// The public value with the index of `reference`, if it is there.
+    /// The public value with the index of `reference`, if it exists.
     ///
     /// # Errors
-    /// When nobody says.
+    /// When there is no answer.
     pub fn value(&mut self, reference: Reference<'_>) -> Result<SharedAnswer, RemoteFailure> {
         self.ask(Question { indexes: vec![reference.index], ..Question::all(reference.handle) })
     }
 
-    /// The public values with the public keys of `identity`: that with its index, or all where that is 0.
+    /// The public values with the public keys of `identity`: the value with its index, or all if
+    /// that index is 0.
     ///
     /// # Errors
-    /// When nobody says.
+    /// When there is no answer.
     pub fn public_keys(&mut self, identity: Reference<'_>) -> Result<SharedAnswer, RemoteFailure> {
         match identity.index {
             0 => self.ask(Question::of_types(identity.handle, &[HS_PUBKEY])),
@@ -374,10 +384,10 @@ impl RemoteInquiry<'_> {
         }
     }
 
-    /// The public administrators of a prefix. Those of a new one only a primary site may know.
+    /// The public administrators of a prefix. Only a primary site may know those of a new prefix.
     ///
     /// # Errors
-    /// When nobody says.
+    /// When there is no answer.
     pub fn administrators(&mut self, prefix_record: &[u8]) -> Result<SharedAnswer, RemoteFailure> {
         let mut question = Question::of_types(prefix_record, &[HS_ADMIN]);
         match self.ask(question.clone()) {
@@ -390,13 +400,15 @@ impl RemoteInquiry<'_> {
         }
     }
 
-    /// Whether an answer to a challenge is made with a secret that nobody is told. RFC 3652 section 3.5.3.
+    /// Whether an answer to a challenge was made with the secret key, which only its own service
+    /// knows. RFC 3652 section 3.5.3.
     ///
-    /// That nobody answers is remembered where the answer asks for no more work than deployed clients do: with more, it
-    /// would be for who claims the identity to say that nobody is there.
+    /// A failure is remembered only if verifying the answer takes no more work than the answers of
+    /// deployed clients. Otherwise a client that claims an identity could make its service appear
+    /// silent.
     ///
     /// # Errors
-    /// When nobody says.
+    /// When there is no answer.
     pub fn verdict(&mut self, asked: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
         let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.services.config.certified;
@@ -429,7 +441,7 @@ impl RemoteInquiry<'_> {
                 Err(RemoteFailure::Refused(answer.code))
             }
         });
-        // What was told before is known all the same.
+        // A cached answer helps even after a recent failure.
         if matches!(told, Err(RemoteFailure::Rested(_)))
             && let Some(answer) = self.services.client.cache.get(&question, driver::now())
         {
@@ -439,7 +451,8 @@ impl RemoteInquiry<'_> {
         told
     }
 
-    /// Has `ask` ask about `handle`, where that may be, and is worth it.
+    /// Runs `ask` about `handle` with a driver, if the limits allow it and no recent failure is
+    /// known.
     fn with_driver<T>(
         &mut self,
         handle: &[u8],
@@ -486,36 +499,36 @@ impl RemoteInquiry<'_> {
 impl Drop for RemoteInquiry<'_> {
     fn drop(&mut self) {
         if let Some(driver) = self.driver.take() {
-            // It goes where it came from, so there is room.
+            // The driver returns to the channel it came from, which has room.
             let _ = self.services.places.0.try_send(driver);
         }
     }
 }
 
-/// What a server says to an answer to a challenge.
+/// The verdict of a server on an answer to a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteVerdict {
-    /// Whether it is right.
+    /// Whether the answer is right.
     pub is_right: bool,
-    /// The version that the server speaks.
+    /// The protocol version of the server.
     pub verifier: Version,
 }
 
-/// What was heard of a server that was to give a verdict.
+/// The response of a server that was asked for a verdict.
 enum VerifierReply {
     Verdict(RemoteVerdict),
-    /// Something that is none.
+    /// A response without a verdict.
     Something,
-    /// Nothing that counts.
+    /// No response that counts.
     Nothing,
 }
 
-/// What the first of `servers` says that gives a verdict. Each gets an equal share of the time that is left, so that one
-/// that is silent does not take the time of the others.
+/// The first verdict that one of `servers` gives. Each server gets an equal share of the remaining
+/// time, so that a silent server does not use up the time of the others.
 ///
 /// # Errors
-/// [`RemoteFailure::NoVerifier`] only where each was asked, none was heard, and there was time for it: what else the request
-/// wanted to know may have taken that.
+/// Returns [`RemoteFailure::NoVerifier`] only if every server was asked, none responded, and the
+/// time was sufficient: other questions of the request may have used it up.
 fn first_verdict<S>(
     servers: &[S],
     ends: Instant,
@@ -562,7 +575,7 @@ fn verdict_of(
     }
 }
 
-/// Whether it takes no more work to verify an answer than if a deployed client had made it.
+/// Whether verifying an answer takes no more work than an answer of a deployed client.
 fn is_usual_work(signed_response: &[u8]) -> bool {
     let usual = Pbkdf2Limits {
         iterations_max: PBKDF2_ITERATIONS,
@@ -641,7 +654,8 @@ mod tests {
         }
     }
 
-    /// Else whoever claims an identity could say that its service is gone: by an answer that takes its servers too long.
+    /// Otherwise a client that claims an identity could make its service appear silent, with an
+    /// answer that takes its servers too long to verify.
     #[test]
     fn only_silence_to_usual_work_is_silence() {
         for is_silence in [RemoteFailure::NoVerifier, RemoteFailure::Lookup(LookupError::NoRoot)] {

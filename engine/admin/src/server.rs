@@ -1,4 +1,4 @@
-//! Starts the process's parts, and stops them again.
+//! Starts and stops the parts of the process.
 
 use crate::audit::Audit;
 use crate::config::Config;
@@ -39,21 +39,22 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// How long connections may take to come to an end when the server stops.
+/// Time that connections get to finish when the server stops.
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(10);
-/// How often sessions whose time is over are forgotten; nobody finds them before, either.
+/// Interval at which expired sessions are removed; expired sessions cannot be used before their
+/// removal either.
 const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
-/// How often it is looked for room on the disks.
+/// Interval at which free disk space is checked.
 const DISKS_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the log of transactions is looked through for old ones.
+/// Interval at which the transaction log is searched for old entries.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
-/// Transactions that one commit drops from the log.
+/// Maximum number of transactions that one commit drops from the log.
 const PRUNE_COUNT: usize = 10_000;
 
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    /// First, so that they end before what they tell about.
+    /// The first field, so that these threads end before the state they report on is dropped.
     helpers: HelperThreads,
     shared: Arc<AdminState>,
     runtime: Runtime,
@@ -61,20 +62,20 @@ pub struct Server {
     http: Option<SocketAddr>,
 }
 
-/// What all parts share.
+/// State shared by all parts.
 #[derive(Debug)]
 pub struct AdminState {
     /// Answers requests.
     pub service: Arc<AdminService>,
-    /// Who is connected.
+    /// The table of connections.
     pub connections: AdminConnections,
-    /// Whether the store does its part.
+    /// The health of the store.
     pub health: Health,
-    /// Room on the disks.
+    /// Free space on the disks.
     pub disks: DiskWatch,
-    /// What brings changes to resolvers, if a directory for that is configured.
+    /// Publishes changes to resolvers, if a directory for that is configured.
     pub publisher: Option<StorePublisher>,
-    /// What is in force of the configuration.
+    /// The settings in force.
     pub settings: AdminSettings,
     stop: watch::Sender<bool>,
     shutdown: Arc<Shutdown>,
@@ -88,32 +89,32 @@ impl AdminState {
         self.settings.current()
     }
 
-    /// Lets everything come to an end.
+    /// Starts draining: the server stops accepting work and comes to an end.
     pub fn drain(&self) {
         self.stop.send_replace(true);
         self.shutdown.drain();
     }
 
-    /// Whether it is told to stop.
+    /// Whether the server has been told to stop.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.stop.borrow()
     }
 
-    /// Tells when it is.
+    /// Completes when the server has been told to stop.
     #[must_use]
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }
 
-    /// When it was started, in milliseconds since 1970.
+    /// The start time, in milliseconds since 1970.
     #[must_use]
     pub const fn started_unix_ms(&self) -> u64 {
         self.started_unix_ms
     }
 }
 
-/// Reads site record and server key, and checks that they belong together.
+/// Reads the site record and the server key, and checks that they belong together.
 ///
 /// # Errors
 /// One sentence with the likely cause.
@@ -133,7 +134,7 @@ pub fn site_differences(config: &Config, site: &SiteRecord) -> Vec<String> {
     site.server().map(differences).unwrap_or_default()
 }
 
-/// What requests are decided by.
+/// The rules by which requests are decided, from the configuration.
 pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<ActiveRules> {
     let rules = OperationRules {
         site,
@@ -146,7 +147,7 @@ pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result
 }
 
 impl Server {
-    /// Binds the ports, becomes the user that is configured, opens the store and answers.
+    /// Binds the ports, switches to the configured user, opens the store and starts to answer.
     ///
     /// # Errors
     /// One sentence with the likely cause, and what to check.
@@ -154,7 +155,7 @@ impl Server {
         Self::start_with(config, AdminHooks::default())
     }
 
-    /// The same, as a program that can read its configuration again.
+    /// Like [`start`](Self::start), for a program that can reload its configuration.
     ///
     /// # Errors
     /// One sentence with the likely cause, and what to check.
@@ -242,31 +243,31 @@ impl Server {
         Ok(Self { helpers, shared, runtime, addresses, http: http_address })
     }
 
-    /// The addresses that it answers on.
+    /// The addresses on which the server answers.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The address of metrics and health.
+    /// The address of the scrape endpoint.
     #[must_use]
     pub const fn http_address(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// What all parts share.
+    /// State shared by all parts.
     #[must_use]
     pub const fn shared(&self) -> &Arc<AdminState> {
         &self.shared
     }
 
-    /// Whether there is no point in going on: it was told to stop, or something has failed.
+    /// Whether the server should end: it was told to stop, or a part has failed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.shared.is_draining() || self.failure().is_some()
     }
 
-    /// Why there is no point in going on, other than that it was told to stop.
+    /// The failure because of which the server should end, if there is one.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         if let Some(why) = self.shared.service.store.failure() {
@@ -276,7 +277,7 @@ impl Server {
         has_bug.then(|| "publishing has met a bug; it was shown where it happened".to_owned())
     }
 
-    /// Answers what is being worked on, and ends.
+    /// Answers the requests being processed, and ends.
     pub fn stop(self) {
         self.shared.drain();
         self.runtime.block_on(self.shared.connections.none_left(GOODBYE_PATIENCE));
@@ -290,7 +291,7 @@ impl Server {
     }
 }
 
-/// The threads of control socket and scrape endpoint. Dropping it stops them.
+/// The threads of the control socket and the scrape endpoint. Dropping it stops them.
 #[derive(Debug)]
 struct HelperThreads {
     shutdown: Arc<Shutdown>,
@@ -314,14 +315,14 @@ impl Drop for HelperThreads {
     fn drop(&mut self) {
         self.shutdown.stop();
         for thread in self.threads.drain(..) {
-            // A bug was shown where it happened.
+            // A panic has already been logged where it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// What resolves for clients that do not understand referrals, if that is wanted. Files that are named for other services
-/// matter only where these are asked about identities.
+/// Opens the resolver for clients that do not understand referrals, if it is enabled. The files for
+/// asking other services are used only if other services are asked about identities.
 fn open_referrals(config: &Config) -> anyhow::Result<Option<ReferralResolver>> {
     if config.forward.socket.is_none() || !config.forward.resolve_for_old {
         return Ok(None);
@@ -341,7 +342,7 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
     if config.threads > 0 {
         builder.worker_threads(config.threads);
     }
-    // One for each request that is worked on, and a few for health and control.
+    // One thread for each request being processed, and a few for health and control.
     builder.max_blocking_threads(config.tcp.requests + config.forward.requests + 8);
     builder.build().context("cannot start the threads that answer")
 }
@@ -350,7 +351,7 @@ fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<Tcp
     Ok(crate::connections::listen(address, backlog).map_err(|error| ListenError::Refused(address, error))?)
 }
 
-/// Checks that publishing can go on from the set in `directory`, if there is one.
+/// Checks that publishing can continue from the set in `directory`, if there is one.
 ///
 /// # Errors
 /// One sentence with the likely cause, and what to do.
@@ -363,7 +364,7 @@ pub fn check_set(directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Why there is no publishing to `directory`, with what to do about it.
+/// The error for a set in `directory` from which publishing cannot continue, with a remedy.
 fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
     let set = directory.display();
     let hint = match &error {
@@ -379,7 +380,8 @@ fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
             }
             _ => String::new(),
         },
-        // Whatever is published comes from the store. For any other reason, the set may be the good copy.
+        // Everything published comes from the store, so the set can be rebuilt. With any other
+        // error, the set may be the only good copy.
         PublishError::Set(SetError {
             kind:
                 SetErrorKind::Manifest(_)
@@ -394,7 +396,7 @@ fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("cannot publish to {set}{hint}"))
 }
 
-/// Forgets sessions whose time is over.
+/// Removes expired sessions.
 async fn expire_sessions(shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     while tokio::time::timeout(SESSIONS_EXPIRE, stopping.wait_for(|&stops| stops)).await.is_err() {
@@ -402,7 +404,7 @@ async fn expire_sessions(shared: Arc<AdminState>) {
     }
 }
 
-/// Looks for room on the disks now and then, and tells what the audit log has left out.
+/// Periodically checks free disk space, and reports the lines that the audit log left out.
 async fn look_after_disks(shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     loop {
@@ -422,7 +424,7 @@ async fn look_after_disks(shared: Arc<AdminState>) {
     }
 }
 
-/// Drops old transactions from the log, now and then.
+/// Periodically drops old transactions from the log.
 async fn prune(shared: Arc<AdminState>) {
     let kept_ms = u64::from(shared.config().store.log_days) * 86_400_000;
     let mut stopping = shared.stopping();
@@ -450,7 +452,7 @@ mod tests {
     use super::*;
     use crate::store::StoreError;
 
-    /// Who moves it away where the store is what has failed would lose the good copy.
+    /// If it is the store that has failed, moving the set away would lose the good copy.
     #[test]
     fn a_set_is_given_up_only_where_it_is_damaged() {
         let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), kind: why });

@@ -1,7 +1,8 @@
-//! What of the configuration is in force, and what of a new one can be while serving.
+//! The settings in force, and which settings of a new configuration can take effect while serving.
 //!
-//! A configuration that cannot be read or is wrong changes nothing. What ports, threads, keys and the store were opened
-//! with stays as it is, and is named: it takes a restart.
+//! A configuration that is unreadable or invalid changes nothing. Ports, threads, keys and the
+//! store stay as they were opened; changed settings that affect them are named, and take effect
+//! after a restart.
 
 use crate::audit::AuditTarget;
 use crate::config::Config;
@@ -14,7 +15,8 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Settings that take effect while serving; a name stands for all that begin with it and a dot, too.
+/// Settings that take effect while serving; a name includes all settings that begin with it and a
+/// dot.
 pub const LIVE: [&str; 29] = [
     "administrators",
     "allow_control_characters",
@@ -47,12 +49,12 @@ pub const LIVE: [&str; 29] = [
     "tcp.write_ms",
 ];
 
-/// What a server can do only as the program that it is.
+/// Functions that only the program can provide.
 #[derive(Default)]
 pub struct AdminHooks {
-    /// For a reload; without it there is none.
+    /// Reads the configuration for a reload; without it, reloading is not possible.
     pub read_config: Option<ReadConfig<Config>>,
-    /// For a reload.
+    /// Changes the log settings at a reload.
     pub set_log: Option<SetLog>,
 }
 
@@ -62,17 +64,17 @@ impl fmt::Debug for AdminHooks {
     }
 }
 
-/// What is in force now.
+/// The settings in force.
 #[derive(Debug)]
 pub struct AdminSettings {
     current: RwLock<Arc<Config>>,
     hooks: AdminHooks,
-    /// Held while a new configuration is read and taken.
+    /// Held while a new configuration is read and applied.
     taking: Mutex<()>,
 }
 
 impl AdminSettings {
-    /// With what the server was started with.
+    /// Starts with the configuration of the start.
     #[must_use]
     pub fn new(config: Config, hooks: AdminHooks) -> Self {
         Self { current: RwLock::new(Arc::new(config)), hooks, taking: Mutex::new(()) }
@@ -85,10 +87,11 @@ impl AdminSettings {
     }
 }
 
-/// Reads the configuration again, and says what came of it.
+/// Reads the configuration again, and reports the result.
 pub fn reload(shared: &AdminState) -> Value {
-    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
-    // nor may the service manager take the end of the one for that of the other.
+    // Locked before the file is read: of two reloads at once, the later one must not be overtaken
+    // by what the other has read, nor may the service manager take the end of one for that of the
+    // other.
     let _taking = shared.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
     readiness::reloading(|| match apply_changes(shared) {
         Ok(SettingChanges { changed, need_restart }) => {
@@ -111,7 +114,7 @@ pub fn reload(shared: &AdminState) -> Value {
     })
 }
 
-/// Takes of the configuration as it is now what can change while serving. What may fail comes first.
+/// Applies the settings that can change while serving. Steps that may fail come first.
 fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     let settings = &shared.settings;
     let read = settings.hooks.read_config.as_ref();
@@ -119,7 +122,7 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     new.check()?;
     let old = settings.current();
     let (config, changes) = merged(&*old, &new, &LIVE)?;
-    // Together with what stays it must make sense as well.
+    // The new settings must also be valid together with those that stay.
     config.check()?;
     let service = &shared.service;
     let in_force = in_force(&config, Arc::clone(&service.site))?;
@@ -128,7 +131,7 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     if let Some(set_log) = set_log {
         set_log(&config.log)?;
     }
-    // Last of what may fail, for it is a command that cannot be taken back.
+    // The last step that may fail, since this command cannot be undone.
     if let Some(publishing) = &shared.publisher
         && let Err(error) = publishing.reconfigure(&config.publish)
     {

@@ -1,35 +1,36 @@
-//! How many lines that cost nobody anything are written: refusals, requests without a name or without an effect.
+//! Limits on audit lines that cost the client nothing: refusals, anonymous requests, and requests
+//! without effect.
 
 use serde::Serialize;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// So many times the bytes of a second may be written at once, after a time with fewer.
+/// After a quiet time, the bytes of this many seconds may be written at once.
 const BURST_S: u64 = 64;
 
-/// How many such lines are written.
+/// Limits on such lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditBounds {
-    /// Lines in one second.
+    /// Lines per second.
     pub lines_per_s: u32,
-    /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
+    /// Lines per second from one source: an IPv4 address, or a /64 of IPv6.
     pub lines_per_source_per_s: u32,
-    /// Bytes in one second, over time.
+    /// Bytes per second, averaged.
     pub bytes_per_s: u64,
 }
 
-/// Why a line is one of those that are bounded.
+/// Why a line is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BoundedKind {
     /// The request was refused.
     Refused,
-    /// Nobody had to say who asks.
+    /// The request needed no authentication.
     Anonymous,
-    /// Nothing is different afterwards.
+    /// The request changed nothing.
     Unchanged,
 }
 
-/// Lines that were not written, since the last summary.
+/// Lines that were left out since the last summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct BoundsSummary {
     pub(super) left_out: u64,
@@ -49,7 +50,7 @@ impl BoundsSummary {
     }
 }
 
-/// Counts lines. Of the sources of one second no more are kept than lines are written.
+/// Counts bounded lines. Within one second, it keeps no more sources than lines are written.
 #[derive(Debug)]
 pub(super) struct LineGate {
     bounds: AuditBounds,
@@ -77,7 +78,7 @@ impl LineGate {
         self.bytes_left = self.bytes_left.min(bounds.bytes_per_s * BURST_S);
     }
 
-    /// Whether a line of `len` bytes is written; it is counted where not.
+    /// Whether to write a line of `len` bytes. A line that is not written is counted.
     pub(super) fn admit(&mut self, source: IpAddr, unix_s: u64, len: u64, bounded: BoundedKind) -> bool {
         let bounds = self.bounds;
         if self.unix_s != unix_s {
@@ -100,12 +101,12 @@ impl LineGate {
         is_admitted
     }
 
-    /// Counts a line that is not written for another reason.
+    /// Counts a line that is left out for another reason.
     pub(super) fn leave_out(&mut self, bounded: BoundedKind) {
         self.summary.count(bounded);
     }
 
-    /// What was left out since the last time, if anything was.
+    /// The lines left out since the last call, if any.
     pub(super) fn take_summary(&mut self) -> Option<BoundsSummary> {
         let summary = std::mem::take(&mut self.summary);
         (summary.left_out > 0).then_some(summary)

@@ -1,16 +1,17 @@
-//! The file of the audit log: appended to, and rotated when it has its size.
+//! The file of the audit log. Lines are appended; the file is rotated when it reaches its maximum
+//! size.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// How large the file grows, and how many older ones are kept.
+/// Maximum size of the file, and the number of older files to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileBounds {
     /// Bytes at which the file is rotated.
     pub bytes_max: u64,
-    /// Older files that are kept, as `PATH.1`, the newest, up to `PATH.N`.
+    /// Number of older files to keep, from `PATH.1`, the newest, to `PATH.N`.
     pub files_max: u32,
 }
 
@@ -24,7 +25,7 @@ pub(super) struct AuditFile {
 }
 
 impl AuditFile {
-    /// Opens the end of the file at `path`, which only its owner may read.
+    /// Opens the file at `path` for appending, readable only by its owner.
     pub(super) fn open(path: &Path, bounds: FileBounds) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
         let len = file.metadata()?.len();
@@ -35,10 +36,11 @@ impl AuditFile {
         &self.path
     }
 
-    /// Appends a line in one piece, so that lines of no two writers mix. If that fails, nothing of the line stays.
+    /// Appends a line in one write, so that lines of two writers do not mix. If the write fails,
+    /// nothing of the line stays.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if self.len > 0 && self.len.saturating_add(line.len() as u64) > self.bounds.bytes_max {
-            // A file that is too large is a smaller loss than lines that are not written.
+            // A file above its maximum size is a smaller loss than lines that are not written.
             if let Err(error) = self.rotate() {
                 tracing::error!(%error, file = %self.path.display(), "cannot rotate the audit log");
             }
@@ -49,21 +51,21 @@ impl AuditFile {
                 Ok(())
             }
             Err(error) => {
-                // Half a line would spoil the next one. Cutting it off needs no room.
+                // A partial line would corrupt the next one. Truncating needs no disk space.
                 let _ = self.file.set_len(self.len);
                 Err(error)
             }
         }
     }
 
-    /// Renames the file and those before it, removes those that are too many, and begins a new one.
+    /// Renames the file and the older files, removes those beyond the limit, and starts a new file.
     fn rotate(&mut self) -> io::Result<()> {
         let is_moved = match std::fs::metadata(&self.path) {
             Ok(there) => there.ino() != self.file.metadata()?.ino(),
             Err(error) if error.kind() == ErrorKind::NotFound => true,
             Err(error) => return Err(error),
         };
-        // Another program may rotate as well, and has renamed the file already.
+        // Another program may rotate the file too, and may have renamed it already.
         if !is_moved {
             let numbered = |number: u32| {
                 let mut name = self.path.clone().into_os_string();
@@ -108,13 +110,13 @@ mod tests {
         }
         let all = ["audit", "audit.1", "audit.2", "audit.3"].map(read);
         assert_eq!(all, [Some(20), Some(30), Some(30), None]);
-        // Opened again, it goes on; with fewer files, those that are too many go.
+        // A reopened file continues; with a lower limit, surplus older files are removed.
         let mut file = AuditFile::open(&path, FileBounds { bytes_max: 30, files_max: 1 }).unwrap();
         file.append(LINE).unwrap();
         file.append(LINE).unwrap();
         let all = ["audit", "audit.1", "audit.2"].map(read);
         assert_eq!(all, [Some(10), Some(30), None]);
-        // A line that is longer than the file may be stands alone.
+        // A line longer than the maximum size gets a file of its own.
         file.append(&[b'x'; 100]).unwrap();
         assert_eq!((read("audit"), read("audit.1")), (Some(100), Some(10)));
     }

@@ -1,12 +1,14 @@
-//! The audit log: who did what, from where, and with which result, as a line for each administrative request.
-//! Secrets are not in it.
+//! The audit log: one line for each administrative request, with requester, source and result. It
+//! contains no secrets.
 //!
-//! Anybody who can connect can be refused as often as they like, so the lines of requests that were refused, that
-//! nobody had to sign, or that changed nothing are bounded: in number, for each source and for all, and in bytes. What
-//! is left out is counted, and a summary line tells how many it was (`bounds`). Changes always have their line.
+//! Anyone who can connect can cause refusals without limit. The lines of requests that were
+//! refused, needed no signature or changed nothing are therefore bounded: in number, for each
+//! source and in total, and in bytes. Lines left out are counted, and a summary line reports their
+//! number (`bounds`). A change always gets its line.
 //!
-//! The file is rotated at its size ([`file`]). When its disk is nearly full, bounded lines are left out; when it is
-//! full, lines of changes go to the log of the process, and are counted as lost.
+//! The file is rotated when it reaches its maximum size ([`file`]). When its disk is nearly full,
+//! bounded lines are left out; when the disk is full, lines of changes go to the log of the
+//! process, and are counted as lost.
 
 mod bounds;
 mod file;
@@ -28,34 +30,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most bytes that are written of why something was refused.
+/// Maximum bytes of the text of a refusal in a line.
 const WHY_LEN_MAX: usize = 512;
-/// Most bytes that are written of a name, in a line that is bounded.
+/// Maximum bytes of a name in a bounded line.
 const NAME_LEN_MAX: usize = 256;
-/// How often it is told how many lines were left out.
+/// Interval at which the number of lines left out is reported.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// One line.
+/// One line of the audit log.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditLine<'a> {
-    /// From where.
+    /// The address of the client.
     pub source: SocketAddr,
-    /// Who, or who they say they are: the result tells.
+    /// The identity of the requester, proven or claimed; the result tells which.
     pub identity: Option<Reference<'a>>,
-    /// What.
+    /// The operation.
     pub op_code: OpCode,
-    /// With which handle.
+    /// The handle of the request.
     pub handle: &'a [u8],
-    /// What came of it.
+    /// The response code.
     pub code: ResponseCode,
-    /// Why not.
+    /// The text of a refusal.
     pub text: &'a str,
-    /// Whether anything is different afterwards.
+    /// Whether the request changed the store.
     pub changed: bool,
 }
 
 impl AuditLine<'_> {
-    /// Why the line is bounded; `None` for one that is always written.
+    /// Why the line is bounded; `None` for a line that is always written.
     fn bounded(&self) -> Option<BoundedKind> {
         if self.code != ResponseCode::SUCCESS {
             Some(BoundedKind::Refused)
@@ -69,7 +71,7 @@ impl AuditLine<'_> {
     }
 }
 
-/// Where the lines go.
+/// The audit log.
 #[derive(Debug)]
 pub struct Audit {
     target: Mutex<AuditTarget>,
@@ -81,12 +83,13 @@ pub struct Audit {
     lost: AtomicU64,
 }
 
-/// Where lines can go.
+/// The destination of lines.
 #[derive(Debug, Default)]
 pub struct AuditTarget(Option<AuditFile>);
 
 impl AuditTarget {
-    /// The end of the file at `path`, which only its owner may read; the log of the process where there is none.
+    /// Opens the file at `path` for appending, readable only by its owner; without a path, lines go
+    /// to the log of the process.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -117,7 +120,8 @@ struct AuditJson<'a> {
 }
 
 impl Audit {
-    /// Lines go to the end of the file at `path`, which only its owner may read; to the log where there is none.
+    /// Opens the audit log. Lines are appended to the file at `path`, readable only by its owner;
+    /// without a path, they go to the log of the process.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -133,16 +137,17 @@ impl Audit {
         })
     }
 
-    /// From now on, lines go there, and so many of them.
+    /// Puts another destination and other limits in force.
     pub fn put_in_force(&self, target: AuditTarget, bounds: AuditBounds) {
         *self.target() = target;
         self.gate().set(bounds);
     }
 
-    /// Writes a summary if one is due, and opens the file again, after it was renamed.
+    /// Writes a summary if one is due, and opens the file again after another program has renamed
+    /// it.
     ///
     /// # Errors
-    /// When it cannot be written; then lines go on to the old one.
+    /// When the file cannot be opened; lines continue to go to the old one.
     pub fn reopen(&self, files: FileBounds) -> anyhow::Result<()> {
         self.summarise();
         let mut target = self.target();
@@ -151,19 +156,19 @@ impl Audit {
         Ok(())
     }
 
-    /// Leaves lines that are bounded out, or does not any more: the disk of the file is nearly full.
+    /// Sets whether the disk of the file is nearly full. While it is, bounded lines are left out.
     pub fn set_disk_low(&self, is_low: bool) {
         self.is_disk_low.store(is_low, Ordering::Relaxed);
     }
 
-    /// Lines that were written, left out, and lost because they could not be written.
+    /// The numbers of lines written, left out, and lost because of write errors.
     #[must_use]
     pub fn counts(&self) -> [(&'static str, u64); 3] {
         let counts = [("written", &self.written), ("left_out", &self.left_out), ("lost", &self.lost)];
         counts.map(|(event, count)| (event, count.load(Ordering::Relaxed)))
     }
 
-    /// Writes a line, unless it is one too many of those that are bounded.
+    /// Writes a line, unless it is bounded and exceeds its limit.
     pub fn write(&self, line: &AuditLine<'_>) {
         let bounded = line.bounded();
         let name_len_max = if bounded.is_some() { NAME_LEN_MAX } else { HANDLE_LEN_MAX };
@@ -193,7 +198,7 @@ impl Audit {
         self.summarise_if_due();
     }
 
-    /// Tells how many lines were left out, if the last time is a while ago.
+    /// Reports the number of lines left out, if the last report is old enough.
     pub fn summarise_if_due(&self) {
         let mut last = self.summarised.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= SUMMARY_INTERVAL {
@@ -203,7 +208,7 @@ impl Audit {
         }
     }
 
-    /// Tells how many lines were left out since the last time.
+    /// Reports the number of lines left out since the last report.
     pub fn summarise(&self) {
         let Some(summary) = self.gate().take_summary() else { return };
         let BoundsSummary { left_out, refused, anonymous, unchanged } = summary;
@@ -224,8 +229,8 @@ impl Audit {
         gate.admit(source::of(source.ip()), unix_s, len, bounded)
     }
 
-    /// Appends a line to the file. Where there is none, `log` writes it to the log of the process; where it cannot be
-    /// written, it goes there as it is.
+    /// Appends a line to the file. Without a file, `log` writes the line to the log of the process;
+    /// if writing fails, the line goes to the log of the process unchanged.
     fn append(&self, text: &[u8], log: impl FnOnce()) {
         let mut target = self.target();
         let Some(file) = &mut target.0 else {
@@ -258,7 +263,7 @@ struct SummaryJson {
     summary: BoundsSummary,
 }
 
-/// The last place in `text`, up to `most`, where it can be cut.
+/// The last character boundary in `text` at or before `most`.
 fn floor_char_boundary(text: &str, most: usize) -> usize {
     (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }

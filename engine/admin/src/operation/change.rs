@@ -22,7 +22,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let record = self.existing(&key)?;
         let stored = record.view().values;
         let there = by_index(&stored);
-        // Of values that are there the difference counts; others are not touched.
+        // Only differences from the stored values count as changes; all other stored values stay
+        // untouched.
         let new = by_index(&values);
         let (mut room, mut open_room) = (Vec::new(), Vec::new());
         let touched = stored.iter().filter(|value| new.contains_key(&value.index));
@@ -54,7 +55,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         self.challenge_strangers()?;
         let record = self.existing(&key)?;
         let stored = record.view().values;
-        // The list may name one value tens of thousands of times.
+        // The list may name the same value tens of thousands of times.
         let (named, there): (BTreeSet<i32>, _) = (indexes.iter().collect(), by_index(&stored));
         let open = |index: &i32| there.get(index).filter(|value| is_open(value));
         if !named.iter().all(|index| open(index).is_some()) {
@@ -65,7 +66,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             return Err(NO_VALUES.into());
         }
         let (gone, kept): (Vec<_>, Vec<_>) = stored.iter().partition(|value| named.contains(&value.index));
-        // To remove nothing still takes somebody who may.
+        // Removing nothing still requires the right to remove values.
         let mut deeds: Vec<RecordAction> = gone.iter().map(|value| removing(value.kind)).collect();
         if deeds.is_empty() {
             deeds.push(RecordAction::RemoveValue);
@@ -97,7 +98,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
                 return Err(OperationRefusal::new(code, "Value is read-only").into());
             }
             if !may_everybody_write(before, value.kind) {
-                // Value by value, as deployed: strangers learn nothing of those that follow.
+                // Checked value by value, as deployed servers do, so that an anonymous client
+                // learns nothing about the values that follow.
                 self.challenge_strangers()?;
                 deeds.push(RecordAction::modifying(before, value.kind));
             }
@@ -106,7 +108,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             return Err(conflict(ResponseCode::INVALID_VALUE, index).into());
         }
         if values.is_empty() {
-            // To modify nothing still takes somebody who may: without a right, anybody could fill the audit log.
+            // Modifying nothing still requires the right to modify: without it, anybody could fill
+            // the audit log.
             self.permit_deeds(&key, vec![RecordAction::ModifyValue])?;
             return Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)));
         }
@@ -116,11 +119,13 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         self.put(key, &merge_all(stored, values, self.request.now_unix_s), WriteEffect::CHANGED)
     }
 
-    /// Checks that whoever asks may find out about hidden values of the record: whether they exist, and whether they
-    /// equal a guess. Returns whether they may be read; else the request has the right to write them, `requirement`.
+    /// Checks that the requester may learn about hidden values of the record: whether they exist,
+    /// and whether they equal a guess. Returns true if the requester may read them, and false if
+    /// the requester only has the right to write them, as `requirement` states.
     ///
-    /// `requirement` must depend on nothing but the request and the open values, so that a refusal says nothing about
-    /// the hidden ones. An identity that is only claimed has to be proven first, since refusals that follow may tell.
+    /// `requirement` must depend on nothing but the request and the open values, so that a refusal
+    /// reveals nothing about hidden values. A claimed identity has to be proven first, because
+    /// later refusals may reveal something.
     pub(super) fn hidden_values(
         &self,
         key: &[u8],
@@ -141,7 +146,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         Ok(may_read)
     }
 
-    /// The rights for all of `deeds`; for none of them, a proven identity.
+    /// The rights required for all of `deeds`; if there are none, a proven identity is enough.
     fn requirement(&self, key: &[u8], deeds: Vec<RecordAction>) -> ActionRequirement {
         match deeds.is_empty() {
             true => ActionRequirement::identity(),
@@ -167,18 +172,18 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     }
 }
 
-/// What differs between the values of a record and those that shall be there instead.
+/// The differences between the values of a record and the values that are to replace them.
 #[derive(Debug)]
 pub(super) struct ValueDifference {
-    /// What makes the one of the other, as far as it takes a right.
+    /// The actions that turn the old values into the new ones, as far as they require a right.
     pub(super) deeds: Vec<RecordAction>,
-    /// Whether anything differs but timestamps.
+    /// Whether anything other than timestamps differs.
     pub(super) is_any: bool,
 }
 
 impl ValueDifference {
-    /// Compares two records. Without `reads_hidden`, a hidden value takes the right to modify it even if it stays the
-    /// same, so that nobody finds out by guessing what it is.
+    /// Compares two records. Without `reads_hidden`, a hidden value requires the right to modify it
+    /// even if it stays the same, so that nobody can find out its content by guessing.
     pub(super) fn compare(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
         let (old, new) = (by_index(before), by_index(after));
         let (mut deeds, mut is_any) = (Vec::new(), false);
@@ -203,8 +208,8 @@ impl ValueDifference {
     }
 }
 
-/// The deeds of modifying `values`, as far as the open ones among the stored values tell: any other counts as a value
-/// that is no administrator.
+/// The actions of modifying `values`, judged only by the open values of the record. Any other value
+/// counts as one that is not an administrator.
 fn open_modifications(there: &BTreeMap<i32, Value<'_>>, values: &Values<'_>) -> Vec<RecordAction> {
     let deed = |value: Value<'_>| match there.get(&value.index).filter(|before| is_open(before)) {
         Some(before) if may_everybody_write(before, value.kind) => None,
@@ -215,17 +220,17 @@ fn open_modifications(there: &BTreeMap<i32, Value<'_>>, values: &Values<'_>) -> 
     values.iter().filter_map(deed).collect()
 }
 
-/// Whether a value is no secret to anybody: everybody may read it, or replace it.
+/// Whether a value is not secret: everybody may read it or replace it.
 pub(super) fn is_open(value: &Value<'_>) -> bool {
     value.is_public() || may_everybody_write(value, value.kind)
 }
 
-/// Values by their indexes, of which a record has each once.
+/// Values by index. Indexes are unique within a record.
 pub(super) fn by_index<'v>(values: &Values<'v>) -> BTreeMap<i32, Value<'v>> {
     values.iter().map(|value| (value.index, value)).collect()
 }
 
-/// Whether it takes no right to make of `before` a value of type `kind`.
+/// Whether replacing `before` with a value of type `kind` requires no right.
 fn may_everybody_write(before: &Value<'_>, kind: &[u8]) -> bool {
     before.permissions.has(Permissions::PUBLIC_WRITE) && !is_admin(before.kind) && !is_admin(kind)
 }
@@ -238,18 +243,19 @@ fn removing(kind: &[u8]) -> RecordAction {
     if is_admin(kind) { RecordAction::RemoveAdmin } else { RecordAction::RemoveValue }
 }
 
-/// Whether two values are stored as the same but for their timestamps.
+/// Whether two values are stored identically except for their timestamps.
 fn is_unchanged(before: &Value<'_>, after: &Value<'_>) -> bool {
     stored(before, 0) == stored(after, 0)
 }
 
-/// A value as it is stored at `now_unix_s`: bits of its permissions that mean nothing are not.
+/// A value as it is stored at `now_unix_s`, without undefined permission bits.
 const fn stored<'v>(value: &Value<'v>, now_unix_s: u32) -> Value<'v> {
     Value { timestamp: now_unix_s, permissions: value.permissions.known(), ..*value }
 }
 
-/// The values of `before` that `keeps`, each replaced by the one of `after` with its index, and then those of `after`
-/// that are new. What is new or differs has the time `now_unix_s`.
+/// The values of `before` for which `keeps` is true, each replaced by the value of `after` with the
+/// same index, followed by the values of `after` with new indexes. New and changed values get the
+/// timestamp `now_unix_s`.
 pub(super) fn merge<'v>(
     before: Values<'v>,
     after: Values<'v>,
@@ -269,8 +275,8 @@ pub(super) fn merge<'v>(
     merged
 }
 
-/// The values of `before`, each replaced by the one of `after` with its index, which has the time `now_unix_s` even if
-/// it is the same.
+/// The values of `before`, each replaced by the value of `after` with the same index. A replaced
+/// value gets the timestamp `now_unix_s` even if it is unchanged.
 fn merge_all<'v>(before: Values<'v>, after: Values<'v>, now_unix_s: u32) -> Vec<Value<'v>> {
     let new = by_index(&after);
     let replaced = |value: Value<'v>| match new.get(&value.index) {

@@ -44,7 +44,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let effect = WriteEffect { changed: changes, replaced: stored.is_some() };
         let answer = OperationAnswer::Created(handle.to_vec(), effect);
         if !changes {
-            // Nothing to write, and nothing for mirrors and resolvers to learn.
+            // Nothing is written, so mirrors and resolvers have nothing to learn.
             return Ok(OperationDecision::Answer(answer));
         }
         let new = by_index(&values);
@@ -54,7 +54,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     }
 
     pub(super) fn delete(&self, handle: &[u8]) -> DecisionResult {
-        // Also where the prefix is not homed any more, for cleaning up.
+        // Deleting also works after the prefix has been released, for cleaning up.
         let key = self.key(handle)?;
         self.refer(&key)?;
         if matches!(self.requester, super::Requester::Nobody) {
@@ -70,10 +70,11 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         ))
     }
 
-    /// Stops unless whoever asks may replace all values of a handle.
+    /// Refuses the request unless the requester may replace all values of a handle.
     ///
-    /// Whether hidden values exist and what they are must not show in the outcome for somebody who may neither read
-    /// nor write them. So first the request is judged by the open values alone, as if it changed something.
+    /// The outcome must not reveal the existence or content of hidden values to a requester who may
+    /// neither read nor write them. The request is therefore first judged by the open values alone,
+    /// as if it changed something.
     fn permit_overwriting(
         &self,
         name: Handle<'_>,
@@ -92,9 +93,9 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         self.permit(&self.overwriting(name, &deeds, create))
     }
 
-    /// What it takes to replace all values: the rights for each difference, or that to add administrators, who could
-    /// get them; or those to delete the handle and to create it. Where no difference takes a right, nothing but a
-    /// proven identity.
+    /// What replacing all values requires: the rights for each difference; or the right to add
+    /// administrators, which could grant these rights; or the rights to delete and to create the
+    /// handle. If no difference requires a right, a proven identity is enough.
     fn overwriting(
         &self,
         name: Handle<'_>,
@@ -114,7 +115,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         ActionRequirement(alternatives)
     }
 
-    /// New names are UTF-8, not too long, and without control characters unless these are allowed.
+    /// Checks that a new name is UTF-8, not too long, and free of control characters unless these
+    /// are allowed.
     pub(super) fn check_name(&self, handle: &[u8]) -> Result<(), DecisionEnd> {
         let refuse = |text| Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, text).into());
         let Ok(name) = std::str::from_utf8(handle) else {
@@ -126,7 +128,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         self.check_handle_len(handle)
     }
 
-    /// New values have positive indexes, each its own.
+    /// Checks that new values have positive, distinct indexes.
     pub(super) fn check_new(&self, values: &Values<'_>) -> Result<(), DecisionEnd> {
         if values.iter().any(|value| value.index < 1) {
             return Err(
@@ -139,7 +141,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         }
     }
 
-    /// The encodings of `values`, if they can be stored.
+    /// The encodings of `values`, if they fit the bounds of the store.
     pub(super) fn fitting(&self, values: &[Value<'_>]) -> Result<(usize, Vec<u8>), DecisionEnd> {
         let bounds = &self.rules.bounds;
         let refuse = |text: String| {
@@ -162,7 +164,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     }
 }
 
-/// The first index that is there twice.
+/// The first index that occurs twice.
 pub(super) fn duplicate(values: &Values<'_>) -> Option<i32> {
     let mut seen = std::collections::HashSet::new();
     values.iter().map(|value| value.index).find(|&index| !seen.insert(index))

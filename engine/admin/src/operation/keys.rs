@@ -1,4 +1,4 @@
-//! The values that may hold the key of an identity.
+//! Candidate keys of an identity.
 
 use super::OperationRules;
 use crate::store::{StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
@@ -6,19 +6,19 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
 use zeroize::Zeroizing;
 
-/// A key, or what should be one.
+/// The data of a value that may hold a key; not yet parsed.
 #[derive(Clone)]
 pub struct CandidateKey {
-    /// The index of its value.
+    /// The index of the value.
     pub index: i32,
     /// The data of the value.
     pub data: Zeroizing<Vec<u8>>,
 }
 
-/// Why there are no keys.
+/// Why no keys can be returned.
 #[derive(Debug)]
 pub enum NotHere {
-    /// Another server, or another service, has the handle.
+    /// Another server or another service has the handle.
     Remote,
     /// The store cannot be read.
     Store(StoreError),
@@ -30,12 +30,13 @@ impl From<StoreError> for NotHere {
     }
 }
 
-/// The values of type `kind` that may hold the key of `identity`, at most `most`, in ascending order of their index: the
-/// one with its index, or all where that is 0. Read permissions do not matter. Of a prefix that is homed here, a copy of its
-/// record counts as far as it goes.
+/// The values of type `kind` that may hold the key of `identity`, at most `most`, in ascending
+/// order of index: the value with the index of `identity`, or all values if that index is 0. Read
+/// permissions are ignored. For a prefix that is homed here, the keys in a stored copy of its
+/// record count too.
 ///
 /// # Errors
-/// When the handle is not here, or cannot be read.
+/// When this server does not have the handle, or the store cannot be read.
 pub fn keys(
     records: &impl StoreRecords,
     rules: &OperationRules,

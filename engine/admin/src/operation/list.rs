@@ -1,4 +1,5 @@
-//! Listing names: page by page, so that a listing of any length needs room for one. RFC 3652 section 3.7.
+//! Listing names page by page, so that a listing of any length needs memory for one page. RFC 3652
+//! section 3.7.
 
 use super::{DecisionCase, DecisionResult, NOT_HOMED, OperationDecision, not_supported};
 use crate::permission::{PermissionNeed, prefix_record};
@@ -14,7 +15,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         }
         let Some(record) = prefix_record(handle) else { return Err(NOT_HOMED.into()) };
         let prefix = &record[PREFIX_RECORDS.len()..];
-        // What follows `0.NA/0.NA/` names a prefix: all that is derived from it is listed.
+        // The part after `0.NA/0.NA/` names a prefix; all prefixes derived from it are listed.
         let derived_from = prefix.strip_prefix(PREFIX_RECORDS).filter(|name| !name.is_empty());
         let is_homed = self.records.is_homed(prefix)?
             || (derived_from.is_some() && self.records.is_homed(PREFIX_OF_PREFIXES)?);
@@ -30,12 +31,12 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     }
 }
 
-/// A listing under way.
+/// A listing in progress.
 #[derive(Clone, Debug)]
 pub struct Lister {
-    /// What the folded names begin with; `None` for homed prefixes.
+    /// What the folded names begin with; `None` to list homed prefixes.
     start: Option<Vec<u8>>,
-    /// The last name that was looked at.
+    /// The last name that was returned.
     after: Option<Vec<u8>>,
 }
 
@@ -48,7 +49,8 @@ impl Lister {
         Self { start: None, after: None }
     }
 
-    /// The next names of `snapshot`, and whether there are more. `snapshot` must be the same for all of a listing.
+    /// The next names of `snapshot`, and whether there are more. All pages of a listing must come
+    /// from the same `snapshot`.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -59,7 +61,7 @@ impl Lister {
                 take(found.map(|stored| stored.map(|stored| stored.handle().to_vec())))?
             }
             Some(start) => {
-                // Prefixes are the same in any case, and names are stored as they are spelt.
+                // Prefixes are equal in any case, but this store keeps names as they were spelt.
                 let found = snapshot.records_under(b"", self.after.as_deref())?;
                 let names = found.map(|stored| stored.map(|stored| stored.handle().to_vec()));
                 take(names.filter(|name| name.as_ref().map_or(true, |name| fold::starts_with(name, start))))?
@@ -77,7 +79,7 @@ impl Lister {
     }
 }
 
-/// One name more than fits on a page.
+/// Takes one name more than fits on a page, which tells whether another page follows.
 fn take(names: impl Iterator<Item = Result<Vec<u8>, StoreError>>) -> Result<Vec<Vec<u8>>, StoreError> {
     names.take(LIST_PAGE_COUNT + 1).collect()
 }

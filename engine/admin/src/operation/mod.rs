@@ -1,12 +1,16 @@
-//! What a request asks for, decided on the store as it is: nothing is changed here, nobody's key is looked at.
+//! Decides requests on the current state of the store. Nothing is changed here, and no signature is
+//! verified.
 //!
-//! [`decide`] is a function of records, rules, request and who asks. It is asked twice for a change: on a snapshot, so
-//! that whoever is not entitled keeps nobody waiting, and again by the writer, on what is there then.
+//! [`decide`] is a function of records, rules, request and requester. It runs twice for a change:
+//! first on a snapshot, so that a requester without the right to make the change does not delay the
+//! writer, and again in the writer, on the state at that time.
 //!
-//! What it takes to know of other services is given to it; what is missing is told ([`RemoteFacts`]).
+//! Facts about other services are passed in; missing facts are reported to the caller
+//! ([`RemoteFacts`]).
 //!
-//! The order of the checks is the deployed one, except where it would tell of hidden values: their existence and their
-//! content show in the outcome only for identities that are proven and may read or write them. RFC 3652 section 3.6.
+//! The order of the checks is that of deployed servers, except where it would reveal hidden values:
+//! their existence and content show in the outcome only for proven identities that may read or
+//! write them. RFC 3652 section 3.6.
 
 mod change;
 mod create;
@@ -30,93 +34,94 @@ use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version, fold};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What requests are decided by, apart from what is stored.
+/// The rules by which requests are decided, apart from the stored records.
 #[derive(Debug)]
 pub struct OperationRules {
-    /// Who this server is.
+    /// The site record of this server.
     pub site: Arc<SiteRecord>,
-    /// Who may do what beside the administrators of handles.
+    /// The identities that have rights beside the administrators of handles.
     pub administrators: Administrators,
     /// Whether everybody may do everything; for tests and private networks.
     pub anonymous_full_access: bool,
-    /// Whether handles are listed at all.
+    /// Whether this server lists handles.
     pub lists_handles: bool,
-    /// Bounds of what is stored.
+    /// Limits on stored records.
     pub bounds: OperationBounds,
 }
 
-/// Bounds of what is stored.
+/// Limits on stored records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationBounds {
-    /// Bytes of a handle.
+    /// Maximum bytes of a handle.
     pub handle_bytes: usize,
-    /// Values of a record.
+    /// Maximum values of a record.
     pub values: usize,
-    /// References of one value.
+    /// Maximum references of one value.
     pub references: usize,
-    /// Bytes of the values of a record in wire form.
+    /// Maximum bytes of the values of a record in wire form.
     pub record_bytes: usize,
-    /// Whether new names may have control characters.
+    /// Whether new names may contain control characters.
     pub control_characters: bool,
 }
 
-/// Who asks.
+/// The identity of the requester, and whether it has been proven.
 #[derive(Clone, Copy, Debug)]
 pub enum Requester<'a> {
-    /// Nobody has said.
+    /// No identity has been given.
     Nobody,
-    /// Whoever it is may do everything.
+    /// Any requester; allowed to do everything.
     Anyone,
-    /// This identity, which has not proven it yet: the decision depends on nothing that is not public.
+    /// A claimed identity that has not been proven yet. The decision depends on public data only.
     Claims(Reference<'a>),
-    /// This identity, which has proven it.
+    /// A proven identity.
     Is(Reference<'a>),
 }
 
-/// A request that is to be decided.
+/// A request to be decided.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationRequest<'a> {
-    /// What is asked.
+    /// The parsed request.
     pub request: Request<'a>,
-    /// How.
+    /// The flags of the request.
     pub flags: OpFlags,
-    /// The version of the answer.
+    /// The protocol version of the answer.
     pub version: Version,
-    /// Whether it is asked in a session, where identity always matters for what is not public.
+    /// Whether the request came in a session, where the identity always matters for values that are
+    /// not public.
     pub in_session: bool,
-    /// Random bytes for a name, if one is to be made.
+    /// Random bytes for a minted name.
     pub random: [u8; 16],
-    /// Now, Unix seconds: the timestamp of what is written.
+    /// The current time in Unix seconds: the timestamp of written values.
     pub now_unix_s: u32,
 }
 
-/// What becomes of a request.
+/// The outcome of deciding a request.
 #[derive(Debug)]
 pub enum OperationDecision {
-    /// This is to be answered.
+    /// Send this answer.
     Answer(OperationAnswer),
-    /// These changes are to be made, all or none, and then this answered.
+    /// Make these changes, all or none, then send this answer.
     Change(Vec<StoreWrite>, OperationAnswer),
-    /// Names are to be listed.
+    /// List names.
     List(Lister),
-    /// The state of the server is to be told.
+    /// Report the state of the server.
     Status,
-    /// Keys are here, if anywhere, that say whether an answer to a challenge is right.
+    /// Verify an answer to a challenge with the keys that this server may have.
     Verify,
-    /// It depends on who asks, and nobody has said.
+    /// The outcome depends on the requester, who has given no identity.
     Challenge,
-    /// It depends on hidden values: the claimed identity, which may know them, has to be proven first.
+    /// The outcome depends on hidden values: the claimed identity has to be proven first.
     Prove,
 }
 
 impl OperationDecision {
-    /// Whether it is a no, whoever it is that asks.
+    /// Whether this is a refusal for every requester.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Answer(OperationAnswer::Refused(_)))
     }
 
-    /// Whether it is a no because of who asks.
+    /// Whether this is a refusal because of the requester's identity.
     #[must_use]
     pub fn is_not_permitted(&self) -> bool {
         matches!(self, Self::Answer(OperationAnswer::Refused(refused)) if refused.code == ResponseCode::INVALID_ADMIN)
@@ -126,53 +131,54 @@ impl OperationDecision {
 /// One change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreWrite {
-    /// This record under this name: how many values, and their encodings.
+    /// Stores a record: its name, the number of its values, and their encodings.
     Put(Vec<u8>, usize, Vec<u8>),
-    /// No record under this name.
+    /// Deletes the record with this name.
     Delete(Vec<u8>),
-    /// The prefix is homed.
+    /// Homes the prefix.
     Home(Vec<u8>),
-    /// The prefix is not homed.
+    /// Releases the prefix.
     Unhome(Vec<u8>),
 }
 
-/// What a request does to the store.
+/// The effect of a request on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteEffect {
-    /// Something is different afterwards.
+    /// Whether the store changed.
     pub changed: bool,
-    /// A record or value that existed was replaced, be it by an equal one: the answer says so by the flag OVERWRITE.
+    /// Whether an existing record or value was replaced, even by an equal one. The answer then has
+    /// the flag OVERWRITE.
     pub replaced: bool,
 }
 
 impl WriteEffect {
-    /// Nothing is changed.
+    /// No change.
     pub const NONE: Self = Self { changed: false, replaced: false };
-    /// Something is changed, and nothing replaced by a request for that.
+    /// A change that replaced nothing by request.
     pub const CHANGED: Self = Self { changed: true, replaced: false };
 }
 
 /// An answer, without digest and signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationAnswer {
-    /// Done.
+    /// Success without data.
     Done(WriteEffect),
     /// The handle that was created.
     Created(Vec<u8>, WriteEffect),
-    /// The values that were asked for: the handle as it was spelt, how many, and their encodings.
+    /// The requested values: the handle as it was spelt, the number of values, and their encodings.
     Values(Vec<u8>, usize, Vec<u8>),
     /// The site record.
     Site,
     /// Whether an answer to a challenge is right.
     Verdict(bool),
-    /// Another service has it: how many values say so, and their encodings.
+    /// Another service has the handle: the number of values that name it, and their encodings.
     Referral(usize, Vec<u8>),
-    /// No.
+    /// A refusal.
     Refused(OperationRefusal),
 }
 
 impl OperationAnswer {
-    /// What the request did to the store.
+    /// The effect of the request on the store.
     #[must_use]
     pub const fn effect(&self) -> WriteEffect {
         match self {
@@ -182,12 +188,12 @@ impl OperationAnswer {
     }
 }
 
-/// Why not.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationRefusal {
-    /// The code that says so.
+    /// The response code.
     pub code: ResponseCode,
-    /// The text that goes with it.
+    /// The text sent with the code.
     pub text: Cow<'static, str>,
 }
 
@@ -199,7 +205,7 @@ impl OperationRefusal {
     }
 }
 
-/// Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl`.
+/// Refusals use the texts of deployed servers, as `conversations.jsonl` shows.
 pub(crate) const NOT_HOMED: OperationRefusal =
     OperationRefusal::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "That prefix doesn't live here");
 const OTHER_SERVER: OperationRefusal =
@@ -232,7 +238,7 @@ impl From<StoreError> for DecisionEnd {
 
 type DecisionResult = Result<OperationDecision, DecisionEnd>;
 
-/// Decides what becomes of a request.
+/// Decides a request.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -256,7 +262,7 @@ pub fn decide(
     }
 }
 
-/// A request with all that it is decided by.
+/// A request with everything that its decision depends on.
 struct DecisionCase<'c, R> {
     records: &'c R,
     rules: &'c OperationRules,
@@ -265,13 +271,13 @@ struct DecisionCase<'c, R> {
     remote_facts: &'c RemoteFacts,
 }
 
-/// First version to whose peers changes below a delegated prefix are referred.
+/// Changes below a delegated prefix are referred from this protocol version on.
 const REFERS_CHANGES: Version = Version::new(2, 10);
 
 impl<R: StoreRecords> DecisionCase<'_, R> {
     fn decide(&self) -> DecisionResult {
         let op_code = self.request.request.op_code();
-        // Of a query it is one that is not there.
+        // A query for a handle that is too long answers that the handle is not found.
         if !is_query(op_code)
             && self.request.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
         {
@@ -314,7 +320,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             }
             Request::BackupServer(_) => {
                 self.hold(OperatorDuty::Backup)?;
-                // What is acknowledged is on the disk already.
+                // Every acknowledged change is already durable.
                 Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)))
             }
             _ => Err(not_supported("This server does not do that.").into()),
@@ -333,7 +339,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         Ok(OperationDecision::Change(vec![write(prefix)], OperationAnswer::Done(WriteEffect::CHANGED)))
     }
 
-    /// The name under which the record of `handle` is stored, if this is the server to ask for it by its hash.
+    /// The name under which the record of `handle` is stored. Refuses handles whose hash belongs to
+    /// another server of the site.
     fn key(&self, handle: &[u8]) -> Result<Vec<u8>, DecisionEnd> {
         if !self.rules.site.has(Handle(handle)) {
             return Err(OTHER_SERVER.into());
@@ -341,7 +348,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         Ok(key(handle, self.records.folds()))
     }
 
-    /// The same, if the prefix is homed here.
+    /// Like `key`, but also requires that the prefix is homed here.
     fn homed_key(&self, handle: &[u8]) -> Result<Vec<u8>, DecisionEnd> {
         let key = self.key(handle)?;
         if !is_responsible(self.records, &key)? {
@@ -351,12 +358,12 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         Ok(key)
     }
 
-    /// Stops where the record of a derived prefix is not here, and an ancestor says which service has it. RFC 3652
-    /// section 3.4.
+    /// Refers the client if the record of a derived prefix is not here and an ancestor names the
+    /// service that has it. RFC 3652 section 3.4.
     fn refer(&self, key: &[u8]) -> Result<(), DecisionEnd> {
-        /// Most ancestors that are looked at for one name; one of dots would have thousands.
+        /// Limits the ancestors looked at for one name; a name made of dots would have thousands.
         const ANCESTORS_MAX: usize = 16;
-        // Queries are referred whatever the version: the vectors' `prefix_referral/old_client`.
+        // Queries are referred in every version: see `prefix_referral/old_client` of the vectors.
         let is_known = is_query(self.request.request.op_code()) || self.request.version >= REFERS_CHANGES;
         let may_refer = is_known && !self.request.flags.has(OpFlags::DO_NOT_REFER);
         let mut name = Handle(key);
@@ -378,7 +385,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         Ok(())
     }
 
-    /// Stops unless whoever asks has what `requirement` takes.
+    /// Refuses or challenges the request unless the requester meets `requirement`.
     fn permit(&self, requirement: &ActionRequirement) -> Result<(), DecisionEnd> {
         self.require(
             || requirement.to_string(),
@@ -386,7 +393,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         )
     }
 
-    /// Stops unless whoever asks holds `office`.
+    /// Refuses or challenges the request unless the requester holds `office`.
     fn hold(&self, office: OperatorDuty) -> Result<(), DecisionEnd> {
         self.require(
             || format!("the office of {office:?} in the configuration of this server"),
@@ -434,12 +441,13 @@ const fn not_supported(text: &'static str) -> OperationRefusal {
     OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, text)
 }
 
-/// Whether it is only asked what is there: the values of a handle, or whether its keys fit.
+/// Whether the operation only queries: the values of a handle, or whether its keys verify an
+/// answer.
 const fn is_query(op_code: OpCode) -> bool {
     matches!(op_code, OpCode::RESOLUTION | OpCode::VERIFY_CHALLENGE)
 }
 
-/// Whether a server that is no primary leaves the operation to one that is.
+/// Whether the operation is reserved to primary servers.
 const fn writes(op_code: OpCode) -> bool {
     use OpCode as Op;
     matches!(
@@ -455,12 +463,12 @@ const fn writes(op_code: OpCode) -> bool {
     )
 }
 
-/// Whether values of this type say which service has the records of derived prefixes.
+/// Whether values of this type name the service that has the records of derived prefixes.
 fn delegates(kind: &[u8]) -> bool {
     [kind::HS_SITE_PREFIX, kind::HS_NA_DELEGATE, kind::HS_SERV_PREFIX].iter().any(|it| fold::eq(kind, it))
 }
 
-/// How many values there are, and their encodings.
+/// The number of values, and their encodings.
 pub(crate) fn encoded<'v>(values: impl Iterator<Item = Value<'v>>) -> (usize, Vec<u8>) {
     let (mut count, mut bytes) = (0, Vec::new());
     for value in values {

@@ -1,4 +1,4 @@
-//! Resolution of what is stored now, without the delay of publishing. RFC 3652 section 3.2.
+//! Resolution from the store, without the delay of publishing. RFC 3652 section 3.2.
 
 use super::{
     DecisionCase, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationDecision, OperationRefusal,
@@ -37,7 +37,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             if hidden.is_some_and(|value| !value.permissions.has(Permissions::ADMIN_READ)) {
                 return Err(UNREADABLE.into());
             }
-            // In a session identity always matters.
+            // In a session, the identity always matters.
             if hidden.is_some() || (self.request.in_session && selected().next().is_some()) {
                 self.permit(
                     &PermissionNeed::of([RecordAction::Read], Handle(&key), self.records.folds()).into(),

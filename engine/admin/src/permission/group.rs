@@ -1,5 +1,5 @@
-//! Whether an identity is meant: named directly, or by a group. RFC 3651 section 4, with the deployed rules for
-//! index 0 and for groups.
+//! Whether references include an identity: directly, or through groups. RFC 3651 section 4, with
+//! the deployed rules for index 0 and for groups.
 
 use super::view::DecisionView;
 use crate::store::{StoreError, StoreRecords};
@@ -10,18 +10,19 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
 use std::collections::{HashSet, VecDeque};
 
-/// Whether somebody is entitled.
+/// The result of checking whether an identity is entitled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntitlementOutcome {
-    /// No.
+    /// The identity is not entitled.
     No,
-    /// Not as far as was looked: there are more groups than are looked up for one decision.
+    /// The lookup limit was reached before the identity was found: there are more groups than one
+    /// decision looks up.
     GaveUp,
-    /// Yes.
+    /// The identity is entitled.
     Yes,
 }
 
-/// An identity, and how many groups are still looked up for it.
+/// An identity, and the number of groups that may still be looked up for it.
 pub struct Entitlement<'a, R> {
     view: &'a DecisionView<'a, R>,
     identity: Reference<'a>,
@@ -29,17 +30,19 @@ pub struct Entitlement<'a, R> {
 }
 
 impl<'a, R: StoreRecords> Entitlement<'a, R> {
-    /// Nothing has been looked up for `identity`; at most `lookups_max` groups will be, in all that is asked.
+    /// Starts a check of `identity`. At most `lookups_max` groups are looked up in all calls
+    /// together.
     pub const fn new(view: &'a DecisionView<'a, R>, identity: Reference<'a>, lookups_max: usize) -> Self {
         Self { view, identity, lookups_left: lookups_max }
     }
 
-    /// Whether one of `references` means the identity.
+    /// Whether one of `references` names the identity.
     ///
-    /// A reference names it directly when handle and index are the same, or the reference has index 0; the local name
-    /// counts in its case whatever the service does. Otherwise references are looked up, breadth first and each once,
-    /// and those that are groups (HS_VLIST) mean whom they name. References with index 0 name no group. What cannot be
-    /// looked up means nobody.
+    /// A reference names the identity directly if handle and index are equal, or if the index of
+    /// the reference is 0; the local name is compared with case, whatever the service does. Other
+    /// references are looked up, breadth first and each once; those that are groups (HS_VLIST)
+    /// stand for their members. References with index 0 name no group. References that cannot be
+    /// looked up name no identity.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -70,13 +73,13 @@ impl<'a, R: StoreRecords> Entitlement<'a, R> {
         Ok(EntitlementOutcome::No)
     }
 
-    /// Whether a group names the identity itself; what else it names is to be looked up.
+    /// Whether a group names the identity itself; its other references are queued for lookup.
     fn search(&self, group: &Vlist<'_>, groups: &mut GroupValues) -> Option<()> {
         for entry in group.0.iter() {
             if self.is_named_by(&entry) {
                 return Some(());
             }
-            // What would not be looked up any more need not be kept.
+            // References beyond the lookup limit need not be kept.
             if groups.queue.len() <= self.lookups_left {
                 groups.push(&entry);
             }
@@ -90,7 +93,7 @@ impl<'a, R: StoreRecords> Entitlement<'a, R> {
     }
 }
 
-/// References that are to be looked up, each once, so that circles end.
+/// References to look up, each once, so that cycles end.
 #[derive(Default)]
 struct GroupValues {
     seen: HashSet<(Vec<u8>, i32)>,

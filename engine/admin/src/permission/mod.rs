@@ -1,9 +1,11 @@
-//! Who may do what: the rights that each deed takes, and whether an identity has them.
+//! Permissions: the rights that each action requires, and whether an identity has them.
 //!
-//! - [`MATRIX`] is the deployed table: for each deed whose HS_ADMIN values count, and which bits it takes.
-//! - [`ActionRequirement`] is what one request takes: all bits of a row in one value, for each record it is about.
-//! - [`group`] finds out whether an identity is meant, directly or through groups.
-//! - [`view`] is what all that is decided on: the store, and what other services have said.
+//! - [`MATRIX`] is the deployed table: for each action, the record whose HS_ADMIN values decide, and
+//!   the bits that are required.
+//! - [`ActionRequirement`] is what one request requires: all bits of a row in one value, for each
+//!   record concerned.
+//! - [`group`] finds out whether references include an identity, directly or through groups.
+//! - [`view`] is the data for decisions: the store, and facts received from other services.
 //!
 //! RFC 3652 section 3.6 and RFC 3651 section 4, with the deployed differences.
 
@@ -22,7 +24,7 @@ use handle_proto::{Handle, Value, fold};
 use std::fmt;
 use view::DecisionView;
 
-/// Something that is done to a record.
+/// An action on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordAction {
     /// Read values that are not public.
@@ -47,9 +49,9 @@ pub enum RecordAction {
     ModifyValue,
     /// Change an administrator.
     ModifyAdmin,
-    /// Make another value of an administrator.
+    /// Replace an administrator by another value.
     AdminToValue,
-    /// Make an administrator of another value.
+    /// Replace another value by an administrator.
     ValueToAdmin,
     /// List the handles under a prefix.
     List,
@@ -68,14 +70,14 @@ pub enum DecidingRecord {
     ParentPrefixRecord,
 }
 
-/// What a deed takes.
+/// The rights that one action requires.
 #[derive(Clone, Copy, Debug)]
 pub struct RightsRow {
-    /// The deed.
+    /// The action.
     pub deed: RecordAction,
-    /// Whose HS_ADMIN values decide.
+    /// The record whose HS_ADMIN values decide.
     pub decides: DecidingRecord,
-    /// The bits; one value must have them all.
+    /// The required bits; a single value must have all of them.
     pub bits: AdminPermissions,
     /// Whether sub-types, `HS_ADMIN.x`, count as HS_ADMIN.
     pub sub_types: bool,
@@ -113,13 +115,13 @@ pub const MATRIX: [RightsRow; 14] = {
 };
 
 impl RecordAction {
-    /// What it takes.
+    /// The row of this action in the table.
     #[must_use]
     pub const fn row(self) -> &'static RightsRow {
         &MATRIX[self as usize]
     }
 
-    /// The deed of creating `handle`.
+    /// The action of creating `handle`.
     #[must_use]
     pub fn creating(handle: Handle<'_>) -> Self {
         if handle.is_derived_prefix_record() {
@@ -131,7 +133,7 @@ impl RecordAction {
         }
     }
 
-    /// The deed of replacing `stored` by a value of another or the same type.
+    /// The action of replacing `stored` by a value of type `kind`.
     #[must_use]
     pub fn modifying(stored: &Value<'_>, kind: &[u8]) -> Self {
         match (is_admin(stored.kind), is_admin(kind)) {
@@ -143,30 +145,31 @@ impl RecordAction {
     }
 }
 
-/// Whether values of this type are administrators to those who add, modify and remove.
+/// Whether adding, modifying and removing values of this type counts as changing administrators.
 #[must_use]
 pub fn is_admin(kind: &[u8]) -> bool {
     is_a(kind, kind::HS_ADMIN)
 }
 
-/// What it takes of one record: one HS_ADMIN value with all these bits.
+/// A need for rights in one record: a single HS_ADMIN value with all these bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermissionNeed {
-    /// The record that decides, by the name it is stored under.
+    /// The name of the deciding record, as it is stored.
     pub record: Vec<u8>,
-    /// Whether that is the record of a prefix, of which the public values count alone, as deployed servers resolve it.
+    /// Whether that is the record of a prefix. Of such a record only public values count, as
+    /// deployed servers resolve it.
     pub is_prefix: bool,
-    /// The bits.
+    /// The required bits.
     pub bits: AdminPermissions,
     /// Whether sub-types count.
     pub sub_types: bool,
 }
 
 impl PermissionNeed {
-    /// What doing all of `deeds` to `handle` takes of one record; all of them must be decided by the same.
+    /// The need for doing all of `deeds` to `handle`. The same record must decide all of them.
     ///
     /// # Panics
-    /// When there is no deed.
+    /// When `deeds` is empty.
     #[must_use]
     pub fn of(deeds: impl IntoIterator<Item = RecordAction>, handle: Handle<'_>, folds: bool) -> Self {
         let mut rows = deeds.into_iter().map(RecordAction::row);
@@ -184,7 +187,7 @@ impl PermissionNeed {
         Self { record: key(&record, folds), is_prefix, bits, sub_types: first.sub_types }
     }
 
-    /// What listing the handles under `prefix_record` takes.
+    /// The need for listing the handles under `prefix_record`.
     #[must_use]
     pub fn listing(prefix_record: &[u8], folds: bool) -> Self {
         let row = RecordAction::List.row();
@@ -193,15 +196,16 @@ impl PermissionNeed {
     }
 }
 
-/// What a request takes: of one of the alternatives every need.
+/// What a request requires: all needs of at least one alternative.
 ///
-/// Without an alternative nobody has it; with one that is empty everybody has whose identity is proven. Administrators of
-/// the server are not asked for it where [`server_full_access`](Administrators::server_full_access) is set.
+/// Without alternatives, no identity meets the requirement; an empty alternative is met by every
+/// proven identity. Administrators of the server are exempt where
+/// [`server_full_access`](Administrators::server_full_access) is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActionRequirement(pub Vec<Vec<PermissionNeed>>);
 
 impl ActionRequirement {
-    /// No right at all, but an identity. That is always proven: of a claim comes nothing but a refusal.
+    /// Requires a proven identity and no right. A claimed identity gets nothing but a refusal.
     #[must_use]
     pub fn identity() -> Self {
         Self(vec![Vec::new()])
@@ -231,31 +235,32 @@ impl fmt::Display for ActionRequirement {
     }
 }
 
-/// An identity that is configured: an administrator of the server, or a group of them.
+/// An identity in the configuration: an administrator of the server, or a group of them.
 pub type ConfiguredIdentity = handle_daemon::identity::HandleIdentity;
 
-/// What the operator says about who may do what.
+/// The identities to which the configuration gives rights.
 #[derive(Clone, Debug, Default)]
 pub struct Administrators {
     /// Administrators of the server.
     pub server: Vec<ConfiguredIdentity>,
-    /// Whether they may do everything with every record.
+    /// Whether the administrators of the server may do everything with every record.
     pub server_full_access: bool,
-    /// Who may home and release prefixes, beside them.
+    /// Identities that may home and release prefixes, beside the administrators of the server.
     pub home_only: Vec<ConfiguredIdentity>,
-    /// Who may ask for transactions and all records, beside them.
+    /// Identities that may ask for transactions and all records, beside the administrators of the
+    /// server.
     pub replication: Vec<ConfiguredIdentity>,
-    /// Who may ask for a backup, beside them.
+    /// Identities that may ask for a backup, beside the administrators of the server.
     pub backup: Vec<ConfiguredIdentity>,
-    /// Who may read the state of the server, beside them.
+    /// Identities that may read the state of the server, beside the administrators of the server.
     pub status: Vec<ConfiguredIdentity>,
     /// Whether the administrators of prefixes may create handles and list them.
     pub prefix_administrators: bool,
-    /// Most values of groups that are looked up for one decision.
+    /// Maximum number of values of groups that are looked up for one decision.
     pub lookups_max: usize,
 }
 
-/// What only those may do whom the operator names.
+/// A duty that only identities in the configuration may perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorDuty {
     /// Home and release prefixes, and list them.
@@ -269,7 +274,7 @@ pub enum OperatorDuty {
 }
 
 impl Administrators {
-    /// Whom the operator names for `office`, beside the administrators of the server.
+    /// The configured identities for `office`, beside the administrators of the server.
     fn duty_identities(&self, office: OperatorDuty) -> &[ConfiguredIdentity] {
         match office {
             OperatorDuty::Homing => &self.home_only,
@@ -294,7 +299,7 @@ impl Administrators {
         entitlement.ask(all.map(reference))
     }
 
-    /// Whether `identity` has what `requirement` takes.
+    /// Whether `identity` meets `requirement`.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -327,7 +332,8 @@ impl Administrators {
         Ok(verdict)
     }
 
-    /// Whether one HS_ADMIN value of the record of `need` has all its bits and means the identity.
+    /// Whether one HS_ADMIN value of the record of `need` has all required bits and names the
+    /// identity, directly or through a group.
     fn meets(
         &self,
         view: &DecisionView<'_, impl StoreRecords>,
@@ -352,7 +358,8 @@ fn reference(configured: &ConfiguredIdentity) -> Reference<'_> {
     Reference { handle: &configured.handle, index: configured.index }
 }
 
-/// The record of a prefix by any of its names: `10.1045`, `0.na/10.1045`; `None` for other handles.
+/// The record of the prefix that `handle` names in any form: `10.1045`, `0.na/10.1045`; `None` for
+/// other handles.
 #[must_use]
 pub fn prefix_record(handle: &[u8]) -> Option<Vec<u8>> {
     let name = Handle(handle).looked_up();

@@ -1,7 +1,7 @@
-//! What a decision sees: the records of the store, and what other services have said about records of theirs.
+//! The data a decision reads: the records of the store, and the facts received from other services.
 //!
-//! A decision asks nobody. It takes note of what it would have to know, and who wants it decided asks for that and has
-//! it decided again: so the writer, and everything else that decides, never waits for a network.
+//! A decision never asks other services. It notes each missing fact; the caller asks for it and
+//! decides again. So the writer, and every other thread that decides, never waits for a network.
 
 use crate::store::{RecordBuf, StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
@@ -9,14 +9,14 @@ use handle_proto::{Handle, ValueBuf};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// Something that another service would have to say.
+/// A fact that only another service can provide.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WantedFact {
     /// The value with this index, which may be a group.
     Group {
-        /// The handle.
+        /// The handle of the value.
         handle: Vec<u8>,
-        /// The index.
+        /// The index of the value.
         index: i32,
     },
     /// The administrators of the prefix with this record.
@@ -24,7 +24,7 @@ pub enum WantedFact {
 }
 
 impl WantedFact {
-    /// The handle that it is about.
+    /// The handle that the fact is about.
     #[must_use]
     pub fn handle(&self) -> Handle<'_> {
         match self {
@@ -33,7 +33,8 @@ impl WantedFact {
     }
 }
 
-/// What other services have said: public values, none where there are none or nobody says.
+/// Facts received from other services: public values; an empty list if there are none or no service
+/// answered.
 #[derive(Clone, Debug, Default)]
 pub struct RemoteFacts {
     answers: HashMap<WantedFact, Vec<ValueBuf>>,
@@ -42,17 +43,17 @@ pub struct RemoteFacts {
 }
 
 impl RemoteFacts {
-    /// Takes in what was said.
+    /// Stores the answer to `wanted`.
     pub fn learn(&mut self, wanted: WantedFact, values: Vec<ValueBuf>) {
         self.answers.insert(wanted, values);
     }
 
-    /// What decisions would have had to know since this was asked last, each once.
+    /// The facts that decisions missed since the last call, each once.
     pub fn take_missing(&self) -> Vec<WantedFact> {
         self.missing.take()
     }
 
-    /// Whether a decision came across a reference to any value of the handle of who asks.
+    /// Whether a decision came across a reference to any value of the requester's handle.
     #[must_use]
     pub fn names_identity(&self) -> bool {
         self.names_identity.get()
@@ -70,17 +71,17 @@ impl RemoteFacts {
     }
 }
 
-/// What a decision sees.
+/// The data a decision reads.
 pub struct DecisionView<'a, R> {
     /// The store.
     pub records: &'a R,
-    /// Whether a handle is for this server of the service.
+    /// Whether this server of the site is responsible for a handle.
     has: &'a dyn Fn(Handle<'_>) -> bool,
     remote_facts: &'a RemoteFacts,
 }
 
 impl<'a, R: StoreRecords> DecisionView<'a, R> {
-    /// The records of the store that `has` says are for this server, and what is `known` of others.
+    /// A view of the records for which `has` is true, and of the facts `known` about other records.
     pub const fn new(records: &'a R, has: &'a dyn Fn(Handle<'_>) -> bool, known: &'a RemoteFacts) -> Self {
         Self { records, has, remote_facts: known }
     }
@@ -89,7 +90,8 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
         Ok((self.has)(Handle(handle)) && is_responsible(self.records, key)?)
     }
 
-    /// Calls `with` with the value that `reference` names, if it can be seen. In the store it counts whoever may read it.
+    /// Calls `with` with the value that `reference` names, if the view has it. Read permissions of
+    /// values in the store are ignored.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -103,7 +105,7 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
             let record = self.records.record(&key)?;
             return Ok(record.and_then(|record| with(record.view().value(reference.index)?)));
         }
-        // A copy of the record of a prefix need not have all that the registry has.
+        // A stored copy of the record of a prefix may lack values that the registry has.
         if is_record_of_homed_prefix(self.records, &key)?
             && let Some(record) = self.records.record(&key)?
             && let Some(value) = record.view().value(reference.index)
@@ -116,8 +118,9 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
         Ok(value.and_then(with))
     }
 
-    /// The record under `key`, whose administrators decide; of the record of a prefix that is not here, the values that
-    /// are known. A record that is in the store counts, wherever its prefix is homed.
+    /// The administrators in the record under `key`, which decides; for the record of a prefix that
+    /// is not in the store, the values received from other services. A record in the store counts
+    /// wherever its prefix is homed.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -133,7 +136,7 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
         }
     }
 
-    /// Takes note of a reference to a value of who asks.
+    /// Notes a reference to a value of the requester's handle.
     pub(super) fn note_named(&self, reference: &Reference<'_>, identity: Reference<'_>) {
         if Handle(reference.handle).is_same(Handle(identity.handle), false) {
             self.remote_facts.names_identity.set(true);
@@ -141,11 +144,11 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
     }
 }
 
-/// Values among which there may be administrators.
+/// Values that may include administrators.
 pub enum AdministratorValues<'a> {
-    /// Those of a record of the store.
+    /// The values of a record in the store.
     Stored(RecordBuf),
-    /// Those that another service has told.
+    /// The values received from another service.
     Told(&'a [ValueBuf]),
 }
 

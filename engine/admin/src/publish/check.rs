@@ -1,7 +1,7 @@
-//! A command that looks at a set before it goes live.
+//! A command that checks a set before it goes live.
 //!
-//! It gets a directory that is the set as it would be: links to the layers and a MANIFEST. If it ends with
-//! anything but 0, or does not end in time, the set is refused and the old one stays.
+//! The command gets a directory with the candidate set: links to the layers, and a MANIFEST. If the
+//! command does not exit with 0 in time, the set is refused and the old one stays.
 
 use super::settings::CheckConfig;
 use handle_snapshot::set::manifest::{MANIFEST, Manifest};
@@ -11,31 +11,31 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How the directory of a candidate is called, before some letters.
+/// Prefix of the names of candidate directories.
 const CANDIDATE: &str = "candidate-";
-/// Bytes of what the command said that are kept, from the end.
+/// Bytes kept from the end of the command's output.
 const SAID_LEN_MAX: u64 = 512;
-/// How often is looked whether the command has ended.
+/// Interval at which to check whether the command has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Why a set may not go live.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The command refused it, and said this.
+    /// The command refused the set.
     Refused {
-        /// How it ended.
+        /// The exit status of the command.
         status: ExitStatus,
-        /// The end of what it wrote to its standard error.
+        /// The end of its standard error.
         said: String,
     },
-    /// The command did not end.
+    /// The command did not end in time.
     Timeout(Duration),
-    /// The command could not be asked.
+    /// The command could not be run.
     Io {
-        /// What we tried, as in "cannot start the command".
+        /// The step that failed, as in "cannot start the command".
         doing: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
 }
@@ -57,14 +57,15 @@ impl fmt::Display for CheckError {
 
 impl core::error::Error for CheckError {}
 
-/// Asks the command, if there is one, whether `candidate`, whose layers are in `dir`, may go live.
+/// Runs the command, if there is one, to decide whether `candidate`, whose layers are in `dir`, may
+/// go live.
 ///
 /// # Errors
-/// When it may not, or the command cannot be asked.
+/// When the command refuses the set or cannot be run.
 pub(crate) fn ask(config: &CheckConfig, dir: &Path, candidate: &Manifest) -> Result<(), CheckError> {
     let [program, args @ ..] = config.command.as_slice() else { return Ok(()) };
     let io = |doing| move |error| CheckError::Io { doing, error };
-    // In the same directory, for links do not leave a file system.
+    // In the same directory, since hard links do not cross file systems.
     let view = tempfile::Builder::new().prefix(CANDIDATE).tempdir_in(dir).map_err(io("make a directory"))?;
     for layer in &candidate.layers {
         let linked = std::fs::hard_link(dir.join(&layer.file), view.path().join(&layer.file));
@@ -93,7 +94,7 @@ pub(crate) fn ask(config: &CheckConfig, dir: &Path, candidate: &Manifest) -> Res
     Err(CheckError::Refused { status, said: tail(&mut said).map_err(io("read what it said"))? })
 }
 
-/// The end of what was written to a file.
+/// The end of a file.
 fn tail(file: &mut std::fs::File) -> io::Result<String> {
     let len = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(len.saturating_sub(SAID_LEN_MAX)))?;
@@ -102,10 +103,10 @@ fn tail(file: &mut std::fs::File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
 }
 
-/// Removes the candidates that a process that was killed left.
+/// Removes candidate directories that a killed process has left behind.
 ///
 /// # Errors
-/// What the system says.
+/// When a directory cannot be read or removed.
 pub(crate) fn clean(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

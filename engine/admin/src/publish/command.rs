@@ -1,27 +1,27 @@
-//! What an operator wants of publishing, and the words for it.
+//! The commands of an operator for publishing, and their words.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What an operator wants of publishing.
+/// A command of an operator for publishing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Publish nothing more, for this reason.
+    /// Stop publishing, for this reason.
     Hold(String),
-    /// Go on.
+    /// Resume publishing.
     Resume,
-    /// Publish this generation again, the newest other one that is kept if none is said, and hold there.
+    /// Publish this kept generation again, or the newest other one, and hold there.
     RollBack(Option<u64>),
     /// Build the set from all records.
     Rebuild,
     /// Merge all layers into one.
     Merge,
-    /// Keep what is published now, to go back to.
+    /// Keep the published set for a roll back.
     Keep,
 }
 
 impl Command {
-    /// The words on the control socket, and what they do.
+    /// The words on the control socket, and their effects.
     pub const WORDS: [(&'static str, &'static str); 6] = [
         ("hold", "publish nothing more, also after a restart; what follows says why"),
         ("resume", "publish again, beginning with what has changed meanwhile"),
@@ -35,16 +35,16 @@ impl Command {
     ];
 }
 
-/// What was said is no command.
+/// Why a command cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoCommand {
     /// The word is not known.
     Word(String),
-    /// What follows the word does not belong there.
+    /// The arguments after the word are wrong.
     Rest {
         /// The word.
         word: &'static str,
-        /// What should follow it.
+        /// The arguments it takes.
         wants: &'static str,
     },
 }

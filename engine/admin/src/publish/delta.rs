@@ -1,4 +1,4 @@
-//! Changed records as a layer.
+//! Builds a layer from changed records.
 
 use crate::store::{ChangedRecord, StoreError, StoreSnapshot};
 use handle_proto::{Handle, Values};
@@ -12,7 +12,8 @@ use std::io::{Cursor, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Leaves out records that no layer can have, and counts them: one of them must not hold up all others.
+/// Leaves out records that exceed the limits of a layer, and counts them: one of them must not
+/// block all others.
 #[derive(Debug, Default)]
 pub(super) struct UnfitFilter {
     count: u64,
@@ -23,7 +24,7 @@ impl UnfitFilter {
         self.count
     }
 
-    /// Adds a record, if it can be had; whether it was.
+    /// Adds a record unless it exceeds the limits of a layer; returns whether it was added.
     pub(super) fn add(
         &mut self,
         builder: &mut Builder<'_>,
@@ -42,18 +43,18 @@ impl UnfitFilter {
     }
 }
 
-/// What has changed, in memory, as a layer of its own.
+/// The changed records, in memory, as a layer.
 #[derive(Debug)]
 pub(super) struct DeltaLayer {
     bytes: Vec<u8>,
     header: handle_snapshot::format::LayerHeader,
     options: LayerOptions,
-    /// Records that no layer can have; handles that have one are shown as gone.
+    /// Records that exceed the limits of a layer; their handles are shown as deleted.
     pub(super) left_out: u64,
 }
 
 impl DeltaLayer {
-    /// Builds it; with `homed`, those are the homed prefixes from then on.
+    /// Builds the layer; `homed` replaces the table of homed prefixes.
     pub(super) fn build(
         temp_dir: &Path,
         options: LayerOptions,
@@ -72,7 +73,7 @@ impl DeltaLayer {
             };
             if !is_there {
                 match builder.delete(nth, &changed.handle) {
-                    // Its name alone is impossible, so no layer has it.
+                    // The name itself exceeds the limits, so no layer contains it.
                     Err(BuildError::Record { .. }) => {}
                     deleted => deleted?,
                 }
@@ -86,7 +87,7 @@ impl DeltaLayer {
         self.header.file_len
     }
 
-    /// Writes it as it is.
+    /// Writes the layer unchanged.
     pub(super) fn stage<S: Storage>(&self, stager: &Stager<S>) -> Result<NewLayer, SetError> {
         stager.stage(LayerPlace::Delta, |mut file, _| {
             file.write_all(&self.bytes)?;
@@ -94,7 +95,7 @@ impl DeltaLayer {
         })
     }
 
-    /// Writes it with the newest layers of the set in one.
+    /// Writes the layer merged with the newest layers of the set.
     pub(super) fn stage_absorbing<S: Storage>(
         &self,
         stager: &Stager<S>,
@@ -111,7 +112,7 @@ impl DeltaLayer {
     }
 }
 
-/// The prefixes that the store has homed.
+/// The homed prefixes of the store.
 pub(super) fn homed_prefixes(snapshot: &StoreSnapshot) -> Result<HomedPrefixes, StoreError> {
     let mut homed = HomedPrefixes::default();
     for prefix in snapshot.homed()? {

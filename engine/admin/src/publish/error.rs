@@ -1,25 +1,25 @@
-//! Why something is not published.
+//! Errors of publishing.
 
 use super::check::CheckError;
 use crate::store::StoreError;
 use handle_snapshot::SetError;
 use std::fmt;
 
-/// Why something is not published. What was published stays, and changes wait in the store.
+/// Why publishing failed. The published set stays, and changes wait in the store.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PublishError {
     /// The store cannot be read.
     Store(StoreError),
-    /// The layer or the set cannot be written, or is not whole.
+    /// The layer or the set cannot be written, or is incomplete.
     Set(SetError),
-    /// The check has not let it go live.
+    /// The check refused the set.
     Check(CheckError),
     /// The files of the directory cannot be read.
     Io(std::io::Error),
     /// Publishing is ending.
     Stopped,
-    /// It cannot be done now.
+    /// The command is not possible now.
     Refused(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! What takes long: merges and rebuilds. They run beside publishing and hand over a layer at the end.
+//! Long tasks: merges and rebuilds. They run beside publishing and hand over a layer at the end.
 
 use super::check;
 use super::delta::{UnfitFilter, homed_prefixes};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest time that a job which waits for its rate does not look whether it should end.
+/// Maximum time that a job sleeps to keep its rate before it checks whether it should end.
 const NAP_MAX: Duration = Duration::from_millis(50);
-/// Records that a rebuild takes before it looks whether it should end.
+/// Records that a rebuild reads before it checks whether it should end.
 const RECORDS_BETWEEN_LOOKS: u64 = 1024;
 
-/// What a job makes a layer of.
+/// The source of the layer that a job makes.
 #[derive(Clone, Debug)]
 pub(super) enum JobInput {
     /// These layers of a set, by position.
@@ -32,7 +32,7 @@ pub(super) enum JobInput {
     Rebuild,
 }
 
-/// Something that takes long.
+/// A merge or a rebuild.
 pub(super) struct PublishJob<S: Storage> {
     pub(super) number: u64,
     pub(super) input: JobInput,
@@ -42,14 +42,14 @@ pub(super) struct PublishJob<S: Storage> {
     pub(super) control: Arc<JobControl>,
 }
 
-/// How far a job is, and whether it is to end.
+/// Progress of a job, and the signals to it.
 #[derive(Debug, Default)]
 pub(super) struct JobControl {
     /// Records read.
     pub(super) records: AtomicU64,
-    /// Ends all jobs early.
+    /// Whether all jobs are to end early.
     pub(super) stop: AtomicBool,
-    /// There are so many layers that merging has to be faster than its rate.
+    /// Whether there are so many layers that merging has to ignore its rate limit.
     pub(super) hurry: AtomicBool,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct JobControl {
 #[derive(Debug)]
 pub(super) struct JobOutput {
     pub(super) layer: NewLayer,
-    /// The state of the store that the layer shows, if it shows all of it.
+    /// The state of the store that the layer shows, if the layer contains all records.
     pub(super) source: Option<SetOrigin>,
-    /// Records that no layer can have.
+    /// Records that exceed the limits of a layer.
     pub(super) left_out: u64,
 }
 
@@ -97,7 +97,7 @@ impl<S: Storage> PublishJob<S> {
         Ok(JobOutput { layer: layer.map_err(stopped)?, source: None, left_out: 0 })
     }
 
-    /// Streams the records of one moment of the store through a sort in bounded memory.
+    /// Sorts all records of a snapshot of the store in bounded memory.
     fn rebuild(&self) -> Result<JobOutput, PublishError> {
         let snapshot = self.store.snapshot()?;
         let source = SetOrigin { store: self.store.identity(), transaction: snapshot.last_id()? };
@@ -156,7 +156,7 @@ impl<S: Storage> PublishJob<S> {
         Ok(())
     }
 
-    /// The set that the layer would be part of if nothing were published meanwhile.
+    /// The set that the layer would be part of if no other set were published meanwhile.
     fn alone(&self, made: &JobOutput) -> Manifest {
         let entry = made.layer.entry().clone();
         match &self.input {
@@ -176,7 +176,7 @@ impl<S: Storage> PublishJob<S> {
     }
 }
 
-/// What can go wrong while records are taken from the store.
+/// Errors while records are read from the store.
 enum RecordsError {
     Build(BuildError),
     Store(StoreError),
@@ -194,7 +194,7 @@ impl From<StoreError> for RecordsError {
     }
 }
 
-/// Tells the end that we asked for from one that happened.
+/// Distinguishes a requested end from a failure.
 fn stopped(error: SetError) -> PublishError {
     match error.kind {
         SetErrorKind::Build(BuildError::Stopped) => PublishError::Stopped,
@@ -202,7 +202,7 @@ fn stopped(error: SetError) -> PublishError {
     }
 }
 
-/// Keeps what is written to a rate, by waiting.
+/// Limits the rate of writing by sleeping.
 struct WritePace<'a> {
     started: Instant,
     bytes_per_s: u64,
@@ -228,7 +228,7 @@ impl<'a> WritePace<'a> {
     }
 }
 
-/// What is written at that rate, or ends in an error when the job is to end.
+/// A writer with a rate limit, which fails when the job is to end.
 struct PacedWriter<'a, W> {
     out: W,
     len: u64,
@@ -256,7 +256,8 @@ impl<W: Seek> Seek for PacedWriter<'_, W> {
     }
 }
 
-/// How much too early so many bytes are written after `elapsed`; with a rate of 0 never.
+/// The time by which this many bytes, written after `elapsed`, are ahead of the rate; zero with a
+/// rate of 0.
 fn ahead(written_len: u64, bytes_per_s: u64, elapsed: Duration) -> Duration {
     if bytes_per_s == 0 {
         return Duration::ZERO;

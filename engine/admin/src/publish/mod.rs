@@ -1,12 +1,13 @@
-//! From changes in the store to sets that resolvers serve.
+//! Publishes changes in the store as sets that resolvers serve.
 //!
-//! - What is acknowledged is published: some milliseconds later all that has changed is a new layer, and the
-//!   MANIFEST names it (`planner.rs`).
-//! - Layers are merged beside that (`tiers.rs`, `jobs.rs`), so that there are few, and a byte is written again
-//!   a bounded number of times. Nothing that takes long holds up a change.
-//! - The MANIFEST says which transaction of which store it shows. That, and nothing else, is where
-//!   publishing goes on after a restart, so nothing is left out and nothing becomes older.
-//! - When something fails the published set stays, the changes wait in the store, and `status` says why.
+//! - Every acknowledged change is published: some milliseconds later a new layer contains all changed
+//!   records, and the MANIFEST names it (`planner.rs`).
+//! - Layers are merged in the background (`tiers.rs`, `jobs.rs`), so that there are few of them, and
+//!   a byte is rewritten a bounded number of times. No long task delays a change.
+//! - The MANIFEST records the store and the transaction that the set shows. After a restart,
+//!   publishing continues from there alone, so no change is lost and no record goes back in time.
+//! - After a failure the published set stays, the changes wait in the store, and `status` reports the
+//!   reason.
 
 mod check;
 mod command;
@@ -40,22 +41,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longest time without looking at commands and at what jobs have made.
+/// Maximum time without checking for commands and finished jobs.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Commands that wait.
+/// Maximum number of queued commands.
 const COMMANDS_MAX: usize = 16;
-/// Shortest time between two looks for files to remove.
+/// Minimum interval between two searches for files to remove.
 const PRUNE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// What publishing is told.
+/// A message to the publisher thread.
 enum PublisherCommand {
-    /// A command, and who waits for what became of it.
+    /// A command, and the channel for its result.
     Obey(Command, SyncSender<Result<String, PublishError>>),
     /// Other settings.
     Settings(Arc<PublishConfig>),
 }
 
-/// Publishing, in threads of its own. Dropped, it publishes what is left and ends.
+/// The publisher, in threads of its own. When dropped, it publishes the remaining changes and ends.
 #[derive(Debug)]
 pub struct StorePublisher {
     requests: SyncSender<PublisherCommand>,
@@ -70,7 +71,7 @@ struct PublisherState {
 }
 
 impl StorePublisher {
-    /// Takes the directory, and publishes there what `store` has and what becomes of it.
+    /// Locks the directory, and publishes there the records of `store` and all later changes.
     ///
     /// # Errors
     /// When no directory is configured, it cannot be used, or another process publishes there.
@@ -90,13 +91,13 @@ impl StorePublisher {
         Ok(Self { requests, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// How it is.
+    /// The current state of the publisher.
     #[must_use]
     pub fn status(&self) -> PublishStatus {
         self.shared.lock().clone()
     }
 
-    /// Does what an operator wants, and says what was done.
+    /// Handles a command of an operator, and returns a description of what was done.
     ///
     /// # Errors
     /// When it cannot be done.
@@ -106,10 +107,10 @@ impl StorePublisher {
         told.recv().unwrap_or(Err(PublishError::Stopped))
     }
 
-    /// From now on publishes as `config` says, where it did; what is under way goes on as it was.
+    /// Puts other settings in force; jobs in progress keep the old ones.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When the publisher thread has ended.
     pub fn reconfigure(&self, config: &PublishConfig) -> Result<(), PublishError> {
         self.send(PublisherCommand::Settings(Arc::new(config.clone())))
     }
@@ -121,25 +122,25 @@ impl StorePublisher {
         })
     }
 
-    /// Whether it has come to its end, which without [`stop`](Self::stop) is a bug.
+    /// Whether the publisher has ended, which without [`stop`](Self::stop) is a bug.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Publishes what is left, and ends.
+    /// Publishes the remaining changes, and ends.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic of the thread has been shown where it happened.
+            // A panic of the thread has already been logged where it happened.
             let _ = thread.join();
         }
     }
 
-    /// Waits until a transaction is visible in the published set, but not longer than `patience`; whether
-    /// it is.
+    /// Waits until a transaction is visible in the published set, for at most `patience`; returns
+    /// whether it is.
     #[must_use]
     pub fn wait_for(&self, transaction: u64, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
@@ -168,17 +169,17 @@ impl PublisherState {
     }
 }
 
-/// A job that runs.
+/// A running job.
 struct JobWorker {
     number: u64,
     thread: JoinHandle<Result<JobOutput, PublishError>>,
 }
 
-/// The last error of one kind of work, until that works again.
+/// The last error of one kind of work, until that work succeeds again.
 #[derive(Default)]
 struct LastError(Option<(String, u64)>);
 
-/// Moves the engine: waits, and gives work to threads.
+/// Drives the plan: waits for changes, and hands jobs to threads.
 struct PublisherThread<S: Storage> {
     engine: PublisherPlan<S>,
     store: Arc<Store>,
@@ -189,7 +190,7 @@ struct PublisherThread<S: Storage> {
     published_at: Option<Instant>,
     delta_trouble: LastError,
     job_trouble: LastError,
-    /// After something failed, nothing is tried before this.
+    /// After a failure, no attempt is made before this time.
     retry_at: Option<Instant>,
     prune_at: Instant,
 }
@@ -202,7 +203,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         inbox: Receiver<PublisherCommand>,
         shared: Arc<PublisherState>,
     ) -> Self {
-        // Who had read a MANIFEST before we came has its grace, too.
+        // Readers that opened a MANIFEST before this start get the grace time too.
         let prune_at = Instant::now() + config.grace();
         Self {
             engine,
@@ -241,9 +242,9 @@ impl<S: Storage + 'static> PublisherThread<S> {
                 }
             };
             let done = self.handle_command(command);
-            // First the status, for whoever asks for it next.
+            // The status is updated first, for the next reader.
             self.tell();
-            // Who does not wait any more need not know.
+            // The receiver is gone if the caller no longer waits.
             let _ = tell.send(done);
         }
         while let Some(at) = self.workers.iter().position(|worker| worker.thread.is_finished()) {
@@ -273,17 +274,17 @@ impl<S: Storage + 'static> PublisherThread<S> {
             self.note(pruned, false);
         }
         if self.is_time_to_publish() && !self.publish() {
-            // Something is waited for that no change wakes us up for.
+            // Wait for an event that no change announces.
             std::thread::sleep(PATIENCE);
         }
         self.tell();
     }
 
-    /// Waits for changes, and for those that come soon after them; not longer than [`PATIENCE`].
+    /// Waits for changes, and for others that follow shortly; for at most [`PATIENCE`].
     fn is_time_to_publish(&self) -> bool {
         let Some(published) = self.engine.position() else {
             std::thread::sleep(PATIENCE);
-            // A set that does not fit the store is found out by trying.
+            // An attempt finds out whether the set fits the store.
             return true;
         };
         let last = self.store.wait_past(published, PATIENCE);
@@ -299,7 +300,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         true
     }
 
-    /// Publishes what has changed; whether anything was.
+    /// Publishes the changes; returns whether there were any.
     fn publish(&mut self) -> bool {
         let published = self.engine.publish(now_unix_ms());
         let is_published = self.note(published, true) == Some(true);
@@ -313,7 +314,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
     fn finish(&mut self, worker: JobWorker) {
         let made = match worker.thread.join() {
             Ok(made) => made,
-            // A bug; it has been shown where it happened, and stops us too.
+            // A bug, already logged where it happened; it stops this thread too.
             Err(panic) => std::panic::resume_unwind(panic),
         };
         let finished = self.engine.finish(worker.number, made, now_unix_ms());
@@ -343,7 +344,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         }
     }
 
-    /// Remembers what failed, and waits before anything is tried again.
+    /// Records a failure, and delays the next attempt.
     fn note<T>(&mut self, result: Result<T, PublishError>, is_delta: bool) -> Option<T> {
         let trouble = if is_delta { &mut self.delta_trouble } else { &mut self.job_trouble };
         match result {
@@ -353,7 +354,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
             }
             Err(error) => {
                 let text = error.to_string();
-                // Once, and not for each attempt.
+                // Logged once, not for each attempt.
                 if trouble.0.as_ref().is_none_or(|(known, _)| *known != text) {
                     tracing::error!(%error, "not published; what was published stays");
                     trouble.0 = Some((text, now_unix_ms()));

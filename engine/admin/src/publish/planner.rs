@@ -1,7 +1,8 @@
-//! What publishing decides, step by step: without threads, and without waiting.
+//! The decisions of publishing, step by step, without threads and without blocking.
 //!
-//! Where to go on is said by the MANIFEST alone: it names the store and the last transaction that the set
-//! shows. So whatever fails, or wherever the process ends, the next step starts from what readers see.
+//! The MANIFEST alone determines where publishing continues: it names the store and the last
+//! transaction that the set shows. After any failure or restart, the next step therefore starts
+//! from the set that readers see.
 
 use super::delta::{DeltaLayer, homed_prefixes};
 use super::error::PublishError;
@@ -19,33 +20,33 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-/// Merges of up to so many bytes are small. One small and one large job run at a time, so that while a
-/// base is merged, which takes minutes, deltas do not pile up.
+/// Merges of up to this many bytes are small. One small and one large job may run at the same time,
+/// so that deltas do not pile up while a base is merged, which takes minutes.
 const SMALL_LEN_MAX: u64 = 64 << 20;
-/// From so many layers on, merges do not keep to their rate.
+/// From this many layers on, merges ignore their rate limit.
 const LAYERS_HURRY: usize = LAYERS_MAX / 2;
-/// Most changes in one of the layers that go live together with a rebuilt base.
+/// Maximum changes in one of the layers that go live together with a rebuilt base.
 const CATCH_UP_CHANGES: usize = 100_000;
 
-/// Publishes the records of a store.
+/// The state of publishing the records of a store.
 pub(super) struct PublisherPlan<S: Storage> {
     store: Arc<Store>,
     publisher: SetPublisher<S>,
     config: Arc<PublishConfig>,
     running_jobs: Vec<RunningJob>,
     jobs_count: u64,
-    /// Why there can be no delta, until the set is rebuilt.
+    /// Why no delta can be published until the set is rebuilt.
     unfit: Option<&'static str>,
-    /// Whether an operator wants the set to be rebuilt.
+    /// Whether an operator has requested a rebuild.
     rebuild_wanted: bool,
-    /// Whether an operator wants all layers to be merged into one.
+    /// Whether an operator has requested that all layers be merged into one.
     merge_wanted: bool,
     hold_reason: Option<String>,
     kept_manifests: Vec<Manifest>,
     counts: PublishCounts,
 }
 
-/// A job that was given out.
+/// A job in progress.
 struct RunningJob {
     number: u64,
     takes: Vec<LayerEntry>,
@@ -75,7 +76,8 @@ impl<S: Storage> PublisherPlan<S> {
             kept_manifests: kept,
             counts: PublishCounts::default(),
         };
-        // Found out before anything is acknowledged: the transactions of an older copy soon pass the mark.
+        // Checked before any change is acknowledged: the transactions of an older copy of the store
+        // would soon exceed the number in the set.
         let published = engine.published();
         engine.part_from_what_is_ahead()?;
         if let Err(why) = published.and(engine.published()) {
@@ -84,9 +86,9 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(engine)
     }
 
-    /// Gives the store an identity of its own if a set shows a later state of it: then the store is an older copy, and
-    /// from here on its transactions mean something else than those of the sets that are kept. Whichever of these an
-    /// operator rolls back to, no delta is put above it.
+    /// Gives the store a new identity if a set shows a later state of it. The store is then an
+    /// older copy, and its next transactions differ from those with the same numbers in the kept
+    /// sets. Whichever of these sets an operator rolls back to, no delta is put on top of it.
     fn part_from_what_is_ahead(&self) -> Result<(), PublishError> {
         let (identity, last_id) = (self.store.identity(), self.store.last_id());
         let is_ahead = |set: &Manifest| {
@@ -98,7 +100,8 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(())
     }
 
-    /// The last transaction that is published, where changes can be put above it; else why they cannot.
+    /// The last published transaction, if changes can be put on top of it; otherwise the reason why
+    /// they cannot.
     fn published(&self) -> Result<u64, &'static str> {
         let set = self.publisher.manifest().ok_or("nothing is published yet")?;
         let ours = set.source.filter(|source| source.store == self.store.identity());
@@ -109,13 +112,13 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(source.transaction)
     }
 
-    /// Up to where changes are published, if deltas can be published now.
+    /// The last published transaction, if deltas can be published now.
     pub(super) fn position(&self) -> Option<u64> {
         let can = self.hold_reason.is_none() && self.unfit.is_none();
         self.published().ok().filter(|_| can)
     }
 
-    /// Publishes what has changed, if something has and nothing is in the way; whether it did.
+    /// Publishes the changes, if there are any and publishing is possible; returns whether it did.
     pub(super) fn publish(&mut self, now_unix_ms: u64) -> Result<bool, PublishError> {
         self.publisher.refresh()?;
         if self.hold_reason.is_some() || self.unfit.is_some() {
@@ -132,7 +135,7 @@ impl<S: Storage> PublisherPlan<S> {
         }
         let is_full = self.layers().len() >= LAYERS_MAX;
         if is_full && self.free() == 0 {
-            // A merge is under way, and no delta is built that there is no room for.
+            // A merge is in progress; no delta is built while the set has no room for it.
             return Ok(false);
         }
         let snapshot = self.store.snapshot()?;
@@ -160,7 +163,7 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(true)
     }
 
-    /// Has the set looked at that deltas would make, if that is wanted of deltas.
+    /// Runs the check command on the set with the new deltas, if deltas are to be checked.
     fn check(&self, layers: &[NewLayer], now_unix_ms: u64) -> Result<(), PublishError> {
         if self.config.check.deltas && !self.config.check.command.is_empty() {
             let candidate = self.publisher.candidate(layers, now_unix_ms)?;
@@ -183,13 +186,14 @@ impl<S: Storage> PublisherPlan<S> {
         self.publisher.manifest().map_or(&[], |set| &set.layers)
     }
 
-    /// How many of the newest layers no job has taken.
+    /// The number of newest layers that no job is using.
     fn free(&self) -> usize {
         let is_taken = |layer: &LayerEntry| self.running_jobs.iter().any(|job| job.takes.contains(layer));
         self.layers().iter().position(is_taken).unwrap_or(self.layers().len())
     }
 
-    /// How many of the newest layers a delta of `len` bytes is written with. The oldest is never one.
+    /// The number of newest layers that are rewritten together with a delta of `len` bytes. The
+    /// oldest layer is never included.
     fn absorbs(&self, len: u64) -> usize {
         let free = self.free().min(self.layers().len().saturating_sub(1));
         let lens: Vec<u64> = self.layers()[..free].iter().map(|layer| layer.len).collect();
@@ -219,7 +223,7 @@ impl<S: Storage> PublisherPlan<S> {
         }
     }
 
-    /// Keeps what is published if the last time is long ago, and forgets the oldest.
+    /// Keeps the published set if the last kept one is old enough, and drops the oldest kept sets.
     fn keep_when_due(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
         let last = self.kept_manifests.last().map(|set| set.created_unix_ms);
         let created = self.publisher.manifest().map(|set| set.created_unix_ms);
@@ -228,7 +232,7 @@ impl<S: Storage> PublisherPlan<S> {
         if is_due { self.keep(now_unix_ms) } else { Ok(()) }
     }
 
-    /// Keeps what is published.
+    /// Keeps the published set.
     pub(super) fn keep(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
         if self.config.keep_count == 0 {
             return Ok(());
@@ -246,7 +250,7 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(())
     }
 
-    /// The next merge or rebuild, if one is due and another is not in its way.
+    /// The next merge or rebuild, if one is due and no other job is in its way.
     pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<PublishJob<S>> {
         let (free, layers_count) = (self.free(), self.layers().len());
         for job in &self.running_jobs {
@@ -303,7 +307,7 @@ impl<S: Storage> PublisherPlan<S> {
         job
     }
 
-    /// Publishes what a job has made.
+    /// Publishes the layer that a job has made.
     pub(super) fn finish(
         &mut self,
         number: u64,
@@ -327,13 +331,14 @@ impl<S: Storage> PublisherPlan<S> {
                 self.counts.merged_bytes += len;
                 Ok(())
             }
-            // Its layers went with a rebuild or a roll back.
+            // A rebuild or a roll back has removed the layers of this merge.
             Err(SetError { kind: SetErrorKind::Refused(_), .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Publishes a new base together with what has changed since, so that nothing that was visible is not.
+    /// Publishes a new base together with all changes since, so that every change that was visible
+    /// stays visible.
     fn finish_rebuild(&mut self, made: JobOutput, now_unix_ms: u64) -> Result<(), PublishError> {
         let mut shown = made.source.map_or(0, |source| source.transaction);
         let header = *made.layer.header();
@@ -345,7 +350,8 @@ impl<S: Storage> PublisherPlan<S> {
             let StoreChanges::These { to, homed, handles, .. } =
                 snapshot.changes_after(shown, CATCH_UP_CHANGES)?
             else {
-                // The log was cut meanwhile, which a rebuild that begins now will not mind.
+                // The log was pruned meanwhile; a rebuild that starts now does not need the missing
+                // part.
                 return Ok(());
             };
             let homed = homed.then(|| homed_prefixes(&snapshot)).transpose()?;
@@ -366,37 +372,37 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(())
     }
 
-    /// From now on decides by `config`; jobs that run keep what they were given.
+    /// Puts `config` in force; running jobs keep their settings.
     pub(super) fn reconfigure(&mut self, config: Arc<PublishConfig>) {
         self.config = config;
     }
 
-    /// Has the set built from all records.
+    /// Requests a rebuild of the set from all records.
     pub(super) const fn rebuild(&mut self) {
         self.rebuild_wanted = true;
     }
 
-    /// Has all layers merged into one.
+    /// Requests that all layers be merged into one.
     pub(super) const fn merge(&mut self) {
         self.merge_wanted = true;
     }
 
-    /// Publishes nothing more, until [`resume`](Self::resume), also after a restart.
+    /// Stops publishing until [`resume`](Self::resume), also after a restart.
     pub(super) fn hold(&mut self, why: &str) -> Result<(), PublishError> {
         self.publisher.hold(why)?;
         self.hold_reason = self.publisher.hold_reason()?;
         Ok(())
     }
 
-    /// Goes on after a hold, with all that has changed since.
+    /// Resumes publishing after a hold, with all changes since.
     pub(super) fn resume(&mut self) -> Result<(), PublishError> {
         self.publisher.resume()?;
         self.hold_reason = None;
         Ok(())
     }
 
-    /// Publishes a kept generation again, the newest other one if none is named, and holds there: returns
-    /// which. What is published now is kept.
+    /// Publishes a kept generation again, or the newest other one if none is named, and holds
+    /// there; returns its number. The set published until now is kept.
     pub(super) fn roll_back(&mut self, to: Option<u64>, now_unix_ms: u64) -> Result<u64, PublishError> {
         self.publisher.refresh()?;
         self.kept_manifests = self.publisher.kept_manifests()?;
@@ -405,7 +411,8 @@ impl<S: Storage> PublisherPlan<S> {
         let earlier = self.kept_manifests.iter().rev().find(is_other).map(|set| set.generation);
         let to = earlier
             .ok_or(PublishError::Refused("no such generation is kept; `status` lists those that are"))?;
-        // Held first: a crash between the two must not publish again what was rolled back.
+        // The hold comes first: after a crash between the two steps, the set that was rolled back
+        // must not be published again.
         let was_held = self.hold_reason.clone();
         self.hold(&format!("rolled back from generation {} to {to}", from.generation))?;
         let rolled_back =
@@ -417,13 +424,13 @@ impl<S: Storage> PublisherPlan<S> {
             }
             return Err(error.into());
         }
-        // What did not fit before does not for that.
+        // A roll back does not make an unfit set fit.
         self.unfit = self.unfit.or(self.published().err());
         self.forget_oldest(now_unix_ms)?;
         Ok(to)
     }
 
-    /// Removes files that have been in no set for their grace time.
+    /// Removes files that no set has named for the grace time.
     pub(super) fn prune(&mut self, now: SystemTime) -> Result<(), PublishError> {
         let pruned = self.publisher.prune(now, self.config.grace())?;
         self.counts.files_removed += pruned.files_count as u64;
@@ -437,7 +444,7 @@ impl<S: Storage> PublisherPlan<S> {
         }
     }
 
-    /// How publishing is. Errors are for the caller to add.
+    /// The current state of publishing. The caller adds errors.
     pub(super) fn status(&self) -> PublishStatus {
         let store_transaction = self.store.last_id();
         let set = self.publisher.manifest();

@@ -5,53 +5,54 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where published sets go, when, and what becomes of the old ones.
+/// Settings for publishing: the directory, the intervals, and the treatment of old sets.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PublishConfig {
     /// The directory that `handled` serves. Without one, nothing is published.
     pub directory: Option<PathBuf>,
-    /// Milliseconds between two publications at least; what changes meanwhile is published together.
+    /// Minimum milliseconds between two publications; changes in between are published together.
     pub interval_ms: u64,
-    /// Changes that are published before the interval is over.
+    /// Number of changes that are published before the interval is over.
     pub changes_max: u64,
-    /// New layers of up to so many bytes are written together with the newest ones.
+    /// New layers of up to this many bytes are written together with the newest layers.
     pub absorb_len: u64,
-    /// How many times as long as all newer layers together each layer is kept, by merging.
+    /// Merging keeps each layer at least this many times as long as all newer layers together.
     pub merge_ratio: u64,
-    /// Bytes a second that merges and rebuilds write; 0 for no limit.
+    /// Bytes per second that merges and rebuilds write; 0 for no limit.
     pub merge_bytes_per_s: u64,
     /// Memory for sorting the records of a rebuild.
     pub memory_len: usize,
     /// With more changes than this to catch up with, the set is rebuilt.
     pub rebuild_changes: u64,
-    /// Seconds that a layer stays when no set names it any more.
+    /// Seconds that a layer file stays after no set names it any more.
     pub grace_s: u64,
-    /// Seconds between generations that are kept to go back to.
+    /// Seconds between generations that are kept for a roll back.
     pub keep_every_s: u64,
-    /// How many are kept.
+    /// Number of generations that are kept.
     pub keep_count: usize,
-    /// Seconds until an attempt that failed is repeated.
+    /// Seconds until a failed attempt is repeated.
     pub retry_s: u64,
-    /// What looks at a set before it goes live.
+    /// The command that checks a set before it goes live.
     pub check: CheckConfig,
 }
 
-/// A command that sees each set before it is published, and may refuse it.
+/// A command that checks each set before it is published, and may refuse it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckConfig {
-    /// The program and its arguments, to which the directory of the candidate is added. None: no check.
+    /// The program and its arguments; the directory of the candidate is appended. Empty: no check.
     pub command: Vec<String>,
-    /// Whether deltas are checked too, and not only merges and rebuilds. Each then waits for the command.
+    /// Whether deltas are checked too, not only merges and rebuilds. Each delta then waits for the
+    /// command.
     pub deltas: bool,
-    /// Seconds after which the command is ended, and the set refused.
+    /// Seconds after which the command is killed and the set refused.
     pub timeout_s: u64,
 }
 
-/// Longest time that files and generations may be kept: a year, and a day.
+/// Maximum time for which files and generations may be kept: a year and a day.
 const GRACE_S_MAX: u64 = 366 * 86_400;
-/// Longest time until something is tried again or ended: a day.
+/// Maximum time until a failed attempt is repeated or a command is killed: a day.
 const RETRY_S_MAX: u64 = 86_400;
 
 impl Default for PublishConfig {
@@ -89,12 +90,12 @@ impl PublishConfig {
         let bounds = [
             ("interval_ms", self.interval_ms, 0, 60_000),
             ("changes_max", self.changes_max, 1, 1 << 30),
-            // Each publication writes so much.
+            // Each publication writes this many bytes.
             ("absorb_len", self.absorb_len, 0, 64 << 20),
             ("merge_ratio", self.merge_ratio, 1, 16),
             ("memory_len", self.memory_len as u64, 1 << 20, 1 << 40),
             ("rebuild_changes", self.rebuild_changes, 0, 1 << 40),
-            // A clock cannot add just any time.
+            // Keeps additions to a time within its range.
             ("grace_s", self.grace_s, 0, GRACE_S_MAX),
             ("keep_every_s", self.keep_every_s, 1, GRACE_S_MAX),
             ("keep_count", self.keep_count as u64, 0, 1000),
@@ -107,7 +108,7 @@ impl PublishConfig {
                 "`publish.{name}` is {value}: it must be from {least} to {most}"
             );
         }
-        // Slower merges never end.
+        // At a lower rate, merging would never end.
         ensure!(
             self.merge_bytes_per_s == 0 || (1 << 20..=1 << 40).contains(&self.merge_bytes_per_s),
             "`publish.merge_bytes_per_s` is {}: it must be from 1 MiB to 1 TiB, or 0 for no limit",

@@ -1,9 +1,9 @@
-//! What publishing tells about itself.
+//! The status of publishing.
 
 use handle_snapshot::set::manifest::Manifest;
 use serde::Serialize;
 
-/// How publishing is, as `status` shows it.
+/// The state of publishing, as `status` shows it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PublishStatus {
     /// The published set; none before the first.
@@ -12,19 +12,19 @@ pub struct PublishStatus {
     pub store_transaction: u64,
     /// Transactions that are not published yet.
     pub pending: u64,
-    /// Why nothing is published, when an operator wants that.
+    /// The reason of the hold, if an operator holds publishing.
     pub held: Option<String>,
-    /// Why the set has to be built from all records, while it is not.
+    /// Why the set has to be rebuilt from all records, until it has been.
     pub rebuild: Option<String>,
-    /// Merges and rebuilds that run now.
+    /// Merges and rebuilds in progress.
     pub running: Vec<JobStatus>,
-    /// Generations that one can go back to, oldest first.
+    /// Kept generations, oldest first.
     pub kept: Vec<KeptStatus>,
-    /// The last attempt failed, and this is why.
+    /// The error of the last attempt, if it failed.
     pub last_error: Option<String>,
-    /// When it first failed so.
+    /// When this error first occurred.
     pub last_error_unix_ms: Option<u64>,
-    /// Since the start of the process.
+    /// Counts since the start of the process.
     pub counts: PublishCounts,
 }
 
@@ -50,7 +50,7 @@ pub struct JobStatus {
     pub what: &'static str,
     /// Layers that are merged.
     pub layers: usize,
-    /// Bytes of them.
+    /// Bytes of these layers.
     pub bytes: u64,
     /// Records read so far, by a merge; written so far, by a rebuild.
     pub records: u64,
@@ -78,23 +78,23 @@ pub struct PublishCounts {
     pub deltas: u64,
     /// Handles in them.
     pub changes: u64,
-    /// Bytes of what had changed.
+    /// Bytes of the changed records.
     pub changed_bytes: u64,
-    /// Bytes written for deltas, with what they took the place of.
+    /// Bytes written for deltas, including the layers they replaced.
     pub delta_bytes: u64,
     /// Merges that went live.
     pub merges: u64,
-    /// Bytes they wrote.
+    /// Bytes written by merges.
     pub merged_bytes: u64,
     /// Rebuilds that went live.
     pub rebuilds: u64,
-    /// Bytes they wrote.
+    /// Bytes written by rebuilds.
     pub rebuilt_bytes: u64,
     /// Attempts that failed.
     pub failures: u64,
     /// Sets that the check refused.
     pub refused: u64,
-    /// Records that no layer can have.
+    /// Records that exceed the limits of a layer.
     pub left_out: u64,
     /// Layers removed.
     pub files_removed: u64,

@@ -1,4 +1,5 @@
-//! Requests that `handled` forwards: opened there as far as it could, answered here as if their clients had come here.
+//! Requests that `handled` forwards. `handled` opens them as far as it can; they are answered here
+//! as if their clients had connected to this process.
 
 use super::opening::{OpenedRequest, open};
 use super::{AdminService, ListPages, PreparedResponse, ReplyMessages};
@@ -26,19 +27,20 @@ const RECURSION_TOO_DEEP: OperationRefusal = OperationRefusal::new(
     "The request has come through too many servers.",
 );
 
-/// What a forwarded request has to be answered with, beside its message.
+/// What answering a forwarded request needs beside its message.
 #[derive(Debug, Default)]
 pub(super) struct ForwardedContext {
-    /// The challenge that it answers, which `handled` has made and taken.
+    /// The challenge that the request answers; `handled` issued it and has removed it from its
+    /// table.
     pub(super) challenge: Option<IssuedChallenge>,
-    /// Over UDP, the most datagrams of an answer.
+    /// The maximum number of datagrams of an answer over UDP.
     pub(super) datagrams_max: Option<u16>,
-    /// Whether a referral is to be resolved where the client does not understand it.
+    /// Whether to resolve a referral on behalf of a client that does not understand it.
     pub(super) resolves: bool,
 }
 
 impl AdminService {
-    /// Answers a request that `handled` has received. Waits until what it changes is durable.
+    /// Answers a request that `handled` received. Blocks until the changes it makes are durable.
     #[must_use]
     pub fn answer_forwarded(self: &Arc<Self>, request: ForwardedRequest<'_>) -> ReplyMessages {
         let ForwardedRequest { task, source, datagrams_max, opening, challenge, message } = request;
@@ -56,12 +58,13 @@ impl AdminService {
         }
     }
 
-    /// Takes the challenge `id`, of this process or of the one that holds the sessions; nobody gets it again.
+    /// Takes the challenge `id` from this process or from the process that holds the sessions. A
+    /// challenge can be taken only once.
     pub(super) fn take_challenge(&self, id: i32, is_in_session: bool) -> TakenChallenge {
         if let Some(challenge) = self.challenges().take(id, self.now_ms()) {
             return TakenChallenge::Waiting(challenge);
         }
-        // In a session, both may have made one under its number.
+        // In a session, either process may have issued a challenge under the session's number.
         let may_be_there = id > 0 && (is_in_session || !numbers::is_of_admin(id));
         let there = self.sessions.as_ref().filter(|_| may_be_there);
         match there.map_or(TakenChallenge::Unknown, |sessions| sessions.take_challenge(id)) {
@@ -70,7 +73,7 @@ impl AdminService {
         }
     }
 
-    /// What is said instead of a referral that the client would not understand.
+    /// The answer that replaces a referral which the client would not understand.
     pub(super) fn resolved(&self, opened: &OpenedRequest<'_>, said: PreparedResponse) -> PreparedResponse {
         let (Some(referrals), PreparedResponse::Answer(OperationAnswer::Referral(count, bytes))) =
             (&self.referrals, &said)
@@ -98,18 +101,18 @@ impl AdminService {
     }
 }
 
-/// Whether an answer is not to be sent in datagrams, of which `most` are allowed.
+/// Whether an answer is too long for the `most` datagrams that are allowed.
 pub(super) fn is_too_long(first: &[u8], rest: Option<&ListPages>, most: u16) -> bool {
     let datagrams = first.len().saturating_sub(Envelope::LEN).div_ceil(UDP_DATA_LEN_MAX);
     datagrams > most.into() || rest.is_some_and(ListPages::has_more)
 }
 
-/// What is said where an answer takes too many datagrams.
+/// The answer if the real one takes too many datagrams.
 pub(super) fn too_many_datagrams() -> OperationAnswer {
     OperationAnswer::Refused(TOO_MANY_DATAGRAMS)
 }
 
-/// The request that was challenged, if it can still be read.
+/// The request that was challenged, if it can still be parsed.
 pub(super) fn original(challenge: &IssuedChallenge) -> Option<OpenedRequest<'_>> {
     open(&challenge.request).ok()
 }

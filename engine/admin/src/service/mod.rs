@@ -1,7 +1,8 @@
-//! One message in, messages out: opened, decided, authenticated, carried out, sealed.
+//! Answers messages: opens the request, decides it, authenticates the requester, carries out the
+//! decision and seals the answer.
 //!
-//! A decision waits for nobody. The thread of a request may, for other services and until a change is durable, so this
-//! belongs on a thread that may wait.
+//! A decision never blocks. The thread of a request may block on other services, and until a change
+//! is durable, so it has to be a thread that may block.
 
 mod changes;
 mod forwarded;
@@ -48,66 +49,67 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 use zeroize::Zeroizing;
 
-/// What there is to answer requests with.
+/// Everything that answering requests needs.
 #[derive(Debug)]
 pub struct AdminService {
     /// The records.
     pub store: Arc<Store>,
-    /// Who this server is.
+    /// The site record of this server.
     pub site: Arc<SiteRecord>,
-    /// Makes messages of answers.
+    /// Turns answers into messages.
     pub sealer: ReplySealer,
-    /// Who did what.
+    /// The audit log.
     pub audit: Audit,
-    /// What happened, by kind.
+    /// Counters of the service.
     pub counters: AdminCounters,
     challenges: Mutex<Challenges>,
     sessions: Option<SessionEndpoint>,
     remote: Option<RemoteServices>,
-    /// Where clients that do not understand referrals are resolved for.
+    /// Resolves referrals for clients that do not understand them.
     referrals: Option<ReferralResolver>,
-    /// Where what takes long is done; without it, where it is found.
+    /// The threads for costly work; without them, the thread of the request does the work.
     costly: Option<Arc<CostlyWork>>,
     in_force: RwLock<Arc<ActiveRules>>,
     started: Instant,
 }
 
-/// What requests are decided by, until something else is said.
+/// The rules in force; replaced when the configuration is reloaded.
 #[derive(Debug)]
 pub struct ActiveRules {
-    /// Who may do what.
+    /// The rules by which requests are decided.
     pub rules: OperationRules,
-    /// What answers to challenges may cost.
+    /// Limits on the work of verifying answers to challenges.
     pub effort: ChallengeEffort,
 }
 
-/// What the answer to a challenge may cost.
+/// Limits on the work of verifying an answer to a challenge.
 #[derive(Clone, Copy, Debug)]
 pub struct ChallengeEffort {
-    /// What PBKDF2 may be asked for.
+    /// Limits on the parameters of PBKDF2.
     pub pbkdf2: Pbkdf2Limits,
-    /// Most keys of one identity that are tried when it does not say which.
+    /// Maximum keys of one identity that are tried if the answer names none.
     pub keys_tried: usize,
-    /// Whether nobody is challenged outside sessions.
+    /// Whether clients are challenged only inside sessions.
     pub requires_sessions: bool,
 }
 
-/// Who a request is from.
+/// The identity behind a request.
 #[derive(Clone, Copy)]
 enum RequestIdentity<'a> {
-    /// Nobody said.
+    /// No identity was given.
     Nobody,
-    /// So its session knows.
+    /// The identity that the session has authenticated.
     Known(Reference<'a>),
-    /// So an answer to a challenge says: the result tells.
+    /// The identity that an answer to a challenge claims; the result shows whether it was proven.
     Claimed(Reference<'a>),
 }
 
-/// What came of an answer to a challenge.
+/// The outcome of verifying an answer to a challenge.
 enum ProofOutcome {
-    /// This is to be said.
+    /// Send this response.
     Said(PreparedResponse),
-    /// Who can tell does not know the form of the answer: one that this version knows is to be asked for.
+    /// The verifying server does not know the form of the answer: ask for an answer in the form of
+    /// this version.
     Older(Version),
 }
 
@@ -116,7 +118,7 @@ const TOO_MANY_CHALLENGES: OperationRefusal = OperationRefusal::new(
     "Too many challenges wait for an answer; ask again later.",
 );
 
-/// The work of strangers has its own threads, and these have enough to do.
+/// Costly work has its own threads; this is the refusal when their queue is full.
 const TOO_MUCH_WAITS: OperationRefusal = OperationRefusal::new(
     ResponseCode::SERVER_BUSY,
     "Too many key exchanges and answers wait to be checked; ask again later.",
@@ -130,15 +132,15 @@ const TOO_MUCH_WORK: OperationRefusal = OperationRefusal::new(
 const UNREADABLE_ANSWER: OperationRefusal =
     OperationRefusal::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
 
-/// Random numbers that are tried for one that no session has.
+/// Random numbers tried to find one that no session uses.
 const TRIES: usize = 8;
 
-/// A copy that is erased in the end: what is in it may have come encrypted.
+/// A copy that is erased when dropped, since its content may have been sent encrypted.
 fn hidden(message: &[u8]) -> Zeroizing<Box<[u8]>> {
     Zeroizing::new(message.into())
 }
 
-/// A challenge to who is answered by `to`, about the request `message`.
+/// A challenge to the client that `to` answers, about the request `message`.
 fn new_challenge(
     message: &[u8],
     to: &ReplyTo,
@@ -180,66 +182,67 @@ impl AdminService {
         }
     }
 
-    /// What requests are decided by now.
+    /// The rules in force.
     #[must_use]
     pub fn in_force(&self) -> Arc<ActiveRules> {
         Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on requests are decided by this.
+    /// Puts other rules in force for all requests from now on.
     pub fn put_in_force(&self, in_force: ActiveRules) {
         *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
     }
 
-    /// Other services, if they are asked.
+    /// The remote services, if other services are asked.
     #[must_use]
     pub const fn remote(&self) -> Option<&RemoteServices> {
         self.remote.as_ref()
     }
 
-    /// With other services that are asked about identities.
+    /// Sets the remote services that are asked about identities.
     #[must_use]
     pub fn with_remote(self, remote: Option<RemoteServices>) -> Self {
         Self { remote, ..self }
     }
 
-    /// What resolves for clients that do not understand referrals, if anything does.
+    /// The resolver for clients that do not understand referrals, if there is one.
     #[must_use]
     pub const fn referrals(&self) -> Option<&ReferralResolver> {
         self.referrals.as_ref()
     }
 
-    /// With resolution for clients that do not understand referrals.
+    /// Sets the resolver for clients that do not understand referrals.
     #[must_use]
     pub fn with_referrals(self, referrals: Option<ReferralResolver>) -> Self {
         Self { referrals, ..self }
     }
 
-    /// Where what takes long is done.
+    /// The threads for costly work.
     #[must_use]
     pub fn costly(&self) -> Option<&CostlyWork> {
         self.costly.as_deref()
     }
 
-    /// With threads for what takes long.
+    /// Sets the threads for costly work.
     #[must_use]
     pub fn with_costly(self, costly: Arc<CostlyWork>) -> Self {
         Self { costly: Some(costly), ..self }
     }
 
-    /// Its sessions, if it is to have any.
+    /// The session endpoint, if sessions are enabled.
     #[must_use]
     pub const fn sessions(&self) -> Option<&SessionEndpoint> {
         self.sessions.as_ref()
     }
 
-    /// With these sessions.
+    /// Sets the session endpoint.
     #[must_use]
     pub fn with_sessions(self, sessions: Option<SessionEndpoint>) -> Self {
         Self { sessions, ..self }
     }
 
-    /// Answers `message`, envelope first, which came from `source`. Waits until what it changes is durable.
+    /// Answers `message`, envelope first, received from `source`. Blocks until the changes it makes
+    /// are durable.
     #[must_use]
     pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> ReplyMessages {
         let came = match &self.sessions {
@@ -252,7 +255,7 @@ impl AdminService {
         }
     }
 
-    /// Answers a message that was opened.
+    /// Answers an opened message.
     fn answer_opened(
         self: &Arc<Self>,
         came: &IncomingMessage<'_>,
@@ -263,7 +266,7 @@ impl AdminService {
         let (datagrams_max, resolves) = (context.datagrams_max, context.resolves);
         let opened = match open(came.message()) {
             Ok(opened) => opened,
-            // Nobody learns from the answer whether what was made up had the right padding.
+            // The answer must not reveal whether a forged message had the right padding.
             Err(_) if came.may_be_a_guess() => return self.unreadable(&UNDECRYPTABLE, now_unix_s),
             Err(OpeningFailure::Dropped) => {
                 return ReplyMessages { first: Vec::new(), rest: None, keeps_connection: false };
@@ -305,7 +308,7 @@ impl AdminService {
         ReplyMessages { first, rest, keeps_connection }
     }
 
-    /// What is said to a message that cannot be read.
+    /// The answer to a message that cannot be parsed.
     fn unreadable(&self, refused: &OperationRefusal, now_unix_s: u32) -> ReplyMessages {
         self.counters.answered(OpCode::RESERVED, refused.code);
         let first = unreadable(OpCode::RESERVED, refused, now_unix_s);
@@ -332,12 +335,12 @@ impl AdminService {
             return (to, said);
         };
         let claimed = RequestIdentity::Claimed(answer.identity);
-        // A copy, or an answer of another sender, must not use up the challenge.
+        // A replayed message, or an answer from another sender, must not use up the challenge.
         if let Some(said) = sessions::not_accepted(came, opened) {
             self.note(opened, claimed, source, &said);
             return (ReplyTo::new(opened).in_session(came.sealing()), said);
         }
-        // Whatever comes of it, nobody answers this challenge again.
+        // A challenge can be answered only once, whatever the outcome.
         let taken = match challenge {
             Some(challenge) => TakenChallenge::Waiting(challenge),
             None => self.take_challenge(opened.session_id, came.is_in_session()),
@@ -355,13 +358,14 @@ impl AdminService {
                 false => OperationRefusal::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
             };
             match is_made_up {
-                // Whoever guesses numbers, over UDP from made-up addresses, says nothing that belongs into the audit log.
+                // Guessed numbers, over UDP from spoofed addresses, do not belong in the audit log.
                 true => self.counters.answered(opened.op_code(), ResponseCode::SESSION_TIMEOUT),
                 false => self.note(opened, claimed, source, &said),
             }
             return (ReplyTo::new(opened).in_session(came.sealing()), said);
         };
-        // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
+        // The number of a plain challenge may also be the number of another client's session, which
+        // proves nothing here.
         let outside = IncomingMessage::outside(came.message());
         let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
@@ -381,7 +385,7 @@ impl AdminService {
         (to, said)
     }
 
-    /// Decides a request of which nobody knows who sent it, unless its session tells.
+    /// Decides a request that answers no challenge; only its session can tell the requester.
     fn first_time(
         &self,
         came: &IncomingMessage<'_>,
@@ -404,7 +408,7 @@ impl AdminService {
             self.carry_out(decision, snapshot, message, &asked, who, outlook)
         });
         match decided {
-            // Nobody learns from the answer whether what was made up can be read.
+            // The answer must not reveal whether a forged message can be parsed.
             Ok(Some(PreparedResponse::Unreadable(_))) if came.may_be_a_guess() => {
                 PreparedResponse::Unreadable(UNDECRYPTABLE)
             }
@@ -415,7 +419,7 @@ impl AdminService {
         }
     }
 
-    /// What a decision comes to; `None` where it depends on who asks.
+    /// Carries out a decision; `None` if the outcome depends on the requester.
     fn carry_out(
         &self,
         decision: OperationDecision,
@@ -435,7 +439,7 @@ impl AdminService {
         }))
     }
 
-    /// Has the writer decide again, on what is there then, and make the changes.
+    /// Has the writer decide again, on the state of the store at that time, and make the changes.
     fn change(
         &self,
         message: &[u8],
@@ -464,7 +468,8 @@ impl AdminService {
                     answer
                 }
                 OperationDecision::Answer(answer) => answer,
-                // Public values that are not public any more: nobody was asked who they are.
+                // Values that were public have become hidden since, and the requester was never
+                // authenticated.
                 _ => {
                     let text = "The handle was changed meanwhile; ask again.";
                     OperationAnswer::Refused(OperationRefusal::new(ResponseCode::SERVER_BUSY, text))
@@ -473,7 +478,7 @@ impl AdminService {
         })
     }
 
-    /// Asks who wants to know. RFC 3652 section 3.5.1.
+    /// Challenges the client. RFC 3652 section 3.5.1.
     fn challenge(
         &self,
         message: &[u8],
@@ -488,8 +493,8 @@ impl AdminService {
         self.issue(new_challenge(message, to, nonce, Version::CURRENT), source)
     }
 
-    /// Asks who has answered `challenge` to answer once more, in a form that `suggested` knows, and as before: in the
-    /// session or outside.
+    /// Challenges the client that answered `challenge` again, to get an answer in a form that
+    /// `suggested` knows. The new challenge is in the session if the first one was.
     fn challenge_again(
         &self,
         came: &IncomingMessage<'_>,
@@ -507,24 +512,25 @@ impl AdminService {
 
     fn issue(&self, challenge: IssuedChallenge, source: SocketAddr) -> PreparedResponse {
         let pending = SessionChallenge { nonce: challenge.nonce, suggested: challenge.suggested };
-        // Looked for before the table is locked: another process may have to be asked.
+        // Checked before the table is locked, since another process may have to be asked.
         let is_free = |number: &u32| {
             let id = (number & 0x7fff_ffff).cast_signed();
             self.sessions.as_ref().is_none_or(|sessions| !sessions.has(id))
         };
         let number = || numbers::of_admin(u32::from_be_bytes(handle_auth::random()));
         let free = (0..TRIES).map(|_| number()).find(is_free);
-        // 0 is the number of none, so that is refused.
+        // The number 0 stands for no challenge, and an answer to it is refused.
         let number = || free.unwrap_or(0);
         let origin = RequestOrigin::connection(source.ip());
         let issued = self.challenges().issue(origin, challenge, number, self.now_ms());
         issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| PreparedResponse::Challenge(id, pending))
     }
 
-    /// Somebody says who they are. RFC 3652 section 3.5.2.
+    /// Handles an answer to a challenge. RFC 3652 section 3.5.2.
     ///
-    /// First it is looked whether they may, as deployed, so that only those who may learn whether the key was right.
-    /// Nothing but a refusal is said before the key was.
+    /// As in deployed servers, permission is checked first, so that only identities with the
+    /// permission learn whether their key was right. Until the key is verified, nothing but a
+    /// refusal is sent.
     fn authenticated(
         &self,
         came: &IncomingMessage<'_>,
@@ -548,8 +554,8 @@ impl AdminService {
         let mut outlook = self.remote_context(origin);
         let keys_tried = cost::keys_max(kind, answer.signed_response, &effort.pbkdf2, effort.keys_tried);
         let first = outlook.decide(&snapshot, rules, asked, Requester::Claims(claim))?;
-        // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed, and here
-        // also without.
+        // With index 0 and a public key, the index of the matching key counts too: in sessions as
+        // in deployed servers, and here also outside sessions.
         let promotes = claim.index == 0 && kind == auth::PUBLIC_KEY && first.is_not_permitted();
         let proofs: Vec<IdentityProof> = match keys(&snapshot, rules, claim, kind, keys_tried) {
             _ if first.is_refusal() && !promotes => Vec::new(),
@@ -586,8 +592,9 @@ impl AdminService {
             }
             if checked.is_ok() {
                 if let Some(sessions) = &self.sessions {
-                    // For who the session was set up for; any other identity counts for this request alone. What
-                    // follows in it may need the key that fits even where this request did not.
+                    // The session gets the identity for which it was set up; any other identity
+                    // counts for this request alone. Later requests of the session may need the
+                    // index of the matching key even if this one did not.
                     let is_any = claim.index == 0 && kind == auth::PUBLIC_KEY;
                     sessions.authenticate(came, claim, if is_any { index } else { claim.index });
                 }
@@ -610,7 +617,8 @@ impl AdminService {
         }))
     }
 
-    /// Whether an answer was made with `key`, of type `kind`; `None` where too much of such work waits.
+    /// Verifies an answer to a challenge with `key`, of type `kind`; `None` if the queue for costly
+    /// work is full.
     fn check(
         &self,
         answered: &ChallengeProof<'_>,
@@ -630,7 +638,8 @@ impl AdminService {
         })
     }
 
-    /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
+    /// Handles a request of another server to verify the answer to its challenge. RFC 3652 section
+    /// 3.5.3.
     fn verify(
         &self,
         snapshot: &StoreSnapshot,
@@ -665,7 +674,7 @@ impl AdminService {
                 Some(Err(error)) => is_readable &= !error.is_unreadable(),
             }
         }
-        // As deployed: the vectors' `verify_auth_secret_md5_old`.
+        // As deployed servers do: see `verify_auth_secret_md5_old` of the vectors.
         Ok(if is_readable {
             OperationAnswer::Verdict(false).into()
         } else {
@@ -673,7 +682,7 @@ impl AdminService {
         })
     }
 
-    /// The state of the server.
+    /// Reports the state of the server.
     fn status(
         &self,
         snapshot: &StoreSnapshot,
@@ -693,7 +702,7 @@ impl AdminService {
         Ok(OperationAnswer::Values(handle, texts.len(), bytes))
     }
 
-    /// What is said when the store does not do its part.
+    /// The refusal for an error of the store.
     fn failed(&self, error: &StoreError) -> OperationRefusal {
         match error {
             StoreError::Busy => OperationRefusal::new(
@@ -712,7 +721,7 @@ impl AdminService {
         }
     }
 
-    /// Counts what was said, and writes down who did what.
+    /// Counts an answer and writes it to the audit log.
     fn note(
         &self,
         asked: &OpenedRequest<'_>,
@@ -730,7 +739,7 @@ impl AdminService {
         };
         self.counters.answered(asked.op_code(), code);
         let (identity, is_of_interest) = match by {
-            // Whoever asks without a name and is refused could fill the disk with it.
+            // Refused anonymous requests could fill the disk with audit lines.
             RequestIdentity::Nobody => (None, asked.op_code().is_admin() && code == ResponseCode::SUCCESS),
             RequestIdentity::Known(identity) => (Some(identity), asked.op_code().is_admin()),
             RequestIdentity::Claimed(identity) => (Some(identity), true),
@@ -746,12 +755,12 @@ impl AdminService {
         }
     }
 
-    /// Open challenges.
+    /// The open challenges.
     pub fn challenges(&self) -> MutexGuard<'_, Challenges> {
         self.challenges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long it has been there, in milliseconds.
+    /// The time since the start, in milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)

@@ -1,22 +1,23 @@
-//! From the bytes of a message to a request that can be decided, or to why it cannot.
+//! Parses a message into a request that can be decided, or into the reason why it cannot be
+//! decided.
 //!
-//! This is where a message of a session becomes a plain one whose sender is known.
+//! A message of a session becomes a plain message with a known sender here.
 
 use crate::operation::OperationRefusal;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 
-/// A message that was taken apart.
+/// A parsed message.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedRequest<'a> {
-    /// The version to answer in.
+    /// The protocol version of the answer.
     pub version: Version,
-    /// The session, or the challenge that is answered; 0 for none.
+    /// The number of the session, or of the challenge that is answered; 0 for none.
     pub session_id: i32,
-    /// Repeated in the answer.
+    /// The request id, which the answer repeats.
     pub request_id: i32,
-    /// Header, body and credential, not encrypted.
+    /// Header, body and credential, decrypted.
     pub message: Message<'a>,
     /// The body.
     pub request: Request<'a>,
@@ -25,13 +26,14 @@ pub struct OpenedRequest<'a> {
 /// Why a message is not decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpeningFailure {
-    /// It gets an answer that has no request to refer to.
+    /// Send this error, which refers to no request.
     Answered(OpCode, OperationRefusal),
-    /// It is somebody's answer to something unreadable. To answer that could go on for ever.
+    /// Send nothing: the message is itself an answer, and answering it could cause an endless
+    /// exchange.
     Dropped,
 }
 
-/// The request cannot be read; the text is that of deployed servers.
+/// The request cannot be parsed; the text is that of deployed servers.
 pub(super) const UNREADABLE: OperationRefusal =
     OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs");
 const TOO_SHORT: OperationRefusal =
@@ -43,10 +45,10 @@ impl From<OperationRefusal> for OpeningFailure {
     }
 }
 
-/// Takes apart `message`, envelope first. Bytes behind it are ignored.
+/// Parses `message`, envelope first. Bytes after the message are ignored.
 ///
 /// # Errors
-/// When it is no request that can be acted on.
+/// When the message is not a request that can be decided.
 pub fn open(message: &[u8]) -> Result<OpenedRequest<'_>, OpeningFailure> {
     let (envelope, rest) = Envelope::split(message).map_err(|_| TOO_SHORT)?;
     let rest = &rest[..rest.len().min(envelope.message_len as usize)];
@@ -78,7 +80,7 @@ pub fn open(message: &[u8]) -> Result<OpenedRequest<'_>, OpeningFailure> {
         let text = "Unknown opCode in message: 0";
         return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
     }
-    // The operation that no server ever knew is one of these, and so is each whose body is none.
+    // Unknown operations end here, as do bodies that cannot be parsed.
     let request = Request::decode(op_code, envelope.version, message.body).map_err(|_| UNREADABLE)?;
     if matches!(request, Request::Unknown(..)) {
         return Err(UNREADABLE.into());
@@ -92,7 +94,7 @@ pub fn open(message: &[u8]) -> Result<OpenedRequest<'_>, OpeningFailure> {
     })
 }
 
-/// The request id of an answer to what could not be read.
+/// The request id of an answer to a message that cannot be parsed.
 pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
 impl OpenedRequest<'_> {
@@ -102,7 +104,7 @@ impl OpenedRequest<'_> {
         self.message.header.flags
     }
 
-    /// What is to be done.
+    /// The operation of the request.
     #[must_use]
     pub const fn op_code(&self) -> OpCode {
         self.message.header.op_code

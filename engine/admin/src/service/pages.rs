@@ -1,4 +1,4 @@
-//! What is sent back: a message, and the pages of a listing that follow it.
+//! An outgoing answer: a message, and the pages of a listing that follow it.
 
 use super::AdminService;
 use super::reply::ReplyTo;
@@ -7,18 +7,18 @@ use crate::store::StoreSnapshot;
 use handle_daemon::clock::now_unix_s;
 use std::sync::Arc;
 
-/// What is sent back.
+/// An outgoing answer.
 #[derive(Debug)]
 pub struct ReplyMessages {
-    /// The first message; empty when there is nothing to say.
+    /// The first message; empty if nothing is sent.
     pub first: Vec<u8>,
-    /// What follows it.
+    /// The pages that follow it.
     pub rest: Option<ListPages>,
-    /// Whether the sender wants to go on with the same connection.
+    /// Whether the client wants to keep the connection.
     pub keeps_connection: bool,
 }
 
-/// The pages of a listing that are still to be sent.
+/// The pages of a listing that have not been sent yet.
 #[derive(Debug)]
 pub struct ListPages {
     pub(super) service: Arc<AdminService>,
@@ -35,7 +35,7 @@ impl ListPages {
         self.has_more
     }
 
-    /// The next message; `None` after the last. Reads the store.
+    /// The next message; `None` after the last one. Reads the store.
     pub fn next_page(&mut self) -> Option<Vec<u8>> {
         if !self.has_more {
             return None;

@@ -1,5 +1,5 @@
-//! Requests whose decision takes what other services say: asked for between one decision and the next, on the thread of
-//! the request, which may wait.
+//! Decisions that depend on other services. The thread of the request, which may block, asks these
+//! services between one attempt at the decision and the next.
 
 use super::{AdminService, ChallengeEffort, UNREADABLE_ANSWER};
 use crate::operation::{
@@ -23,30 +23,31 @@ use handle_proto::{Handle, ResponseCode, ValueBuf, Version, fold};
 use std::borrow::Cow;
 use zeroize::Zeroizing;
 
-/// What one request knows of other services, and how it asks them.
+/// The facts about other services that one request has gathered, and how to ask for more.
 pub(super) struct RemoteContext<'s> {
     pub(super) facts: RemoteFacts,
-    /// None where other services are not asked.
+    /// `None` if other services are not asked.
     inquiry: Option<RemoteInquiry<'s>>,
-    /// Why the first thing that is not known is not.
+    /// Why the first missing fact could not be found out.
     unanswered: Option<RemoteFailure>,
-    /// Who asks, for whom work is done.
+    /// The source on whose behalf the work is done.
     pub(super) origin: RequestOrigin,
 }
 
-/// What an answer to a challenge is checked with.
+/// The means of verifying an answer to a challenge.
 pub(super) enum IdentityProof {
     /// A key.
     Key(CandidateKey),
-    /// What the service with the secret says.
+    /// The verdict of the service that has the secret.
     Told(RemoteVerdict),
 }
 
-/// Longest answer made with a secret that is shown to another service. Deployed clients need 53 bytes.
+/// Maximum length of an answer, made with a secret, that is shown to another service. Deployed
+/// clients need 53 bytes.
 const ANSWER_LEN_MAX: usize = 1024;
 
 impl IdentityProof {
-    /// The index of its value, if it is known.
+    /// The index of the value with the key, if it is known.
     pub(super) const fn index(&self, claim: Reference<'_>) -> i32 {
         match self {
             Self::Key(key) => key.index,
@@ -54,7 +55,7 @@ impl IdentityProof {
         }
     }
 
-    /// Whether the answer is right by it, or why not.
+    /// Whether the answer is right, or why that cannot be decided.
     pub(super) fn check(&self, answered: &ChallengeProof<'_>, kind: &[u8]) -> Result<(), VerifyError> {
         match self {
             Self::Key(key) => answered.check(kind, &key.data),
@@ -63,9 +64,10 @@ impl IdentityProof {
         }
     }
 
-    /// The version to suggest to who has answered `challenge`, so that the server with the secret understands the next
-    /// answer; `None` where it has understood this one, or a form that it knows was asked for already. RFC 3652 section
-    /// 3.5.3, with the deployed way from new clients to old servers.
+    /// The version to suggest to the client that answered `challenge`, so that the server with the
+    /// secret understands the next answer. `None` if that server understood this answer, or if an
+    /// answer in a form it knows has already been requested. RFC 3652 section 3.5.3, with the
+    /// deployed way from new clients to old servers.
     pub(super) fn older_form(
         &self,
         challenge: &IssuedChallenge,
@@ -75,18 +77,19 @@ impl IdentityProof {
         let asked_for = challenge.version.min(challenge.suggested);
         let answer = SecretAnswer::decode(answer.signed_response).ok()?;
         let steps_down = asked_for >= SecretAnswer::DERIVED_SINCE && answer.is_too_new_for(verifier);
-        // Below the lowest there would be no code that says which form it is.
+        // Below the lowest version, no code identifies the form.
         steps_down.then(|| verifier.max(Version::LOWEST))
     }
 }
 
 impl RemoteContext<'_> {
-    /// What is known, once nothing more will be asked: who asks next need not wait for what is done with it.
+    /// The gathered facts. The place for asking other services is released, so that the next
+    /// request need not wait while the facts are used.
     pub(super) fn into_known(self) -> RemoteFacts {
         self.facts
     }
 
-    /// Decides; asks other services for the first thing that the decision would have to know, and decides again.
+    /// Decides; if a fact about another service is missing, asks for it and decides again.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -114,7 +117,8 @@ impl RemoteContext<'_> {
                 Err(RemoteFailure::Busy) => {
                     return Ok(OperationDecision::Answer(OperationAnswer::Refused(BUSY)));
                 }
-                // Nothing more will be said, and a decision may miss a thousand things: each takes all the work again.
+                // No more facts can be found out, and a decision may lack a thousand of them: each
+                // attempt repeats all the work.
                 Err(RemoteFailure::Enough) => {
                     self.unanswered.get_or_insert(RemoteFailure::Enough);
                     return Ok(self.told_why(decision));
@@ -129,8 +133,8 @@ impl RemoteContext<'_> {
         }
     }
 
-    /// A refusal that says that not everything could be found out. Whose record it is about is for the log: who is refused
-    /// may not be one to know whom a record names.
+    /// A refusal which says that not all facts could be found out. The name of the record concerned
+    /// goes to the log only: the requester may have no right to know whom a record names.
     fn told_why(&self, decision: OperationDecision) -> OperationDecision {
         match (decision, &self.unanswered) {
             (
@@ -152,17 +156,18 @@ impl RemoteContext<'_> {
         }
     }
 
-    /// Whether the keys of who asks may be worth asking for, though it is not permitted with index 0: another value of
-    /// the same handle is named.
+    /// Whether asking for the keys of the requester may help although index 0 has no permission:
+    /// the records name another value of the same handle.
     pub(super) fn is_worth_promoting(&self) -> bool {
         self.inquiry.is_some() && self.facts.names_identity()
     }
 
-    /// What proves who asks, where the handle is elsewhere: public keys, or what its service says of a secret. Nobody is
-    /// shown what no client makes, or what would take more work than is done here.
+    /// The means of verifying an identity whose handle is at another service: public keys, or the
+    /// verdict of its service on a secret. An answer is not shown to another service if no client
+    /// makes such an answer or if it would take more work than the limits here allow.
     ///
     /// # Errors
-    /// Why nobody can tell.
+    /// Why the identity cannot be verified.
     pub(super) fn proofs(
         &mut self,
         challenge: &IssuedChallenge,
@@ -180,12 +185,13 @@ impl RemoteContext<'_> {
                 inquiry.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
             }
             _ if is_unreadable(challenge, answer.signed_response) => return Err(UNREADABLE_ANSWER),
-            // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
+            // Its service would verify the answer under the version of the verification request and
+            // would reject a right answer.
             _ if challenge.version < Version::LOWEST => return Err(NOT_ASKED),
             _ if !is_worth_showing(answer.signed_response, effort) => return Ok(Vec::new()),
             _ => {
                 let [nonce, digest] = challenge.covered();
-                // As deployed servers frame it, whatever the algorithm.
+                // Framed as deployed servers do, whatever the algorithm.
                 let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest };
                 let signed_response = answer.signed_response;
                 let verification = VerificationRequest { identity, nonce, digest, signed_response };
@@ -210,22 +216,23 @@ const BUSY: OperationRefusal = OperationRefusal::new(
     "Too many identities of other services are being looked up; ask again later.",
 );
 
-/// Whether no secret can have made the answer, as where the secret is here.
+/// Whether the answer has a form that no secret key produces. The same check applies if the secret
+/// is here.
 fn is_unreadable(challenge: &IssuedChallenge, signed_response: &[u8]) -> bool {
-    // The form is looked at, and no work is done.
+    // Only the form is checked; no key is derived.
     let limits = Pbkdf2Limits { iterations_max: 0, ..Pbkdf2Limits::DEFAULT };
     let (version, covered) = (challenge.version, challenge.covered());
     let answered = ChallengeProof { version, covered, signed_response, limits };
     answered.check(auth::SECRET_KEY, b"any").is_err_and(|error| error.is_unreadable())
 }
 
-/// Whether the answer may be right: it is in a form that is known, and within the limits.
+/// Whether the answer may be right: its form is known, and its work is within the limits.
 fn is_worth_showing(signed_response: &[u8], effort: &ChallengeEffort) -> bool {
     signed_response.len() <= ANSWER_LEN_MAX
         && SecretAnswer::decode(signed_response).is_ok_and(|answer| effort.pbkdf2.admit(&answer))
 }
 
-/// The public keys among what was told, in ascending order of their index.
+/// The public keys among the values received, in ascending order of index.
 fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<IdentityProof> {
     let values = told.values().iter();
     let mut keys: Vec<CandidateKey> = values
@@ -240,7 +247,7 @@ fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Identity
 }
 
 impl AdminService {
-    /// What a request knows of other services before it has asked them: nothing.
+    /// The context of a request that has not asked other services yet.
     pub(super) fn remote_context(&self, origin: RequestOrigin) -> RemoteContext<'_> {
         let inquiry = self.remote.as_ref().map(|remote| remote.begin_inquiry());
         RemoteContext { facts: RemoteFacts::default(), inquiry, unanswered: None, origin }

@@ -1,6 +1,6 @@
-//! From an answer to the bytes of a message: envelope, header, digest of the request, body, signature.
+//! Encodes answers as messages: envelope, header, digest of the request, body, signature.
 //!
-//! This is where an answer in a session gets its MAC and is encrypted.
+//! Answers in a session get their MAC and are encrypted here.
 
 use super::opening::{OpenedRequest, UNREADABLE_REQUEST_ID};
 use crate::operation::{Lister, OperationAnswer, OperationRefusal};
@@ -25,7 +25,7 @@ use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
 
-/// What a reply repeats of its request.
+/// The fields of a request that its reply repeats.
 #[derive(Clone, Debug)]
 pub struct ReplyTo {
     version: Version,
@@ -36,7 +36,7 @@ pub struct ReplyTo {
     flags: OpFlags,
     recursion_count: u8,
     digest: Digest,
-    /// The session that it is said in.
+    /// Seals the answer in its session, if there is one.
     session: Option<AnswerSealer>,
 }
 
@@ -57,16 +57,16 @@ impl ReplyTo {
         }
     }
 
-    /// The same, in a session if there is one. What sets a session up, or its key, is not in one yet, though sent under
-    /// the number of an old one.
+    /// Like `to`, but in the session if there is one. The answer that sets up a session or changes
+    /// its key is not sealed, even if it is sent under the number of an old session.
     #[must_use]
     pub fn in_session(self, session: Option<AnswerSealer>) -> Self {
         let sets_up = matches!(self.op_code, OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY);
         Self { session: session.filter(|_| !sets_up), ..self }
     }
 
-    /// A reply to the sender of `answer`, about `original`, whose challenge it has answered; in `session`, if it came in
-    /// one.
+    /// A reply to the sender of `answer`, about `original`, the request whose challenge it has
+    /// answered; in `session`, if the answer came in one.
     #[must_use]
     pub fn about(
         original: &OpenedRequest<'_>,
@@ -86,28 +86,28 @@ impl ReplyTo {
         &self.digest
     }
 
-    /// The version of the reply.
+    /// The protocol version of the reply.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// The session that it is said in; 0 for none.
+    /// The session of the reply; 0 for none.
     #[must_use]
     pub const fn session_id(&self) -> i32 {
         self.session_id
     }
 }
 
-/// Makes messages of answers.
+/// Turns answers into messages.
 #[derive(Debug)]
 pub struct ReplySealer {
-    /// The key that signs; without it nothing is signed.
+    /// The signing key; without it, nothing is signed.
     pub key: Option<PrivateKey>,
 }
 
 impl ReplySealer {
-    /// The message that says `answer`.
+    /// Encodes `answer` as a message.
     #[must_use]
     pub fn answer(
         &self,
@@ -136,7 +136,8 @@ impl ReplySealer {
             }
             OperationAnswer::Refused(refused) => (refused.code, failure(refused)),
         };
-        // As deployed servers do: `administration/create_overwrite` shows the flag of a record that was replaced.
+        // As deployed servers do: `administration/create_overwrite` shows the flag for a record
+        // that was replaced.
         let flags = match answer.effect().replaced {
             true => to.flags,
             false => to.flags.without(OpFlags::OVERWRITE),
@@ -144,7 +145,7 @@ impl ReplySealer {
         self.seal(to, site, code, response, flags, now_unix_s)
     }
 
-    /// One page of a listing; `has_more` when others follow.
+    /// Encodes one page of a listing; `has_more` if other pages follow.
     #[must_use]
     pub fn page(
         &self,
@@ -164,7 +165,7 @@ impl ReplySealer {
         self.seal(to, site, ResponseCode::SUCCESS, Response::Listing(Listing { handles }), flags, now_unix_s)
     }
 
-    /// The challenge with the number `id`.
+    /// Encodes the challenge with the number `id`.
     #[must_use]
     pub fn challenge(
         &self,
@@ -174,7 +175,8 @@ impl ReplySealer {
         pending: &SessionChallenge,
         now_unix_s: u32,
     ) -> Vec<u8> {
-        // A challenge carries the digest, asked for or not; nothing was overwritten, and no name made.
+        // A challenge carries the digest even if the request did not ask for it; the flags
+        // OVERWRITE and MINT_SUFFIX are not repeated.
         let flags =
             to.flags.with(OpFlags::REQUEST_DIGEST).without(OpFlags::MINT_SUFFIX).without(OpFlags::OVERWRITE);
         let to = ReplyTo { session_id: id, suggested: pending.suggested, ..to.clone() };
@@ -182,7 +184,8 @@ impl ReplySealer {
         self.seal(&to, site, ResponseCode::AUTHENTICATION_NEEDED, response, flags, now_unix_s)
     }
 
-    /// The answer that there is a new session with the number `id`. It is not said in one yet.
+    /// Encodes the answer that announces the new session `id`. This answer is not sealed in the
+    /// session.
     #[must_use]
     pub fn session(
         &self,
@@ -218,8 +221,9 @@ impl ReplySealer {
                 | OpFlags::MINT_SUFFIX.0
                 | OpFlags::DO_NOT_REFER.0,
         );
-        // The flag for keeping the connection tells clients that they may use it again: deployed servers close theirs and
-        // never set it. What is about changes and lists, queries do not repeat. Shown by `conversations.jsonl`, category `flags`.
+        // The flag for keeping the connection tells clients that they may reuse it: deployed
+        // servers close their connections and never set it. Answers to queries do not repeat the
+        // flags about changes and lists. Shown by `conversations.jsonl`, category `flags`.
         let copied = match to.op_code.is_admin() {
             true => COPIED,
             false => {
@@ -281,10 +285,10 @@ impl ReplySealer {
     }
 }
 
-/// First version in which, in a session, values that are not public are encrypted without being asked.
+/// First version in which values that are not public are always encrypted in a session.
 const PRIVATE_SINCE: Version = Version::new(2, 8);
 
-/// Whether a response has values that not everybody may read.
+/// Whether a response contains values that are not public.
 fn shows_private(response: &Response<'_>) -> bool {
     matches!(response, Response::Answer(answer) if answer.values.iter().any(|value| !value.is_public()))
 }
@@ -293,7 +297,7 @@ fn failure(refused: &OperationRefusal) -> Response<'_> {
     Response::Failure(Failure { message: refused.text.as_bytes() })
 }
 
-/// An answer to what could not be read: in the oldest form there is, with no request to refer to.
+/// The answer to a message that cannot be parsed: in the oldest form, referring to no request.
 #[must_use]
 pub fn unreadable(op_code: OpCode, refused: &OperationRefusal, now_unix_s: u32) -> Vec<u8> {
     let envelope = Envelope { version: Version::COMPATIBLE, ..Envelope::request(UNREADABLE_REQUEST_ID) };
@@ -302,15 +306,15 @@ pub fn unreadable(op_code: OpCode, refused: &OperationRefusal, now_unix_s: u32) 
     MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
 }
 
-/// What is to be said, before it is a message.
+/// A response that has not been encoded yet.
 pub(super) enum PreparedResponse {
     Answer(OperationAnswer),
     List(Lister, Box<StoreSnapshot>),
-    /// The number of a challenge, and what it says.
+    /// A challenge: its number and its content.
     Challenge(i32, SessionChallenge),
-    /// A new session: its number, and what its client is told.
+    /// A new session: its number, and the data that its client gets.
     Session(i32, KeyExchangeMode, Vec<u8>),
-    /// That it cannot be read, and not which request it was.
+    /// The message cannot be parsed; the answer does not tell which request it belongs to.
     Unreadable(OperationRefusal),
 }
 

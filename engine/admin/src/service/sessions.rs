@@ -1,4 +1,4 @@
-//! Requests about sessions, and what a request in one has to show. RFC 3652 section 3.8.
+//! Requests about sessions, and the checks of requests in a session. RFC 3652 section 3.8.
 
 use super::opening::OpenedRequest;
 use super::reply::ReplyTo;
@@ -14,8 +14,9 @@ use handle_proto::wire::session::SessionSetup;
 use handle_proto::{ResponseCode, Version};
 use std::net::SocketAddr;
 
-// Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl` and `credentials.jsonl`.
-/// What was encrypted cannot be read, or nothing in it tells who wrote it.
+// Refusals use the texts of deployed servers, as `conversations.jsonl` and `credentials.jsonl`
+// show.
+/// The encrypted content cannot be parsed, or has nothing that authenticates its sender.
 pub(super) const UNDECRYPTABLE: OperationRefusal = OperationRefusal::new(
     ResponseCode::SESSION_FAILED,
     "Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer",
@@ -35,7 +36,7 @@ const WRONG_MAC: OperationRefusal =
 const NO_MAC: OperationRefusal =
     OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
 
-/// What is said to a message whose MAC is wrong, or has come before.
+/// The response to a message whose MAC is wrong or which is a replay.
 pub(super) fn not_accepted(
     came: &IncomingMessage<'_>,
     opened: &OpenedRequest<'_>,
@@ -52,8 +53,8 @@ pub(super) fn not_accepted(
 }
 
 impl AdminService {
-    /// What is said to a request about sessions, and to one in a session that is not in order; `None` where the request is
-    /// to be decided.
+    /// The response to a request about sessions, or to an invalid request in a session; `None` if
+    /// the request is to be decided.
     pub(super) fn about_sessions(
         &self,
         came: &IncomingMessage<'_>,
@@ -81,7 +82,7 @@ impl AdminService {
         })
     }
 
-    /// Sets a session up. RFC 3652 section 3.8.1.
+    /// Sets up a session. RFC 3652 section 3.8.1.
     fn set_up(
         &self,
         opened: &OpenedRequest<'_>,
@@ -101,7 +102,8 @@ impl AdminService {
         }
     }
 
-    /// Asks in a session who wants to know; a copy of the request gets the challenge that waits.
+    /// Challenges the client in its session. A repeated request gets the challenge that is already
+    /// open.
     pub(super) fn challenge_in_session(
         &self,
         came: &IncomingMessage<'_>,
@@ -117,7 +119,7 @@ impl AdminService {
         self.issue_in_session(opened.session_id, challenge, source)
     }
 
-    /// Has `challenge` wait in the session `id`.
+    /// Makes `challenge` the open challenge of session `id`.
     pub(super) fn issue_in_session(
         &self,
         id: i32,

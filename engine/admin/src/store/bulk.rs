@@ -1,4 +1,4 @@
-//! Taking in many records at once: sorted first, then written in the order of the file.
+//! Loads many records at once: sorts them first, then writes them in the order of the file.
 
 use super::sorter::Sorter;
 use super::transaction::Transaction;
@@ -7,13 +7,14 @@ use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::{Value, Values};
 use std::path::Path;
 
-/// Bytes of records that share one commit.
+/// Bytes of records in one commit.
 const COMMIT_BYTES: usize = 64 << 20;
 
-/// Takes in records and homed prefixes in any order, with bounded memory.
+/// Loads records and homed prefixes in any order, with bounded memory.
 ///
-/// Until [`finish`](Self::finish) the store is as it was. That writes in several commits, each of whole records; the log
-/// tells nothing of them but that it begins anew, so mirrors and the publisher take in everything again.
+/// The store does not change until [`finish`](Self::finish), which writes in several commits of
+/// whole records. The log has no entries for them; it only starts anew, so mirrors and the
+/// publisher reload everything.
 #[derive(Debug)]
 #[must_use = "without `finish` nothing is taken in"]
 pub struct Bulk<'s> {
@@ -24,25 +25,25 @@ pub struct Bulk<'s> {
     room: Vec<u8>,
 }
 
-/// What became of the records.
+/// Counts of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BulkCounts {
-    /// Written, each handle once.
+    /// Records written, each handle once.
     pub written: u64,
-    /// Left as they were, because they existed and [`Bulk::keep_existing`] says so.
+    /// Existing records left unchanged because of [`Bulk::keep_existing`].
     pub kept: u64,
 }
 
-/// Why a record cannot be taken in.
+/// Why a record cannot be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnfitRecord {
-    /// The handle has more bytes than one may have.
+    /// The handle is too long.
     HandleTooLong,
-    /// There are more values than a record may have.
+    /// The record has too many values.
     TooManyValues,
     /// An index is below 1.
     BadIndex(i32),
-    /// Two values have one index.
+    /// Two values have the same index.
     DuplicateIndex(i32),
 }
 
@@ -59,10 +60,11 @@ impl std::fmt::Display for UnfitRecord {
 
 impl std::error::Error for UnfitRecord {}
 
-/// Whether `values` can be the record of `handle`: the bounds that every record in the store keeps.
+/// Checks that `values` can be the record of `handle`, within the bounds of every record in the
+/// store.
 ///
 /// # Errors
-/// Says which one they do not keep.
+/// Names the bound that is exceeded.
 pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) -> Result<(), UnfitRecord> {
     if handle.len() > HANDLE_LEN_MAX {
         return Err(UnfitRecord::HandleTooLong);
@@ -88,15 +90,15 @@ impl<'s> Bulk<'s> {
         Self { store, sorter, homed: Vec::new(), keeps_existing: false, room: Vec::new() }
     }
 
-    /// Leaves records that exist as they are; otherwise they are replaced.
+    /// Leaves existing records unchanged; otherwise they are replaced.
     pub const fn keep_existing(mut self) -> Self {
         self.keeps_existing = true;
         self
     }
 
-    /// Takes in the record of `handle`; of several the last one counts.
+    /// Adds the record of `handle`; if it is added several times, the last one counts.
     ///
-    /// `values` are wanted as they shall be told, timestamps included.
+    /// `values` are stored as they are, with their timestamps.
     ///
     /// # Errors
     /// When a temporary file cannot be written.
@@ -114,13 +116,13 @@ impl<'s> Bulk<'s> {
     /// Writes everything.
     ///
     /// # Errors
-    /// When a file cannot be read or written. Some of the records are in the store then; to take them in again does no
-    /// harm.
+    /// When a file cannot be read or written. Some of the records are then in the store; loading
+    /// them again does no harm.
     pub fn finish(self, mut progress: impl FnMut(&BulkCounts)) -> Result<BulkCounts, StoreError> {
         let inner = &self.store.inner;
         let mut counts = BulkCounts::default();
         let homed = self.homed;
-        // Before anything else, so that nobody goes by a log that does not tell of what follows.
+        // Done first, so that no reader relies on a log without the records that follow.
         self.store.change(move |transaction| {
             transaction.begin_log_anew()?;
             homed.iter().try_for_each(|prefix| transaction.home_unlogged(prefix))
@@ -154,17 +156,17 @@ impl<'s> Bulk<'s> {
             if batch.bytes.len() >= COMMIT_BYTES { write(&mut batch) } else { Ok(()) }
         })?;
         write(&mut batch)?;
-        // Once more, so that whoever looked in between looks again.
+        // Done again, so that a reader which looked in between reloads.
         self.store.change(|transaction| transaction.begin_log_anew())?;
         Ok(counts)
     }
 }
 
-/// Records of one commit.
+/// The records of one commit.
 #[derive(Debug, Default)]
 struct BulkBatch {
     bytes: Vec<u8>,
-    /// Where keys and values end.
+    /// The ends of keys and values.
     ends: Vec<(usize, usize)>,
 }
 

@@ -1,54 +1,54 @@
-//! Why the store does not do something.
+//! Errors of the store.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-/// Why the store does not do something.
+/// Why the store cannot do something.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no such file.
+    /// The file does not exist.
     Missing(PathBuf),
-    /// There is a file already.
+    /// The file exists already.
     Exists(PathBuf),
-    /// Another process has it open.
+    /// Another process has the file open.
     Locked(PathBuf),
-    /// The file may not be read and written, or the disk does not do it.
+    /// The file may not be read and written, or the disk reports an error.
     Unopened {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error of the database.
         error: Box<redb::Error>,
     },
-    /// The file is not whole, or no store.
+    /// The file is damaged or not a store.
     Broken {
         /// The file.
         file: PathBuf,
         /// What is wrong with it.
         what: String,
     },
-    /// It was made by newer software.
+    /// The file was made by newer software.
     Newer {
-        /// What the file has.
+        /// The schema version of the file.
         found: u64,
-        /// What we know.
+        /// The newest schema version that this software knows.
         known: u64,
     },
-    /// It is no store of ours, or what is stored contradicts itself.
+    /// The file is not a store of this software, or its content is inconsistent.
     Damaged(&'static str),
-    /// The thread that writes cannot be started.
+    /// The writer thread cannot be started.
     NoThread(io::Error),
-    /// As many changes as may wait do so.
+    /// The queue of changes is full.
     Busy,
-    /// The writer has failed before; nothing is changed until the store is opened again.
+    /// The writer has failed; no change is possible until the store is opened again.
     Failed,
     /// The file could not be read or written.
     Database(Box<redb::Error>),
 }
 
 impl StoreError {
-    /// Whether nothing can be read or written any more.
+    /// Whether the error prevents all further reads and writes.
     pub(super) const fn is_fatal(&self) -> bool {
         matches!(self, Self::Database(_) | Self::Broken { .. } | Self::Failed)
     }

@@ -1,7 +1,8 @@
-//! What redb says of a damaged file by a panic becomes an error.
+//! Turns panics of redb about a damaged file into errors.
 //!
-//! redb compares checksums when it repairs, and trusts pages when it reads them: lengths and places that are wrong are found
-//! out by assertions. Pages are compared before a store is opened, so this is for what is damaged later, or is not compared.
+//! redb compares checksums when it repairs a file, but trusts the pages it reads: wrong lengths and
+//! positions fail assertions. Pages are verified before a store is opened, so this module is for
+//! later damage, and for stores that were not verified.
 
 use super::StoreError;
 use std::cell::{Cell, RefCell};
@@ -10,17 +11,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Once;
 
-/// What is wrong with a file that ends where there should be more.
+/// What is wrong with a file that ends too early.
 pub(super) const SHORT: &str = "it is shorter than it says";
 
 thread_local! {
-    /// Whether a panic of this thread is taken for what it says, and not shown.
+    /// Whether a panic of this thread becomes an error and is not printed.
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
-    /// Where the last such panic was.
+    /// The location of the last such panic.
     static PANICKED_AT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, which does nothing but call redb on `file`: a panic says that the file is damaged.
+/// Runs `work`, which does nothing but call redb on `file`: a panic means that the file is damaged.
 ///
 /// # Errors
 /// Those of `work`, and [`StoreError::Broken`].
@@ -29,7 +30,7 @@ pub(super) fn guarded<T>(file: &Path, work: impl FnOnce() -> Result<T, StoreErro
     catch_panic(work).unwrap_or_else(|what| Err(broken(what))).map_err(|error| match error {
         StoreError::Database(error) => match *error {
             redb::Error::Corrupted(what) => broken(what),
-            // What is in it points to where nothing is.
+            // A reference in the file points beyond its end.
             redb::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => broken(SHORT.to_owned()),
             error => StoreError::Database(Box::new(error)),
         },
@@ -58,7 +59,7 @@ where
     })
 }
 
-/// Runs `work`; a panic becomes its words.
+/// Runs `work`, and returns the message of a panic.
 pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -72,7 +73,8 @@ pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let was_quiet = IS_QUIET.replace(true);
-    // What it has begun is dropped with it, and what others have of it says so by another panic.
+    // State that `work` has begun is dropped with it, and state that others share reports the
+    // failure by another panic.
     let worked = catch_unwind(AssertUnwindSafe(work));
     IS_QUIET.set(was_quiet);
     worked.map_err(|panic| {
@@ -81,7 +83,7 @@ pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         let words = words.unwrap_or_default();
         let at = PANICKED_AT.take().unwrap_or_default();
         tracing::info!(at, said = words, "a panic is taken for damage of the store");
-        // Of an assertion with values the first line says what was asserted.
+        // The first line of a failed assertion with values is the assertion itself.
         words.lines().next().map(str::to_owned).unwrap_or_default()
     })
 }

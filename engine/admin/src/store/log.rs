@@ -1,8 +1,8 @@
-//! The log of transactions: what happened to which handle, and when.
+//! The transaction log: what happened to which handle, and when.
 
 use super::StoreError;
 
-/// What a transaction did, with the numbers that mirrors are told.
+/// The action of a transaction, with the numbers that mirrors receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogAction {
     /// A handle was created.
@@ -29,7 +29,7 @@ impl LogAction {
         })
     }
 
-    /// Whether it concerns the table of homed prefixes, not a record.
+    /// Whether the action concerns the table of homed prefixes and not a record.
     #[must_use]
     pub const fn is_about_homing(self) -> bool {
         matches!(self, Self::Home | Self::Unhome)
@@ -39,13 +39,13 @@ impl LogAction {
 /// One transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its number: one more than that of the one before.
+    /// The number: one more than that of the previous transaction.
     pub id: u64,
-    /// When, in milliseconds since 1970; never earlier than the one before.
+    /// The time, in milliseconds since 1970; never earlier than that of the previous transaction.
     pub unix_ms: u64,
-    /// What was done.
+    /// The action.
     pub action: LogAction,
-    /// The handle as stored; for prefixes the name of their record.
+    /// The handle as stored; for a prefix, the name of its record.
     pub handle: Vec<u8>,
 }
 

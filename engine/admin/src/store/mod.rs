@@ -1,12 +1,12 @@
 //! The authoritative records: one file, one writer, and readers that never wait for it.
 //!
-//! - What is acknowledged is durable: a change returns when the transaction it is part of has been synced. Changes
-//!   that wait at the same time share one transaction.
-//! - A [`StoreSnapshot`] is the store as it was at one moment, for as long as it is kept.
-//! - Every change is in the log, under a number that grows by one: what mirrors and the publisher go by.
-//! - One process at a time; the file is locked.
+//! - Every acknowledged change is durable: a change returns after its transaction has been synced.
+//!   Changes that wait at the same time share one transaction.
+//! - A [`StoreSnapshot`] is the state of the store at one moment; it does not change while it is kept.
+//! - Every change is in the log, under a number that grows by one; mirrors and the publisher follow it.
+//! - Only one process at a time can open the store; the file is locked.
 //!
-//! Names are folded as the service folds them before they get here: see [`key`].
+//! The caller folds names as the service folds them: see [`key`].
 
 mod bulk;
 mod check;
@@ -49,25 +49,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use writer::{CommitQueue, StoreWriter};
 
-/// How the store is kept.
+/// Settings of the store.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
     /// The file of the store.
     pub file: PathBuf,
-    /// Memory for pages of the file, in bytes.
+    /// Bytes of memory for pages of the file.
     pub cache_bytes: usize,
-    /// Write what is free with each commit, so that the store opens at once after a crash. Without it the whole file is
-    /// read then, and commits take one sync instead of two.
+    /// Write the allocator state with each commit, so that the store opens at once after a crash.
+    /// Without it, opening after a crash reads the whole file, but commits take one sync instead of
+    /// two.
     pub quick_repair: bool,
-    /// Read the whole file before it is opened, and compare its checksums. Without it damage of the disk is found where
-    /// it shows, if it does.
+    /// Read the whole file and compare its checksums before opening it. Otherwise disk damage is
+    /// found only when a damaged page is read, if at all.
     pub verify_at_start: bool,
-    /// Changes that wait for the writer. Who comes then is told that the server is too busy.
+    /// Maximum changes that wait for the writer. Further ones are refused as too busy.
     pub queue_changes: usize,
-    /// Most changes that share one commit.
+    /// Maximum changes that share one commit.
     pub commit_changes: usize,
-    /// Days for which the log of transactions is kept; 0 for ever.
+    /// Days for which the transaction log is kept; 0 for no limit.
     pub log_days: u32,
 }
 
@@ -117,9 +118,10 @@ impl StoreConfig {
     }
 }
 
-/// The name under which the record of `handle` is stored, by a service that does or does not fold local names.
+/// The name under which the record of `handle` is stored; `folds` tells whether the service folds
+/// local names.
 ///
-/// A name without a slash is that of a prefix, and stands for its record.
+/// A name without a slash is a prefix, and stands for the record of that prefix.
 #[must_use]
 pub fn key(handle: &[u8], folds: bool) -> Vec<u8> {
     match Handle(handle).slash_at() {
@@ -131,17 +133,18 @@ pub fn key(handle: &[u8], folds: bool) -> Vec<u8> {
 
 /// An open store.
 ///
-/// The writer is a thread of its own; it ends when the store is dropped, once what waits has been written.
+/// The writer is a separate thread. When the store is dropped, the writer ends after writing all
+/// queued changes.
 #[derive(Debug)]
 pub struct Store {
     inner: Arc<Inner>,
     writer: StoreWriter,
 }
 
-/// What the writer and readers share.
+/// State shared by the writer and the readers.
 #[derive(Debug)]
 struct Inner {
-    /// There until it is dropped.
+    /// `Some` until dropped.
     database: Option<Database>,
     config: StoreConfig,
     folds: bool,
@@ -150,7 +153,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// A transaction that is durable once it is committed.
+    /// Begins a transaction that is durable once it is committed.
     fn begin_write(&self) -> Result<WriteTransaction, StoreError> {
         self.guarded(|| {
             let mut transaction = self.database()?.begin_write()?;
@@ -160,7 +163,7 @@ impl Inner {
         })
     }
 
-    /// Makes what is in `transaction` durable.
+    /// Makes the changes in `transaction` durable.
     fn commit(&self, transaction: WriteTransaction) -> Result<(), StoreError> {
         self.guarded(|| Ok(transaction.commit()?))
     }
@@ -181,7 +184,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let database = self.database.take();
-        // Something is read and written once more, so what is damaged may be found out here.
+        // Closing reads and writes the file once more, so it may reveal damage.
         let close = || {
             drop(database);
             Ok(())
@@ -193,12 +196,13 @@ impl Drop for Inner {
 }
 
 impl Store {
-    /// Makes a new, empty store. `folds` says for good whether the service folds local names.
+    /// Creates an empty store. `folds` determines permanently whether the service folds local
+    /// names.
     ///
     /// # Errors
-    /// When there is a file already, or it cannot be written.
+    /// When the file exists or cannot be written.
     pub fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
-        // Values that nobody may read but administrators are in it.
+        // The file contains values that only administrators may read.
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&config.file);
         made.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => StoreError::Exists(config.file.clone()),
@@ -210,26 +214,26 @@ impl Store {
         Self::start(database, config)
     }
 
-    /// Makes an empty store in memory, which is gone when it is dropped.
+    /// Creates an empty store in memory, which is lost when dropped.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// When memory is exhausted.
     pub fn in_memory(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
         let database = builder(config).create_with_backend(redb::backends::InMemoryBackend::new())?;
         schema::begin(&database, folds)?;
         Self::start(database, config)
     }
 
-    /// Opens the store, and brings one of an older schema up to date.
+    /// Opens the store, and upgrades it from an older schema.
     ///
     /// # Errors
-    /// When there is none, another process has it open, or it is of a newer schema.
+    /// When the file does not exist, another process has it open, or it has a newer schema.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         Self::open_as(config, open::database)
     }
 
-    /// Opens the store to read it. The file stays as it is, and need not be one that can be written: what is changed is
-    /// kept in memory, and gone when the store is dropped.
+    /// Opens the store for reading. The file is not changed, and need not be writable: changes are
+    /// kept in memory and lost when the store is dropped.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -264,7 +268,7 @@ impl Store {
         let inner =
             Arc::new(Inner { database: Some(database), config: config.clone(), folds, identity, commits });
         if let Some(content) = content {
-            // Software that does not keep the counts has written last.
+            // The last writer was software that does not keep the counts.
             let begun = inner.begin_write()?;
             Transaction::new(&begun, folds, &config.file)?.set_content(content)?;
             inner.commit(begun)?;
@@ -278,19 +282,20 @@ impl Store {
         self.inner.folds
     }
 
-    /// What tells this store from others; a copy of its file has the same.
+    /// The identity of this store, which distinguishes it from other stores; a copy of the file has
+    /// the same one.
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.inner.identity.load(Ordering::Relaxed)
     }
 
-    /// The file.
+    /// The path of the file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.inner.config.file
     }
 
-    /// The store as it is now: all that has been acknowledged, nothing that comes later.
+    /// A snapshot of the store: all acknowledged changes, and no later ones.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -298,15 +303,16 @@ impl Store {
         self.inner.snapshot()
     }
 
-    /// Runs `decide` on the writer's thread, with the store as it is then and room for changes, and returns what it gives
-    /// once its changes are durable. Waits for that; where it changes nothing, there is nothing to wait for.
+    /// Runs `decide` on the writer's thread, on the current state of the store, and returns its
+    /// result once its changes are durable. Blocks until then; if `decide` changes nothing, there
+    /// is no commit to wait for.
     ///
-    /// `decide` must not take long: all others wait for it. When it gives an error its changes are not made, and
-    /// neither are those of others that would have shared its commit.
+    /// `decide` must be quick, since all other changes wait for it. If it fails, its changes are
+    /// not made, and neither are those of others that would have shared its commit.
     ///
     /// # Errors
-    /// When the queue is full, or the changes could not be made durable. Then the store has failed: none is made any
-    /// more until it is opened again.
+    /// When the queue is full, or the changes could not be made durable. In the latter case the
+    /// store has failed: it accepts no change until it is opened again.
     pub fn change<T, F>(&self, decide: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -315,42 +321,43 @@ impl Store {
         self.writer.change(&self.inner.commits, decide)
     }
 
-    /// The number of the last transaction that is durable.
+    /// The number of the last durable transaction.
     #[must_use]
     pub fn last_id(&self) -> u64 {
         self.inner.commits.last_id()
     }
 
-    /// Waits until a transaction after number `id` is durable, but not longer than `patience`: the last one.
+    /// Waits until a transaction after number `id` is durable, for at most `patience`; returns the
+    /// number of the last durable one.
     #[must_use]
     pub fn wait_past(&self, id: u64, patience: Duration) -> u64 {
         self.inner.commits.wait_past(id, patience)
     }
 
-    /// Changes that wait for the writer now.
+    /// The number of changes waiting for the writer.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.inner.commits.waiting()
     }
 
-    /// Commits, and the changes in them, since the store was opened.
+    /// The numbers of commits and of the changes in them since the store was opened.
     #[must_use]
     pub fn commits(&self) -> (u64, u64) {
         self.inner.commits.counts()
     }
 
-    /// Why no change is made any more, if the writer has failed.
+    /// Why the store accepts no changes, if the writer has failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.inner.commits.failure()
     }
 
-    /// Begins to take in many records at once; see [`Bulk`].
+    /// Begins to load many records at once; see [`Bulk`].
     pub fn bulk(&self, temp_dir: &Path, memory_bytes: usize) -> Bulk<'_> {
         Bulk::new(self, temp_dir, memory_bytes)
     }
 
-    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false when it was homed.
+    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false if it was homed already.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -359,8 +366,8 @@ impl Store {
         self.change(move |transaction| transaction.home(&prefix))
     }
 
-    /// Makes another store of this one, with records, log and numbers as they are: for an older copy of a store whose
-    /// later states are known somewhere.
+    /// Gives the store a new identity, with records, log and numbers unchanged: for an older copy
+    /// of a store whose later states are known elsewhere.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -371,7 +378,7 @@ impl Store {
         Ok(())
     }
 
-    /// Drops what the log says of transactions before `unix_ms`, at most `most` of them: how many.
+    /// Drops up to `most` transactions before `unix_ms` from the log; returns how many.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -379,7 +386,7 @@ impl Store {
         self.change(move |transaction| transaction.prune_log(unix_ms, most))
     }
 
-    /// Reads everything, and tells what does not fit together: see [`StoreFinding`]. Nothing is changed.
+    /// Reads the whole store and reports inconsistencies: see [`StoreFinding`]. Changes nothing.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -387,7 +394,7 @@ impl Store {
         check::check(&self.snapshot()?, found)
     }
 
-    /// Counts and sizes.
+    /// Counts and sizes of the store.
     ///
     /// # Errors
     /// When the file cannot be read.

@@ -1,4 +1,4 @@
-//! Opening the file: what is wrong with it is told, whatever it is.
+//! Opening the file, with an error for every kind of damage.
 
 use super::guard::{SHORT, catch_panic};
 use super::overlay::OverlayFile;
@@ -11,10 +11,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-/// Opens the file that `config` names, after a look at all of it if that is wanted.
+/// Opens the file that `config` names, after verifying all of it if configured.
 ///
 /// # Errors
-/// When there is none, another process has it open, it may not be read and written, or it is damaged.
+/// When the file does not exist, another process has it open, it is not readable and writable, or
+/// it is damaged.
 pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
     let (since, bytes) = (Instant::now(), config.file.metadata().map_or(0, |file| file.len()));
     if config.verify_at_start {
@@ -26,7 +27,7 @@ pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
     }
     let mut builder = super::builder(config);
     builder.set_repair_callback(|repair| {
-        // It is called so only where the last commit is not whole.
+        // The callback runs in this range only if the last commit is incomplete.
         if (0.1..0.5).contains(&repair.progress()) {
             tracing::warn!(
                 "the last commit in the store is not whole, and is left out: it was not acknowledged when the process was \
@@ -37,10 +38,10 @@ pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
     map_open_error(config, || builder.open(&config.file))
 }
 
-/// The same, but the file is only read: what is written stays in memory.
+/// Like `database`, but only reads the file: writes stay in memory.
 ///
 /// # Errors
-/// As [`database`], but for what cannot be written.
+/// As [`database`], except that the file need not be writable.
 pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
     let open = |file: &Path| written(file).or_else(|_| File::open(file));
     look_through(config, open)?;
@@ -50,7 +51,8 @@ pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
     })
 }
 
-/// Opens a file to read and write it. Only such a one can be locked where locks are those of `fcntl`, as with NFS.
+/// Opens a file for reading and writing. Where locks are those of `fcntl`, as with NFS, only such a
+/// file can be locked.
 fn written(file: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(file)
 }
@@ -87,31 +89,31 @@ fn map_open_error<T>(
     })
 }
 
-/// What a file of redb begins with: version 3 of its format, as its documentation describes it.
+/// The header of a file of redb: version 3 of its format, as documented by redb.
 struct StoreHeader([u8; Self::LEN]);
 
 impl StoreHeader {
     const LEN: usize = 320;
-    /// What every such file begins with.
+    /// The magic number of such a file.
     const MAGIC: &[u8] = b"redb\x1a\n\xa9\r\n";
-    /// Where the flags are.
+    /// Offset of the flags.
     const FLAGS: usize = 9;
-    /// The second slot has the last commit, not the first.
+    /// Flag: the second slot has the last commit, not the first.
     const SECOND: u8 = 1;
-    /// The file was not closed.
+    /// Flag: the file was not closed.
     const UNCLOSED: u8 = 2;
-    /// The last commit was synced before its slot was made the one that counts.
+    /// Flag: the last commit was synced before its slot became the current one.
     const SYNCED_FIRST: u8 = 4;
-    /// The two slots; each says what a commit has, and has a checksum of its own.
+    /// The two slots; each describes a commit and has its own checksum.
     const SLOTS: [Range<usize>; 2] = [64..192, 192..320];
-    /// Where a slot has the number of its commit, which is little-endian.
+    /// Position of the commit number in a slot; little-endian.
     const COMMIT: Range<usize> = 104..112;
 
     const fn has(&self, flag: u8) -> bool {
         self.0[Self::FLAGS] & flag != 0
     }
 
-    /// The slot that counts, and the other one.
+    /// The current slot, and the other one.
     const fn slots(&self) -> [Range<usize>; 2] {
         let [first, second] = Self::SLOTS;
         if self.has(Self::SECOND) { [second, first] } else { [first, second] }
@@ -123,7 +125,7 @@ impl StoreHeader {
         u64::from_le_bytes(number)
     }
 
-    /// Has redb take the last commit for one that it must look through, and not find another in its place.
+    /// Makes redb verify the last commit, without another commit to fall back to.
     fn demand_repair(&mut self) {
         self.0[Self::FLAGS] = self.0[Self::FLAGS] & !Self::SYNCED_FIRST | Self::UNCLOSED;
         let [counts, other] = self.slots();
@@ -131,22 +133,24 @@ impl StoreHeader {
     }
 }
 
-/// Compares all that is in use with its checksums. Nothing is written.
+/// Verifies the checksums of all pages in use. Writes nothing.
 ///
-/// redb does so only when it repairs a file, and then goes back to the commit before if the last one is damaged. So it is
-/// given a file that needs repair and has no other commit, and which keeps what is written in memory. Pages are then read
-/// in the order in which their checksums are known to be right, so nothing of a damaged one is believed.
+/// redb does so only when it repairs a file, and then falls back to the previous commit if the last
+/// one is damaged. So redb gets a file that needs repair, has no other commit, and keeps writes in
+/// memory. redb verifies the checksum of a page before it follows the references in it, so no
+/// content of a damaged page is trusted.
 pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<(), DatabaseError> {
     let mut header = StoreHeader([0; StoreHeader::LEN]);
     if file.len()? >= StoreHeader::LEN as u64 {
         file.read(0, &mut header.0)?;
     }
     if !header.0.starts_with(StoreHeader::MAGIC) {
-        // In another kind of file, as in one that is shorter, the flags and numbers are none.
+        // In a file of another kind, or a shorter one, these bytes are not flags and numbers.
         return Err(StorageError::Io(ErrorKind::InvalidData.into()).into());
     }
     if header.has(StoreHeader::UNCLOSED) && !header.has(StoreHeader::SYNCED_FIRST) {
-        // It is repaired when it is opened: its last commit may be half there, as it was not acknowledged.
+        // Opening repairs the file: its last commit may be incomplete, since it was not
+        // acknowledged.
         return Ok(());
     }
     let [last, before] = header.slots().map(|slot| header.commit(slot));
@@ -155,7 +159,8 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
     let file = OverlayFile::new(file)?;
     file.write(0, &header.0)?;
     let mut builder = super::builder(config);
-    // Then all checksums are right. What redb would go on with is to read everything again, for what is free.
+    // All checksums are right at this point. redb would go on to read everything again, to find the
+    // free pages.
     builder.set_repair_callback(|repair| {
         if repair.progress() > 0.5 {
             repair.abort();
@@ -252,7 +257,7 @@ mod tests {
         bytes[StoreHeader::FLAGS] ^= StoreHeader::SECOND;
         let error = verified(&bytes).unwrap_err();
         assert!(error.to_string().contains("older commit"), "{error}");
-        // Nor where the last one is damaged.
+        // The same holds if the last commit is damaged.
         let mut bytes = file(true, true);
         let at = StoreHeader::SLOTS[usize::from(bytes[StoreHeader::FLAGS] & StoreHeader::SECOND)].start;
         bytes[at + 20] ^= 1;

@@ -1,17 +1,17 @@
-//! A file that redb may write to, and that stays as it is: what is written is kept in memory.
+//! A file to which redb may write without changing it: writes are kept in memory.
 //!
-//! redb writes to a file when it opens it, and when it looks for damage it repairs what it can, by going back to an older
-//! state if need be. Who looks whether a file is whole wants neither.
+//! redb writes to a file when it opens it, and when it looks for damage it repairs what it can, if
+//! necessary by going back to an older state. A check of the file wants neither.
 
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// So many bytes are kept together.
+/// Size of the pieces in which written bytes are kept.
 const PIECE_LEN: usize = 4096;
 
-/// The file below, and what would be in it.
+/// The underlying file, and the bytes written over it.
 #[derive(Debug)]
 pub(super) struct OverlayFile<B> {
     below: B,
@@ -21,7 +21,8 @@ pub(super) struct OverlayFile<B> {
 #[derive(Debug)]
 struct OverlayContent {
     len: u64,
-    /// What is still there of the file below: it may have been made shorter, and longer again.
+    /// Length of the underlying file that is still visible: the file may have been truncated and
+    /// extended again.
     below_len: u64,
     pieces: BTreeMap<u64, Box<[u8; PIECE_LEN]>>,
 }
@@ -39,7 +40,7 @@ impl<B: StorageBackend> OverlayFile<B> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what is left of the file below, and zeros behind it.
+    /// Reads the visible part of the underlying file, and zeros behind it.
     fn read_below(&self, written: &OverlayContent, at: u64, out: &mut [u8]) -> io::Result<()> {
         let there = written.below_len.saturating_sub(at);
         let there = usize::try_from(there).map_or(out.len(), |there| there.min(out.len()));
@@ -49,7 +50,8 @@ impl<B: StorageBackend> OverlayFile<B> {
     }
 }
 
-/// The pieces of `len` bytes at `at`: where each begins, and which of its bytes are which of the range.
+/// Splits the `len` bytes at `at` into pieces: the start of each, its bytes, and the matching bytes
+/// of the range.
 fn pieces(
     at: u64,
     len: usize,
@@ -85,7 +87,7 @@ impl<B: StorageBackend> StorageBackend for OverlayFile<B> {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut written = self.written();
-        // What is cut off is zeros if it comes back.
+        // Bytes cut off read as zeros if the file is extended again.
         written.pieces.split_off(&len.next_multiple_of(PIECE_LEN as u64));
         let within = usize::try_from(len % PIECE_LEN as u64).unwrap_or_default();
         if let Some(last) = written.pieces.get_mut(&(len - within as u64)) {

@@ -1,4 +1,4 @@
-//! A record as it is stored: the transaction that made it what it is, and its values in wire form.
+//! The stored form of a record: the last transaction that changed it, and its values in wire form.
 
 use super::StoreError;
 use handle_proto::{Value, Values};
@@ -6,22 +6,23 @@ use handle_proto::{Value, Values};
 /// Bytes before the values: number, time and count.
 pub(super) const HEAD_LEN: usize = 20;
 
-/// A stored record: its values, and when they became what they are.
+/// A stored record: its values, and the time of their last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreRecord<'a> {
     /// The last transaction that changed it.
     pub id: u64,
-    /// When that was, in milliseconds since 1970; each change of a record has a later one.
+    /// The time of that transaction, in milliseconds since 1970; each change of a record has a
+    /// later one.
     pub unix_ms: u64,
-    /// The values in the order they are told.
+    /// The values in the order of answers.
     pub values: Values<'a>,
 }
 
 impl<'a> StoreRecord<'a> {
-    /// Reads what is stored.
+    /// Decodes a stored record.
     ///
     /// # Errors
-    /// When it is not a record.
+    /// When the bytes are not a record.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, StoreError> {
         const NO_RECORD: StoreError = StoreError::Damaged("a record does not decode");
         let (head, items) = bytes.split_first_chunk().ok_or(NO_RECORD)?;
@@ -36,7 +37,7 @@ impl<'a> StoreRecord<'a> {
         })
     }
 
-    /// Appends what is stored.
+    /// Appends the stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_be_bytes());
         out.extend_from_slice(&self.unix_ms.to_be_bytes());
@@ -50,15 +51,15 @@ impl<'a> StoreRecord<'a> {
     }
 }
 
-/// An owned [`StoreRecord`]: what is stored, checked.
+/// An owned, checked [`StoreRecord`] in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordBuf(Vec<u8>);
 
 impl RecordBuf {
-    /// Takes what is stored.
+    /// Checks and takes the stored form.
     ///
     /// # Errors
-    /// When it is not a record.
+    /// When the bytes are not a record.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, StoreError> {
         StoreRecord::decode(&bytes)?;
         Ok(Self(bytes))

@@ -1,4 +1,4 @@
-//! Reading the store: as it is in one moment.
+//! Snapshots: the state of the store at one moment.
 
 use super::guard::{guarded, guarded_items};
 use super::log::LogEntry;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-/// Records and homed prefixes, wherever they are read: what operations are decided on.
+/// Access to records and homed prefixes, on which operations are decided.
 pub trait StoreRecords {
     /// Whether the service folds local names.
     fn folds(&self) -> bool;
@@ -31,7 +31,8 @@ pub trait StoreRecords {
     fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError>;
 }
 
-/// The store as it was at one moment. Costs nothing while it is kept, except room in the file for what it still shows.
+/// The state of the store at one moment. Keeping a snapshot costs nothing but the space in the file
+/// for the old pages it still shows.
 #[derive(Debug)]
 pub struct StoreSnapshot {
     records: ReadOnlyTable<&'static [u8], &'static [u8]>,
@@ -39,7 +40,7 @@ pub struct StoreSnapshot {
     log: ReadOnlyTable<u64, &'static [u8]>,
     meta: ReadOnlyTable<&'static str, u64>,
     folds: bool,
-    /// The file, for errors to name.
+    /// The path of the file, for errors.
     file: PathBuf,
 }
 
@@ -56,13 +57,13 @@ impl std::fmt::Debug for StoredRecord {
 }
 
 impl StoredRecord {
-    /// The name under which it is stored, folded as the service folds.
+    /// The name under which the record is stored, folded as the service folds it.
     #[must_use]
     pub fn handle(&self) -> &[u8] {
         self.key.value()
     }
 
-    /// What is stored.
+    /// The stored bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         self.record.value()
     }
@@ -70,22 +71,22 @@ impl StoredRecord {
     /// The record.
     ///
     /// # Errors
-    /// When it is damaged.
+    /// When the record is damaged.
     pub fn record(&self) -> Result<StoreRecord<'_>, StoreError> {
         StoreRecord::decode(self.record.value())
     }
 }
 
-/// What has changed since a transaction.
+/// The changes since a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreChanges {
-    /// The log does not reach back so far: everything may have changed.
+    /// The log does not reach back far enough: any record may have changed.
     Everything,
-    /// These.
+    /// The changes listed in the log.
     These {
-        /// The last transaction that was looked at.
+        /// The last transaction considered.
         to: u64,
-        /// Whether there are more after it.
+        /// Whether there are later transactions.
         has_more: bool,
         /// Whether a prefix was homed or released.
         homed: bool,
@@ -94,12 +95,12 @@ pub enum StoreChanges {
     },
 }
 
-/// A handle that has changed, and what it is now.
+/// A changed handle, and its current record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedRecord {
-    /// The name under which it is stored.
+    /// The name under which the record is stored.
     pub handle: Vec<u8>,
-    /// The record; `None` when there is none any more.
+    /// The record; `None` if it was deleted.
     pub record: Option<RecordBuf>,
 }
 
@@ -121,7 +122,7 @@ impl StoreSnapshot {
         })
     }
 
-    /// The last transaction in it; 0 before the first.
+    /// The number of the last transaction in the snapshot; 0 before the first.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -129,7 +130,7 @@ impl StoreSnapshot {
         self.number(schema::LAST_ID)
     }
 
-    /// The last transaction that is not in the log any more; 0 when it is complete.
+    /// The last transaction that was dropped from the log; 0 if the log is complete.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -137,7 +138,7 @@ impl StoreSnapshot {
         self.number(schema::LOG_BASE)
     }
 
-    /// What health has written last.
+    /// The number last written by the health check.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -145,7 +146,8 @@ impl StoreSnapshot {
         self.number(schema::PROBE)
     }
 
-    /// Values of all records, and bytes of their names and values; `None` where older software has written last.
+    /// The number of values in all records, and the bytes of their names and values; `None` if the
+    /// last writer was older software.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -160,7 +162,7 @@ impl StoreSnapshot {
         guarded(&self.file, || Ok(self.meta.get(name)?.map_or(0, |number| number.value())))
     }
 
-    /// How many records there are.
+    /// The number of records.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -168,7 +170,7 @@ impl StoreSnapshot {
         guarded(&self.file, || Ok(self.records.len()?))
     }
 
-    /// All records, in ascending order of the names they are stored under.
+    /// All records, in ascending order of stored name.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -178,7 +180,7 @@ impl StoreSnapshot {
         self.records_from(Bound::Unbounded, b"")
     }
 
-    /// The records whose names begin with `start`, those after `after` if that is said.
+    /// The records whose names begin with `start`; with `after`, only those after that name.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -199,7 +201,7 @@ impl StoreSnapshot {
         let range = guarded(&self.file, || Ok(self.records.range::<&[u8]>((from, Bound::Unbounded))?))?;
         let records = guarded_items(&self.file, range, |entry| {
             let (key, record) = entry?;
-            // Where they lie is found out here, not when somebody looks.
+            // Reading them here makes a damaged entry fail inside the guard, not at the caller.
             let _ = (key.value(), record.value());
             Ok(StoredRecord { key, record })
         });
@@ -231,7 +233,7 @@ impl StoreSnapshot {
         }))
     }
 
-    /// How many transactions are in the log.
+    /// The number of transactions in the log.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -239,8 +241,9 @@ impl StoreSnapshot {
         guarded(&self.file, || Ok(self.log.len()?))
     }
 
-    /// What has changed after transaction `id`, of at most `most` transactions. The state of each handle is that of this
-    /// snapshot, which may be later than `to`: who goes on from there sees some handles again.
+    /// The changes after transaction `id`, from at most `most` transactions. The state of each
+    /// handle is that of this snapshot, which may be later than `to`: a caller that continues from
+    /// `to` sees some handles again.
     ///
     /// # Errors
     /// When the file cannot be read, or is damaged.
@@ -292,13 +295,13 @@ pub(super) fn stored(
     table.get(key)?.map(|bytes| RecordBuf::from_bytes(bytes.value().to_vec())).transpose()
 }
 
-/// Whether this service has the handle stored under `key`: its prefix is homed or, for the record of a derived prefix,
-/// the records under one of its ancestors are.
+/// Whether this service is responsible for the handle stored under `key`: its prefix is homed or,
+/// for the record of a derived prefix, the prefix records under one of its ancestors are homed.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub fn is_responsible(records: &(impl StoreRecords + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
-    /// Most ancestors that are looked at for one name; one of dots would have thousands.
+    /// Limits the ancestors looked at for one name; a name made of dots would have thousands.
     const ANCESTORS_MAX: usize = 16;
     let prefix = handle_proto::fold::folded(Handle(key).naming_authority());
     if records.is_homed(&prefix)? {
@@ -307,7 +310,7 @@ pub fn is_responsible(records: &(impl StoreRecords + ?Sized), key: &[u8]) -> Res
     let mut name = Handle(key);
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = name.parent_prefix_record() else { return Ok(false) };
-        // What is homed then is all that is derived from the parent, and is called as its record.
+        // Everything derived from the parent is homed then, under the name of the parent's record.
         if records.is_homed(&handle_proto::fold::folded(parent.0))? {
             return Ok(true);
         }
@@ -316,8 +319,8 @@ pub fn is_responsible(records: &(impl StoreRecords + ?Sized), key: &[u8]) -> Res
     Ok(false)
 }
 
-/// Whether `key` is that of the record of a prefix that is homed here. The record itself is at the registry, but an
-/// operator may have put a copy into the store, whose keys and groups count.
+/// Whether `key` is the name of the record of a prefix homed here. The record itself is at the
+/// registry, but an operator may have put a copy into the store, whose keys and groups count.
 ///
 /// # Errors
 /// When the file cannot be read.

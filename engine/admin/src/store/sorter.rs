@@ -1,4 +1,5 @@
-//! Puts any number of records in order with bounded memory: sorted runs in temporary files, then one pass over all.
+//! Sorts any number of records in bounded memory: sorted runs in temporary files, then one merge
+//! pass.
 
 use super::StoreError;
 use std::cmp::Reverse;
@@ -8,21 +9,21 @@ use std::io::{BufReader, BufWriter, Read, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Bytes that one run is read ahead by.
+/// Read-ahead of one run, in bytes.
 const READ_AHEAD: usize = 256 << 10;
 
-/// Records by key, in no order yet.
+/// Records by key, not sorted yet.
 #[derive(Debug)]
 pub(super) struct Sorter {
     temp_dir: PathBuf,
     memory_bytes: usize,
-    /// Keys and values of what is not in a run yet, one after the other.
+    /// Keys and values that are not in a run yet, one after the other.
     bytes: Vec<u8>,
     entries: Vec<SorterEntry>,
     runs: Vec<File>,
 }
 
-/// Where an entry is in `bytes`.
+/// The position of an entry in `bytes`.
 #[derive(Clone, Copy, Debug)]
 struct SorterEntry {
     at: usize,
@@ -41,7 +42,7 @@ impl SorterEntry {
 }
 
 impl Sorter {
-    /// Keeps up to about `memory_bytes` in memory, and the rest in files of `temp_dir` that have no name.
+    /// Keeps up to about `memory_bytes` in memory, and the rest in unnamed files in `temp_dir`.
     pub(super) fn new(temp_dir: &Path, memory_bytes: usize) -> Self {
         Self {
             temp_dir: temp_dir.to_owned(),
@@ -52,7 +53,7 @@ impl Sorter {
         }
     }
 
-    /// Adds an entry. Of equal keys the one that was added last counts.
+    /// Adds an entry. Of equal keys, the last one added counts.
     pub(super) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let used = self.bytes.len() + self.entries.len() * size_of::<SorterEntry>();
         if used + key.len() + value.len() > self.memory_bytes && !self.entries.is_empty() {
@@ -72,7 +73,7 @@ impl Sorter {
 
     fn sort(&mut self) {
         let bytes = &self.bytes;
-        // Stable, so that equal keys stay in the order they came.
+        // A stable sort, so that equal keys keep their order.
         self.entries.sort_by(|a, b| a.key(bytes).cmp(b.key(bytes)));
     }
 
@@ -93,7 +94,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// A file that is gone when it is closed.
+    /// A file that is deleted when it is closed.
     fn new_file(&self) -> std::io::Result<File> {
         let path = self.temp_dir.join(format!(".import-{}-{}", std::process::id(), self.runs.len()));
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -101,7 +102,7 @@ impl Sorter {
         Ok(file)
     }
 
-    /// Gives every key once, in ascending order.
+    /// Yields every key once, in ascending order.
     pub(super) fn finish(
         mut self,
         mut give: impl FnMut(&[u8], &[u8]) -> Result<(), StoreError>,
@@ -121,7 +122,8 @@ impl Sorter {
         }
         (self.bytes, self.entries) = (Vec::new(), Vec::new());
         let mut runs: Vec<SorterRun> = self.runs.into_iter().map(SorterRun::new).collect();
-        // The smallest key first; of equal ones that of the latest run, and within a run it was given by the last.
+        // The smallest key comes first; among equal keys, that of the latest run. Within a run, the
+        // last entry of a key has been kept.
         let mut heads = BinaryHeap::new();
         for (at, run) in runs.iter_mut().enumerate() {
             heads.extend(run.next()?.map(|(key, value)| Reverse((key, Reverse(at), value))));
@@ -141,7 +143,7 @@ impl Sorter {
 /// A key and its value.
 type SorterPair = (Vec<u8>, Vec<u8>);
 
-/// A sorted run that is read.
+/// A sorted run being read.
 struct SorterRun {
     input: BufReader<File>,
     ahead: Option<SorterPair>,

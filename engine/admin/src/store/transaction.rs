@@ -1,4 +1,4 @@
-//! Changing the store: what the writer's thread does with it, part by part.
+//! Changes to the store: the steps of a transaction on the writer's thread.
 
 use super::guard::guarded;
 use super::log::{LogAction, LogEntry};
@@ -12,7 +12,7 @@ use handle_proto::name::PREFIX_RECORDS;
 use redb::{ReadableTable as _, Table, WriteTransaction};
 use std::path::Path;
 
-/// The store while it is changed. Sees what was changed in it.
+/// A transaction in progress. Reads through it see its own changes.
 #[derive(Debug)]
 pub struct Transaction<'t> {
     records: Table<'t, &'static [u8], &'static [u8]>,
@@ -20,17 +20,17 @@ pub struct Transaction<'t> {
     log: Table<'t, u64, &'static [u8]>,
     meta: Table<'t, &'static str, u64>,
     folds: bool,
-    /// The file, for errors to name.
+    /// The path of the file, for errors.
     file: &'t Path,
     last_id: u64,
     last_unix_ms: u64,
     writes_count: u64,
-    /// Values and bytes of all records; `None` where nobody has counted them.
+    /// The number of values and bytes of all records; `None` if they have not been counted.
     content: Option<RecordContent>,
     room: Vec<u8>,
 }
 
-/// How much is in records.
+/// The total content of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordContent {
     pub(super) values: u64,
@@ -38,7 +38,7 @@ pub(super) struct RecordContent {
 }
 
 impl RecordContent {
-    /// That of one record, as it is stored under `key`.
+    /// The content of one record, as it is stored under `key`.
     pub(super) fn of(key: &[u8], stored: &[u8]) -> Self {
         let values = StoreRecord::decode(stored).map_or(0, |record| record.values.len() as u64);
         let bytes = (key.len() + stored.len().saturating_sub(HEAD_LEN)) as u64;
@@ -84,7 +84,7 @@ impl<'t> Transaction<'t> {
         })
     }
 
-    /// Puts `values` under `key`, in place of what is there.
+    /// Stores `values` under `key`, replacing an existing record.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -92,12 +92,13 @@ impl<'t> Transaction<'t> {
         let before = self.record(key)?;
         let action = if before.is_some() { LogAction::Update } else { LogAction::Create };
         let unix_ms = self.log(action, key)?;
-        // Who compares two records by their time must find the later one later.
+        // Each change of a record must have a later time than the one before, for readers that
+        // compare times.
         let unix_ms = before.map_or(unix_ms, |before| unix_ms.max(before.view().unix_ms + 1));
         self.put_record(key, &StoreRecord { id: self.last_id, unix_ms, values })
     }
 
-    /// Takes the record under `key` away; false when there was none.
+    /// Deletes the record under `key`; false if there was none.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -113,7 +114,7 @@ impl<'t> Transaction<'t> {
         Ok(true)
     }
 
-    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false when it was.
+    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false if it was homed already.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -127,7 +128,7 @@ impl<'t> Transaction<'t> {
         Ok(true)
     }
 
-    /// Releases `prefix`, as `10.1045` or `0.NA/10.1045`; false when it was not homed.
+    /// Releases `prefix`, as `10.1045` or `0.NA/10.1045`; false if it was not homed.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -140,7 +141,7 @@ impl<'t> Transaction<'t> {
         Ok(true)
     }
 
-    /// Writes a number that means nothing, for health to read back.
+    /// Writes an arbitrary number, which the health check reads back.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -182,19 +183,19 @@ impl<'t> Transaction<'t> {
         Ok(count)
     }
 
-    /// Makes the log say nothing of what was before: one number is used up for what it does not tell.
+    /// Empties the log, and uses up one number for the changes that the log does not contain.
     pub(super) fn begin_log_anew(&mut self) -> Result<(), StoreError> {
         self.next_id()?;
         guarded(self.file, || Ok(self.log.retain(|_, _| false)?))?;
         self.put_number(schema::LOG_BASE, self.last_id)
     }
 
-    /// Puts a record of which the log says nothing.
+    /// Stores a record without a log entry.
     pub(super) fn put_unlogged(&mut self, key: &[u8], values: Values<'_>) -> Result<(), StoreError> {
         self.put_record(key, &StoreRecord { id: self.last_id, unix_ms: self.last_unix_ms, values })
     }
 
-    /// Homes a prefix of which the log says nothing.
+    /// Homes a prefix without a log entry.
     pub(super) fn home_unlogged(&mut self, prefix: &[u8]) -> Result<(), StoreError> {
         self.put_homed(&bare_prefix(prefix))
     }
@@ -213,7 +214,7 @@ impl<'t> Transaction<'t> {
         Ok(())
     }
 
-    /// Writes how much is in records, once all changes were made.
+    /// Writes the total content after all changes have been made.
     pub(super) fn finish(&mut self) -> Result<(), StoreError> {
         match self.content {
             Some(content) => self.set_content(content),
@@ -221,7 +222,7 @@ impl<'t> Transaction<'t> {
         }
     }
 
-    /// Says how much is in records.
+    /// Sets the total content.
     pub(super) fn set_content(&mut self, content: RecordContent) -> Result<(), StoreError> {
         self.put_number(schema::VALUES, content.values)?;
         self.put_number(schema::BYTES, content.bytes)?;
@@ -245,7 +246,7 @@ impl<'t> Transaction<'t> {
 
     fn next_id(&mut self) -> Result<(), StoreError> {
         self.last_id += 1;
-        // Clocks are set back; the log is not.
+        // Clocks may be set back; times in the log do not decrease.
         self.last_unix_ms = self.last_unix_ms.max(now_unix_ms());
         self.put_number(schema::LAST_ID, self.last_id)?;
         self.put_number(schema::LAST_MS, self.last_unix_ms)?;
@@ -253,12 +254,12 @@ impl<'t> Transaction<'t> {
         Ok(())
     }
 
-    /// How often something was written.
+    /// The number of writes in this transaction.
     pub(super) const fn writes_count(&self) -> u64 {
         self.writes_count
     }
 
-    /// The last transaction's number.
+    /// The number of the last transaction.
     #[must_use]
     pub const fn last_id(&self) -> u64 {
         self.last_id
@@ -279,7 +280,7 @@ impl StoreRecords for Transaction<'_> {
     }
 }
 
-/// The prefix, folded, without `0.NA/` in front.
+/// The folded prefix, without `0.NA/`.
 fn bare_prefix(prefix: &[u8]) -> Vec<u8> {
     let prefix = fold::folded(prefix);
     prefix.strip_prefix(PREFIX_RECORDS).map_or_else(|| prefix.clone(), <[u8]>::to_vec)

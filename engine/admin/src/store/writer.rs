@@ -1,4 +1,5 @@
-//! The thread that writes: takes what waits, makes one transaction of it, and tells everybody when it is durable.
+//! The writer thread: puts queued changes into one transaction, commits it, and notifies the
+//! waiting threads when it is durable.
 
 use super::transaction::Transaction;
 use super::{Inner, StoreError};
@@ -9,11 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A change that waits.
+/// A queued change.
 trait StoreChange: Send {
-    /// Makes it in `transaction`.
+    /// Makes the change in `transaction`.
     fn make(&mut self, transaction: &mut Transaction<'_>) -> Result<(), StoreError>;
-    /// Tells whoever waits, once it is durable or will never be.
+    /// Notifies the waiting thread that the change is durable or will never be.
     fn finish(self: Box<Self>, is_durable: bool);
 }
 
@@ -32,7 +33,8 @@ where
         let Some(decide) = self.decide.take() else { return Ok(()) };
         let writes_before = transaction.writes_count();
         self.decided = Some(match decide(transaction) {
-            // Half a change must not be committed, and who cannot read the file cannot write it.
+            // A partial change must not be committed, and a file that cannot be read cannot be
+            // written either.
             Err(error) if error.is_fatal() || transaction.writes_count() != writes_before => {
                 return Err(error);
             }
@@ -43,12 +45,12 @@ where
 
     fn finish(self: Box<Self>, is_durable: bool) {
         let told = self.decided.filter(|_| is_durable).unwrap_or(Err(StoreError::Failed));
-        // Who does not wait any more need not know.
+        // The receiver is gone if the caller no longer waits.
         let _ = self.tell.send(told);
     }
 }
 
-/// The writer's thread.
+/// The writer thread.
 #[derive(Debug)]
 pub(super) struct StoreWriter {
     changes: Option<SyncSender<Box<dyn StoreChange>>>,
@@ -57,7 +59,7 @@ pub(super) struct StoreWriter {
 
 impl StoreWriter {
     /// # Errors
-    /// When there may be no more threads.
+    /// When no thread can be started.
     pub(super) fn start(inner: &Arc<Inner>) -> Result<Self, StoreError> {
         let (changes, waiting) = sync_channel(inner.config.queue_changes);
         let inner = Arc::clone(inner);
@@ -94,7 +96,7 @@ impl Drop for StoreWriter {
     fn drop(&mut self) {
         self.changes = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been shown where it happened.
+            // A panic of the thread has already been logged where it happened.
             let _ = thread.join();
         }
     }
@@ -118,14 +120,15 @@ fn run(inner: &Inner, waiting: &Receiver<Box<dyn StoreChange>>) {
             change.finish(written.is_ok());
         }
         if written.is_err() {
-            // Whoever waits, or comes now, finds nobody and is told so.
+            // The queue closes: waiting and later callers get an error.
             return;
         }
     }
 }
 
-/// Makes the first of `changes`, and what waits behind it, in one transaction, and commits it: its last number, or
-/// nothing where there was nothing to commit. What was taken is in `changes`, also when this fails.
+/// Makes the first of `changes`, and those queued behind it, in one transaction, and commits it.
+/// Returns its last number, or `None` if nothing was committed. Changes taken from the queue are in
+/// `changes`, also after a failure.
 fn write(
     inner: &Inner,
     waiting: &Receiver<Box<dyn StoreChange>>,
@@ -141,7 +144,8 @@ fn write(
     made.and_then(|none| given_up.map(|()| none))
 }
 
-/// Makes changes in a transaction that has `begun`: its last number, or nothing where they changed nothing.
+/// Makes changes in a transaction that has `begun`. Returns its last number, or `None` if nothing
+/// changed.
 fn make(
     inner: &Inner,
     begun: &WriteTransaction,
@@ -164,7 +168,7 @@ fn make(
     Ok(Some(transaction.last_id()))
 }
 
-/// Makes a panic of the writer known to those who look after the store.
+/// Marks the store as failed if the writer panics.
 struct TellPanic<'a>(&'a CommitQueue);
 
 impl Drop for TellPanic<'_> {
@@ -175,7 +179,7 @@ impl Drop for TellPanic<'_> {
     }
 }
 
-/// What the writer has done.
+/// The progress of the writer.
 #[derive(Debug)]
 pub(super) struct CommitQueue {
     done: Mutex<CommitTotals>,
@@ -201,7 +205,7 @@ impl CommitQueue {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `last_id` is durable, by a commit of so many changes.
+    /// Records that `last_id` is durable, by a commit of `changes_count` changes.
     pub(super) fn committed(&self, last_id: u64, changes_count: usize) {
         let mut done = self.done();
         done.last_id = done.last_id.max(last_id);
