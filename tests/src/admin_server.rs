@@ -1,4 +1,4 @@
-//! Servers of the vectors as running administration processes of ours.
+//! Runs the servers of the vectors as `handle-admin` in this process.
 
 use crate::test_server::{LeftOut, record_of, write_key_file};
 use crate::vectors::{VectorSource, is_foreign};
@@ -15,9 +15,9 @@ use tempfile::TempDir;
 pub struct AdminServer {
     /// The running server; `None` once it was stopped.
     server: Option<Server>,
-    /// How it was started.
+    /// The configuration that the server was started with.
     pub config: Config,
-    /// Where its files are.
+    /// The directory with the files of the server.
     pub directory: TempDir,
 }
 
@@ -40,7 +40,7 @@ impl AdminServer {
         self.server.as_ref().expect("a running server")
     }
 
-    /// Starts one, whose files are in `directory`.
+    /// Starts a server with its files in `directory`.
     ///
     /// # Panics
     /// When it does not start.
@@ -74,7 +74,8 @@ impl Drop for AdminServer {
     }
 }
 
-/// Runs the server called `name` in `servers.json`, with the records of `records.json` in its store.
+/// Runs the server called `name` in `servers.json`, with the records of `records.json` in its
+/// store.
 ///
 /// # Panics
 /// When the files of the vectors do not hold what they should.
@@ -92,7 +93,8 @@ pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> AdminSer
     administer_from(VectorSource::Own, name, change).0
 }
 
-/// The same, with the servers and records of `source`; with it, the records of foreign files that no store can have.
+/// The same, with the servers and records of `source`; with it, the records of foreign files that
+/// no store can have.
 ///
 /// # Panics
 /// When the files of `source` do not hold what they should.

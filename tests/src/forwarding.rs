@@ -27,7 +27,8 @@ pub struct BothProcesses {
 }
 
 impl BothProcesses {
-    /// Starts both over the records of `here`, which knows `there`; with changes of their configurations.
+    /// Starts both over the records of `here`, which knows `there`; with changes of their
+    /// configurations.
     ///
     /// # Panics
     /// When one does not start.
@@ -54,19 +55,19 @@ impl BothProcesses {
         Self { handled: Server::start(&config).expect("handled starts"), admin }
     }
 
-    /// Where `handled` answers.
+    /// Address of `handled`.
     #[must_use]
     pub fn queries(&self) -> SocketAddr {
         self.handled.addresses()[0]
     }
 
-    /// Where `handle-admin` does.
+    /// Address of `handle-admin`.
     #[must_use]
     pub fn administration(&self) -> SocketAddr {
         self.admin.address()
     }
 
-    /// How often `event` was counted by what forwards requests.
+    /// Count of `event` in the forwarding of `handled`.
     ///
     /// # Panics
     /// When nothing is forwarded.
@@ -88,7 +89,7 @@ fn configuration(directory: &Path) -> Config {
     config
 }
 
-/// A request outside sessions, by a client that knows no version above `version`.
+/// A request outside sessions, by a client that supports versions up to `version`.
 ///
 /// # Panics
 /// When it is too long.
@@ -130,7 +131,7 @@ pub fn answer_to(challenge: &[u8], identity: Reference<'_>, secret: &[u8]) -> Ve
     message.unsigned().expect("a short message")
 }
 
-/// All messages that come back over a connection until it is closed.
+/// All messages received over a connection until it is closed.
 ///
 /// # Panics
 /// When there is no connection, or it does not end.

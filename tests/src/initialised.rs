@@ -12,9 +12,9 @@ use tempfile::TempDir;
 #[derive(Debug)]
 pub struct InitialisedService {
     directory: TempDir,
-    /// Where `handled` answers.
+    /// Address of `handled`.
     pub queries: SocketAddr,
-    /// Where `handle-admin` does.
+    /// Address of `handle-admin`.
     pub administration: SocketAddr,
     /// `handle-admin`, if it runs.
     pub admin: Option<RunningProcess>,
@@ -82,8 +82,8 @@ impl InitialisedService {
         command
     }
 
-    /// The service for all tests of this process, at the end of which its `handle-admin` is killed and its directory
-    /// removed: statics are never dropped.
+    /// The service for all tests of this process, at the end of which its `handle-admin` is killed
+    /// and its directory removed: statics are never dropped.
     ///
     /// # Panics
     /// When `sh` does not run.
@@ -136,13 +136,13 @@ impl InitialisedService {
         command
     }
 
-    /// `hdl` as the administrator, who proves it with the key that `hdl init` has made.
+    /// `hdl` as the administrator, authenticated with the key that `hdl init` created.
     #[must_use]
     pub fn asks<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
         self.asks_as(args, "300:10.1045/ADMIN", "site/admin-private.bin")
     }
 
-    /// `hdl` as somebody with a key.
+    /// `hdl` as an identity with a key.
     #[must_use]
     pub fn asks_as<'a>(&self, args: impl IntoIterator<Item = &'a str>, who: &str, key: &str) -> Command {
         let mut command = self.hdl(args);
@@ -160,7 +160,8 @@ impl InitialisedService {
         serde_json::from_slice(&output.stdout).expect("hdl prints JSON")
     }
 
-    /// Waits until `handled` answers with the code, and for code 1 with this data of its first value.
+    /// Waits until `handled` answers with the code, and for code 1 with this data of its first
+    /// value.
     pub fn until_resolved(&self, handle: &str, code: i32, data: &str) {
         until(&format!("{handle} becomes {code} {data}"), || {
             let answer = self.resolve(handle);

@@ -13,27 +13,27 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Servers of the lab.
+/// Number of servers of the lab.
 const SERVERS: usize = 9;
 
-/// A lab that is up; it ends with this.
+/// A running lab; dropping it stops the lab.
 #[derive(Debug)]
 pub struct LabProcess {
-    /// The file that clients find the global service by.
+    /// The file from which clients know the global service.
     pub root: PathBuf,
-    /// What it said when it came up.
+    /// The JSON that the lab printed when it was ready.
     pub said: Json,
-    // Its standard input stays open until it is dropped, before its directory.
+    // The standard input of the process stays open until this is dropped, before the directory.
     _process: RunningProcess,
-    /// Where everything of it is.
+    /// The directory with all files of the lab.
     pub directory: TempDir,
 }
 
 impl LabProcess {
-    /// Brings a lab up.
+    /// Starts a lab.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// When the lab does not start.
     #[must_use]
     pub fn up() -> Self {
         match records::file() {
@@ -42,10 +42,10 @@ impl LabProcess {
         }
     }
 
-    /// Brings a lab up with these arguments.
+    /// Starts a lab with these arguments.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// When the lab does not start.
     #[must_use]
     pub fn up_with(args: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the lab");
@@ -64,7 +64,7 @@ impl LabProcess {
         Self { root, said, _process: process, directory }
     }
 
-    /// `hdl` with arguments, which knows the global service of the lab.
+    /// The command `hdl` with arguments, configured with the global service of the lab.
     #[must_use]
     pub fn hdl(&self, args: &[&str]) -> Command {
         let mut command = hdl(args);
@@ -77,10 +77,10 @@ impl LabProcess {
         servers.iter().filter(|server| server["site"] == site).collect()
     }
 
-    /// Where the servers of a site answer.
+    /// Addresses of the servers of a site.
     ///
     /// # Panics
-    /// When the lab said something else than addresses.
+    /// When the lab did not print addresses.
     #[must_use]
     pub fn addresses(&self, site: &str) -> Vec<SocketAddr> {
         let address =
@@ -91,7 +91,7 @@ impl LabProcess {
     /// Sends a signal to every server of a site.
     ///
     /// # Panics
-    /// When one is gone already.
+    /// When a server has already ended.
     pub fn signal(&self, site: &str, name: &str) {
         (0..self.servers(site).len()).for_each(|at| self.signal_one(site, at, name));
     }
@@ -99,25 +99,25 @@ impl LabProcess {
     /// Sends a signal to the server of a site at this position.
     ///
     /// # Panics
-    /// When it is gone already.
+    /// When the server has already ended.
     pub fn signal_one(&self, site: &str, at: usize, name: &str) {
         let server = self.servers(site)[at];
         let status = Command::new("kill").args([format!("-{name}"), server["pid"].to_string()]).status();
         assert!(status.expect("kill runs").success(), "{site}");
     }
 
-    /// Kills the server of a site at this position, and waits until its port is free: what comes there from now on is
-    /// answered by the machine.
+    /// Kills the server of a site at this position, and waits until its port is free. From then on
+    /// the kernel answers for that port.
     ///
     /// # Panics
-    /// When it is gone already, or does not go.
+    /// When the server has already ended, or does not end.
     pub fn kill(&self, site: &str, at: usize) {
         self.signal_one(site, at, "KILL");
         let address = self.addresses(site)[at];
         until("the server ends", || UdpSocket::bind(address).is_ok());
     }
 
-    /// A client that knows the global service of the lab, and nothing else.
+    /// A client that only knows the global service of the lab.
     ///
     /// # Panics
     /// When its file cannot be read.
@@ -137,7 +137,7 @@ impl LabProcess {
         read_site(&siteinfo).expect("a site")
     }
 
-    /// The record of a site, as the server of that number has it in its directory.
+    /// The record of a site, from the directory of the server with this number.
     ///
     /// # Panics
     /// When there is none.

@@ -1,4 +1,4 @@
-//! Servers that lie: each stands between a client and a true server, and changes what that says.
+//! Servers that lie: each stands between a client and an honest server, and changes its answers.
 
 use handle_auth::message::{attach, sign_message};
 use handle_auth::{PrivateKey, keyfile};
@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What becomes of the answer of a true server.
+/// The change made to the answer of an honest server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Another value, with the signature of the true one.
+    /// A changed value, with the original signature.
     Changed,
-    /// To another request.
+    /// The answer to another request.
     OtherRequest,
-    /// Without a signature.
+    /// The answer without its signature.
     Unsigned,
-    /// The one to the first request, to each of them.
+    /// The answer to the first request, sent for every request.
     Replayed,
-    /// Bytes that are no message.
+    /// Bytes that are not a message.
     Garbage,
-    /// Nothing at all.
+    /// No answer.
     Silent,
-    /// The truth, so much later.
+    /// The original answer, delayed by this time.
     Late(Duration),
     /// By a server that has the key, or by whoever has stolen it: signed as it should be,
     /// with the digest of another request.
@@ -46,14 +46,15 @@ pub enum Lie {
 /// A server that lies over UDP; it ends when it is dropped.
 #[derive(Debug)]
 pub struct LiarServer {
-    /// Where it answers.
+    /// The address of the lying server.
     pub address: SocketAddr,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LiarServer {
-    /// Starts to lie about what `truth` says; with the key of its site, which is in `key_file`.
+    /// Starts a server that changes the answers of `truth`, with the key of its site from
+    /// `key_file`.
     ///
     /// # Panics
     /// When there is no port, or no key.
@@ -103,7 +104,7 @@ impl AnswerForger {
             Lie::Silent => return vec![],
             Lie::Garbage => return vec![request.iter().map(|byte| !byte).collect()],
             Lie::Unsigned => {
-                // A true server signs what it is asked to sign.
+                // An honest server signs what it is asked to sign.
                 let mut request = request.to_vec();
                 let flags: [u8; 4] = request[FLAGS_AT..FLAGS_AT + 4].try_into().expect("four bytes");
                 let flags = OpFlags(u32::from_be_bytes(flags)).without(OpFlags::CERTIFY);
@@ -141,7 +142,7 @@ impl AnswerForger {
         fragments.map(|fragment| [&fragment.envelope[..], &body[fragment.range]].concat()).collect()
     }
 
-    /// A lie that is signed.
+    /// A changed answer with a valid signature.
     fn forge(&self, answer: &[u8], request: &[u8]) -> Vec<u8> {
         let (envelope, rest) = Envelope::split(answer).expect("a message");
         let message = Message::decode(rest).expect("a true answer");
@@ -183,7 +184,7 @@ fn asked(request: &[u8]) -> &[u8] {
     &body[4..4 + len]
 }
 
-/// What a true server answers: over a connection, so that it is whole.
+/// The answer of an honest server, over TCP so that it is complete.
 fn ask(server: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(server).expect("the true server listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a patience");

@@ -1,11 +1,11 @@
-//! Our programs as processes, found or built.
+//! Runs the programs of this workspace as processes; builds them first if needed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long a program may take for anything in a test.
+/// Timeout for every step of a program in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program `name` of package `package`, built as this test is.

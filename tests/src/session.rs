@@ -1,4 +1,4 @@
-//! The client's side of a session, of few lines.
+//! A minimal implementation of the client side of a session.
 
 use crate::vectors::hex;
 use handle_auth::PublicKey;
@@ -18,13 +18,13 @@ use std::net::SocketAddr;
 /// Sends a message and waits for the answer: over UDP or TCP.
 pub type SessionExchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
 
-/// Who is nobody.
+/// The identity of an anonymous client.
 pub const NOBODY: Reference<'_> = Reference { handle: b"", index: session::ANONYMOUS_INDEX };
 
-/// A session as a client has it.
+/// The client side of a session.
 #[derive(Debug)]
 pub struct ClientSession {
-    /// Its number.
+    /// The number of the session.
     pub id: i32,
     /// The version of its messages.
     pub version: Version,
@@ -34,22 +34,22 @@ pub struct ClientSession {
     seen: SeenCounters,
 }
 
-/// What protects a message that came.
+/// The protection of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// A MAC, which is right, and new.
+    /// Whether it has a MAC that is valid and not replayed.
     pub mac: bool,
-    /// Encryption.
+    /// Whether it is encrypted.
     pub hidden: bool,
 }
 
-/// A pair of keys in the group of deployed clients.
+/// A key pair in the group that deployed clients use.
 #[must_use]
 pub fn pair() -> KeyPair {
     KeyPair::new(Group::oakley_2(), &handle_auth::random())
 }
 
-/// The pair of keys of a side in the vectors.
+/// Reads the key pair of one side from the vectors.
 ///
 /// # Panics
 /// When it is none.
@@ -65,7 +65,7 @@ pub fn recorded_pair(side: &Json) -> KeyPair {
     KeyPair::from_private(group, &number("x_hex"))
 }
 
-/// The request to set a session up, as deployed clients write it.
+/// The request to set up a session, as deployed clients write it.
 ///
 /// # Panics
 /// Never.
@@ -74,7 +74,7 @@ pub fn set_up_request(pair: &KeyPair, identity: Reference<'_>, timeout_s: i32) -
     set_up_request_as(Version::CURRENT, pair, identity, timeout_s)
 }
 
-/// The same, by a client that knows no version above `version`.
+/// The same request, by a client that supports versions up to `version`.
 ///
 /// # Panics
 /// Never.
@@ -95,10 +95,11 @@ pub fn set_up_request_as(
 }
 
 impl ClientSession {
-    /// Sets a session up with the server at `address`, whose signature has to be that of `server_key`.
+    /// Sets up a session with the server at `address`, whose signature must verify with
+    /// `server_key`.
     ///
     /// # Panics
-    /// When there is no session.
+    /// When no session is set up.
     #[must_use]
     pub fn open(
         exchange: SessionExchange,
@@ -111,10 +112,10 @@ impl ClientSession {
         Self::from_answer(&pair, &answer, Some(server_key))
     }
 
-    /// The session that the answer to a set-up with `pair` tells of.
+    /// The session that results from the answer to a set-up with `pair`.
     ///
     /// # Panics
-    /// When it tells of none, or is not signed with `server_key`.
+    /// When the answer is a refusal, or is not signed with `server_key`.
     #[must_use]
     pub fn from_answer(pair: &KeyPair, answer: &[u8], server_key: Option<&PublicKey>) -> Self {
         let (envelope, rest) = Envelope::split(answer).expect("an envelope");
@@ -150,17 +151,17 @@ impl ClientSession {
         MessageBuf::request(&envelope, &header, request).unsigned().expect("a message that is not too long")
     }
 
-    /// The message with a MAC and the next number.
+    /// The message with a MAC and the next counter.
     #[must_use]
     pub fn sealed(&mut self, message: Vec<u8>) -> Vec<u8> {
         self.counter += 1;
         self.numbered(message, self.counter)
     }
 
-    /// The message with a MAC and this number.
+    /// The message with a MAC and this counter.
     ///
     /// # Panics
-    /// When it is no message.
+    /// When the message is invalid.
     #[must_use]
     pub fn numbered(&self, mut message: Vec<u8>, counter: i32) -> Vec<u8> {
         let (envelope, rest) = Envelope::split(&message).expect("an envelope");
@@ -174,7 +175,7 @@ impl ClientSession {
     /// The message encrypted.
     ///
     /// # Panics
-    /// When it is no message.
+    /// When the message is invalid.
     #[must_use]
     pub fn hidden(&self, message: &[u8]) -> Vec<u8> {
         let (envelope, text) = Envelope::split(message).expect("an envelope");
@@ -184,10 +185,10 @@ impl ClientSession {
         [&envelope.to_bytes()[..], &hidden].concat()
     }
 
-    /// An answer in the clear, and what protected it.
+    /// Decrypts an answer, and returns its protection.
     ///
     /// # Panics
-    /// When its MAC is wrong, or has a number that was there before.
+    /// When its MAC is wrong, or the message is a replay.
     #[must_use]
     pub fn read(&mut self, answer: &[u8]) -> (Vec<u8>, Protection) {
         let (envelope, rest) = Envelope::split(answer).expect("an envelope");

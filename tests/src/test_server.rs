@@ -1,4 +1,4 @@
-//! Servers of the vectors as running servers of ours.
+//! Runs the servers of the vectors as `handled` in this process.
 
 use crate::vectors::{self, VectorSource};
 use handle_auth::PublicKey;
@@ -22,18 +22,19 @@ use tempfile::TempDir;
 pub struct TestServer {
     /// The running server.
     pub server: Server,
-    /// Where its set is published.
+    /// The directory in which the set is published.
     pub directory: TempDir,
     /// The records that are not in its set.
     pub left_out: LeftOut,
 }
 
-/// Records of foreign vectors that a server cannot have, by the name under which they are looked up.
+/// Records of foreign vectors that a server cannot have, by the name under which they are looked
+/// up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut(BTreeSet<Vec<u8>>);
 
 impl LeftOut {
-    /// Takes a record that is left out.
+    /// Adds a record that is left out.
     pub fn insert(&mut self, handle: &[u8]) {
         self.0.insert(fold::folded(&Handle(handle).looked_up()));
     }
@@ -59,7 +60,7 @@ impl LeftOut {
 }
 
 impl TestServer {
-    /// The address it answers on.
+    /// The address that the server answers on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.server.addresses()[0]
@@ -93,7 +94,7 @@ pub fn write_key_file(path: &Path, key: &Json) {
 /// The public key with which the answers of the server called `name` are checked.
 ///
 /// # Panics
-/// When it has none.
+/// When the server has no key.
 #[must_use]
 pub fn server_key(name: &str) -> PublicKey {
     server_key_in(VectorSource::Own, name)
@@ -102,7 +103,7 @@ pub fn server_key(name: &str) -> PublicKey {
 /// The same, of a server of `source`.
 ///
 /// # Panics
-/// When it has none.
+/// When the server has no key.
 #[must_use]
 pub fn server_key_in(source: VectorSource, name: &str) -> PublicKey {
     let servers = source.document("servers.json");
@@ -132,7 +133,8 @@ pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Confi
 /// The same, with the servers and records of `source`.
 ///
 /// # Panics
-/// When the files of `source` do not hold what they should. Records of foreign files that a set cannot have are left out.
+/// When the files of `source` do not hold what they should. Records of foreign files that a set
+/// cannot have are left out.
 #[must_use]
 pub fn serve_from(
     source: VectorSource,

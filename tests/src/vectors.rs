@@ -7,12 +7,14 @@ use std::io::{ErrorKind, Write as _};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
-/// Where vectors are read from.
+/// The directory that vectors are read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VectorSource {
-    /// The files of this directory, whatever `HANDLE_VECTORS` says: keys, records and servers of other tests.
+    /// The directory of this repository, regardless of `HANDLE_VECTORS`. It has the keys, records
+    /// and servers of other tests.
     Own,
-    /// The directory that `HANDLE_VECTORS` names, else ours: what the tests of vectors read.
+    /// The directory that `HANDLE_VECTORS` names, or else that of this repository. The tests of
+    /// vectors read it.
     Selected,
 }
 
@@ -33,8 +35,8 @@ impl VectorSource {
 
     /// The lines of a file; none where a foreign directory lacks it.
     ///
-    /// A line of a foreign file that is not JSON becomes an object with nothing but a `name`, so that it is counted as
-    /// a failure of its own.
+    /// A line of a foreign file that is not JSON becomes an object with nothing but a `name`, so
+    /// that it counts as one failure.
     ///
     /// # Panics
     /// When our own file is missing, or a line of it is not JSON.
@@ -82,7 +84,7 @@ impl VectorSource {
     }
 }
 
-/// Whether `HANDLE_VECTORS` names a directory, of which nothing is known but its format.
+/// Whether `HANDLE_VECTORS` names a foreign directory, of which only the format is known.
 #[must_use]
 pub fn is_foreign() -> bool {
     std::env::var_os("HANDLE_VECTORS").is_some()
@@ -106,7 +108,7 @@ pub fn document(file: &str) -> Value {
     VectorSource::Selected.document(file)
 }
 
-/// A document of our own directory, for tests that need its keys, records or servers.
+/// A document of the own directory, for tests that need its keys, records or servers.
 ///
 /// # Panics
 /// When the file is missing or not JSON.
@@ -115,32 +117,33 @@ pub fn fixture(file: &str) -> Value {
     VectorSource::Own.document(file)
 }
 
-/// Asserts that our own files have at least `least` of `what`; foreign ones may have none.
+/// Asserts that the own files have at least `least` of `what`; foreign files may have none.
 ///
 /// # Panics
-/// When ours have fewer.
+/// When the own files have fewer.
 pub fn require(count: usize, least: usize, what: &str) {
     assert!(is_foreign() || count >= least, "{count} {what} in the vectors, expected at least {least}");
 }
 
-/// Prints a line where everybody sees it: foreign vectors are run to read this, so it is not captured.
+/// Prints a line that the test harness does not capture, because it is the result of a run with
+/// foreign vectors.
 fn tell(line: &str) {
     if is_foreign() {
-        // Nobody reads it then.
+        // Standard error is closed, so nothing can be reported.
         let _ = writeln!(std::io::stderr(), "{line}");
     } else {
         println!("{line}");
     }
 }
 
-/// What became of a line.
+/// The outcome of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineOutcome {
-    /// Everything is as the line states.
+    /// The result is as the line states.
     AsStated,
-    /// It differs from the reference, in the way that this kind permits.
+    /// The result differs from the reference in this permitted way.
     Permitted(&'static str),
-    /// It was not looked at, for this reason.
+    /// The line was not checked, for this reason.
     Skipped(&'static str),
 }
 
@@ -150,10 +153,10 @@ impl From<()> for LineOutcome {
     }
 }
 
-/// The lines that one test checks: all of them, whatever fails.
+/// The lines that one test checks. A failure does not stop the check of further lines.
 ///
-/// [`finish`](Self::finish) prints how many lines differed in a permitted way or were skipped, by kind, and panics with
-/// the failures, if there are any.
+/// [`finish`](Self::finish) prints how many lines differed in a permitted way or were skipped, by
+/// kind, and panics with the failures, if there are any.
 #[derive(Debug, Default)]
 #[must_use = "failures are reported by `finish`"]
 pub struct LineChecks {
@@ -172,7 +175,7 @@ impl LineChecks {
         }
     }
 
-    /// Takes the outcome of the line called `name`.
+    /// Records the outcome of the line called `name`.
     pub fn record(&mut self, name: &str, outcome: LineOutcome) {
         self.checked += 1;
         match outcome {
@@ -182,19 +185,19 @@ impl LineChecks {
         }
     }
 
-    /// Takes the failure of the line called `name`.
+    /// Records the failure of the line called `name`.
     pub fn fail(&mut self, name: &str, why: &str) {
         self.checked += 1;
         self.failures.push(format!("{name}: {why}"));
     }
 
-    /// How many lines there were.
+    /// Number of lines checked.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.checked
     }
 
-    /// How many lines differed in a way that this kind permits.
+    /// Number of lines that differed in this permitted way.
     #[must_use]
     pub fn permitted(&self, kind: &str) -> usize {
         self.permitted.get(kind).map_or(0, Vec::len)
@@ -219,10 +222,10 @@ impl LineChecks {
     }
 }
 
-/// How many lines of a kind are named when they are counted.
+/// Maximum number of lines that are named in each count.
 const NAMES_SHOWN_MAX: usize = 5;
 
-/// The result of `run`, or what it panicked with.
+/// The result of `run`, or the message of its panic.
 ///
 /// # Errors
 /// When it panicked.
@@ -294,10 +297,10 @@ pub fn bytes(v: &Value) -> Vec<u8> {
     }
 }
 
-/// Bytes written as hexadecimal.
+/// Decodes hexadecimal text.
 ///
 /// # Panics
-/// When they are not.
+/// When the text is not hexadecimal.
 #[must_use]
 pub fn hex(v: &Value) -> Vec<u8> {
     let text = v.as_str().unwrap_or_else(|| panic!("not hexadecimal: {v}"));

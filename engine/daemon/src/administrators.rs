@@ -1,15 +1,18 @@
-//! `[administrators]` in the configuration: the same names with the same meaning for both processes.
+//! `[administrators]` in the configuration: the same names with the same meaning for both
+//! processes.
 
 use crate::identity::identities;
 use serde::{Deserialize, Serialize};
 
-/// Who may do what, as `index:handle`; groups too. A process that has no part in something does not look at who may do it.
+/// The identities, as `index:handle`, and their rights; groups are allowed too. A process ignores
+/// the entries for operations that it does not perform.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdministratorsConfig {
     /// Administrators of the server: home prefixes, and what the others below may.
     pub server: Vec<String>,
-    /// Whether administrators of the server may do everything with every handle: read it, at `handled`.
+    /// Whether administrators of the server may do everything with every handle: read it, at
+    /// `handled`.
     pub server_full_access: bool,
     /// Who may home and release prefixes, and list them.
     pub home_only: Vec<String>,
@@ -38,10 +41,10 @@ impl Default for AdministratorsConfig {
 }
 
 impl AdministratorsConfig {
-    /// Checks that every identity is one.
+    /// Checks that every identity is valid.
     ///
     /// # Errors
-    /// Names the setting with the one that is none.
+    /// Names the setting with the invalid identity.
     pub fn check(&self) -> anyhow::Result<()> {
         for (setting, texts) in [
             ("administrators.server", &self.server),

@@ -1,78 +1,80 @@
-//! Who is connected, from where, and what each connection waits for since when: for servers of either process.
+//! The connections of a server: their peers, what each one waits for, and since when. Both server
+//! processes use this table.
 //!
-//! A connection is in one list for what it waits for. All of a list may wait equally long, so the first of it
-//! is the one whose time is up next, and nothing is ever searched.
+//! Each connection is in the list for its kind of wait. All connections of a list have the same
+//! timeout, so the first one expires next and no search is needed.
 //!
-//! When there are as many connections as may be, [`ConnectionTable::evictable`] names the one whose place a new one takes. So
-//! whoever fills the table with idle connections and half requests keeps nobody out.
+//! When the table is full, [`ConnectionTable::evictable`] names the connection that a new one
+//! replaces. So a client that fills the table with idle connections and incomplete requests does
+//! not lock out others.
 
 use crate::source_counts::SourceCounts;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 
-/// Time for which a half request keeps its place when places are short, in milliseconds.
+/// Time for which a connection with an incomplete request is not evicted, in milliseconds.
 pub const READING_GRACE_MS: u64 = 1000;
 
-/// How many connections a source may have, and how long they may wait.
+/// Limits on the connections of a source, and timeouts of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLimits {
-    /// Connections of one source.
+    /// Maximum number of connections of one source.
     pub per_source_max: usize,
     /// Bits of an IPv4 address that make a source.
     pub source_prefix_v4: u32,
     /// Bits of an IPv6 address that make a source.
     pub source_prefix_v6: u32,
-    /// For a request, or for an answer that is made elsewhere.
+    /// Timeout for a request, or for an answer that another thread or process makes.
     pub idle_ms: u32,
-    /// For the rest of a request.
+    /// Timeout for the rest of a request.
     pub read_ms: u32,
-    /// For answers to be read.
+    /// Timeout for the client to read answers.
     pub write_ms: u32,
-    /// For the end of the other side.
+    /// Timeout for the client to close its side.
     pub linger_ms: u32,
 }
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionWait {
-    /// A request.
+    /// The next request.
     Idle,
-    /// The rest of one.
+    /// The rest of a request.
     Reading,
-    /// That answers are read.
+    /// The client to read answers.
     Sending,
-    /// An answer that is made elsewhere.
+    /// An answer that another thread or process makes.
     Slow,
-    /// The end of the other side; ours has been sent.
+    /// The client to close its side; the server has closed its own.
     Closing,
-    /// That the last answers are read, and then the end of the other side.
+    /// The client to read the last answers, and then to close its side.
     Ending,
 }
 
 impl ConnectionWait {
-    /// All of them.
+    /// All kinds of wait.
     pub const ALL: [Self; 6] =
         [Self::Idle, Self::Reading, Self::Sending, Self::Slow, Self::Closing, Self::Ending];
 
-    /// Given up already: only the end is awaited.
+    /// Whether the connection is over, and only waits for the client to close it.
     #[must_use]
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Closing | Self::Ending)
     }
 }
 
-/// One connection, and what its server keeps of it.
+/// One connection and the data that its server keeps for it.
 #[derive(Debug)]
 pub struct TableConnection<I, P> {
     id: I,
-    /// Of who is connected; IPv4 in its mapped form.
+    /// Address of the peer; IPv4 in its mapped form.
     address: Ipv6Addr,
-    /// What it waits for.
+    /// The event that the connection waits for.
     pub wait: ConnectionWait,
     since_ms: u64,
     before: u32,
     after: u32,
-    /// A byte has come.
+    /// Whether the client has sent a byte.
     pub has_sent: bool,
     payload: P,
 }
@@ -91,7 +93,7 @@ impl<I, P> DerefMut for TableConnection<I, P> {
     }
 }
 
-/// No place.
+/// Marks the absence of a place.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -99,11 +101,12 @@ struct ConnectionList {
     first: u32,
     last: u32,
     count: usize,
-    /// How long one may be in it.
+    /// Time that a connection may be in this list.
     limit_ms: u64,
 }
 
-/// All connections, by ids that become small numbers: no two connections have the same number at a time.
+/// All connections, by ids that convert to small numbers. No two connections have the same number
+/// at the same time.
 #[derive(Debug)]
 pub struct ConnectionTable<I, P> {
     places: Vec<Option<TableConnection<I, P>>>,
@@ -114,7 +117,7 @@ pub struct ConnectionTable<I, P> {
 }
 
 impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
-    /// No connections.
+    /// An empty table.
     #[must_use]
     pub fn new(limits: TableLimits) -> Self {
         let mut table = Self {
@@ -129,7 +132,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         table
     }
 
-    /// Lets connections wait as long, and sources have as many, as `limits` say.
+    /// Applies new limits, also to connections that are already in the table.
     pub fn set(&mut self, limits: TableLimits) {
         for wait in ConnectionWait::ALL {
             self.lists[wait as usize].limit_ms = match wait {
@@ -150,43 +153,43 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         self.limits = limits;
     }
 
-    /// How many there are.
+    /// Number of connections.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Whether the table is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many wait for this.
+    /// Number of connections with this kind of wait.
     #[must_use]
     pub const fn count(&self, wait: ConnectionWait) -> usize {
         self.lists[wait as usize].count
     }
 
-    /// The connection, if it is there.
+    /// The connection `id`, if it is in the table.
     #[must_use]
     pub fn get(&self, id: I) -> Option<&TableConnection<I, P>> {
         self.places.get(id.into())?.as_ref().filter(|connection| connection.id == id)
     }
 
-    /// The connection, if it is there.
+    /// The connection `id`, if it is in the table.
     pub fn get_mut(&mut self, id: I) -> Option<&mut TableConnection<I, P>> {
         self.places.get_mut(id.into())?.as_mut().filter(|connection| connection.id == id)
     }
 
-    /// Who has waited longest.
+    /// The connection that has waited longest.
     #[must_use]
     pub fn first(&self, wait: ConnectionWait) -> Option<I> {
         let first = self.lists[wait as usize].first;
         self.places.get(first as usize)?.as_ref().map(|connection| connection.id)
     }
 
-    /// Who has waited longest, if that is too long at `now_ms`.
+    /// The connection that has waited longest, if its timeout has passed at `now_ms`.
     #[must_use]
     pub fn expired(&self, wait: ConnectionWait, now_ms: u64) -> Option<I> {
         let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
@@ -194,7 +197,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         (now_ms.saturating_sub(connection.since_ms) >= limit_ms).then_some(connection.id)
     }
 
-    /// When the first of those that wait so has waited for too long.
+    /// Time at which the first connection with this kind of wait times out.
     #[must_use]
     pub fn next_expiry_ms(&self, wait: ConnectionWait) -> Option<u64> {
         let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
@@ -202,8 +205,9 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         Some(connection.since_ms.saturating_add(limit_ms))
     }
 
-    /// Whose place a new connection takes: one that only waits for an end, else the one that was idle for longest, else
-    /// the one whose request has not arrived for longest, if that is more than [`READING_GRACE_MS`].
+    /// The connection to replace by a new one: one that only waits to be closed, else the longest
+    /// idle one, else the one that has waited longest for the rest of its request, if that is more
+    /// than [`READING_GRACE_MS`].
     #[must_use]
     pub fn evictable(&self, now_ms: u64) -> Option<I> {
         let reading = || {
@@ -213,7 +217,8 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         self.first(ConnectionWait::Closing).or_else(|| self.first(ConnectionWait::Idle)).or_else(reading)
     }
 
-    /// The connection that has waited longest of those that are `chosen`. Looks at all before it.
+    /// The connection that has waited longest of those that `chosen` accepts. Iterates over all
+    /// that have waited longer.
     #[must_use]
     pub fn oldest(&self, wait: ConnectionWait, chosen: impl Fn(&P) -> bool) -> Option<I> {
         let mut at = self.lists[wait as usize].first;
@@ -226,22 +231,22 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         None
     }
 
-    /// Whether nothing has come from a connection, and it is there for less than `ms`.
+    /// Whether a connection has sent nothing yet and is younger than `ms`.
     #[must_use]
     pub fn is_new(&self, id: I, now_ms: u64, ms: u64) -> bool {
         self.get(id).is_some_and(|it| !it.has_sent && now_ms.saturating_sub(it.since_ms) < ms)
     }
 
-    /// Whether one more from where `peer` is may come.
+    /// Whether the source of `peer` may have one more connection.
     #[must_use]
     pub fn has_room_for(&self, peer: SocketAddr) -> bool {
         self.sources.has_room(peer.ip(), self.limits.per_source_max)
     }
 
-    /// Takes a connection, which waits for its first request.
+    /// Adds a connection, which waits for its first request.
     pub fn insert(&mut self, id: I, peer: SocketAddr, now_ms: u64, payload: P) {
         let place = id.into();
-        // Whatever was in its place is gone, or it would not be a place.
+        // A previous connection at this place is closed, or its place would not have been reused.
         if let Some(Some(old)) = self.places.get(place) {
             self.remove(old.id);
         }
@@ -267,7 +272,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         self.link(place, ConnectionWait::Idle, now_ms);
     }
 
-    /// Lets a connection wait for something from now on.
+    /// Changes what a connection waits for, from `now_ms` on.
     pub fn wait_for(&mut self, id: I, wait: ConnectionWait, now_ms: u64) {
         if self.get(id).is_some() {
             self.unlink(id.into());
@@ -275,7 +280,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         }
     }
 
-    /// Forgets a connection: what was kept of it, if it was there.
+    /// Removes a connection. Returns the data kept for it, if it was in the table.
     pub fn remove(&mut self, id: I) -> Option<P> {
         self.get(id)?;
         self.unlink(id.into());
@@ -290,7 +295,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         let Some(Some(connection)) = self.places.get_mut(at) else { return };
         (connection.wait, connection.since_ms) = (wait, now_ms);
         (connection.before, connection.after) = (list.last, NONE);
-        // Places are counted in 32 bits, as in the id.
+        // Places have 32 bits, as in the id.
         let place = u32::try_from(at).unwrap_or(NONE);
         let last = std::mem::replace(&mut list.last, place);
         list.count += 1;
@@ -315,7 +320,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         }
     }
 
-    /// The address of who is connected.
+    /// The address of the peer.
     #[must_use]
     pub fn address_of(&self, id: I) -> IpAddr {
         self.get(id).map_or(Ipv6Addr::UNSPECIFIED, |connection| connection.address).to_canonical()
@@ -336,7 +341,7 @@ mod tests {
         linger_ms: 1000,
     };
 
-    /// A place, and which of those that had it.
+    /// A place and the generation of its use.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Id(usize, u32);
 

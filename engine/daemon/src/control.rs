@@ -1,8 +1,8 @@
 //! The control socket: a line with a command in, a line of JSON out, over a UNIX socket for the
 //! owner only.
 //!
-//! A process hands in its commands as [`ControlCommands`]; this module binds, accepts, bounds and
-//! answers.
+//! A process implements [`ControlCommands`] for its commands; this module does the networking and
+//! enforces the limits.
 
 use crate::clients::{LOOK_INTERVAL, serve_clients};
 use crate::shutdown::Shutdown;
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time for which a client may be silent.
+/// Time that a client may be silent.
 const LINE_PATIENCE: Duration = Duration::from_secs(5);
-/// Most clients at a time.
+/// Maximum number of concurrent clients.
 const CLIENTS_MAX: usize = 16;
-/// Time that clients have to end when the process stops.
+/// Time that clients have to finish when the process stops.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
 /// The command that lists the commands; every process has it.
 const HELP: (&str, &str) = ("help", "this list");
@@ -36,11 +36,11 @@ pub trait ControlCommands: Send + Sync + 'static {
     /// All commands but `help`, in the order in which `help` lists them.
     fn commands(&self) -> Vec<CommandHelp>;
 
-    /// Carries out `command`; `None` when there is no such command.
+    /// Runs `command`; `None` when there is no such command.
     fn run(&self, command: &str) -> Option<Value>;
 
-    /// Carries out a command that is more than one line in and one line out, and then ends the
-    /// connection; `None` when `command` is not of this kind.
+    /// Runs a command that takes more than one line of input or output, and then ends the
+    /// connection. `None` when `command` is not of this kind.
     fn converse(
         &self,
         _command: &str,
@@ -50,16 +50,16 @@ pub trait ControlCommands: Send + Sync + 'static {
         None
     }
 
-    /// Most bytes of a line.
+    /// Maximum length of a line, in bytes.
     fn line_len_max(&self) -> usize;
 
-    /// Whether another process has the path of the socket now.
+    /// Whether another process now has the path of the socket.
     fn is_replaced(&self) -> bool {
         false
     }
 }
 
-/// Why there is no control socket.
+/// Reason why the control socket cannot be bound.
 #[derive(Debug)]
 pub enum ControlError {
     /// Another process answers at the path.
@@ -69,7 +69,7 @@ pub enum ControlError {
         /// The program that is probably running.
         program: &'static str,
     },
-    /// Something other than a socket has the path.
+    /// The file at the path is not a socket.
     NotASocket(PathBuf),
     /// An old socket cannot be replaced.
     Replace(PathBuf, io::Error),
@@ -115,7 +115,7 @@ impl std::error::Error for ControlError {
 pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Path of the file until this process takes the place of another one.
+    /// Path of the file until this process replaces another one.
     private_path: Option<PathBuf>,
     is_replaced: bool,
 }
@@ -125,7 +125,7 @@ impl ControlSocket {
     /// beside `path` until [`take_place`](Self::take_place) is called.
     ///
     /// # Errors
-    /// When another process answers there, or the directory does not allow it.
+    /// When another process answers at `path`, or the directory is not writable.
     pub fn bind(path: &Path, take_over: bool, program: &'static str) -> Result<Self, ControlError> {
         let private_path = take_over.then(|| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -148,10 +148,10 @@ impl ControlSocket {
         Ok(Self { listener, path: path.to_owned(), private_path, is_replaced: false })
     }
 
-    /// Takes the place of the process that was taken over from.
+    /// Moves the socket to the path of the previous process.
     ///
     /// # Errors
-    /// When the directory does not allow it.
+    /// When the directory is not writable.
     pub fn take_place(&mut self) -> Result<(), ControlError> {
         if let Some(private_path) = &self.private_path {
             std::fs::rename(private_path, &self.path)
@@ -183,7 +183,8 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Answers the lines of one client until it goes, is silent for too long, or the process stops.
+/// Answers the lines of one client until it disconnects, is silent for too long, or the process
+/// stops.
 fn talk(mut client: &UnixStream, commands: &impl ControlCommands, shutdown: &Shutdown) -> io::Result<()> {
     client.set_read_timeout(Some(LOOK_INTERVAL))?;
     client.set_write_timeout(Some(LINE_PATIENCE))?;
@@ -265,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Everything that is answered to `lines`.
+    /// Returns all answers to `lines`.
     fn ask(path: &Path, lines: &str) -> String {
         let mut client = UnixStream::connect(path).unwrap();
         client.write_all(lines.as_bytes()).unwrap();

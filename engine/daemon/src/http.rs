@@ -1,35 +1,35 @@
 //! The part of HTTP that a scraper needs: one `GET` or `HEAD` in, one response out, then the end.
 //!
-//! Pure functions over bytes; sockets are in [`scrape`](crate::scrape). Bodies of requests are not read, and
-//! every response says `Connection: close`.
+//! Pure functions over bytes; sockets are in [`scrape`](crate::scrape). Bodies of requests are not
+//! read, and every response says `Connection: close`.
 
 use std::fmt::Write as _;
 
-/// Most header lines of a request; more than any scraper or balancer sends.
+/// Maximum number of header lines of a request; more than any scraper or load balancer sends.
 const HEADERS_MAX: usize = 64;
 
-/// What is asked for.
+/// A parsed HTTP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpRequest<'a> {
     /// The path, without a query.
     pub path: &'a str,
-    /// Whether only the head of the response is wanted.
+    /// Whether the method is `HEAD`.
     pub is_head: bool,
 }
 
-/// Why a request is not answered as asked.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRequest {
-    /// It is not HTTP/1.
+    /// The request is not HTTP/1.
     Malformed,
-    /// Its head is longer than we read.
+    /// The head is longer than the limit.
     TooLong,
-    /// Its method is neither `GET` nor `HEAD`.
+    /// The method is neither `GET` nor `HEAD`.
     Method,
 }
 
 impl BadRequest {
-    /// The status that says it.
+    /// The status for this reason.
     #[must_use]
     pub const fn status(self) -> HttpStatus {
         match self {
@@ -40,11 +40,11 @@ impl BadRequest {
     }
 }
 
-/// Reads the head of a request. `None` until it is all there; `bytes` is what came so far,
-/// `len_max` the longest head that is read.
+/// Parses the head of a request. `bytes` is the input so far, and `len_max` the maximum length of
+/// the head. `None` while the head is incomplete.
 ///
 /// # Errors
-/// When it will not become a request that we answer, however much follows.
+/// When the request has to be refused, whatever input follows.
 pub fn parse(bytes: &[u8], len_max: usize) -> Result<Option<HttpRequest<'_>>, BadRequest> {
     let read = &bytes[..bytes.len().min(len_max)];
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -67,7 +67,7 @@ pub fn parse(bytes: &[u8], len_max: usize) -> Result<Option<HttpRequest<'_>>, Ba
     }
 }
 
-/// How a request ended.
+/// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpStatus {
     /// 200.
@@ -85,7 +85,7 @@ pub enum HttpStatus {
 }
 
 impl HttpStatus {
-    /// All of them; the position of each is its number.
+    /// All statuses; the position of each is its discriminant.
     pub const ALL: [Self; 6] = [
         Self::Ok,
         Self::BadRequest,
@@ -95,7 +95,7 @@ impl HttpStatus {
         Self::Unavailable,
     ];
 
-    /// The number and the words of the status line.
+    /// Status code and reason phrase of the status line.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -108,26 +108,26 @@ impl HttpStatus {
         }
     }
 
-    /// The number, as three digits.
+    /// The status code, as three digits.
     #[must_use]
     pub fn code(self) -> &'static str {
         &self.text()[..3]
     }
 }
 
-/// What is sent back.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpResponse {
-    /// How it went.
+    /// The status.
     pub status: HttpStatus,
-    /// What the body is.
+    /// The media type of the body.
     pub content_type: &'static str,
     /// The body.
     pub body: String,
 }
 
 impl HttpResponse {
-    /// A body for people.
+    /// A response with a plain text body.
     #[must_use]
     pub fn text(status: HttpStatus, body: impl Into<String>) -> Self {
         let mut body = body.into();

@@ -1,22 +1,22 @@
-//! Identities as they are configured: `index:handle`.
+//! Identities as written in the configuration: `index:handle`.
 
 use anyhow::{Context as _, ensure};
 use handle_proto::Handle;
 use handle_proto::limit::HANDLE_LEN_MAX;
 
-/// An identity as it is configured.
+/// An identity as written in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandleIdentity {
     /// The index of the value that holds the key; 0 for any.
     pub index: i32,
-    /// Its handle.
+    /// The handle of the identity.
     pub handle: Vec<u8>,
 }
 
-/// Reads identities; `setting` says whose.
+/// Parses the identities of `setting`.
 ///
 /// # Errors
-/// Names the one that is none.
+/// Names the invalid identity.
 pub fn identities(setting: &str, texts: &[String]) -> anyhow::Result<Vec<HandleIdentity>> {
     texts.iter().map(|text| identity(text).with_context(|| format!("`{setting}` has {text:?}"))).collect()
 }

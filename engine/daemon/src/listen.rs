@@ -6,12 +6,12 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-/// Why an address is not listened on.
+/// Reason why the process cannot listen on an address.
 #[derive(Debug)]
 pub enum ListenError {
     /// `listen` names the address twice.
     Twice(SocketAddr),
-    /// The kernel does not give it.
+    /// The kernel refuses the address.
     Refused(SocketAddr, io::Error),
 }
 
@@ -52,8 +52,8 @@ impl std::error::Error for ListenError {
     }
 }
 
-/// Refuses a list that names an address twice: to the kernel the second would be another process's.
-/// Ports that the kernel chooses differ.
+/// Refuses a list that names an address twice: the kernel would treat the second socket like one of
+/// another process. Ports that the kernel chooses differ.
 ///
 /// # Errors
 /// The address that is named twice.
@@ -69,7 +69,7 @@ pub fn each_once(listen: &[SocketAddr]) -> Result<(), ListenError> {
 /// Lets this process open as many files as it is allowed to ask for: each connection is one.
 ///
 /// # Errors
-/// Those of the kernel; the limit then stays as it is.
+/// Errors of the kernel; the limit then stays unchanged.
 pub fn raise_file_limit() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)

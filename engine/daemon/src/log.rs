@@ -1,17 +1,17 @@
-//! What a process logs, to its standard error; what that is can change while it serves.
+//! The log of a process, on standard error. The filter can change while the process serves.
 
 use anyhow::ensure;
 use std::io::{IsTerminal as _, stderr};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
 
-/// Changes what is logged.
+/// Changes the filter of the log.
 pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
 
-/// Refuses a filter that is none, and words in it that are no levels: as names of modules they would mean that nothing
-/// else is logged, and nobody would be told.
+/// Refuses an invalid filter, and words in it that are not levels: these would count as names of
+/// modules, and silently disable the rest of the log.
 ///
 /// # Errors
-/// Names the setting, and what it should be.
+/// Names the setting and its allowed values.
 pub fn check(filter: &str) -> anyhow::Result<()> {
     let is_level = |text: &str| !text.is_empty() && text.parse::<LevelFilter>().is_ok();
     let is_clear = |part: &str| match part.rsplit_once('=') {
@@ -25,7 +25,7 @@ pub fn check(filter: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The filter, without the blanks that people put between its parts and that would become part of a name.
+/// Parses the filter without the blanks between its parts, which would become part of a name.
 fn read(filter: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(parts(filter).collect::<Vec<_>>().join(","))
 }
@@ -34,10 +34,10 @@ fn parts(filter: &str) -> impl Iterator<Item = &str> {
     filter.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
-/// Begins to log what `filter` says, and returns the way to change that.
+/// Starts the log with `filter`, and returns a function that changes the filter.
 ///
 /// # Errors
-/// When the filter is none.
+/// When the filter is invalid.
 pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(read(filter)?)
@@ -57,8 +57,8 @@ pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
     })
 }
 
-/// Colours are for people at a terminal who did not say that they want none (<https://no-color.org>); in files and
-/// journals they are noise.
+/// Whether to use colours: only on a terminal, and not if `NO_COLOR` is set
+/// (<https://no-color.org>).
 fn is_colored() -> bool {
     stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty())
 }

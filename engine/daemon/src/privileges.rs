@@ -1,4 +1,4 @@
-//! From root to a user of no privileges, once ports are bound and before a thread is started.
+//! Drops root privileges, once ports are bound and before a thread is started.
 
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Gid, Uid, getegid, geteuid, getgid, getuid};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 /// Time in which the kernel stops listing a thread that has ended.
 const ENDING_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Who a process may be.
+/// The account that a process changes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SystemAccount {
     uid: u32,
     gid: u32,
-    /// All its groups.
+    /// All groups of the account.
     groups: Vec<u32>,
 }
 
@@ -26,11 +26,11 @@ pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
-/// Becomes `user`, a name of `/etc/passwd` or `uid:gid`, for good: without groups and capabilities of root, and
-/// without a way to get privileges by executing something.
+/// Changes permanently to `user`, a name of `/etc/passwd` or `uid:gid`. Drops the groups and
+/// capabilities of root, and the ability to gain privileges by executing a program.
 ///
 /// # Errors
-/// When there is no such user, or this process is somebody else and not root.
+/// When there is no such user, or this process is neither root nor that user.
 pub fn become_user(user: &str) -> anyhow::Result<()> {
     let account = account(user)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
@@ -50,7 +50,8 @@ pub fn become_user(user: &str) -> anyhow::Result<()> {
     set_thread_res_gid(gid, gid, gid).context("cannot change the group (needs CAP_SETGID)")?;
     clear_ambient_capability_set().context("cannot give up ambient capabilities")?;
     for capability in CapabilitySet::all().iter() {
-        // Without CAP_SETPCAP they stay in the bounding set, which `no_new_privs` makes worth nothing.
+        // Without CAP_SETPCAP they stay in the bounding set, which `no_new_privs` makes worth
+        // nothing.
         let _ = remove_capability_from_bounding_set(capability);
     }
     set_thread_res_uid(uid, uid, uid).context("cannot change the user (needs CAP_SETUID)")?;
@@ -64,8 +65,8 @@ pub fn become_user(user: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many threads there are. Threads that have just ended are listed for a moment longer, which is
-/// waited for.
+/// Number of threads. The kernel lists threads for a moment after their end, so this function waits
+/// for that.
 fn threads_count() -> anyhow::Result<usize> {
     let deadline = Instant::now() + ENDING_PATIENCE;
     loop {
@@ -77,10 +78,10 @@ fn threads_count() -> anyhow::Result<usize> {
     }
 }
 
-/// Whether there is such a user as [`become_user`] is given.
+/// Checks that `user`, an argument of [`become_user`], exists and is not root.
 ///
 /// # Errors
-/// When there is none, or it is root.
+/// When the user does not exist or is root.
 pub fn check_user(user: &str) -> anyhow::Result<()> {
     account(user).map(drop)
 }

@@ -1,6 +1,6 @@
 //! The frame of a program: arguments over settings, `--print-config`, `--check-config`, the refusal
-//! to run as root, logs, signals and exit codes. What is special about a program it says as
-//! [`Program`]; [`run`] is its `main`.
+//! to run as root, logs, signals and exit codes. A program implements [`Program`] for what is
+//! specific to it, and calls [`run`] from `main`.
 
 use crate::listen::raise_file_limit;
 use crate::log::{self, SetLog};
@@ -58,7 +58,7 @@ pub struct CommonArgs {
 /// Arguments of [`CommonArgs`] that have an environment variable.
 const IN_ENVIRONMENT: [&str; 3] = ["config", "allow_root", "log"];
 
-/// The settings of a program that every program has.
+/// The settings that every program has.
 #[derive(Debug)]
 pub struct CommonSettings<'c> {
     /// The file with settings that several processes read.
@@ -77,14 +77,14 @@ pub struct CommonSettings<'c> {
     pub log: &'c mut String,
 }
 
-/// Puts an argument that was given in the place of a setting.
+/// Overrides a setting with an argument, if the argument is given.
 pub fn lay_over<T: Clone>(setting: &mut T, argument: Option<&T>) {
     if let Some(argument) = argument {
         setting.clone_from(argument);
     }
 }
 
-/// Puts an argument that was given in the place of a setting that may be missing.
+/// Overrides an optional setting with an argument, if the argument is given.
 pub fn lay_over_optional<T: Clone>(setting: &mut Option<T>, argument: Option<&T>) {
     if argument.is_some() {
         *setting = argument.cloned();
@@ -105,7 +105,7 @@ impl CommonArgs {
 /// Reads the configuration again, with the arguments of the program over it.
 pub type ReadConfig<C> = Box<dyn Fn() -> anyhow::Result<C> + Send + Sync>;
 
-/// What a program has when it begins to serve.
+/// What a program receives when it begins to serve.
 pub struct Startup<C> {
     /// The signals since the start.
     pub signals: Signals,
@@ -146,7 +146,7 @@ pub trait Program: Parser + Send + Sync + 'static {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its allowed values.
     fn check_settings(config: &Self::Config) -> anyhow::Result<()>;
 
     /// Opens everything that `config` names, and returns one sentence on what would be served.
@@ -155,10 +155,10 @@ pub trait Program: Parser + Send + Sync + 'static {
     /// One sentence with the likely cause.
     fn check(config: &Self::Config) -> anyhow::Result<String>;
 
-    /// Serves until it is told to stop.
+    /// Serves until a signal or command stops the program.
     ///
     /// # Errors
-    /// Why it could not start, or has stopped by itself.
+    /// Why the program could not start, or has stopped by itself.
     fn serve(config: &Self::Config, startup: Startup<Self::Config>) -> anyhow::Result<()>;
 }
 
@@ -198,7 +198,7 @@ fn parse<P: Program>() -> P {
     let prefix = P::NAME.to_uppercase().replace('-', "_");
     let mut command = P::command();
     for argument in IN_ENVIRONMENT {
-        // Leaked once in the life of the process: the command line wants static names.
+        // Leaked once per process, because clap requires static names.
         let variable: &'static str = format!("{prefix}_{}", argument.to_uppercase()).leak();
         command = command.mut_arg(argument, |it| it.env(variable));
     }
@@ -223,7 +223,7 @@ fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
     let common = program.common();
     let settings = P::common_settings(&mut config);
     if common.print_config {
-        // What is shared is printed with the rest.
+        // The shared settings are already part of the configuration that is printed.
         *settings.shared = None;
         print!("{}", shown(&config)?);
         return Ok(());

@@ -1,36 +1,35 @@
-//! What the service manager is told about the process (`sd_notify`). Without a service manager
-//! there is nobody to tell, and nothing happens.
+//! Notifications to the service manager (`sd_notify`). Without a service manager they do nothing.
 
 use sd_notify::NotifyState;
 use std::time::Duration;
 
 fn notify(states: &[NotifyState<'_>]) {
-    // A service manager that does not listen changes nothing for this process.
+    // A failed notification does not affect this process.
     let _ = sd_notify::notify(states);
 }
 
-/// The process is up, with one line on what it does.
+/// Reports that the process is ready, with a one-line status.
 pub fn ready(status: &str) {
     notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// The process stops.
+/// Reports that the process is stopping.
 pub fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// The process is alive; to be said again within half of [`watchdog_patience`].
+/// Reports that the process is alive. Call this again within half of [`watchdog_patience`].
 pub fn alive() {
     notify(&[NotifyState::Watchdog]);
 }
 
-/// Time after which a silent process is restarted; none where there is no watchdog.
+/// Time after which a silent process is restarted; `None` without a watchdog.
 #[must_use]
 pub fn watchdog_patience() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }
 
-/// From now on the process `pid` is the service.
+/// Reports that the process `pid` is the service from now on.
 pub fn hand_over(pid: u32) {
     notify(&[NotifyState::MainPid(pid)]);
 }

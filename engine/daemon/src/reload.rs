@@ -1,26 +1,28 @@
-//! What of a new configuration can be in force without a new process: a difference of settings by name.
+//! Reloading a configuration: compares settings by name, and tells which changes take effect
+//! without a restart.
 //!
-//! What is in force and what is to be are written out as tables; names that the process lists as live are taken over,
-//! the others stay as they are, and are named.
+//! The configuration in force and the new one are compared as tables. Settings that the process
+//! lists as live are applied. Other changed settings keep their value and are reported.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
-/// What became of a new configuration.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingChanges {
-    /// Settings that are in force now.
+    /// Settings whose new value is in force.
     pub changed: Vec<String>,
-    /// Settings that differ from what is in force, and need a new process.
+    /// Settings whose new value needs a restart.
     pub need_restart: Vec<String>,
 }
 
-/// `old` with those settings of `new` that are `live`; a name stands for all that begin with it and a dot, too.
+/// `old` with those settings of `new` that are `live`. A name also stands for all settings that
+/// begin with it and a dot.
 ///
 /// # Errors
-/// When one of them is no table.
+/// When a configuration does not serialize to a table.
 pub fn merged<C: Serialize + DeserializeOwned>(
     old: &C,
     new: &C,
@@ -42,18 +44,19 @@ pub fn merged<C: Serialize + DeserializeOwned>(
     Ok((table.try_into()?, changes))
 }
 
-/// Whether `name` is a setting of `config`, or there are some that begin with it and a dot.
+/// Whether `name` is a setting of `config`, or the start of one that continues with a dot.
 ///
 /// # Errors
-/// When it is no table.
+/// When `config` does not serialize to a table.
 pub fn has<C: Serialize>(config: &C, name: &str) -> anyhow::Result<bool> {
     Ok(flat(&Table::try_from(config)?).keys().any(|setting| is_under(setting, name)))
 }
 
-/// `config` as TOML, as it can be read back. Settings without a value, which TOML has no word for, are named behind it.
+/// `config` as TOML that can be read back. Settings without a value, which TOML cannot express, are
+/// listed after it.
 ///
 /// # Errors
-/// When it is no table.
+/// When `config` does not serialize to a table.
 pub fn shown<C: Serialize>(config: &C) -> anyhow::Result<String> {
     let mut text = toml::to_string(config)?;
     let unset = unset(&serde_json::to_value(config)?, "");
@@ -63,7 +66,7 @@ pub fn shown<C: Serialize>(config: &C) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Names with dots of what is null.
+/// Dotted names of the settings that are null.
 fn unset(value: &serde_json::Value, name: &str) -> Vec<String> {
     match value {
         serde_json::Value::Null => vec![name.to_owned()],
@@ -79,7 +82,7 @@ fn is_under(name: &str, above: &str) -> bool {
     name.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// All settings by their names with dots.
+/// All settings by their dotted names.
 fn flat(table: &Table) -> BTreeMap<String, Value> {
     fn walk(table: &Table, prefix: &str, found: &mut BTreeMap<String, Value>) {
         for (name, value) in table {
@@ -95,7 +98,7 @@ fn flat(table: &Table) -> BTreeMap<String, Value> {
     found
 }
 
-/// Puts a setting to its place, or takes it away.
+/// Sets or removes a setting.
 fn put(table: &mut Table, name: &str, value: Option<&Value>) {
     if let Some((section, rest)) = name.split_once('.') {
         let section = table.entry(section).or_insert_with(|| Table::new().into());

@@ -1,8 +1,8 @@
 //! The scrape endpoint: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
 //!
-//! A process hands in what it answers as [`ScrapeSource`]; this module binds, accepts, bounds,
-//! reads and writes. Each connection has a thread, the number of connections is bounded, and each
-//! has a deadline for all of it.
+//! A process implements [`ScrapeSource`] for its content; this module does the networking and
+//! enforces the limits. Each connection has a thread and one deadline for all of its work, and the
+//! number of connections is bounded.
 
 use crate::clients::{LOOK_INTERVAL, serve_clients};
 use crate::http::{self, HttpResponse, HttpStatus};
@@ -23,15 +23,15 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Bounds of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrapeLimits {
-    /// Connections at a time; further ones wait in the kernel.
+    /// Maximum number of concurrent connections; further ones wait in the kernel.
     pub connections: usize,
-    /// Most bytes of the head of a request.
+    /// Maximum length of the head of a request, in bytes.
     pub header_len_max: usize,
     /// Time of a connection from its first byte to the last one.
     pub patience: Duration,
 }
 
-/// What a process tells a scraper, and counts of it.
+/// What a process answers to a scraper, and how it counts responses.
 pub trait ScrapeSource: Send + Sync + 'static {
     /// The bounds in force.
     fn limits(&self) -> ScrapeLimits;
@@ -39,16 +39,16 @@ pub trait ScrapeSource: Send + Sync + 'static {
     /// All metrics as OpenMetrics text.
     ///
     /// # Errors
-    /// One sentence why there are none.
+    /// One sentence with the reason why there are no metrics.
     fn metrics(&self) -> Result<String, String>;
 
-    /// Whether the process is alive, with a word for people.
+    /// Whether the process is alive, with a short text for humans.
     ///
     /// # Errors
     /// What is wrong, one problem on each line.
     fn liveness(&self) -> Result<String, String>;
 
-    /// Whether the process is ready for requests, with a word for people.
+    /// Whether the process is ready for requests, with a short text for humans.
     ///
     /// # Errors
     /// What is wrong, one problem on each line.
@@ -60,14 +60,14 @@ pub trait ScrapeSource: Send + Sync + 'static {
     /// Counts a connection that ended without a whole response.
     fn count_abandoned(&self) {}
 
-    /// Whether another process accepts connections on the same listener now. This one then answers
-    /// those that it has, and accepts no more.
+    /// Whether another process now accepts connections on the same listener. This process then
+    /// answers its open connections and accepts no more.
     fn is_handed_over(&self) -> bool {
         false
     }
 }
 
-/// Why there is no scrape endpoint: its address cannot be bound.
+/// The address of the scrape endpoint cannot be bound.
 #[derive(Debug)]
 pub struct ScrapeError(ListenError);
 
@@ -99,10 +99,10 @@ impl ScrapeEndpoint {
         bound.map_err(|error| ScrapeError(ListenError::Refused(address, error)))
     }
 
-    /// Goes on with a listener that is bound already.
+    /// Serves on a listener that is already bound.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn on(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
@@ -119,7 +119,7 @@ impl ScrapeEndpoint {
     /// The address, with the port that the kernel chose.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -127,7 +127,7 @@ impl ScrapeEndpoint {
     /// Serves until `shutdown` has stopped.
     pub fn serve(self, shutdown: &Arc<Shutdown>, source: &Arc<impl ScrapeSource>) {
         let clients_max = || if source.is_handed_over() { 0 } else { source.limits().connections };
-        // After a hand-over, who is connected still gets an answer; otherwise connections end with
+        // After a takeover, open connections still get an answer; otherwise connections end with
         // the process.
         let goodbye = source.limits().patience + LINGER;
         let (of_clients, stop) = (Arc::clone(source), Arc::clone(shutdown));
@@ -148,7 +148,7 @@ struct TimedStream<'s, F> {
 }
 
 impl<F: Fn() -> bool> TimedStream<'_, F> {
-    /// Time of the next system call, which is short, so that the end of the process is noticed.
+    /// Timeout of the next system call. It is short, so that a shutdown of the process is noticed.
     fn patience(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || (self.is_over)() {
@@ -185,7 +185,7 @@ fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Reads a request, writes the response, and closes so that the response arrives.
+/// Reads a request, writes the response, and closes in a way that lets the response arrive.
 fn talk(stream: &TcpStream, source: &impl ScrapeSource, is_over: impl Fn() -> bool) -> io::Result<()> {
     let limits = source.limits();
     let mut timed = TimedStream { stream, deadline: Instant::now() + limits.patience, is_over };
@@ -207,7 +207,8 @@ fn talk(stream: &TcpStream, source: &impl ScrapeSource, is_over: impl Fn() -> bo
     if stream.shutdown(std::net::Shutdown::Write).is_err() {
         return Ok(());
     }
-    // What still arrives is thrown away: closing with bytes unread would take the response back.
+    // Further input is discarded: closing with unread bytes would reset the connection and could
+    // lose the response.
     timed.deadline = timed.deadline.min(Instant::now() + LINGER);
     while timed.read(&mut room).is_ok_and(|len| len > 0) {}
     Ok(())

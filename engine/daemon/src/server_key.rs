@@ -1,4 +1,5 @@
-//! The key that signs answers: read from a file that nobody else can read, and checked against the site record.
+//! The key that signs answers: read from a file that only its owner can read, and checked against
+//! the site record.
 
 use anyhow::{Context as _, bail, ensure};
 use handle_auth::{PrivateKey, PublicKey, file, keyfile};
@@ -14,9 +15,10 @@ const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerKeyConfig {
-    /// The private key file, as `hdl-keygen` of the reference writes it. Nobody else may be able to read it.
+    /// The private key file, as `hdl-keygen` of the reference writes it. Only its owner may have
+    /// access to it.
     pub file: PathBuf,
-    /// A file with the passphrase of the key file. Nobody else may be able to read it.
+    /// A file with the passphrase of the key file. Only its owner may have access to it.
     pub passphrase_file: Option<PathBuf>,
     /// The environment variable with the passphrase.
     pub passphrase_env: Option<String>,
@@ -25,7 +27,7 @@ pub struct ServerKeyConfig {
 }
 
 impl ServerKeyConfig {
-    /// With paths that are relative to `directory`.
+    /// Resolves relative paths against `directory`.
     #[must_use]
     pub fn relative_to(mut self, directory: &Path) -> Self {
         self.file = directory.join(&self.file);
@@ -36,7 +38,7 @@ impl ServerKeyConfig {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its allowed values.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(!self.file.as_os_str().is_empty(), "`server_key.file` is not said: name the key file");
         let ways = [
@@ -55,7 +57,7 @@ impl ServerKeyConfig {
 /// Reads the key that `config` names.
 ///
 /// # Errors
-/// One sentence with the likely cause: the file, who may read it, the passphrase, the key.
+/// One sentence with the likely cause: the file, its permissions, the passphrase or the key.
 pub fn read(config: &ServerKeyConfig) -> anyhow::Result<PrivateKey> {
     let shown = config.file.display();
     let bytes = read_secret(&config.file).context("cannot read the server key")?;
@@ -65,7 +67,7 @@ pub fn read(config: &ServerKeyConfig) -> anyhow::Result<PrivateKey> {
     PrivateKey::from_record(record.as_bytes()).with_context(|| format!("cannot use the server key {shown}"))
 }
 
-/// The passphrase, however it is given; without the end of its line.
+/// The passphrase from whichever source is configured, without its line ending.
 fn passphrase(config: &ServerKeyConfig) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut passphrase = if let Some(path) = &config.passphrase_file {
         read_secret(path).context("cannot read the passphrase of the server key")?
@@ -89,7 +91,7 @@ fn passphrase(config: &ServerKeyConfig) -> anyhow::Result<Option<Zeroizing<Vec<u
     Ok(Some(passphrase))
 }
 
-/// Reads a file that only its owner may read. Credentials of systemd have rights of their own.
+/// Reads a file that only its owner may read. Credentials of systemd have permissions of their own.
 fn read_secret(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     match std::env::var_os(CREDENTIALS_DIRECTORY) {
         Some(directory) if path.starts_with(&directory) => read_bounded(path),
@@ -97,11 +99,12 @@ fn read_secret(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     }
 }
 
-/// Reads a file, whoever else may.
+/// Reads a file without checking its permissions.
 fn read_bounded(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     use std::io::Read as _;
     let opened = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
-    // All at once: growing would leave copies behind that nobody clears.
+    // Full capacity from the start: a buffer that grows leaves copies in freed memory that are not
+    // cleared.
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(file::FILE_LEN_MAX)? + 1));
     opened
         .take(file::FILE_LEN_MAX + 1)
@@ -111,11 +114,11 @@ fn read_bounded(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// Checks that `key` is the private half of `public`, the record of this server's key in the site record:
-/// clients check signatures with that one.
+/// Checks that `key` is the private half of `public`, the record of this server's key in the site
+/// record: clients verify signatures with that record.
 ///
 /// # Errors
-/// When it is not, or there is none.
+/// When the keys do not match, or the site record has no key.
 pub fn check_site(key: &PrivateKey, public: &[u8]) -> anyhow::Result<()> {
     ensure!(
         !public.is_empty(),

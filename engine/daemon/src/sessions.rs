@@ -1,15 +1,17 @@
-//! Sessions: how one is set up, what a message in it has to show, and who knows of it. RFC 3652 section 3.8, with
-//! the deployed forms.
+//! Sessions: set-up, protection of messages, and sharing between processes. RFC 3652 section 3.8,
+//! with the deployed forms.
 //!
 //! - [`setup`]: two sides agree on a key.
-//! - [`table`]: the sessions of a server, bounded in number, by source and in time. Whoever looks one up takes no
-//!   lock, and neither does the check against replay ([`window`]).
-//! - [`traffic`]: messages in a session: decrypted and checked when they come, with a MAC and encrypted when they go.
-//! - [`protocol`], [`holder`], [`link`]: one table for two processes, over a local socket. The process that answers
-//!   queries holds it; the one that administers asks, and has sessions of its own while nobody answers.
-//! - [`numbers`]: which process has made a challenge, by its number.
-//! - [`forward`]: requests that the one process hands to the other, as frames.
-//! - [`endpoint`]: messages opened and sealed, for a process that asks.
+//! - [`table`]: the sessions of a server, bounded in number, by source and in time. Lookups take no
+//!   lock, and neither does the replay check ([`window`]).
+//! - [`traffic`]: messages in a session: incoming ones are decrypted and checked, outgoing ones get
+//!   a MAC and are encrypted.
+//! - [`protocol`], [`holder`], [`link`]: one table for two processes, over a local socket.
+//!   `handled` holds the table; `handle-admin` sends requests to it, and has sessions of its own
+//!   while `handled` does not answer.
+//! - [`numbers`]: which process has created a challenge or session, by its number.
+//! - [`forward`]: requests that `handled` forwards to `handle-admin`, as frames.
+//! - [`endpoint`]: opens and seals messages, for a process that shares the table of another.
 //!
 //! Time and random numbers come in as arguments. Keys are cleared in memory when a session ends.
 

@@ -1,11 +1,11 @@
-//! The end of a process, as an event that threads can sleep on.
+//! Shutdown of a process, as an event that threads can wait for.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Interval at which threads look whether to stop while the process drains, which takes a moment.
+/// Interval at which threads check whether to stop while the process drains.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// Whether a process drains or has stopped.
@@ -30,7 +30,7 @@ impl Shutdown {
         Ok(Self { draining: AtomicBool::new(false), stopped: AtomicBool::new(false), signal })
     }
 
-    /// Begins to drain, and wakes who sleeps in [`poll`](Self::poll).
+    /// Begins to drain, and wakes the threads that sleep in [`poll`](Self::poll).
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         #[expect(clippy::host_endian_bytes, reason = "the kernel's numbers are in host order")]
@@ -51,7 +51,7 @@ impl Shutdown {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether threads are to end.
+    /// Whether threads must end.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The signals of this process. From its creation on they are kept until somebody asks for them.
+/// The signals of this process. From its creation on, signals are kept until they are taken.
 #[derive(Debug)]
 pub struct Signals(PendingSignals);
 
@@ -25,7 +25,7 @@ impl Signals {
     /// Begins to keep signals. No thread is started.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn new() -> io::Result<Self> {
         PendingSignals::new([SIGTERM, SIGINT, SIGHUP]).map(Self)
     }
@@ -34,7 +34,7 @@ impl Signals {
     /// could harm.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn exit_at_once(&self) -> io::Result<ExitAtOnce> {
         let is_on = Arc::new(AtomicBool::new(true));
         for signal in [SIGTERM, SIGINT] {
@@ -52,7 +52,7 @@ impl Signals {
     /// Starts the thread that carries out what signals ask for. It ends with the process.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When the thread cannot be started.
     pub fn obey(
         mut self,
         reload: impl Fn() + Send + 'static,

@@ -1,4 +1,4 @@
-//! Who a server is: the site record, and the server's place in it.
+//! The identity of a server: its site record, and its position in that record.
 
 use crate::text;
 use anyhow::{Context as _, anyhow, bail};
@@ -8,7 +8,7 @@ use handle_proto::{Handle, HashOption};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// A site record, and which of its servers this is.
+/// A site record and the position of this server in it.
 #[derive(Clone, Debug)]
 pub struct SiteRecord {
     site: SiteBuf,
@@ -18,8 +18,8 @@ pub struct SiteRecord {
 }
 
 impl SiteRecord {
-    /// Reads a site record from a JSON file and finds the server with the number `server_id` in it; of a single
-    /// server the number need not be said.
+    /// Reads a site record from a JSON file and finds the server with the number `server_id` in it;
+    /// for a site of one server the number is optional.
     ///
     /// # Errors
     /// When the file cannot be read, is not a site record, or has no such server.
@@ -28,7 +28,7 @@ impl SiteRecord {
         Self::parse(&text, server_id).with_context(|| format!("in the site record {}", path.display()))
     }
 
-    /// The same, from the text of the file.
+    /// Like [`read`](Self::read), from the text of the file.
     ///
     /// # Errors
     /// When it is not a site record, or has no such server.
@@ -66,37 +66,37 @@ impl SiteRecord {
         self.site.as_bytes()
     }
 
-    /// By what a server of the site is chosen.
+    /// The part of a handle that is hashed to choose a server of the site.
     #[must_use]
     pub const fn hash_option(&self) -> HashOption {
         self.hash_option
     }
 
-    /// How many servers the site has.
+    /// Number of servers of the site.
     #[must_use]
     pub const fn servers_count(&self) -> u32 {
         self.servers_count
     }
 
-    /// The place of this one, from 0.
+    /// Position of this server, from 0.
     #[must_use]
     pub const fn server_at(&self) -> u32 {
         self.server_at
     }
 
-    /// What the record says of this server.
+    /// The entry of this server in the record.
     #[must_use]
     pub fn server(&self) -> Option<Server<'_>> {
         self.view().servers.iter().nth(self.server_at as usize)
     }
 
-    /// Whether it is a primary site.
+    /// Whether the site is a primary site.
     #[must_use]
     pub fn is_primary(&self) -> bool {
         self.view().is_primary()
     }
 
-    /// Whether this is the server of the site that has `handle`, if the site has it.
+    /// Whether this server is the one responsible for `handle` within the site.
     #[must_use]
     pub fn has(&self, handle: Handle<'_>) -> bool {
         handle.server_at(self.hash_option, self.servers_count) == Some(self.server_at)
@@ -106,9 +106,9 @@ impl SiteRecord {
 /// What a process answers on the addresses of its `listen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerService {
-    /// Queries over UDP, and over TCP where that is on.
+    /// Queries over UDP, and over TCP if enabled.
     Queries {
-        /// Whether it is.
+        /// Whether TCP is enabled.
         over_tcp: bool,
     },
     /// Administration and queries over TCP.
@@ -116,8 +116,8 @@ pub enum ListenerService {
 }
 
 impl ListenerService {
-    /// Why this process does not answer on an interface that is its business; `None` where it does, or where the
-    /// interface is the other process's.
+    /// Reason why this process does not answer on an interface that it should serve. `None` if it
+    /// does, or if the interface belongs to the other process.
     fn missing(self, interface: Interface, listen: &[SocketAddr]) -> Option<&'static str> {
         let is_listened_on = listen.iter().any(|address| Some(address.port()) == interface.port());
         let for_queries = interface.kind.has(InterfaceKind::QUERY);
@@ -127,7 +127,8 @@ impl ListenerService {
                 Some("administration is answered over TCP only")
             }
             (Self::Queries { .. }, InterfaceProtocol::UDP) if !is_listened_on => Some(NO_SUCH_PORT),
-            // One that is for both is the other process's, where they share a port number.
+            // An interface for queries and administration belongs to the other process when both
+            // share a port number.
             (Self::Queries { over_tcp }, InterfaceProtocol::TCP)
                 if interface.kind == InterfaceKind::QUERY =>
             {
@@ -148,7 +149,7 @@ impl ListenerService {
         }
     }
 
-    /// Whether this process may be the one behind an interface.
+    /// Whether this process may serve an interface.
     fn may_be_behind(self, interface: Interface) -> bool {
         match self {
             Self::Queries { .. } => interface.protocol.0 <= InterfaceProtocol::TCP.0,
@@ -159,11 +160,12 @@ impl ListenerService {
 
 const NO_SUCH_PORT: &str = "`listen` has no such port";
 
-/// How `listen` differs from what the site record tells clients about a server, in one sentence each: interfaces that
-/// nobody answers on, ports that no client finds, and addresses that are not the server's.
+/// Differences between `listen` and the entry of the server in the site record, one sentence each:
+/// interfaces without a listener, ports that the record does not name, and addresses of other
+/// servers.
 #[must_use]
 pub fn differences(server: &Server<'_>, listen: &[SocketAddr], answers: ListenerService) -> Vec<String> {
-    // A port that the kernel chooses is in no site record.
+    // Ports chosen by the kernel are not in a site record.
     if listen.iter().any(|address| address.port() == 0) {
         return Vec::new();
     }

@@ -6,17 +6,17 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Mode of the file of a socket: connecting takes the right to write to it.
+/// Mode of the file of a socket: connecting requires write permission.
 const OWNER_ONLY: u32 = 0o600;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// Binds a listening socket at `path` to which only this user can connect, whatever the umask.
 ///
-/// The umask belongs to the whole process, so other threads would notice a change of it. Instead the mode of the
-/// socket is set before it is bound, and Linux gives that mode, less the umask, to the file it creates; and the
-/// socket listens only once the mode of the file has been looked at. So there is no moment at which somebody else
-/// can connect.
+/// The umask belongs to the whole process, so other threads would notice a change of it. Instead
+/// the mode of the socket is set before it is bound, and Linux gives that mode, less the umask, to
+/// the file it creates; and the socket listens only after the mode of the file has been checked. So
+/// another user can never connect.
 ///
 /// # Errors
 /// Those of the system: the path is taken, too long, or its directory is not there or not writable.
@@ -26,7 +26,7 @@ pub fn bind_for_owner(path: &Path) -> io::Result<UnixListener> {
     rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(OWNER_ONLY))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     if std::fs::symlink_metadata(path)?.permissions().mode() & 0o777 != OWNER_ONLY {
-        // A umask that takes from the owner, or a system that does not look at the mode of the socket.
+        // The umask removes rights of the owner, or the system ignores the mode of the socket.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(OWNER_ONLY))?;
     }
     rustix::net::listen(&socket, BACKLOG)?;

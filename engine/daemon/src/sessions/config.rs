@@ -1,4 +1,4 @@
-//! What an operator says about sessions.
+//! The settings for sessions.
 
 use crate::sessions::setup::SetupTerms;
 use crate::sessions::table::SessionLimits;
@@ -9,45 +9,51 @@ use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN, SESSION_TIME
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Sessions: a key agreed on with a client, so that answers are certified and values kept from others without a
-/// signature or a challenge each time.
+/// Sessions: a key agreed on with a client, so that answers can be certified and encrypted without
+/// a signature or a challenge for each.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionsConfig {
-    /// Whether there are any. In `handled` they need `slow.threads`.
+    /// Whether sessions are enabled. In `handled` they need `slow.threads`.
     pub enabled: bool,
-    /// Most sessions. When they are reached, sessions of clients that have not proven who they are make room.
+    /// Maximum number of sessions. When it is reached, new sessions displace those without an
+    /// authenticated identity.
     pub sessions: usize,
-    /// Most sessions of one source, an IPv4 address or a /64 of IPv6, in which messages have come. One more displaces the
-    /// one of the source that is idle for longest.
+    /// Maximum number of sessions of one source, an IPv4 address or a /64 of IPv6, in which
+    /// messages have arrived. One more displaces the session of that source that has been idle the
+    /// longest.
     pub sessions_per_source: usize,
-    /// Most sessions of one source in which no message has come. One more displaces its oldest.
+    /// Maximum number of sessions of one source in which no message has arrived. One more displaces
+    /// the oldest of them.
     pub unproven_per_source: usize,
-    /// Of these, those that are set up over UDP. A further one gets code 2, after which deployed clients use TCP.
+    /// Maximum number of these that are set up over UDP. A further set-up gets code 2, after which
+    /// deployed clients use TCP.
     pub unproven_per_source_udp: usize,
-    /// Seconds after which a session ends in which no message has come.
+    /// Seconds after which a session ends if no message has arrived in it.
     pub unproven_s: u32,
-    /// Addresses and networks that limits by source do not apply to.
+    /// Addresses and networks that are exempt from the limits per source.
     pub exempt_sources: Vec<String>,
-    /// Whether sessions may have versions below 2.7, in which messages are not protected against replay and downgrade.
+    /// Whether sessions may have versions below 2.7, in which messages are not protected against
+    /// replay and downgrade.
     pub old_versions: bool,
-    /// Seconds without a message after which a session ends, where its client does not say.
+    /// Seconds without a message after which a session ends, unless its client asks for another
+    /// time.
     pub timeout_s: u32,
-    /// The most seconds that a client may ask for.
+    /// Longest timeout that a client may ask for, in seconds.
     pub timeout_s_max: u32,
-    /// The ciphers that may be used. The first is; DES, if it is here, also with peers below version 2.4, which know
-    /// nothing else and are refused without it.
+    /// The allowed ciphers. The first one is used. Peers below version 2.4 only support DES, which
+    /// is used with them if it is listed; otherwise they are refused.
     pub ciphers: Vec<CipherName>,
-    /// Least bits of the modulus of a key exchange; the client chooses it.
+    /// Minimum bits of the modulus of a key exchange; the client chooses the modulus.
     pub modulus_bits_min: u32,
-    /// Most bits of it; twice the bits take seven times as long.
+    /// Maximum bits of the modulus; twice the bits take seven times as long.
     pub modulus_bits_max: u32,
-    /// The UNIX socket at which `handled` has its sessions for another process of the same user, and `handle-admin`
-    /// finds them; each has its own when it is not said.
+    /// The UNIX socket over which `handled` shares its sessions with `handle-admin`, a process of
+    /// the same user. When it is not set, each process has its own sessions.
     pub socket: Option<PathBuf>,
 }
 
-/// A cipher as it is configured.
+/// A cipher as named in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CipherName {
@@ -55,12 +61,12 @@ pub enum CipherName {
     Aes,
     /// Triple DES.
     Des3,
-    /// DES, which anybody can break.
+    /// DES, which is broken.
     Des,
 }
 
 impl CipherName {
-    /// Its code.
+    /// The code of the cipher on the wire.
     #[must_use]
     pub const fn code(self) -> Cipher {
         match self {
@@ -106,7 +112,7 @@ impl SessionsConfig {
         }
     }
 
-    /// What is agreed to.
+    /// The terms for setting up sessions.
     #[must_use]
     pub fn terms(&self) -> SetupTerms {
         SetupTerms {
@@ -118,7 +124,7 @@ impl SessionsConfig {
         }
     }
 
-    /// With a path that is relative to `directory`.
+    /// Resolves a relative `socket` against `directory`.
     #[must_use]
     pub fn relative_to(mut self, directory: &Path) -> Self {
         self.socket = self.socket.map(|socket| directory.join(socket));
@@ -128,7 +134,7 @@ impl SessionsConfig {
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
-    /// Names the setting, and what it should be.
+    /// Names the setting and its allowed values.
     pub fn check(&self) -> anyhow::Result<()> {
         let (least_bits, most_bits) = (DH_MODULUS_BITS_MIN as usize, DH_MODULUS_BITS_MAX as usize);
         let bounds = [
@@ -154,10 +160,10 @@ impl SessionsConfig {
     }
 }
 
-/// The networks that `texts`, the setting `name`, lists.
+/// Parses `texts`, the value of the setting `name`, as networks.
 ///
 /// # Errors
-/// Names the one that is none.
+/// Names the text that is not an address or network.
 pub fn exempt_sources(name: &str, texts: &[String]) -> anyhow::Result<SourceList> {
     let most = SourceList::LEN_MAX;
     ensure!(texts.len() <= most, "`{name}` has {} entries: it may have {most}", texts.len());

@@ -1,5 +1,5 @@
-//! Sessions for a process that takes messages one at a time and may wait for another process: opened when they come,
-//! sealed when they go.
+//! Sessions for a process that handles one message at a time and may block on another process. The
+//! endpoint opens incoming messages and seals answers.
 
 use crate::sessions::config::SessionsConfig;
 use crate::sessions::holder::TakenChallenge;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use zeroize::Zeroizing;
 
-/// The sessions of such a process.
+/// Opens and seals messages in the sessions of a process.
 #[derive(Debug)]
 pub struct SessionEndpoint {
     joint: JointSessions,
@@ -32,7 +32,7 @@ pub struct SessionEndpoint {
     counts: EndpointCounters,
 }
 
-/// What came of set-ups and messages.
+/// Counters of the outcomes of set-ups and messages.
 #[derive(Debug, Default)]
 struct EndpointCounters {
     set_up: AtomicU64,
@@ -45,29 +45,29 @@ struct EndpointCounters {
     undecryptable: AtomicU64,
 }
 
-/// What came of set-ups and messages here, in whichever process the sessions are kept.
+/// Outcomes of set-ups and messages in this process, whichever process holds the sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointCounts {
     /// Sessions that were set up.
     pub set_up: u64,
     /// Set-ups without an agreement on a key.
     pub disagreed: u64,
-    /// Set-ups for which there was no place.
+    /// Set-ups that were refused because the table or the queue of key exchanges was full.
     pub refused: u64,
     /// Messages whose MAC was right and new.
     pub with_mac: u64,
-    /// Messages that came encrypted, and were taken on.
+    /// Encrypted messages that were accepted.
     pub decrypted: u64,
     /// Messages whose MAC was wrong.
     pub wrong_mac: u64,
-    /// Messages that had come before, or could have.
+    /// Messages that were replays, or old enough that they could be.
     pub replayed: u64,
-    /// Messages that were encrypted and not taken on.
+    /// Encrypted messages that were not accepted.
     pub undecryptable: u64,
 }
 
 impl EndpointCounts {
-    /// Each with its name.
+    /// Each count with its name.
     #[must_use]
     pub const fn by_name(&self) -> [(&'static str, u64); 8] {
         [
@@ -83,25 +83,26 @@ impl EndpointCounts {
     }
 }
 
-/// A message that came, in the clear.
+/// A received message, decrypted.
 #[derive(Debug)]
 pub struct IncomingMessage<'m> {
     message: MessageText<'m>,
     session: Option<AnySession>,
-    /// Whether it has the MAC of the session, or why that is not accepted.
+    /// Whether the message has a valid MAC of the session, or why its MAC is rejected.
     proof: Result<bool, MessageRejection>,
 }
 
 /// The bytes of a message.
 #[derive(Debug)]
 enum MessageText<'m> {
-    /// As it came.
+    /// The message as it was received.
     Plain(&'m [u8]),
-    /// It came encrypted, and what is in it is erased in the end.
+    /// A decrypted message; its bytes are erased on drop.
     Hidden(Zeroizing<Vec<u8>>),
 }
 
-/// What was encrypted cannot be read, or does not tell who wrote it: nobody is to learn which.
+/// An encrypted message cannot be decrypted, or its sender cannot be verified. The two cases are
+/// not distinguished, so that an attacker cannot learn which one applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecryptionFailure;
 
@@ -113,22 +114,22 @@ impl fmt::Display for DecryptionFailure {
 
 impl std::error::Error for DecryptionFailure {}
 
-/// Why there is no new session.
+/// Reason why a set-up failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSession {
-    /// There is no agreement on a key.
+    /// No key was agreed on.
     Disagreed(SetupError),
-    /// There is no place for it.
+    /// The session table refused the session.
     Refused(SessionRefusal),
-    /// Too many key exchanges wait.
+    /// Too many key exchanges are waiting.
     Busy,
 }
 
-/// A key exchange that is to be done where there is room for its cost.
+/// A key exchange, to be run by a thread that has capacity for its cost.
 pub type KeyExchangeWork = Box<dyn FnOnce() -> Result<AgreedSession, SetupError> + Send>;
 
 impl NoSession {
-    /// The code that says it.
+    /// The response code for this reason.
     #[must_use]
     pub const fn code(&self) -> ResponseCode {
         match self {
@@ -151,8 +152,8 @@ impl fmt::Display for NoSession {
 impl std::error::Error for NoSession {}
 
 impl SessionEndpoint {
-    /// The sessions that `config` asks for, shared with whoever answers at its socket; `None` where there are to be
-    /// none.
+    /// Creates the endpoint that `config` describes. It shares the sessions of the process that
+    /// listens on the configured socket. `None` when sessions are disabled.
     #[must_use]
     pub fn new(config: &SessionsConfig) -> Option<Self> {
         config.enabled.then(|| Self {
@@ -167,13 +168,13 @@ impl SessionEndpoint {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
-    /// The sessions of this process alone.
+    /// The session table of this process.
     #[must_use]
     pub const fn own(&self) -> &SessionTable {
         self.joint.here()
     }
 
-    /// What came of set-ups and messages so far.
+    /// The outcomes of set-ups and messages so far.
     #[must_use]
     pub fn counts(&self) -> EndpointCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -199,16 +200,16 @@ impl SessionEndpoint {
         }
     }
 
-    /// Forgets sessions of this process whose time is over; to be called every minute or so.
+    /// Removes the sessions of this process whose time is over. Call this about once a minute.
     pub fn expire(&self) {
         self.joint.here().expire(self.now_s());
     }
 
-    /// Opens `message`, envelope first: finds its session, decrypts it, and looks at its MAC. What is in no session that is
-    /// known stays as it is.
+    /// Opens `message`, envelope first: finds its session, decrypts it, and checks its MAC. A
+    /// message in no known session is returned unchanged.
     ///
     /// # Errors
-    /// When it was encrypted in a session and cannot be taken on.
+    /// When the message was encrypted in a known session and cannot be accepted.
     pub fn open<'m>(&self, message: &'m [u8]) -> Result<IncomingMessage<'m>, DecryptionFailure> {
         let came = self.opened(message);
         let counts = &self.counts;
@@ -231,7 +232,7 @@ impl SessionEndpoint {
             return Ok(IncomingMessage::outside(message));
         };
         let session = self.joint.find(envelope.session_id, self.now_s());
-        // Another process, which has it, may allow older versions than this one.
+        // The process that holds the session may allow older versions than this process.
         let is_allowed = |session: &AnySession| {
             self.terms.allows_old_versions || session.keys().version >= PROTECTED_SINCE
         };
@@ -258,14 +259,15 @@ impl SessionEndpoint {
         Ok(IncomingMessage { message: MessageText::Hidden(message), session: Some(session), proof })
     }
 
-    /// A message that the process with the sessions has opened and checked: `message`, envelope first and in the clear, of
-    /// the session that its envelope names. `was_hidden` says whether it came encrypted, and `has_mac` whether it had a
-    /// MAC, which was right and new.
+    /// A message that the process holding the sessions has already opened and checked. `message`
+    /// starts with its envelope and is decrypted; the envelope names the session. `was_hidden` says
+    /// whether the message was encrypted, and `has_mac` whether it had a MAC that was valid and not
+    /// replayed.
     #[must_use]
     pub fn checked<'m>(&self, message: &'m [u8], was_hidden: bool, has_mac: bool) -> IncomingMessage<'m> {
         let envelope = Envelope::split(message).ok();
         let session = envelope.and_then(|(envelope, _)| self.joint.find(envelope.session_id, self.now_s()));
-        // Where the session is over by now, nothing is proven.
+        // A session that has ended in the meantime proves nothing.
         let proof = Ok(has_mac && session.is_some());
         let message = match was_hidden {
             true => MessageText::Hidden(Zeroizing::new(message.to_vec())),
@@ -274,18 +276,20 @@ impl SessionEndpoint {
         IncomingMessage { message, session, proof }
     }
 
-    /// Takes the challenge `id` of the process with the sessions, which nobody gets again.
+    /// Takes the challenge `id` from the process that holds the sessions. A challenge can be taken
+    /// only once.
     #[must_use]
     pub fn take_challenge(&self, id: i32) -> TakenChallenge {
         self.joint.take_challenge(id)
     }
 
-    /// Sets up a session with a client at `origin`, who is answered in `version`: its number, and the data of the
-    /// answer. `is_taken` says which numbers challenges have. The key exchange is done by `exchange`, which is told its
-    /// cost, and gives `None` where there is no room for it.
+    /// Sets up a session with a client at `origin`, which is answered in `version`. Returns the
+    /// number of the session and the data of the answer. `is_taken` tells which numbers are in use
+    /// by challenges. `exchange` runs the key exchange: it receives the cost and the work, and
+    /// returns `None` when it has no capacity for the work.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no session was set up.
     pub fn set_up(
         &self,
         setup: &SessionSetup<'_>,
@@ -323,7 +327,7 @@ impl SessionEndpoint {
                 });
                 exchange(cost, work).ok_or(NoSession::Busy)?
             }
-            // Refused without work.
+            // `agree` refuses the other forms without expensive work.
             _ => agree(&self.terms, setup, version, &random),
         };
         let agreed = agreed.map_err(NoSession::Disagreed)?;
@@ -346,7 +350,8 @@ impl SessionEndpoint {
         self.joint.end(id)
     }
 
-    /// Notes in the session of `came` that `claimed` has been proven, with the key in its value `index`.
+    /// Records in the session of `came` that `claimed` has been authenticated with the key in its
+    /// value `index`.
     pub fn authenticate(&self, came: &IncomingMessage<'_>, claimed: Reference<'_>, index: i32) {
         if let Some(session) = &came.session {
             session.authenticate(claimed, index, self.now_s());
@@ -374,51 +379,53 @@ impl<'m> IncomingMessage<'m> {
         }
     }
 
-    /// Whether it is in a session that is known.
+    /// Whether the message is in a known session.
     #[must_use]
     pub const fn is_in_session(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Whether it has a MAC of its session, which is right and new.
+    /// Whether the message has a MAC of its session that is valid and not replayed.
     ///
     /// # Errors
-    /// When the MAC is wrong, or has come before.
+    /// When the MAC is wrong, or the message is a replay.
     pub const fn proof(&self) -> Result<bool, MessageRejection> {
         self.proof
     }
 
-    /// Whether it was encrypted and nothing tells who wrote it, as is so with answers to challenges. Who sends one that
-    /// answers none, or cannot be read, is not to be told so, but that it is [`DecryptionFailure`].
+    /// Whether the message was encrypted but has no MAC, as answers to challenges do. If such a
+    /// message cannot be parsed or answers no challenge, the sender must only be told
+    /// [`DecryptionFailure`].
     #[must_use]
     pub fn may_be_a_guess(&self) -> bool {
         matches!(self.message, MessageText::Hidden(_)) && self.proof == Ok(false)
     }
 
-    /// Who sent it, where that has been proven in its session.
+    /// The identity of the sender, if it has been authenticated in the session.
     #[must_use]
     pub fn identity(&self) -> Option<SessionIdentity> {
         let session = self.session.as_ref().filter(|_| self.proof == Ok(true))?;
         session.identity()
     }
 
-    /// What makes answers those of its session; `None` where it is in none.
+    /// The sealer for answers in the session of this message; `None` when the message is in no
+    /// session.
     #[must_use]
     pub fn sealing(&self) -> Option<AnswerSealer> {
         self.session.clone().map(AnswerSealer)
     }
 }
 
-/// What makes answers those of a session.
+/// Seals answers as messages of a session.
 #[derive(Clone, Debug)]
 pub struct AnswerSealer(AnySession);
 
 impl AnswerSealer {
-    /// Makes `answer`, an unsigned message with its envelope, one of the session: with a MAC if it `certifies`, and
-    /// encrypted if it is `confidential`.
+    /// Seals `answer`, an unsigned message with its envelope: adds a MAC if `certifies`, and
+    /// encrypts if `confidential`.
     ///
     /// # Errors
-    /// When it is no message.
+    /// When `answer` is not a valid message.
     pub fn seal(&self, answer: &mut Vec<u8>, certifies: bool, confidential: bool) -> Result<(), SignError> {
         if certifies {
             seal(&*self.0, answer)?;
@@ -447,7 +454,7 @@ mod tests {
         SessionEndpoint::new(&SessionsConfig::default()).unwrap()
     }
 
-    /// A session with `front`, as its client has it.
+    /// Sets up a session with `front`, and returns its number and the key of the client.
     fn set_up(front: &SessionEndpoint) -> (i32, MacKey) {
         let pair = KeyPair::new(Group::oakley_2(), &[1; 64]);
         let record = pair.public_record();

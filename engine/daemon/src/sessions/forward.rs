@@ -1,8 +1,9 @@
 //! Requests that `handled` forwards to `handle-admin`, as frames over a local socket.
 //!
-//! `handled` sends a request and reads its answer; of a listing it asks for the next part until there is none, or hangs
-//! up. A frame is a length of four bytes, a byte that says what it is, and its fields; numbers are big-endian. What was
-//! encrypted is in the clear here, so the socket is for one user alone, and both sides look who the other one is.
+//! `handled` sends a request and reads its answer. For a listing it requests part after part until
+//! the last, or closes the connection. A frame is a four-byte length, a byte for its kind, and its
+//! fields; numbers are big-endian. Messages that were encrypted are in the clear here, so only one
+//! user has access to the socket, and each side checks the user of the other.
 
 use crate::sessions::protocol::{challenge, put_challenge};
 use handle_auth::challenges::IssuedChallenge;
@@ -10,68 +11,69 @@ use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Most bytes of a frame to `handle-admin`: a request, and the one that was challenged before.
+/// Maximum length of a frame to `handle-admin`: a request, and the request that was challenged
+/// before.
 pub const REQUEST_LEN_MAX: usize = 2 * (Envelope::LEN + MESSAGE_LEN_MAX as usize) + 256;
-/// Most bytes of a frame from it: some pages of a listing, or the longest message.
+/// Maximum length of a frame from `handle-admin`: some pages of a listing, or the longest message.
 pub const ANSWER_LEN_MAX: usize = PART_LEN + Envelope::LEN + MESSAGE_LEN_MAX as usize + 64;
-/// Bytes of pages after which no other is added to a part of a listing.
+/// Length in bytes from which on no further page is added to a part of a listing.
 pub const PART_LEN: usize = 64 << 10;
 
-/// What is to be done with a request.
+/// What `handle-admin` does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Answer it as if it had come from its client.
+    /// Answer the request as if it had come directly from its client.
     Answer,
-    /// Where the answer is a referral, answer with what the service says that it leads to.
+    /// If the answer is a referral, follow it and answer with what that service says.
     Resolve,
 }
 
 /// How far `handled` has opened a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardedForm {
-    /// It is as it came: in no session, or in one that `handled` does not have.
+    /// The message is as received: in no session, or in one that `handled` does not hold.
     AsReceived,
-    /// It is in a session of `handled`, and in the clear.
+    /// The message is in a session of `handled`, and decrypted.
     InSession {
-        /// Whether it came encrypted.
+        /// Whether the message was encrypted.
         was_hidden: bool,
-        /// Whether it had a MAC, which was right and new.
+        /// Whether the message had a MAC that was valid and not replayed.
         has_mac: bool,
     },
 }
 
-/// A request with what `handled` knows of it.
+/// A request with what `handled` knows about it.
 #[derive(Clone, Debug)]
 pub struct ForwardedRequest<'a> {
-    /// What is to be done.
+    /// What to do with the request.
     pub task: Task,
-    /// Where its client is.
+    /// Address of the client.
     pub source: SocketAddr,
-    /// Over UDP, the most datagrams of an answer; `None` over TCP.
+    /// Maximum number of datagrams of an answer over UDP; `None` over TCP.
     pub datagrams_max: Option<u16>,
-    /// How far it was opened.
+    /// How far `handled` has opened the message.
     pub opening: ForwardedForm,
-    /// The challenge that it answers, where `handled` has made and taken that.
+    /// The challenge that the request answers, if `handled` has issued and taken it.
     pub challenge: Option<IssuedChallenge>,
     /// The message, envelope first.
     pub message: &'a [u8],
 }
 
-/// What `handled` sends.
+/// A frame from `handled`.
 #[derive(Clone, Debug)]
 pub enum ForwardFrame<'a> {
     /// A request.
     Request(Box<ForwardedRequest<'a>>),
-    /// The next part of the listing that was begun is wanted.
+    /// Requests the next part of the current listing.
     Next,
 }
 
-/// What comes back.
+/// A frame from `handle-admin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardedAnswer<'a> {
-    /// These messages, one behind the other, are the last; none where there is nothing to say.
+    /// The last messages, concatenated; empty when there is no answer.
     Last(&'a [u8]),
-    /// More messages follow these when [`ForwardFrame::Next`] asks for them.
+    /// Messages, concatenated; more follow on [`ForwardFrame::Next`].
     Part(&'a [u8]),
 }
 
@@ -107,7 +109,7 @@ impl ForwardedForm {
 }
 
 impl ForwardedRequest<'_> {
-    /// Bytes that it takes, about.
+    /// Approximate length of the frame in bytes.
     #[must_use]
     pub fn expected_len(&self) -> usize {
         128 + self.message.len() + self.challenge.as_ref().map_or(0, |it| it.request.len())
@@ -161,12 +163,12 @@ impl ForwardedRequest<'_> {
 }
 
 impl<'a> ForwardFrame<'a> {
-    /// Appends the frame that asks for the next part of a listing, without its length.
+    /// Appends the frame that requests the next part of a listing, without its length.
     pub fn encode_next(out: &mut Vec<u8>) {
         out.push(Task::NEXT);
     }
 
-    /// Reads a frame without its length; `None` when it is none.
+    /// Decodes a frame without its length; `None` when it is invalid.
     #[must_use]
     pub fn decode(frame: &'a [u8]) -> Option<Self> {
         let (&what, rest) = frame.split_first()?;
@@ -194,7 +196,7 @@ impl<'a> ForwardedAnswer<'a> {
         out.extend_from_slice(messages);
     }
 
-    /// Reads a frame without its length; `None` when it is none.
+    /// Decodes a frame without its length; `None` when it is invalid.
     #[must_use]
     pub fn decode(frame: &'a [u8]) -> Option<Self> {
         match frame.split_first()? {
@@ -284,7 +286,7 @@ mod tests {
             assert!(ForwardFrame::decode(frame).is_none(), "{frame:?}");
         }
         assert!(ForwardedAnswer::decode(b"").is_none() && ForwardedAnswer::decode(b"\x03").is_none());
-        // A length of the challenge that lies.
+        // A challenge with a false length.
         let mut frame = encoded(&requests()[2]);
         frame[22..26].fill(0xff);
         assert!(ForwardFrame::decode(&frame).is_none());

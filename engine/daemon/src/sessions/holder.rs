@@ -1,6 +1,7 @@
-//! The side of the process that holds the table: it answers who asks over a local socket.
+//! The side of the process that holds the table: it answers requests over a local socket.
 //!
-//! Only processes of the same user are answered: the socket is for its owner alone, and the kernel says who connects.
+//! Only processes of the same user are answered: only the owner has access to the socket, and the
+//! kernel reports the user of each peer.
 
 use crate::sessions::protocol::{
     ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send,
@@ -21,68 +22,70 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Connections at a time; a process has a few.
+/// Maximum number of concurrent connections; each process opens a few.
 pub const CONNECTIONS_MAX: usize = 16;
-/// How long the listener sleeps where nothing wakes it.
+/// Time the listener sleeps when nothing wakes it.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
-/// What a table in this process is asked with on behalf of others.
+/// Access to the table of this process for the requests of other processes.
 pub trait SharedTable: Send + Sync + 'static {
-    /// The table; none where there are to be no sessions.
+    /// The table; `None` when sessions are disabled.
     fn sessions(&self) -> Option<&SessionTable>;
 
-    /// The time, in the seconds of the table.
+    /// The current time, in seconds by the clock of the table.
     fn now_s(&self) -> u32;
 
     /// A random number.
     fn random(&self) -> u32;
 
-    /// Whether something other than a session has this number: a challenge.
+    /// Whether a challenge has this number.
     fn is_taken(&self, number: i32) -> bool;
 
-    /// Takes the challenge with this number, which nobody gets again.
+    /// Takes the challenge with this number. A challenge can be taken only once.
     fn take_challenge(&self, _id: i32) -> TakenChallenge {
         TakenChallenge::Unknown
     }
 
-    /// Whether it is time to stop.
+    /// Whether the holder should stop.
     fn is_stopped(&self) -> bool;
 
-    /// Sleeps until somebody comes to `listener`, or it may be time to stop.
+    /// Sleeps until a connection arrives at `listener`, or the holder may have to stop.
     fn wait(&self, _listener: BorrowedFd<'_>) {
         std::thread::sleep(ACCEPT_PATIENCE);
     }
 }
 
-/// A challenge that was looked for by its number.
+/// Result of taking a challenge by its number.
 #[derive(Clone, Debug)]
 pub enum TakenChallenge {
-    /// It waited for an answer.
+    /// The challenge was waiting for an answer.
     Waiting(IssuedChallenge),
-    /// It was answered, or has had its time.
+    /// The challenge has been answered or has expired.
     Over,
-    /// There was none, as far as is known.
+    /// No such challenge is known.
     Unknown,
 }
 
-/// A bound socket; its file is removed when this is dropped, unless another process has taken its place.
+/// A bound socket. Dropping it removes the file of the socket, unless another process has replaced
+/// it.
 #[derive(Debug)]
 pub struct Holder {
     listener: UnixListener,
     path: PathBuf,
-    /// Where the file is until this process takes its place.
+    /// Path of the file until this process takes over `path`.
     private_socket: PathBuf,
-    /// Device and number of the file.
+    /// Device and inode number of the file.
     file: (u64, u64),
 }
 
 impl Holder {
-    /// Binds a socket beside `path`, for its owner only, where nobody looks for it yet: see [`take_place`](Self::take_place).
-    /// With `replace` a process may still answer at `path`.
+    /// Binds a socket for its owner only, under a temporary name beside `path`;
+    /// [`take_place`](Self::take_place) moves it to `path`. With `replace`, another process may
+    /// still answer at `path`.
     ///
     /// # Errors
-    /// When another process answers there and is not to be replaced, something else has the path, or the directory does
-    /// not allow it.
+    /// When another process answers at `path` and `replace` is false, the file at `path` is not a
+    /// socket, or the directory is not writable.
     pub fn bind(path: &Path, replace: bool) -> io::Result<Self> {
         let taken = |what| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
         match std::fs::symlink_metadata(path) {
@@ -103,10 +106,11 @@ impl Holder {
         Ok(Self { listener, path: path.to_owned(), private_socket: beside, file: (file.dev(), file.ino()) })
     }
 
-    /// From here on it is this process that is found. Until then the other one is, and stays so if this one ends.
+    /// Moves the socket to its final path, so that clients find this process. Until then they find
+    /// the other process, also if this one ends.
     ///
     /// # Errors
-    /// When the directory does not allow it any more.
+    /// When the file cannot be renamed.
     pub fn take_place(self) -> io::Result<Self> {
         std::fs::rename(&self.private_socket, &self.path)?;
         Ok(self)
@@ -115,12 +119,12 @@ impl Holder {
     /// The listening socket, which does not block.
     ///
     /// # Errors
-    /// When there are no more descriptors.
+    /// When the process has no free file descriptors.
     pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
 
-    /// Answers until it is time to stop.
+    /// Accepts connections and answers requests until `asked` is stopped.
     pub fn serve(self, asked: &Arc<impl SharedTable>) {
         let connections = Arc::new(HolderConnections::default());
         let mut number = 0;
@@ -162,7 +166,7 @@ impl Holder {
     }
 }
 
-/// Who is connected, to be hung up on in the end.
+/// The open connections, which are shut down when the holder stops.
 #[derive(Default)]
 struct HolderConnections(Mutex<HashMap<u64, UnixStream>>);
 
@@ -183,16 +187,16 @@ impl Drop for Holder {
     }
 }
 
-/// Lets in who is of our own user.
+/// Admits a peer of the same user.
 fn admit(socket: &UnixStream) -> io::Result<()> {
     check_peer(socket)?;
     socket.set_nonblocking(false)
 }
 
-/// Checks that the process at the other end is of this user: who connects, and who listens.
+/// Checks that the process at the other end, client or listener, runs as the user of this process.
 ///
 /// # Errors
-/// When it is not, and when the kernel does not tell.
+/// When the user is another one, or the kernel does not report it.
 pub fn check_peer(socket: &impl AsFd) -> io::Result<()> {
     let peer = socket_peercred(socket)?;
     if peer.uid == rustix::process::geteuid() {
@@ -202,7 +206,7 @@ pub fn check_peer(socket: &impl AsFd) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
 }
 
-/// Answers one process until it goes, or says what is not understood.
+/// Answers one process until it disconnects or sends an invalid frame.
 fn talk(mut socket: UnixStream, asked: &impl SharedTable) -> io::Result<()> {
     let mut buffer = frame_buffer();
     loop {
@@ -220,7 +224,7 @@ fn talk(mut socket: UnixStream, asked: &impl SharedTable) -> io::Result<()> {
     }
 }
 
-/// What is answered.
+/// The reply to `ask`.
 #[must_use]
 pub fn answer(asked: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
     let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return LinkReply::No };

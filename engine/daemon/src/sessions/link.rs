@@ -1,4 +1,5 @@
-//! The side of the process that asks: a table in another process, and one of our own while nobody answers.
+//! The side of the process that sends requests: it uses the table of another process, and a table
+//! of its own while the other process does not answer.
 
 use crate::sessions::holder::{TakenChallenge, check_peer};
 use crate::sessions::protocol::{
@@ -17,44 +18,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an answer may take; it takes microseconds.
+/// Timeout for a reply; a reply usually takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long nobody is asked who took longer: one that hangs must not hold up all that we are asked ourselves.
+/// Time without requests after a timeout, so that a process that hangs does not hold up all
+/// requests of this process.
 const REST: Duration = Duration::from_secs(1);
 
-/// Connections to the other process: so many ask at a time.
+/// Connections to the other process, and so the number of concurrent requests.
 const LANES: usize = 4;
 
-/// The way to the process that holds the table.
+/// Connections to the process that holds the table.
 #[derive(Debug)]
 pub struct TableLink {
     path: PathBuf,
-    /// Connected when they are first needed, and again when they broke.
+    /// Each lane connects when it is first needed, and again after its connection breaks.
     lanes: [Mutex<Option<UnixStream>>; LANES],
     /// The lane to wait for when none is free.
     next: AtomicUsize,
-    /// After it took too long, nothing is asked before this.
+    /// After a timeout, no request is sent before this time.
     not_before: Mutex<Option<Instant>>,
 }
 
 impl TableLink {
-    /// The way to whoever answers at `path`, now or later.
+    /// A link to the process that listens at `path`, now or later. Does not connect yet.
     #[must_use]
     pub fn to(path: &Path) -> Self {
         let (lanes, next, not_before) = Default::default();
         Self { path: path.to_owned(), lanes, next, not_before }
     }
 
-    /// Asks; `None` when nobody answers.
+    /// Sends a request and returns the reply; `None` when there is no reply.
     fn ask(&self, ask: &LinkRequest<'_>) -> Option<LinkReply> {
         let mut lane = self.lane();
-        // Looked at now, since it may have begun to hang while a lane was waited for.
+        // Checked after the wait for a lane, because the other process may have begun to hang
+        // meanwhile.
         if self.not_before().is_some_and(|at| Instant::now() < at) {
             return None;
         }
         let is_old = lane.is_some();
         let mut told = self.ask_on(&mut lane, ask);
-        // The other process may have been started anew since: then there is a second try.
+        // The other process may have restarted since this lane connected, so the request is sent a
+        // second time.
         if is_old && told.as_ref().is_err_and(|error| !is_too_slow(error)) {
             told = self.ask_on(&mut lane, ask);
         }
@@ -64,7 +68,7 @@ impl TableLink {
         told.ok()
     }
 
-    /// A lane that is free, or the next one once it is.
+    /// Returns a free lane, or waits for the next one.
     fn lane(&self) -> MutexGuard<'_, Option<UnixStream>> {
         let free = self.lanes.iter().find_map(|lane| lane.try_lock().ok());
         free.unwrap_or_else(|| {
@@ -78,7 +82,7 @@ impl TableLink {
     }
 
     fn ask_on(&self, socket: &mut Option<UnixStream>, ask: &LinkRequest<'_>) -> io::Result<LinkReply> {
-        // Out of its place until all has gone well.
+        // The connection is put back only after the exchange has succeeded.
         let mut connected = match socket.take() {
             Some(connected) => connected,
             None => connect(&self.path, PATIENCE)?,
@@ -94,12 +98,14 @@ impl TableLink {
     }
 }
 
-/// Connects to the process of this user that listens at `path`. Nothing is waited for longer than `patience`.
+/// Connects to the process of this user that listens at `path`. No step waits longer than
+/// `patience`.
 ///
 /// # Errors
-/// Those of the kernel, and when the process there is somebody else's.
+/// Errors of the kernel, and when the process there runs as another user.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    // Without blocking: where the other process accepts nobody any more, that takes for ever.
+    // Non-blocking, because a blocking connect waits forever when the other process no longer
+    // accepts connections.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -111,14 +117,14 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     Ok(socket)
 }
 
-/// Whether the other process is there, but does not answer in time.
+/// Whether the error is a timeout: the other process is running, but does not answer in time.
 #[must_use]
 pub fn is_too_slow(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
-/// A session in the table of another process. Where that does not answer any more, the session is of no more use:
-/// nothing is accepted in it.
+/// A session in the table of another process. When that process stops answering, no message in the
+/// session is accepted.
 #[derive(Debug)]
 pub struct LinkedSession {
     link: Arc<TableLink>,
@@ -138,7 +144,7 @@ impl LiveSession for LinkedSession {
     fn next_counter(&self) -> i32 {
         match self.link.ask(&LinkRequest::Next(self.keys.id)) {
             Some(LinkReply::Number(number)) => number,
-            // Refused by the client, who then sets up another session.
+            // The client refuses this counter and sets up another session.
             _ => i32::MAX,
         }
     }
@@ -157,10 +163,10 @@ impl LiveSession for LinkedSession {
     }
 }
 
-/// A session wherever it is.
+/// A session in the table of this or another process.
 pub type AnySession = Arc<dyn LiveSession + Send + Sync>;
 
-/// Two tables as one: that of another process where it answers, and our own.
+/// Two tables as one: the table of another process while it answers, and the table of this process.
 #[derive(Debug)]
 pub struct JointSessions {
     here: SessionTable,
@@ -168,7 +174,7 @@ pub struct JointSessions {
 }
 
 impl JointSessions {
-    /// The sessions `here`, and those of whoever answers at `there`.
+    /// Joins the table `here` with that of the process that listens at `there`.
     #[must_use]
     pub fn new(here: SessionTable, there: Option<&Path>) -> Self {
         Self { here, there: there.map(|path| Arc::new(TableLink::to(path))) }
@@ -180,7 +186,7 @@ impl JointSessions {
         &self.here
     }
 
-    /// The session `id`.
+    /// Finds the session `id`.
     #[must_use]
     pub fn find(&self, id: i32, now_s: u32) -> Option<AnySession> {
         if let Some(session) = self.here.find(id, now_s) {
@@ -200,10 +206,11 @@ impl JointSessions {
         }))
     }
 
-    /// Keeps a new session, there where somebody answers. Arguments are those of [`SessionTable::open`].
+    /// Adds a new session, to the table of the other process if that answers. The arguments are
+    /// those of [`SessionTable::open`].
     ///
     /// # Errors
-    /// When there is no place for it.
+    /// When the table refuses the session.
     pub fn open(
         &self,
         new: NewSession,
@@ -218,7 +225,7 @@ impl JointSessions {
         }
     }
 
-    /// Takes the challenge `id` of the other process, which nobody gets again.
+    /// Takes the challenge `id` from the other process. A challenge can be taken only once.
     #[must_use]
     pub fn take_challenge(&self, id: i32) -> TakenChallenge {
         match self.there.as_ref().and_then(|link| link.ask(&LinkRequest::TakeChallenge(id))) {
@@ -228,7 +235,7 @@ impl JointSessions {
         }
     }
 
-    /// Ends a session. Whether there was one.
+    /// Ends a session. Returns whether it existed.
     pub fn end(&self, id: i32) -> bool {
         self.here.end(id)
             || self
@@ -285,7 +292,7 @@ mod tests {
         }
     }
 
-    /// A process that holds a table, as long as this lives.
+    /// A process that holds a table until this handle is dropped.
     struct HolderHandle {
         process: Arc<HolderProcess>,
         thread: Option<JoinHandle<()>>,
@@ -338,11 +345,11 @@ mod tests {
         let session = joint.find(7, 0).unwrap();
         assert_eq!(session.keys().mac.key(), theirs.keys().mac.key());
         assert_eq!((session.keys().id, session.keys().version), (7, theirs.keys().version));
-        // Counters are those of one session, whoever asks.
+        // Both sides use the counters of the same session.
         assert!(theirs.accept(1, 0) && session.accept(2, 0));
         assert!(!session.accept(1, 0) && !theirs.accept(2, 0));
         assert_eq!([theirs.next_counter(), session.next_counter(), theirs.next_counter()], [1, 2, 3]);
-        // And so is who is at the other end.
+        // The authenticated identity is shared as well.
         assert!(!session.authenticate(Reference { index: 300, ..WHO }, 300, 0));
         assert_eq!((session.identity(), theirs.identity()), (None, None));
         assert!(session.authenticate(WHO, 301, 0));
@@ -398,7 +405,7 @@ mod tests {
         assert_eq!(theirs.next_counter(), i32::MAX);
         assert!(joint.find(10, 0).is_none() && joint.find(101, 0).is_some());
         assert_eq!(opened(&joint, 3), Ok(103));
-        // Started anew, it is found again over the connection that broke.
+        // After a restart, the process is found again on the lane whose connection broke.
         let held = HolderHandle::start(&path, false);
         assert_eq!(opened(&joint, 4), Ok(10));
         let next = HolderHandle::start(&path, true);
@@ -412,7 +419,7 @@ mod tests {
     fn one_that_hangs_is_left_alone_for_a_while() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
-        // Where one connection waits to be accepted, no other may.
+        // The backlog has room for one connection only.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let hangs = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         rustix::net::bind(&hangs, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -426,7 +433,7 @@ mod tests {
         *not_before() = Some(Instant::now() + Duration::from_secs(600));
         assert_eq!(opened(&joint, 1), Ok(101), "in our own table, without waiting");
         assert!(hangs.accept().is_err(), "nobody has tried again");
-        // Nor is it waited for where not even connections are taken.
+        // The link does not wait either when connections are not accepted.
         *not_before() = None;
         let mut waiting = Vec::new();
         let full = loop {

@@ -1,8 +1,8 @@
-//! Numbers of challenges and sessions, which share one space on the wire.
+//! Numbers of challenges and sessions, which share one number space on the wire.
 //!
-//! Two processes of one server make them. Those of `handled`, which holds the sessions of both, are even, and those of
-//! `handle-admin` are odd. So no number means two things, and each process knows which of them to ask about one that it
-//! does not have.
+//! Two processes of one server assign these numbers. Those of `handled`, which holds the sessions
+//! of both, are even, and those of `handle-admin` are odd. So every number is unique, and a process
+//! that does not know a number can tell which process assigned it.
 
 /// A number for a challenge or a session that `handled` keeps.
 #[must_use]
@@ -16,7 +16,7 @@ pub const fn of_admin(random: u32) -> u32 {
     random | 1
 }
 
-/// Whether `handle-admin` has made a challenge or session with this number, if one is there at all.
+/// Whether a challenge or session with this number, if it exists, was created by `handle-admin`.
 #[must_use]
 pub const fn is_of_admin(id: i32) -> bool {
     id & 1 == 1

@@ -1,7 +1,8 @@
-//! What two processes say to each other about the table that they share: frames over a local socket.
+//! The protocol by which two processes share a session table: frames over a local socket.
 //!
-//! A frame is the length of what follows in four bytes, a byte that says what it is, and its fields; numbers are
-//! big-endian. One side asks, the other answers, in order. Keys are in it: the socket is for one user alone.
+//! A frame is a four-byte length of what follows, a byte for its kind, and its fields; numbers are
+//! big-endian. One side sends requests, and the other side replies in order. Frames contain keys,
+//! so only one user may have access to the socket.
 
 use crate::sessions::session::{IdentityClaim, NewSession, SessionIdentity};
 use crate::sessions::table::SessionRefusal;
@@ -18,71 +19,71 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr};
 use zeroize::Zeroizing;
 
-/// Most bytes of what is asked, behind its length: the longest handle, and what is said of it.
+/// Maximum length of a request without its length field: the longest handle and the other fields.
 pub const ASK_LEN_MAX: usize = HANDLE_LEN_MAX + 128;
-/// Most bytes of what is answered: the longest request that was challenged, and what is said of it.
+/// Maximum length of a reply: the longest challenged request and the other fields.
 pub const TOLD_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize + 128;
-/// Bytes of nearly every frame.
+/// Length that nearly every frame fits in.
 const USUAL_LEN: usize = ASK_LEN_MAX;
 
-/// What is asked.
+/// A request to the process that holds the table.
 #[derive(Clone, Debug)]
 pub enum LinkRequest<'a> {
-    /// What is known of a session.
+    /// Facts about a session.
     Find(i32),
-    /// Whether a message with this counter may be accepted.
+    /// Asks whether a message with this counter may be accepted.
     Accept {
         /// The session.
         id: i32,
-        /// The counter of a message whose MAC is right.
+        /// The counter of a message whose MAC is valid.
         counter: i32,
     },
-    /// The number of the next message to go out.
+    /// Asks for the counter of the next outgoing message.
     Next(i32),
-    /// Somebody has proven who they are.
+    /// Reports that the client of a session has been authenticated.
     Authenticate {
         /// The session.
         id: i32,
-        /// Who they said they are.
+        /// The identity that the client claimed.
         claimed: Reference<'a>,
-        /// The value with the key that was proven.
+        /// The index of the value with the key that was used.
         index: i32,
     },
-    /// A new session.
+    /// Adds a new session.
     Open(NewSession),
-    /// The end of one.
+    /// Ends a session.
     End(i32),
-    /// The challenge with this number, which nobody gets again.
+    /// Takes the challenge with this number. A challenge can be taken only once.
     TakeChallenge(i32),
 }
 
-/// What is answered.
+/// A reply from the process that holds the table.
 #[derive(Clone, Debug)]
 pub enum LinkReply {
     /// Yes, or done.
     Yes,
     /// No, or there is no such session.
     No,
-    /// No new session, and why.
+    /// The session was not added, for this reason.
     Refused(SessionRefusal),
-    /// A number: of a message, or of a new session.
+    /// The counter of a message, or the number of a new session.
     Number(i32),
-    /// What is known of a session.
+    /// Facts about a session.
     Session(SessionFacts),
     /// A challenge.
     Challenge(IssuedChallenge),
-    /// There was such a challenge, which is answered or has had its time.
+    /// The challenge existed, but has been answered or has expired.
     Over,
 }
 
-/// What is known of a session.
+/// Facts about a session.
 #[derive(Clone, Debug)]
 pub struct SessionFacts {
-    /// Its key.
+    /// The key of the session.
     pub key: SessionKey,
-    /// Its version.
+    /// The protocol version of the session.
     pub version: Version,
-    /// Who has proven to be at the other end.
+    /// The authenticated identity of the client.
     pub identity: Option<SessionIdentity>,
 }
 
@@ -109,7 +110,8 @@ impl<'a> LinkRequest<'a> {
                 out.push(Self::OPEN);
                 put_key(out, &new.key, new.version);
                 out.extend_from_slice(&new.timeout_s.to_be_bytes());
-                // Who asks has connections only, so that is not said.
+                // The process that sends this only has clients over connections, so the frame has
+                // no field for that.
                 let source = match new.origin.ip {
                     IpAddr::V4(source) => source.to_ipv6_mapped(),
                     IpAddr::V6(source) => source,
@@ -122,7 +124,7 @@ impl<'a> LinkRequest<'a> {
         }
     }
 
-    /// Reads a frame without its length; `None` when it is none.
+    /// Decodes a frame without its length; `None` when it is invalid.
     #[must_use]
     pub fn decode(frame: &'a [u8]) -> Option<Self> {
         let (&what, mut rest) = frame.split_first()?;
@@ -166,7 +168,7 @@ impl LinkReply {
     const SESSION: u8 = 5;
     const CHALLENGE: u8 = 6;
     const OVER: u8 = 7;
-    /// In the order of their codes, from 0.
+    /// Refusals in the order of their codes, from 0.
     const REFUSALS: [SessionRefusal; 3] =
         [SessionRefusal::OverTcp, SessionRefusal::Full, SessionRefusal::NoNumber];
 
@@ -197,7 +199,7 @@ impl LinkReply {
         }
     }
 
-    /// Reads a frame without its length; `None` when it is none.
+    /// Decodes a frame without its length; `None` when it is invalid.
     #[must_use]
     pub fn decode(frame: &[u8]) -> Option<Self> {
         let (&what, mut rest) = frame.split_first()?;
@@ -268,7 +270,7 @@ pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &IssuedChallenge) {
     out.extend_from_slice(request);
 }
 
-/// Reads a challenge, which is all of `bytes`.
+/// Decodes a challenge that takes up all of `bytes`.
 pub(crate) fn challenge(bytes: &[u8]) -> Option<IssuedChallenge> {
     let (&[major, minor, suggested_major, suggested_minor], rest) = bytes.split_first_chunk()?;
     let (nonce, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
@@ -283,7 +285,8 @@ pub(crate) fn challenge(bytes: &[u8]) -> Option<IssuedChallenge> {
     })
 }
 
-/// Room for a usual frame with its length: a buffer that grows leaves keys where it was.
+/// A buffer for a frame of usual length. It should not have to grow, because a buffer that grows
+/// leaves a copy of the keys in freed memory.
 #[must_use]
 pub fn frame_buffer() -> Zeroizing<Vec<u8>> {
     Zeroizing::new(Vec::with_capacity(LENGTH_LEN + USUAL_LEN))
@@ -292,7 +295,8 @@ pub fn frame_buffer() -> Zeroizing<Vec<u8>> {
 /// Bytes of the length of a frame.
 const LENGTH_LEN: usize = 4;
 
-/// Makes sure that `buffer` holds `len` bytes without growing, which would leave what is in it behind.
+/// Clears `buffer` and ensures a capacity of `len` bytes, so that it does not grow and leave its
+/// content in freed memory.
 fn make_room(buffer: &mut Zeroizing<Vec<u8>>, len: usize) {
     buffer.clear();
     if buffer.capacity() < len {
@@ -300,10 +304,10 @@ fn make_room(buffer: &mut Zeroizing<Vec<u8>>, len: usize) {
     }
 }
 
-/// Writes a frame of about `expected_len` bytes; `buffer` is used for it.
+/// Writes a frame of about `expected_len` bytes; `buffer` is scratch space.
 ///
 /// # Errors
-/// Those of the socket.
+/// Errors of the socket.
 pub fn send(
     socket: &mut impl Write,
     buffer: &mut Zeroizing<Vec<u8>>,
@@ -321,7 +325,8 @@ pub fn send(
 /// Reads a frame of at most `len_max` bytes into `buffer`, without its length.
 ///
 /// # Errors
-/// Those of the socket; when the other side has gone, and when the frame is longer.
+/// Errors of the socket, when the other side has closed it, and when the frame is longer than
+/// `len_max`.
 pub fn receive(socket: &mut impl Read, buffer: &mut Zeroizing<Vec<u8>>, len_max: usize) -> io::Result<()> {
     let mut len = [0; LENGTH_LEN];
     socket.read_exact(&mut len)?;
@@ -398,7 +403,8 @@ mod tests {
         }
     }
 
-    /// Whether a cut frame still is one that says the same as its bytes: of a handle the end may be missing.
+    /// A truncated frame does not decode, or decodes to a frame that encodes to the same bytes: a
+    /// handle at the end of a frame may be shorter.
     #[test]
     fn cut_frames_are_none_or_shorter_ones() {
         for frame in asks() {
@@ -434,7 +440,7 @@ mod tests {
         );
         let told = encoded(|out| LinkReply::Challenge(a_challenge()).encode(out));
         assert!(matches!(LinkReply::decode(&told), Some(LinkReply::Challenge(it)) if it == a_challenge()));
-        // 33 bytes are no digest.
+        // 33 bytes are too long for a digest.
         let mut too_long = told[..5 + NONCE_LEN].to_vec();
         too_long.extend_from_slice(&[33; 34]);
         assert!(LinkReply::decode(&too_long).is_none());

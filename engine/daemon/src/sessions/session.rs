@@ -1,4 +1,4 @@
-//! One session: its key, who it is of, and what has been seen and sent in it.
+//! One session: its key, its identity, and the counters of its messages.
 
 use crate::sessions::traffic::LiveSession;
 use crate::sessions::window::CounterWindow;
@@ -12,35 +12,36 @@ use sha2::{Digest as _, Sha256};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// First version whose messages are counted.
+/// First version whose messages have a counter.
 pub const COUNTERS_SINCE: Version = Version::new(2, 5);
 
-/// First version whose messages are protected: below it a MAC does not cover the counter, or there is none, so that
-/// copies are accepted, and neither does it cover the version that an answer is to have.
+/// First version whose messages are protected against replay and downgrade. In older versions the
+/// MAC does not cover the counter, or there is no counter, so replays are accepted; nor does the
+/// MAC cover the version requested for the answer.
 pub const PROTECTED_SINCE: Version = Version::new(2, 7);
 
-/// What a session is made of.
+/// The properties of a new session.
 #[derive(Clone, Debug)]
 pub struct NewSession {
     /// The key that was agreed on.
     pub key: SessionKey,
     /// The version of the answer to the set-up; messages in the session are written in it.
     pub version: Version,
-    /// Who the client says it is; nobody where it stays anonymous.
+    /// The identity that the client claims; `None` for an anonymous session.
     pub claim: Option<IdentityClaim>,
     /// Seconds without a message after which the session ends.
     pub timeout_s: u32,
-    /// Who set it up.
+    /// The origin of the set-up request.
     pub origin: RequestOrigin,
 }
 
-/// Who a client says it is, as much of it as has to be kept: its handle can be long, and nobody has proven yet that
-/// it is theirs.
+/// A digest of the identity that a client claims. The identity itself is not stored, because its
+/// handle can be long and it has not been authenticated yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentityClaim(pub [u8; 32]);
 
 impl IdentityClaim {
-    /// The claim to be `identity`: handle and index, byte for byte.
+    /// The claim of `identity`: covers handle and index, byte for byte.
     #[must_use]
     pub fn of(identity: Reference<'_>) -> Self {
         let digest = Sha256::new().chain_update(identity.index.to_be_bytes()).chain_update(identity.handle);
@@ -48,31 +49,31 @@ impl IdentityClaim {
     }
 }
 
-/// Who has proven to be at the other end.
+/// The authenticated identity of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionIdentity {
-    /// The index of the value with the key that was proven.
+    /// The index of the value with the key that authenticated the client.
     pub index: i32,
-    /// Its handle.
+    /// The handle of the identity.
     pub handle: Box<[u8]>,
 }
 
 impl SessionIdentity {
-    /// A view of it.
+    /// A borrowed view of the identity.
     #[must_use]
     pub fn as_reference(&self) -> Reference<'_> {
         Reference { handle: &self.handle, index: self.index }
     }
 }
 
-/// What messages in a session are checked and made with.
+/// The keys and parameters to check and seal the messages of a session.
 #[derive(Debug)]
 pub struct SessionKeys {
     /// The number of the session.
     pub id: i32,
-    /// Its version.
+    /// The protocol version of the session.
     pub version: Version,
-    /// Its key, ready for MACs.
+    /// The session key, prepared for MACs.
     pub mac: MacKey,
 }
 
@@ -84,9 +85,9 @@ pub struct Session {
     identity: OnceLock<SessionIdentity>,
     seen: CounterWindow,
     sent: AtomicU32,
-    /// When it was set up, and then when the last message came that is not a copy.
+    /// Time of the set-up, and later of the last message that is not a replay.
     used_s: AtomicU32,
-    /// Whether a message with its MAC has come.
+    /// Whether a message with a valid MAC has arrived.
     is_proven: AtomicBool,
     timeout_s: u32,
     unproven_s: u32,
@@ -94,7 +95,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that ends after `unproven_s` seconds if no message comes in it.
+    /// A session that ends after `unproven_s` seconds if no message arrives in it.
     pub(crate) fn new(id: i32, new: NewSession, unproven_s: u32, now_s: u32) -> Self {
         Self {
             keys: SessionKeys { id, version: new.version, mac: MacKey::new(new.key) },
@@ -110,55 +111,56 @@ impl Session {
         }
     }
 
-    /// Whether it may still be used. It ends when its time is over, and when it has no more numbers for messages.
+    /// Whether the session has ended: its time is over, or it has no more counters for messages.
     pub(crate) fn is_over(&self, now_s: u32) -> bool {
         let idle_s = now_s.saturating_sub(self.used_s());
         let idle_s_max = if self.is_proven() { self.timeout_s } else { self.timeout_s.min(self.unproven_s) };
         idle_s > idle_s_max || self.sent.load(Ordering::Relaxed) >= i32::MAX.cast_unsigned()
     }
 
-    /// Whether the client is to stay anonymous.
+    /// Whether the client is anonymous.
     #[must_use]
     pub const fn is_anonymous(&self) -> bool {
         self.claim.is_none()
     }
 
-    /// Where it was set up from: an IPv4 address, or a /64 of IPv6.
+    /// The source of the set-up: an IPv4 address, or a /64 of IPv6.
     #[must_use]
     pub fn source(&self) -> std::net::IpAddr {
         handle_auth::source::of(self.origin.ip)
     }
 
-    /// Who the client says it is.
+    /// The identity that the client claims.
     #[must_use]
     pub const fn claim(&self) -> Option<IdentityClaim> {
         self.claim
     }
 
-    /// Who has proven to be at the other end.
+    /// The authenticated identity of the client.
     #[must_use]
     pub fn proven_identity(&self) -> Option<&SessionIdentity> {
         self.identity.get()
     }
 
-    /// Whether a message with its MAC has come: whoever set it up receives what is sent to its address.
+    /// Whether a message with a valid MAC has arrived, which shows that the client receives what is
+    /// sent to its address.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.is_proven.load(Ordering::Relaxed)
     }
 
-    /// Whether it was set up over a connection.
+    /// Whether the session was set up over a connection.
     pub(crate) const fn is_connected(&self) -> bool {
         self.origin.is_connected
     }
 
-    /// When it was last used.
+    /// Time of the last use.
     pub(crate) fn used_s(&self) -> u32 {
         self.used_s.load(Ordering::Relaxed)
     }
 
     fn touch(&self, now_s: u32) {
-        // Mostly set already, and then the line of memory stays where it is.
+        // The flag is usually set already, and a load leaves the cache line shared.
         if !self.is_proven() {
             self.is_proven.store(true, Ordering::Relaxed);
         }
@@ -174,14 +176,16 @@ impl LiveSession for Session {
     fn accept(&self, counter: i32, now_s: u32) -> bool {
         let accepted = self.keys.version < COUNTERS_SINCE || self.seen.accept(counter);
         if accepted && (self.keys.version >= PROTECTED_SINCE || !self.is_proven()) {
-            // In a session of an older version this may be a copy, which must not keep it alive.
+            // In a session of an older version this may be a replay, which must not keep the
+            // session alive.
             self.touch(now_s);
         }
         accepted
     }
 
     fn next_counter(&self) -> i32 {
-        // A session that has used them up is over; what goes out meanwhile has the last one, which is refused.
+        // A session that has used up its counters is over. Messages sent in the meantime have the
+        // last counter, which the client refuses.
         let sent = self.sent.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         sent.min(i32::MAX.cast_unsigned()).cast_signed()
     }

@@ -1,6 +1,7 @@
 //! How two sides agree on the key of a session. RFC 3652 section 3.8, with the deployed forms.
 //!
-//! Diffie-Hellman is what works between deployed systems; keys encrypted with RSA do not, and are refused.
+//! Deployed systems interoperate with Diffie-Hellman. Key exchanges encrypted with RSA do not work
+//! between them and are refused.
 
 use crate::sessions::session::PROTECTED_SINCE;
 use handle_auth::agreement::{AgreementError, PRIVATE_LEN, respond};
@@ -11,36 +12,40 @@ use handle_proto::wire::session::{self, KeyExchange, SessionSetup};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// What a server agrees to.
+/// The terms on which a server sets up sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetupTerms {
-    /// The ciphers that may be used; the first one is, except with peers that only know DES.
+    /// The allowed ciphers. The first one is used, except with peers that only support DES.
     pub ciphers: Vec<Cipher>,
-    /// Sizes of the modulus, which the client chooses, in bits.
+    /// Allowed sizes of the modulus, in bits. The client chooses the modulus.
     pub modulus_bits: RangeInclusive<u32>,
-    /// Seconds without a message after which a session ends, where the client does not say.
+    /// Seconds without a message after which a session ends, unless the client asks for another
+    /// time.
     pub timeout_s: u32,
-    /// The most that a client may ask for.
+    /// Longest timeout that a client may ask for, in seconds.
     pub timeout_s_max: u32,
-    /// Whether sessions may have versions in which messages are not protected against replay and downgrade.
+    /// Whether sessions may have versions in which messages are not protected against replay and
+    /// downgrade.
     pub allows_old_versions: bool,
 }
 
-/// Why there is no agreement.
+/// Reason why no key was agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// The key is to be exchanged in another way.
+    /// The client asks for an unsupported form of key exchange.
     Mode(KeyExchangeMode),
-    /// The key of the client is of no use.
+    /// The public key of the client is unusable.
     Key(AgreementError),
-    /// The version is one in which messages are not protected against replay and downgrade.
+    /// Messages of this version are not protected against replay and downgrade.
     Version,
-    /// The peer knows only a cipher that is not to be used, or its secret is too short for the one that is.
+    /// The peer only supports a cipher that is not allowed, or the shared secret is too short for
+    /// the cipher.
     Cipher,
 }
 
-/// What clients are told; of what deployed servers refuse too, in their words. Shown by `conversations.jsonl`.
+/// The text that clients receive. Where deployed servers refuse too, this is their wording, as
+/// `conversations.jsonl` shows.
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -59,21 +64,22 @@ impl fmt::Display for SetupError {
 
 impl std::error::Error for SetupError {}
 
-/// What was agreed on.
+/// The result of a key agreement.
 #[derive(Debug)]
 pub struct AgreedSession {
-    /// The key.
+    /// The session key.
     pub key: SessionKey,
-    /// What the client is told, so that it reaches the same key.
+    /// The data of the answer, from which the client derives the same key.
     pub data: Vec<u8>,
     /// Seconds without a message after which the session ends.
     pub timeout_s: u32,
 }
 
-/// The server's side of an agreement with a client that speaks up to `suggested`. `random` is used for this alone.
+/// The server side of a key agreement with a client that supports versions up to `suggested`.
+/// `random` must not be used for anything else.
 ///
 /// # Errors
-/// When there is none on these terms.
+/// When the request does not meet `terms`.
 pub fn agree(
     terms: &SetupTerms,
     setup: &SessionSetup<'_>,
@@ -83,7 +89,7 @@ pub fn agree(
     let KeyExchange::DiffieHellman(record) = setup.exchange else {
         return Err(SetupError::Mode(setup.exchange.mode()));
     };
-    // The version that is suggested is not protected: anybody on the way may have changed it.
+    // The suggested version is not authenticated: an attacker on the path may have changed it.
     if suggested < PROTECTED_SINCE && !terms.allows_old_versions {
         return Err(SetupError::Version);
     }

@@ -1,13 +1,15 @@
-//! The sessions of a server: bounded in number, by source and in time. Time and random numbers are arguments.
+//! The sessions of a server: bounded in number, by source and in time. Time and random numbers are
+//! arguments.
 //!
-//! The table is cut into shards. A shard is a map that is never changed, but replaced by a changed copy: whoever looks
-//! a session up takes what is there, without a lock, and a set-up pays for the copy of a few hundred pointers, which
-//! is little beside its key exchange.
+//! The table is cut into shards. A shard is an immutable map; a change replaces it with a changed
+//! copy. A lookup loads the current map without a lock. A set-up copies a few hundred pointers,
+//! which is cheap compared with its key exchange.
 //!
-//! A session is *unproven* until a message with its MAC has come: until then whoever set it up need not even receive
-//! what is sent to its address. Unproven sessions live for a minute at most and make room for newer ones, first those of
-//! the same source. They never take the place of a proven session: where proven sessions are too many, the newest proven
-//! one takes the place of the one that is idle for longest.
+//! A session is *unproven* until a message with a valid MAC of that session arrives. Until then,
+//! the client may have spoofed its address. Unproven sessions live for a minute at most and make
+//! room for newer ones, first those of the same source. An unproven session never displaces a
+//! proven one. When there are too many proven sessions, a newly proven one displaces the one that
+//! has been idle the longest.
 
 use crate::sessions::session::{NewSession, Session};
 use crate::sessions::traffic::LiveSession as _;
@@ -19,62 +21,63 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Random numbers that are tried before a set-up is given up.
+/// Random numbers that a set-up tries before it fails.
 const TRIES: usize = 8;
-/// Sessions in a shard when the table is full, on average.
+/// Average number of sessions in a shard when the table is full.
 const SHARD_SESSIONS: usize = 256;
-/// Most shards.
+/// Maximum number of shards.
 const SHARDS_MAX: usize = 1024;
 
 /// Bounds of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Most sessions.
+    /// Maximum number of sessions.
     pub sessions_max: usize,
-    /// Most proven sessions of one source: an IPv4 address, or a /64 of IPv6. One more displaces the one of the source
-    /// that is idle for longest.
+    /// Maximum number of proven sessions of one source: an IPv4 address, or a /64 of IPv6. One more
+    /// displaces the session of that source that has been idle the longest.
     pub per_source_max: usize,
-    /// Most unproven sessions of one source. One more displaces its oldest.
+    /// Maximum number of unproven sessions of one source. One more displaces the oldest of them.
     pub unproven_per_source_max: usize,
-    /// Of these, those set up by datagrams: beyond it, and beyond a quarter of the table, clients are to come over TCP.
-    /// `None` where they cannot.
+    /// Maximum number of these that were set up over UDP. Beyond this limit, or when such sessions
+    /// fill a quarter of the table, clients are told to use TCP. `None` where clients cannot use
+    /// TCP.
     pub datagrams_per_source_max: Option<usize>,
-    /// Seconds after which an unproven session ends.
+    /// Lifetime of an unproven session, in seconds.
     pub unproven_s: u32,
-    /// Sources that the limits by source do not apply to.
+    /// Sources that are exempt from the limits per source.
     pub exempt: SourceList,
 }
 
-/// Why there is no session.
+/// Reason why a session was not set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionRefusal {
-    /// Too many unproven sessions were set up by datagrams: the client is to come over TCP.
+    /// Too many unproven sessions were set up over UDP: the client has to use TCP.
     OverTcp,
-    /// All places are taken, and none by a session that may go.
+    /// The table is full, and no session in it may be displaced.
     Full,
-    /// Every number that was tried names something already: the random numbers are none.
+    /// Every random number that was tried is already in use, so the random source is faulty.
     NoNumber,
 }
 
-/// What happened to sessions, ever.
+/// Counts of session events since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionCounts {
-    /// Set up.
+    /// Sessions set up.
     pub opened: u64,
-    /// Ended by their client.
+    /// Sessions ended by their client.
     pub ended: u64,
-    /// Forgotten when their time was over.
+    /// Sessions removed because their time was over.
     pub expired: u64,
-    /// Forgotten early, because newer ones needed the room.
+    /// Sessions removed early to make room for newer ones.
     pub displaced: u64,
-    /// Not set up because all places were taken.
+    /// Set-ups refused because the table was full.
     pub refused_full: u64,
-    /// Not set up because the client was told to come over TCP.
+    /// Set-ups refused because the client was told to use TCP.
     pub sent_to_tcp: u64,
 }
 
 impl SessionCounts {
-    /// Each with its name.
+    /// Each count with its name.
     #[must_use]
     pub const fn by_name(&self) -> [(&'static str, u64); 6] {
         [
@@ -88,18 +91,18 @@ impl SessionCounts {
     }
 }
 
-/// A map that is replaced, never changed.
+/// The map of a shard: replaced, never modified.
 type SessionMap = FxHashMap<i32, Arc<Session>>;
 
 #[derive(Debug, Default)]
 struct SessionShard {
     map: ArcSwap<SessionMap>,
-    /// Held by whoever makes the next map.
+    /// Held while the next map is made.
     writing: Mutex<()>,
 }
 
 impl SessionShard {
-    /// Replaces the map by one that `change` has changed.
+    /// Replaces the map by a copy to which `change` has been applied.
     fn change<T>(&self, change: impl FnOnce(&mut SessionMap) -> T) -> T {
         let _writing = lock(&self.writing);
         let mut map = SessionMap::clone(&self.map.load());
@@ -113,13 +116,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The table.
+/// The session table of a server.
 #[derive(Debug)]
 pub struct SessionTable {
     limits: SessionLimits,
     shards: Box<[SessionShard]>,
     count: AtomicUsize,
-    /// Held while a session is set up, and taken before the lock of any shard.
+    /// Held while a session is set up. Lock order: this lock before the lock of any shard.
     index: Mutex<SessionIndex>,
     opened: AtomicU64,
     ended: AtomicU64,
@@ -129,36 +132,37 @@ pub struct SessionTable {
     sent_to_tcp: AtomicU64,
 }
 
-/// Sessions in the order of their set-up, and by source. Workers prove and end sessions without a look at it, so an entry
-/// may be of a session that is gone or proven by now: that is found out when the entry is needed.
+/// Sessions in the order of their set-up, and by source. Workers prove and end sessions without
+/// updating this index, so an entry may refer to a session that has ended or become proven. This is
+/// checked when the entry is used.
 #[derive(Debug, Default)]
 struct SessionIndex {
     unproven: VecDeque<Weak<Session>>,
-    /// How many of these were set up by datagrams.
+    /// Number of `unproven` sessions that were set up over UDP.
     datagrams_count: usize,
-    /// When those that are not unproven any more were last dropped because of datagrams.
+    /// When stale entries were last dropped to correct `datagrams_count`.
     sorted_s: Option<u32>,
     of_source: HashMap<IpAddr, SourceSessions>,
 }
 
-/// The sessions of one source, the oldest first.
+/// The sessions of one source, oldest first.
 #[derive(Debug, Default)]
 struct SourceSessions {
     unproven: VecDeque<Weak<Session>>,
     proven: Vec<Weak<Session>>,
-    /// Entries of unproven sessions at which they are sorted out next.
+    /// Length of `unproven` at which stale entries are dropped next.
     sort_at: usize,
 }
 
 impl SessionIndex {
-    /// Drops entries that are not of an unproven session any more.
+    /// Drops the entries of sessions that have ended or become proven.
     fn sort_out(&mut self) {
         self.unproven.retain(|entry| unproven(entry).is_some());
         let datagrams = self.unproven.iter().filter_map(unproven).filter(|session| !session.is_connected());
         self.datagrams_count = datagrams.count();
     }
 
-    /// The unproven session that was set up first; its entry is dropped.
+    /// Removes the oldest unproven session from the index and returns it.
     fn pop_oldest(&mut self) -> Option<Arc<Session>> {
         while let Some(entry) = self.unproven.pop_front() {
             self.datagrams_count = self.datagrams_count.min(self.unproven.len());
@@ -171,7 +175,8 @@ impl SessionIndex {
 }
 
 impl SourceSessions {
-    /// Moves entries of sessions that have become proven, and drops those of sessions that are gone.
+    /// Moves the entries of sessions that have become proven to `proven`, and drops the entries of
+    /// sessions that have ended.
     fn sort_out(&mut self) {
         let Self { unproven, proven, sort_at } = self;
         unproven.retain(|entry| match entry.upgrade() {
@@ -185,7 +190,7 @@ impl SourceSessions {
     }
 }
 
-/// The session of an entry, if it is there and unproven.
+/// The session of an entry, if it still exists and is unproven.
 fn unproven(entry: &Weak<Session>) -> Option<Arc<Session>> {
     entry.upgrade().filter(|session| !session.is_proven())
 }
@@ -209,7 +214,8 @@ impl SessionTable {
         }
     }
 
-    /// The session `id`; `None` when there is none, or its time is over. Takes no lock and allocates nothing.
+    /// Finds the session `id`. `None` when it does not exist or its time is over. Takes no lock and
+    /// does not allocate.
     #[must_use]
     pub fn find(&self, id: i32, now_s: u32) -> Option<Arc<Session>> {
         let map = self.shard(id)?.map.load();
@@ -221,11 +227,11 @@ impl SessionTable {
         self.shards.get(id % self.shards.len())
     }
 
-    /// Whether a client at `origin` may set a session up. To be asked before the key exchange, which is work;
-    /// [`open`](Self::open) asks again.
+    /// Checks whether a client at `origin` may set up a session. Call this before the key exchange,
+    /// which is expensive; [`open`](Self::open) checks again.
     ///
     /// # Errors
-    /// When the client is to come over TCP.
+    /// [`SessionRefusal::OverTcp`] when the client has to use TCP.
     pub fn admit(&self, origin: RequestOrigin, now_s: u32) -> Result<(), SessionRefusal> {
         match self.wants_tcp(&mut lock(&self.index), origin, now_s) {
             true => {
@@ -236,7 +242,7 @@ impl SessionTable {
         }
     }
 
-    /// Whether too many unproven sessions were set up by datagrams, of this source or in all.
+    /// Whether too many unproven sessions were set up over UDP, by this source or in total.
     fn wants_tcp(&self, index: &mut SessionIndex, origin: RequestOrigin, now_s: u32) -> bool {
         let limits = &self.limits;
         let Some(per_source_max) = limits.datagrams_per_source_max.filter(|_| !origin.is_connected) else {
@@ -257,11 +263,11 @@ impl SessionTable {
         index.datagrams_count >= all_max || of_source >= per_source_max
     }
 
-    /// Keeps a new session under one of `numbers`, made positive, that is not taken: neither by another session nor,
-    /// as `is_taken` says, by something else that is numbered alike.
+    /// Adds a new session. Its number is the first of `numbers`, made positive, that is in use
+    /// neither by another session nor, according to `is_taken`, by a challenge.
     ///
     /// # Errors
-    /// When there is no place, or the client is to come over TCP.
+    /// When the table is full, no number is free, or the client has to use TCP.
     pub fn open(
         &self,
         new: NewSession,
@@ -305,11 +311,12 @@ impl SessionTable {
         Ok(session)
     }
 
-    /// Lets the oldest unproven session of `source` go where it has as many as it may, and its proven sessions that are
-    /// idle for longest where these are too many.
+    /// Makes room within the limits of `source`: displaces its oldest unproven session when their
+    /// limit is reached, and its longest idle proven sessions when their limit is exceeded.
     fn make_room_of_source(&self, index: &mut SessionIndex, source: IpAddr, now_s: u32) {
         let Some(of_source) = index.of_source.get_mut(&source) else { return };
-        // Now and then, so that it is little for each session, and before one has to go.
+        // Stale entries are dropped rarely, so that the cost per session is small, and always
+        // before a session is displaced.
         if of_source.unproven.len() >= self.limits.unproven_per_source_max.min(of_source.sort_at) {
             of_source.sort_out();
         }
@@ -328,11 +335,12 @@ impl SessionTable {
         }
     }
 
-    /// Sees to it that there is a place for one more session of `source`. False where there is none to be had.
+    /// Makes room for one more session of `source`. Returns false when no session may be displaced.
     ///
-    /// Where at least an eighth of a full table is unproven sessions, the oldest of them goes. Else there are too many
-    /// proven ones, and of those whose client has not proven who it is the one goes that is idle for longest. Sessions of
-    /// proven identities stay, other than for those of the same source.
+    /// When at least an eighth of a full table is unproven sessions, the oldest of them is
+    /// displaced. Otherwise it is the longest idle of the proven sessions without an authenticated
+    /// identity. A session with an authenticated identity is displaced only by a session of the
+    /// same source.
     fn make_room(&self, index: &mut SessionIndex, source: IpAddr, shard: &SessionShard, now_s: u32) -> bool {
         while self.len() >= self.limits.sessions_max {
             let few = (self.limits.sessions_max / 8).max(1);
@@ -354,7 +362,7 @@ impl SessionTable {
         true
     }
 
-    /// Takes a session out of the table before its time.
+    /// Removes a session from the table before its time is over.
     fn displace(&self, session: &Arc<Session>, now_s: u32) {
         let id = session.keys().id;
         let Some(shard) = self.shard(id) else { return };
@@ -366,7 +374,7 @@ impl SessionTable {
         }
     }
 
-    /// Ends a session. Whether there was one.
+    /// Ends a session. Returns whether it existed.
     pub fn end(&self, id: i32) -> bool {
         let Some(shard) = self.shard(id) else { return false };
         if shard.change(|map| map.remove(&id)).is_none() {
@@ -377,7 +385,7 @@ impl SessionTable {
         true
     }
 
-    /// Forgets the sessions whose time is over.
+    /// Removes the sessions whose time is over.
     pub fn expire(&self, now_s: u32) {
         for shard in &self.shards {
             if !shard.map.load().values().any(|session| session.is_over(now_s)) {
@@ -396,19 +404,19 @@ impl SessionTable {
         });
     }
 
-    /// How many there are.
+    /// Number of sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether there is none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What happened so far.
+    /// The counts of session events so far.
     #[must_use]
     pub fn counts(&self) -> SessionCounts {
         let [opened, ended, expired, displaced, refused_full, sent_to_tcp] = [
@@ -424,8 +432,8 @@ impl SessionTable {
     }
 }
 
-/// The session that may go for another proven one: one that is over, or else the longest idle of those that are proven
-/// and whose client has not proven who it is.
+/// The session that may be displaced by another proven one: one whose time is over, or else the
+/// longest idle proven session without an authenticated identity.
 fn longest_idle(map: &SessionMap, now_s: u32) -> Option<Arc<Session>> {
     let may_go = |session: &&Arc<Session>| {
         session.is_over(now_s) || session.is_proven() && session.proven_identity().is_none()
@@ -508,7 +516,7 @@ pub(crate) mod tests {
         assert_eq!(table.len(), 2);
     }
 
-    /// Lets a message come in the session `id`.
+    /// Accepts a message in the session `id`, which makes it proven.
     fn prove(table: &SessionTable, id: i32, now_s: u32) {
         assert!(table.find(id, now_s).unwrap().accept(1, now_s), "{id}");
     }
@@ -542,7 +550,7 @@ pub(crate) mod tests {
             assert!(table.find(1, now_s).unwrap().accept(i32::from(number) + 1, now_s), "in use all day");
         }
         open(&table, of(1), 21, 20).unwrap();
-        // Those that have become proven since entries were sorted out are beside the limit.
+        // Sessions that became proven after the last clean-up do not count against the limit yet.
         assert_eq!(found(&table, 1..=21, 20), [1, 18, 19, 20, 21]);
         assert_eq!(table.counts().displaced, 16);
     }
@@ -659,7 +667,7 @@ pub(crate) mod tests {
         assert_eq!(entries, there);
     }
 
-    /// Bytes of this process that are in memory.
+    /// Resident memory of this process, in bytes.
     fn resident() -> usize {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
@@ -673,7 +681,7 @@ pub(crate) mod tests {
         let table =
             SessionTable::new(SessionLimits { sessions_max: all, unproven_per_source_max: all, ..limits() });
         let before = resident();
-        // Numbers all over the range, as random ones are.
+        // Numbers spread over the whole range, like random ones.
         for n in 1..=count {
             open(&table, of(1), n.wrapping_mul(0x9e37_79b1), 0).ok();
         }

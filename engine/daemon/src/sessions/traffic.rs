@@ -1,4 +1,5 @@
-//! Messages in a session: what has to be right about one that comes, and what is done to one that goes.
+//! Messages in a session: checking and decrypting incoming ones, sealing and encrypting outgoing
+//! ones.
 
 use crate::sessions::session::{PROTECTED_SINCE, SessionIdentity, SessionKeys};
 use handle_auth::SignError;
@@ -8,46 +9,51 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Message};
 use zeroize::Zeroizing;
 
-/// A session as whoever takes messages in it sees it, wherever its table is. Time is in seconds, by the clock of
-/// whoever asks; a table in another process goes by its own.
+/// A session as seen by code that handles its messages, whichever process holds the table. Time is
+/// in seconds by the clock of the caller; a table in another process uses its own clock.
 pub trait LiveSession: std::fmt::Debug {
-    /// What messages are checked and made with.
+    /// The keys and parameters to check and seal messages.
     fn keys(&self) -> &SessionKeys;
 
-    /// Whether a message with this counter, whose MAC is right, may be accepted; from now on it may not.
+    /// Accepts a message with this counter, whose MAC is valid, at most once. Returns false for a
+    /// replay.
     fn accept(&self, counter: i32, now_s: u32) -> bool;
 
-    /// The number of the next message that goes out.
+    /// Takes the counter for the next outgoing message.
     fn next_counter(&self) -> i32;
 
-    /// Who has proven to be at the other end.
+    /// The authenticated identity of the client.
     fn identity(&self) -> Option<SessionIdentity>;
 
-    /// Notes that `claimed` has been proven, with the key in its value `index`: all that follows is from it. Only the
-    /// identity that the session was set up for counts, and false is the answer for any other.
+    /// Records that `claimed` has been authenticated with the key in its value `index`; all further
+    /// messages count as sent by it. Returns false for any identity other than the one that the
+    /// session was set up for.
     fn authenticate(&self, claimed: Reference<'_>, index: i32, now_s: u32) -> bool;
 }
 
 /// Why a message in a session is not accepted. RFC 3652 section 3.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageRejection {
-    /// Its MAC is wrong, or unreadable.
+    /// The MAC is wrong or cannot be parsed.
     WrongMac,
-    /// A message with this counter has been accepted before, or could have been.
+    /// A message with this counter has been accepted before, or the counter is too old to tell.
     Replayed(i32),
 }
 
-/// Whether `version`, of a message or of the answer to it, protects less than the session does. No client wants that:
-/// whoever changes a version on its way wants an answer that says less of itself.
+/// Whether `version`, of a message or of the answer to it, protects less than the version of the
+/// session. No client requests this; it shows that an attacker on the path has changed the version
+/// to get a less protected answer.
 #[must_use]
 pub fn is_downgraded(session: &(impl LiveSession + ?Sized), version: Version) -> bool {
     session.keys().version >= PROTECTED_SINCE && version < PROTECTED_SINCE
 }
 
-/// Checks a message that came behind `envelope`, in the clear: whether it has a MAC. One that has none proves nothing.
+/// Checks the decrypted message that follows `envelope`. Returns whether it has a valid MAC; a
+/// message without a MAC proves nothing.
 ///
 /// # Errors
-/// When it has a MAC that is wrong, or has come before, or has a version that protects less than the session does.
+/// When the MAC is wrong, the message is a replay, or its version protects less than the version of
+/// the session.
 pub fn check(
     session: &(impl LiveSession + ?Sized),
     envelope: &Envelope,
@@ -59,7 +65,7 @@ pub fn check(
     }
     match message.decode_credential() {
         Ok(Some(credential)) if credential.is_mac() => {}
-        // As deployed: a signature in a session is not looked at.
+        // As in deployed servers, a signature in a session is ignored.
         Ok(_) => return Ok(false),
         Err(_) => return Err(MessageRejection::WrongMac),
     }
@@ -73,10 +79,11 @@ pub fn check(
     }
 }
 
-/// Puts a MAC behind `message`, an answer with its envelope. Allocates nothing where there is room for it.
+/// Appends a MAC to `message`, an answer with its envelope. Does not allocate if `message` has
+/// enough capacity.
 ///
 /// # Errors
-/// When it is no message, or has a version that protects less than the session does.
+/// When `message` is invalid, or its version protects less than the version of the session.
 pub fn seal(session: &(impl LiveSession + ?Sized), message: &mut Vec<u8>) -> Result<(), SignError> {
     let version = Envelope::split(message).map_or(PROTECTED_SINCE, |(envelope, _)| envelope.version);
     if is_downgraded(session, version) {
@@ -85,7 +92,8 @@ pub fn seal(session: &(impl LiveSession + ?Sized), message: &mut Vec<u8>) -> Res
     session.keys().mac.seal(message, session.next_counter())
 }
 
-/// Decrypts what came behind `envelope`; `None` when that fails. The envelope is then that of a message in the clear.
+/// Decrypts the bytes that follow `envelope`, and changes the envelope to that of a decrypted
+/// message. `None` when decryption fails.
 #[must_use]
 pub fn decrypt(
     session: &(impl LiveSession + ?Sized),
@@ -98,7 +106,7 @@ pub fn decrypt(
     Some(text)
 }
 
-/// Encrypts all of `message` that follows its envelope. `random` has to be fresh for every message.
+/// Encrypts the part of `message` after its envelope. `random` must be fresh for each message.
 pub fn encrypt(session: &(impl LiveSession + ?Sized), random: &[u8; 16], message: &mut Vec<u8>) {
     let Ok((envelope, text)) = Envelope::split(message) else { return };
     let hidden = session.keys().mac.key().encrypt(envelope.version, random, text);
@@ -153,7 +161,7 @@ mod tests {
             for at in Envelope::LEN..Envelope::LEN + Header::LEN {
                 let mut changed = first.clone();
                 changed[at] ^= 1;
-                // A changed length of the body hides the credential.
+                // A changed body length makes the credential disappear.
                 let (envelope, rest) = Envelope::split(&changed).unwrap();
                 let verdict = Message::decode(rest).map(|message| check(&server, &envelope, &message, 0));
                 assert!(!matches!(verdict, Ok(Ok(true))), "2.{minor} byte {at}");
@@ -176,7 +184,7 @@ mod tests {
         for (minor, suggested, without_mac, with_mac) in [
             (11, 11, Ok(false), Ok(true)),
             (7, 7, Ok(false), Ok(true)),
-            // As clients write what they send before they know the version of a server.
+            // Clients send this version before they know the version of a server.
             (3, 11, Ok(false), downgraded),
             (11, 6, downgraded, downgraded),
         ] {

@@ -1,42 +1,44 @@
-//! Counters of the messages in a session, against replay, for many threads without a lock. Not in the RFCs; since
-//! version 2.5.
+//! Replay protection by the counters of the messages in a session, lock-free for many threads.
+//! Counters are not in the RFCs; they exist since version 2.5.
 //!
-//! [`SeenCounters`](handle_proto::wire::counter::SeenCounters) says what the deployed rule is: each counter once, and
-//! none that is not greater than what was forgotten of the last 200. Here the window is a distance and not a number
-//! of messages: a counter that is more than 200 below the highest is refused. Where none was skipped that is the
-//! same, and where some were this window is the narrower one.
+//! [`SeenCounters`](handle_proto::wire::counter::SeenCounters) implements the deployed rule: the
+//! last 200 counters are remembered, each counter is accepted once, and a counter must be greater
+//! than every forgotten one. Here the window is a distance instead of a number of messages: a
+//! counter that is more than 200 below the highest is refused. Without skipped counters the two
+//! rules are the same; with skipped counters this window is narrower.
 
 use handle_proto::limit::SESSION_COUNTER_WINDOW;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Counters in a block: half a word, the other half says which block it is.
+/// Counters in a block. Their bits take half a word; the other half is the number of the block.
 const BLOCK: u32 = 32;
-/// Blocks that are kept. All counters of the window lie in fewer, wherever it begins.
+/// Blocks that are kept. The window always fits in fewer blocks, wherever it begins.
 const BLOCKS: usize = 8;
 const WINDOW: u32 = 200;
 const _: () = assert!(WINDOW as usize == SESSION_COUNTER_WINDOW);
 const _: () =
     assert!((WINDOW / BLOCK) as usize + 2 <= BLOCKS, "a window never needs the place of its own end");
 
-/// The counters that have been seen from the other side of a session.
+/// The counters received from the other side of a session.
 #[derive(Debug, Default)]
 pub struct CounterWindow {
     highest: AtomicU32,
-    /// The number of a block above, and which of its counters were seen below. A place is taken over by later
-    /// blocks and never by earlier ones, so what was seen in it is either known or refused.
+    /// The upper half of each word is the number of a block, the lower half the set of its counters
+    /// that were seen. A word is only reused for a later block, never for an earlier one, so every
+    /// counter seen is either still recorded or too old to be accepted.
     blocks: [AtomicU64; BLOCKS],
 }
 
 impl CounterWindow {
-    /// Nothing seen yet.
+    /// A window in which no counter has been seen.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether a message with this counter may be accepted; from now on it may not.
+    /// Accepts each counter at most once. Returns false for a replay or a counter below the window.
     ///
-    /// To be asked once the MAC has been found right. Counters begin with 1.
+    /// Call this only after the MAC has been verified. Counters begin with 1.
     pub fn accept(&self, counter: i32) -> bool {
         let Ok(counter @ 1..) = u32::try_from(counter) else { return false };
         let highest = self.highest.fetch_max(counter, Ordering::Relaxed);
@@ -108,8 +110,8 @@ mod tests {
     }
 
     proptest! {
-        /// The plain rule is the definition: nothing is accepted that it refuses, and nothing that is within the
-        /// distance is refused that it accepts.
+        /// The plain rule is the definition. This window accepts no counter that the plain rule
+        /// refuses, and refuses no counter within the distance that the plain rule accepts.
         #[test]
         fn agrees_with_the_plain_rule(steps in prop::collection::vec((0_i32..260, 0_i32..3), 0..800)) {
             let (window, mut plain, mut highest) = (CounterWindow::new(), SeenCounters::new(), 0);
