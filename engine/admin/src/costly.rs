@@ -17,7 +17,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The nice value of these threads: other threads that wake up run first, and on a busy machine
+/// The nice value of these threads: other threads that wake up run first, and on a loaded machine
 /// this work still makes progress.
 const NICE: u8 = 10;
 /// Work up to this cost is done at once: handing it to another thread takes as long.
