@@ -111,7 +111,7 @@ fn service() -> Arc<AdminService> {
     let challenges = Challenges::new(config.challenge_limits());
     let audit = Audit::open(None, config.audit_files(), config.audit_bounds()).expect("no file");
     let in_force = ActiveRules { rules, effort: config.effort() };
-    Arc::new(AdminService::new(Arc::new(store), in_force, ReplySealer { key: None }, challenges, audit))
+    Arc::new(AdminService::new(Arc::new(store), in_force, ReplySealer::new(None), challenges, audit))
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_auth::agreement::{self, Group, KeyPair};
+use handle_auth::cost;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::key::Number;
 use handle_proto::wire::auth::{SecretAnswer, VerificationRequest};
@@ -18,6 +19,7 @@ use handle_server::config::Datapath;
 use handle_tests::admin_server::{administer, administer_with};
 use handle_tests::client::{TestClient, exchange, exchange_over_tcp};
 use handle_tests::forged::{ask_over, next_answer, tcp_from};
+use handle_tests::process::until;
 use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request, set_up_request_as};
 use handle_tests::test_server::{serve, serve_with, server_key};
 use std::io::Write as _;
@@ -151,6 +153,24 @@ fn what_a_stranger_asks_of_handle_admin_holds_nobody_up() {
     assert!(busy >= 20, "{busy} refused at once: a source has 16 places of 64");
     assert!(before <= 14, "{before} of {done} before five sessions of another source");
     assert_eq!(done + busy, 40);
+}
+
+#[test]
+fn signatures_of_handle_admin_are_counted_and_have_places_by_source() {
+    let administered = administer("root");
+    let service = &administered.server().shared().service;
+    let counts = || service.costly().unwrap().counts();
+    let ask = |source| code(&ask_over(&mut tcp_from(source, administered.address()), &certified()));
+    let before = counts().0;
+    assert_eq!(ask(OTHER), ResponseCode::SUCCESS);
+    assert_eq!(counts().0 - before, cost::SIGNATURE, "the work of one signature");
+    // The places of one source are taken by work that lasts; one more request of it is refused.
+    let slow = verification(80_000, 256, 301);
+    let mut streams: Vec<_> = (0..40).map(|_| tcp_from(ATTACKER, administered.address())).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(&slow).unwrap());
+    until("the places of the source are taken", || counts().1 > 0);
+    assert_eq!(ask(ATTACKER), ResponseCode::SERVER_BUSY);
+    assert_eq!(ask(OTHER), ResponseCode::SUCCESS, "another source has places of its own");
 }
 
 #[test]

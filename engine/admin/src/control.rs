@@ -91,7 +91,7 @@ fn status(shared: &AdminState) -> Value {
             "server": service.site.server_at() + 1,
             "servers": service.site.servers_count(),
         },
-        "signs": service.sealer.key.as_ref().map(|key| format!("{:?}", key.public())),
+        "signs": service.sealer.key().map(|key| format!("{:?}", key.public())),
     })
 }
 

@@ -1,4 +1,5 @@
-//! Work that any client can cause and that takes milliseconds: key exchanges and key derivation.
+//! Work that any client can cause and that takes milliseconds: key exchanges, key derivation and
+//! signatures.
 //!
 //! A few threads of low priority do this work, in turns by source ([`handle_auth::fair`]). A source
 //! that asks for much therefore delays only itself, not `handled` or other administrators. The
@@ -159,7 +160,7 @@ impl CostlyWork {
             // A panic affects only the request that caused it: the waiting thread finds that there
             // is no result.
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                tracing::error!("costly work met a bug; it was shown where it happened");
+                tracing::error!("a bug ended a piece of costly work; the panic message is above");
             }
             state = self.state();
             state.shares.leave(origin);

@@ -189,13 +189,13 @@ impl Server {
         let referrals = open_referrals(config)?;
         let in_force = in_force(config, Arc::new(site))?;
         if config.anonymous_full_access {
-            tracing::warn!("`anonymous_full_access`: everybody may do everything");
+            tracing::warn!("`anonymous_full_access` is on: every client has full access");
         }
         let audit = Audit::open(config.audit.as_deref(), config.audit_files(), config.audit_bounds())?;
         let challenges = Challenges::new(config.challenge_limits());
         let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
         let costly = CostlyWork::start(&config.costly, exempt)?;
-        let service = AdminService::new(store, in_force, ReplySealer { key }, challenges, audit)
+        let service = AdminService::new(store, in_force, ReplySealer::new(key), challenges, audit)
             .with_costly(costly)
             .with_sessions(SessionEndpoint::new(&config.sessions))
             .with_remote(remote)
@@ -300,7 +300,7 @@ struct HelperThreads {
 
 impl HelperThreads {
     fn new() -> anyhow::Result<Self> {
-        let shutdown = Shutdown::new().context("cannot make a signal for the end")?;
+        let shutdown = Shutdown::new().context("cannot create the shutdown signal")?;
         Ok(Self { shutdown: Arc::new(shutdown), threads: Vec::new() })
     }
 
@@ -329,7 +329,7 @@ fn open_referrals(config: &Config) -> anyhow::Result<Option<ReferralResolver>> {
     }
     match ReferralResolver::open(&config.elsewhere, config.forward.resolutions) {
         Err(error) if !config.elsewhere.enabled => {
-            tracing::warn!("old clients are referred, not resolved for: {error:#}");
+            tracing::warn!("old clients get referrals instead of resolved values: {error:#}");
             Ok(None)
         }
         opened => opened.map(Some),
@@ -435,7 +435,7 @@ async fn prune(shared: Arc<AdminState>) {
         let has_more = match pruned {
             Ok(Ok(count)) => count == PRUNE_COUNT,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "old transactions stay in the log");
+                tracing::warn!(%error, "cannot remove old transactions from the log");
                 false
             }
             Err(_) => return,

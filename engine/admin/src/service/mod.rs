@@ -226,7 +226,8 @@ impl AdminService {
     /// Sets the threads for costly work.
     #[must_use]
     pub fn with_costly(self, costly: Arc<CostlyWork>) -> Self {
-        Self { costly: Some(costly), ..self }
+        let sealer = self.sealer.with_costly(Arc::clone(&costly));
+        Self { costly: Some(costly), sealer, ..self }
     }
 
     /// The session endpoint, if sessions are enabled.
@@ -323,8 +324,9 @@ impl AdminService {
         source: SocketAddr,
         now_unix_s: u32,
     ) -> (ReplyTo, PreparedResponse) {
+        let origin = RequestOrigin::connection(source.ip());
         let Request::AnswerChallenge(answer) = opened.request else {
-            let to = ReplyTo::new(opened).in_session(came.sealing());
+            let to = ReplyTo::new(opened, origin).in_session(came.sealing());
             let said = self.about_sessions(came, opened, source);
             let said = said.unwrap_or_else(|| self.first_time(came, opened, &to, source, now_unix_s));
             let known = came.identity();
@@ -338,7 +340,7 @@ impl AdminService {
         // A replayed message, or an answer from another sender, must not use up the challenge.
         if let Some(said) = sessions::not_accepted(came, opened) {
             self.note(opened, claimed, source, &said);
-            return (ReplyTo::new(opened).in_session(came.sealing()), said);
+            return (ReplyTo::new(opened, origin).in_session(came.sealing()), said);
         }
         // A challenge can be answered only once, whatever the outcome.
         let taken = match challenge {
@@ -362,18 +364,17 @@ impl AdminService {
                 true => self.counters.answered(opened.op_code(), ResponseCode::SESSION_TIMEOUT),
                 false => self.note(opened, claimed, source, &said),
             }
-            return (ReplyTo::new(opened).in_session(came.sealing()), said);
+            return (ReplyTo::new(opened, origin).in_session(came.sealing()), said);
         };
         // The number of a plain challenge may also be the number of another client's session, which
         // proves nothing here.
         let outside = IncomingMessage::outside(came.message());
         let came = if original.session_id == opened.session_id { came } else { &outside };
-        let to = ReplyTo::about(&original, opened, came.sealing());
+        let to = ReplyTo::about(&original, opened, came.sealing(), origin);
         let asked = OperationRequest {
             version: to.version(),
             ..operation_request(&original, challenge.nonce, now_unix_s)
         };
-        let origin = RequestOrigin::connection(source.ip());
         let said = match self.authenticated(came, challenge, &asked, &answer, origin) {
             Ok(ProofOutcome::Said(said)) => said,
             Ok(ProofOutcome::Older(suggested)) => {
@@ -487,8 +488,11 @@ impl AdminService {
         source: SocketAddr,
     ) -> PreparedResponse {
         if self.in_force().effort.requires_sessions {
-            return OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.")
-                .into();
+            return OperationRefusal::new(
+                ResponseCode::INVALID_CREDENTIAL,
+                "This server requires a session.",
+            )
+            .into();
         }
         self.issue(new_challenge(message, to, nonce, Version::CURRENT), source)
     }
@@ -715,7 +719,7 @@ impl AdminService {
             ),
             error => {
                 self.counters.store_errors.inc();
-                tracing::error!(%error, "a request could not be answered");
+                tracing::error!(%error, "cannot answer a request");
                 OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs")
             }
         }

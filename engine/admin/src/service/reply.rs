@@ -3,11 +3,14 @@
 //! Answers in a session get their MAC and are encrypted here.
 
 use super::opening::{OpenedRequest, UNREADABLE_REQUEST_ID};
+use crate::costly::CostlyWork;
 use crate::operation::{Lister, OperationAnswer, OperationRefusal};
 use crate::store::StoreSnapshot;
 use handle_auth::challenge::request_digest;
 use handle_auth::challenges::SessionChallenge;
+use handle_auth::cost;
 use handle_auth::message::sign_message;
+use handle_auth::source::RequestOrigin;
 use handle_auth::{Digest, PrivateKey};
 use handle_daemon::sessions::AnswerSealer;
 use handle_daemon::site::SiteRecord;
@@ -24,6 +27,11 @@ use handle_proto::wire::referral::Referral;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
+use std::sync::Arc;
+
+/// The answer in place of one whose signature has no place in the queue for costly work.
+const TOO_MANY_SIGNATURES: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SERVER_BUSY, "Too many signatures are requested; ask again later.");
 
 /// The fields of a request that its reply repeats.
 #[derive(Clone, Debug)]
@@ -38,12 +46,14 @@ pub struct ReplyTo {
     digest: Digest,
     /// Seals the answer in its session, if there is one.
     session: Option<AnswerSealer>,
+    /// The sender of the request, to whom the work of a signature counts.
+    origin: RequestOrigin,
 }
 
 impl ReplyTo {
-    /// A reply to `opened`.
+    /// A reply to `opened`, which came from `origin`.
     #[must_use]
-    pub fn new(opened: &OpenedRequest<'_>) -> Self {
+    pub fn new(opened: &OpenedRequest<'_>, origin: RequestOrigin) -> Self {
         Self {
             version: opened.version,
             suggested: Version::CURRENT,
@@ -54,6 +64,7 @@ impl ReplyTo {
             recursion_count: opened.message.header.recursion_count,
             digest: request_digest(opened.version, opened.message.covered),
             session: None,
+            origin,
         }
     }
 
@@ -72,12 +83,13 @@ impl ReplyTo {
         original: &OpenedRequest<'_>,
         answer: &OpenedRequest<'_>,
         session: Option<AnswerSealer>,
+        origin: RequestOrigin,
     ) -> Self {
         let version = answer.version;
         let digest = request_digest(version, original.message.covered);
         let session_id = if session.is_some() { answer.session_id } else { 0 };
         let request_id = answer.request_id;
-        Self { version, request_id, session_id, digest, session, ..Self::new(original) }
+        Self { version, request_id, session_id, digest, session, ..Self::new(original, origin) }
     }
 
     /// The digest of the request, which a challenge covers.
@@ -103,10 +115,30 @@ impl ReplyTo {
 #[derive(Debug)]
 pub struct ReplySealer {
     /// The signing key; without it, nothing is signed.
-    pub key: Option<PrivateKey>,
+    key: Option<Arc<PrivateKey>>,
+    /// The threads that sign; without them, the thread of the request does.
+    costly: Option<Arc<CostlyWork>>,
 }
 
 impl ReplySealer {
+    /// Signs with `key`; without it, nothing is signed.
+    #[must_use]
+    pub fn new(key: Option<PrivateKey>) -> Self {
+        Self { key: key.map(Arc::new), costly: None }
+    }
+
+    /// The signing key, if answers are signed.
+    #[must_use]
+    pub fn key(&self) -> Option<&PrivateKey> {
+        self.key.as_deref()
+    }
+
+    /// Has `costly` make the signatures.
+    #[must_use]
+    pub fn with_costly(self, costly: Arc<CostlyWork>) -> Self {
+        Self { costly: Some(costly), ..self }
+    }
+
     /// Encodes `answer` as a message.
     #[must_use]
     pub fn answer(
@@ -142,7 +174,9 @@ impl ReplySealer {
             true => to.flags,
             false => to.flags.without(OpFlags::OVERWRITE),
         };
-        self.seal(to, site, code, response, flags, now_unix_s)
+        // The requester has to learn that the store has changed.
+        let signing = if answer.effect().changed { SigningPlace::Reserved } else { SigningPlace::Queued };
+        self.seal(to, site, code, response, flags, (now_unix_s, signing))
     }
 
     /// Encodes one page of a listing; `has_more` if other pages follow.
@@ -162,7 +196,14 @@ impl ReplySealer {
             false => to.flags.without(OpFlags::CONTINUOUS),
         }
         .without(OpFlags::OVERWRITE);
-        self.seal(to, site, ResponseCode::SUCCESS, Response::Listing(Listing { handles }), flags, now_unix_s)
+        self.seal(
+            to,
+            site,
+            ResponseCode::SUCCESS,
+            Response::Listing(Listing { handles }),
+            flags,
+            (now_unix_s, SigningPlace::Reserved),
+        )
     }
 
     /// Encodes the challenge with the number `id`.
@@ -181,7 +222,8 @@ impl ReplySealer {
             to.flags.with(OpFlags::REQUEST_DIGEST).without(OpFlags::MINT_SUFFIX).without(OpFlags::OVERWRITE);
         let to = ReplyTo { session_id: id, suggested: pending.suggested, ..to.clone() };
         let response = Response::Challenge(Challenge { nonce: &pending.nonce });
-        self.seal(&to, site, ResponseCode::AUTHENTICATION_NEEDED, response, flags, now_unix_s)
+        let code = ResponseCode::AUTHENTICATION_NEEDED;
+        self.seal(&to, site, code, response, flags, (now_unix_s, SigningPlace::Queued))
     }
 
     /// Encodes the answer that announces the new session `id`. This answer is not sealed in the
@@ -196,7 +238,8 @@ impl ReplySealer {
         now_unix_s: u32,
     ) -> Vec<u8> {
         let to = ReplyTo { session_id: id, session: None, ..to.clone() };
-        self.seal(&to, site, ResponseCode::SUCCESS, Response::Session(answer), to.flags, now_unix_s)
+        let (code, response) = (ResponseCode::SUCCESS, Response::Session(answer));
+        self.seal(&to, site, code, response, to.flags, (now_unix_s, SigningPlace::Queued))
     }
 
     fn seal(
@@ -206,7 +249,7 @@ impl ReplySealer {
         code: ResponseCode,
         response: Response<'_>,
         flags: OpFlags,
-        now_unix_s: u32,
+        (now_unix_s, signing): (u32, SigningPlace),
     ) -> Vec<u8> {
         const COPIED: OpFlags = OpFlags(
             OpFlags::AUTHORITATIVE.0
@@ -255,33 +298,70 @@ impl ReplySealer {
         let digest = flags.has(OpFlags::REQUEST_DIGEST).then_some(digest);
         let message = MessageBuf::reply(&envelope, &header, &Reply { code, digest, response });
         let certifies = flags.has(OpFlags::CERTIFY);
+        let refuse = |refused: &OperationRefusal| {
+            let reply = Reply { code: refused.code, digest: None, response: failure(refused) };
+            MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
+        };
         let key = self.key.as_ref().filter(|_| certifies && to.session.is_none());
-        let sealed = match key {
+        let signed = match key {
+            None => Ok(None),
+            Some(key) => self.sign(key, &envelope, message.covered(), to.origin, signing),
+        };
+        let Ok(credential) = signed else { return refuse(&TOO_MANY_SIGNATURES) };
+        let credential = credential.as_deref().and_then(|bytes| Credential::decode(bytes).ok());
+        let sealed = match &credential {
             None => message.unsigned(),
-            Some(key) => match sign_message(&envelope, 0, message.covered(), key) {
-                Ok(credential) => match Credential::decode(&credential) {
-                    Ok(credential) => message.signed(&credential),
-                    Err(_) => message.unsigned(),
-                },
-                Err(error) => {
-                    tracing::error!(%error, "an answer could not be signed");
-                    message.unsigned()
-                }
-            },
+            Some(credential) => message.signed(credential),
         };
         let mut sealed = sealed.unwrap_or_else(|too_long| {
-            let refused = OperationRefusal { code: ResponseCode::ERROR, text: too_long.to_string().into() };
-            let reply = Reply { code: refused.code, digest: None, response: failure(&refused) };
-            MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
+            refuse(&OperationRefusal { code: ResponseCode::ERROR, text: too_long.to_string().into() })
         });
         if let Some(session) = &to.session {
             let hides =
                 flags.has(OpFlags::ENCRYPT) || to.version >= PRIVATE_SINCE && shows_private(&response);
             if let Err(error) = session.seal(&mut sealed, certifies, hides) {
-                tracing::error!(%error, "an answer got no MAC");
+                tracing::error!(%error, "cannot seal an answer in its session");
             }
         }
         sealed
+    }
+}
+
+/// How a signature gets its place in the queue for costly work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SigningPlace {
+    /// It waits for its turn; without a place, the request is refused.
+    Queued,
+    /// It is made at once: the request has changed the store, or was allowed to list.
+    Reserved,
+}
+
+/// The queue for costly work has no place left for the source of a request.
+#[derive(Debug)]
+struct NoPlace;
+
+impl ReplySealer {
+    /// The credential over `covered`; `None` if the key does not sign.
+    ///
+    /// # Errors
+    /// When the queue has no place for the signature.
+    fn sign(
+        &self,
+        key: &Arc<PrivateKey>,
+        envelope: &Envelope,
+        covered: &[u8],
+        origin: RequestOrigin,
+        signing: SigningPlace,
+    ) -> Result<Option<Vec<u8>>, NoPlace> {
+        let signed = match &self.costly {
+            Some(costly) if signing == SigningPlace::Queued => {
+                let (key, envelope, covered) = (Arc::clone(key), *envelope, covered.to_vec());
+                let work = move || sign_message(&envelope, 0, &covered, &key);
+                costly.run(origin, cost::SIGNATURE, work).ok_or(NoPlace)?
+            }
+            _ => sign_message(envelope, 0, covered, key),
+        };
+        Ok(signed.inspect_err(|error| tracing::error!(%error, "cannot sign an answer")).ok())
     }
 }
 
