@@ -339,7 +339,7 @@ fn what_both_processes_share_stands_in_one_file() {
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}\n[administrators]\nserver = []\n")).unwrap();
     let (code, error) = fail(check(service.handled_command()));
-    assert!(code == 2 && error.contains("`administrators` stands in"), "{code} {error}");
+    assert!(code == 2 && error.contains("`administrators` is set in"), "{code} {error}");
     std::fs::write(&config, text).unwrap();
     let shared = service.path("site/service.toml");
     let text = std::fs::read_to_string(&shared).unwrap();

@@ -164,5 +164,5 @@ fn what_would_not_work_without_root_is_said_at_the_start() {
     let layer = std::fs::read_dir(place.set()).unwrap().map(|it| it.unwrap().path()).find(is_layer).unwrap();
     allow(&layer, 0o600);
     let (code, error) = fail(place.command("auto"));
-    assert!(code == 1 && error.contains("cannot go on with the set") && error.contains(".layer"), "{error}");
+    assert!(code == 1 && error.contains("cannot read the set") && error.contains(".layer"), "{error}");
 }

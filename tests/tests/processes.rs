@@ -345,7 +345,7 @@ fn start_up_errors_name_the_cause_and_what_to_check() {
     let address = taken.local_addr().unwrap().to_string();
     let (code, error) = with("--listen", &address);
     assert_eq!(code, 1);
-    assert!(error.contains("another process has the port") && error.contains("ss -ltunp"), "{error}");
+    assert!(error.contains("another process uses the port") && error.contains("ss -ltunp"), "{error}");
     let (code, error) = with("--listen", "192.0.2.1:2641");
     assert_eq!(code, 1);
     assert!(error.contains("does not have the address"), "{error}");

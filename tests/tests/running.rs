@@ -99,7 +99,7 @@ fn a_port_is_shared_only_on_purpose() {
     let mut second = config(&directory.path().join("set"), Datapath::Auto);
     second.listen = server.addresses().to_vec();
     let error = format!("{:#}", Server::start(&second).unwrap_err());
-    assert!(error.contains("another process has the port"), "{error}");
+    assert!(error.contains("another process uses the port"), "{error}");
     second.share_port = true;
     let second = Server::start(&second).unwrap();
     assert_eq!(second.addresses(), server.addresses());
@@ -117,7 +117,7 @@ fn the_control_socket_takes_no_file_of_others_and_keeps_nobody_waiting() {
     let mut config = config(&directory.path().join("set"), Datapath::Auto);
     config.control = Some(file.clone());
     let error = format!("{:#}", Server::start(&config).unwrap_err());
-    assert!(error.contains("is no socket"), "{error}");
+    assert!(error.contains("is not a socket"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "# precious");
 
     let (server, directory) = start(|config| config.limits.control_line_bytes = 64);
@@ -181,7 +181,7 @@ fn a_server_of_a_site_of_several_must_say_which_it_is() {
     let mut config = config(&directory.path().join("set"), Datapath::Auto);
     config.site = Some(site);
     let error = format!("{:#}", Server::start(&config).unwrap_err());
-    assert!(error.contains("say which this is") && error.contains("1, 2, 3"), "{error}");
+    assert!(error.contains("set `server_id` to the one") && error.contains("1, 2, 3"), "{error}");
     config.server_id = Some(9);
     let error = format!("{:#}", Server::start(&config).unwrap_err());
     assert!(error.contains("no server has the number 9"), "{error}");

@@ -338,11 +338,11 @@ fn handle_admin_names_what_is_taken_or_not_to_be_written() {
         says.iter().for_each(|says| assert!(error.contains(says), "{says}: {error}"));
     };
     let taken = TcpListener::bind(service.administration).unwrap();
-    refused(&[], &["another process has the port", &service.administration.to_string()]);
+    refused(&[], &["another process uses the port", &service.administration.to_string()]);
     drop(taken);
     refused(&["--listen", "192.0.2.1:2642"], &["does not have the address"]);
     let control = service.path("site/siteinfo.json");
-    refused(&["--control", &control.to_string_lossy()], &["siteinfo.json", "is no socket"]);
+    refused(&["--control", &control.to_string_lossy()], &["siteinfo.json", "is not a socket"]);
     refused(&["--control", "/nowhere/x"], &["/nowhere/x", "ls -ld"]);
     refused(&["--store", "/nowhere/x.redb"], &["/nowhere/x.redb", "hdl store create"]);
     // Where it is looked at while another serves, and before a reload, a store in use is none that is wrong.

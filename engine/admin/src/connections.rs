@@ -167,7 +167,7 @@ impl AdminConnections {
             }
         };
         if timeout(patience, none).await.is_err() {
-            tracing::warn!(connections = self.count(), "connections are cut off");
+            tracing::warn!(connections = self.count(), "connections are closed");
         }
     }
 
@@ -292,7 +292,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Usually too many open files, which closing connections will free.
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }

@@ -59,7 +59,7 @@ impl DiskWatch {
                     tracing::warn!(of, %directory, free_bytes, "a disk is nearly full (`limits.disk_free_bytes`)");
                 }
             } else {
-                tracing::info!("there is room on all disks again");
+                tracing::info!("all disks have enough free space again");
             }
         }
         rooms

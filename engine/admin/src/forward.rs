@@ -164,7 +164,7 @@ async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore
         };
         let Some((answer, rest)) = answered else {
             shared.service.counters.forwarded_refused.inc();
-            tracing::warn!("a request of handled is not understood: is it of another version?");
+            tracing::warn!("cannot parse a request of handled: is it of another version?");
             return Ok(());
         };
         stream.write_all(&answer).await?;

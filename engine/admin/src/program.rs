@@ -151,7 +151,7 @@ fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         std::thread::sleep(LOOK_INTERVAL);
     }
     readiness::stopping();
-    tracing::info!("stopping: answering what has arrived");
+    tracing::info!("stopping: answering received requests");
     let failure = server.failure();
     server.stop();
     // Started again, the store is read from the disk as it is there, and publishing goes on where

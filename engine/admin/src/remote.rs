@@ -129,7 +129,7 @@ impl RemoteConfig {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let root = match &self.root {
             Some(path) => Root::read(&read(path)?).with_context(|| {
-                format!("`elsewhere.root`: {} is no file of the global service", path.display())
+                format!("`elsewhere.root`: {} is not a file of the global service", path.display())
             })?,
             None => Root::default(),
         };
@@ -207,10 +207,10 @@ impl fmt::Display for RemoteFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy => f.write_str("too many identities of other services are being looked up"),
-            Self::Enough => f.write_str("too much would have to be asked of other services"),
+            Self::Enough => f.write_str("too many requests to other services would be needed"),
             Self::Lookup(error) => error.fmt(f),
-            Self::Refused(code) => write!(f, "its service says: {code} (RC {})", code.0),
-            Self::NoVerdict => f.write_str("no server of its service says whether the answer is right"),
+            Self::Refused(code) => write!(f, "its service answered {code} (RC {})", code.0),
+            Self::NoVerdict => f.write_str("no server of its service verified the answer"),
             Self::NoVerifier => f.write_str("no server of its service answers"),
             Self::Rested(why) => write!(f, "{why}, a moment ago"),
         }

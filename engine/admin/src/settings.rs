@@ -147,7 +147,7 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     service.challenges().set_limits(challenge_limits);
     shared.connections.set_limits(&config.tcp);
     if config.anonymous_full_access && !old.anonymous_full_access {
-        tracing::warn!("`anonymous_full_access`: everybody may do everything");
+        tracing::warn!("`anonymous_full_access` is on: every client has full access");
     }
     *settings.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     Ok(changes)

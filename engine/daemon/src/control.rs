@@ -87,7 +87,7 @@ impl fmt::Display for ControlError {
             ),
             Self::NotASocket(path) => write!(
                 f,
-                "{} exists and is no socket; the control socket needs a path of its own",
+                "{} exists and is not a socket; choose another path for the control socket",
                 path.display()
             ),
             Self::Replace(path, _) => write!(f, "cannot replace the control socket {}", path.display()),

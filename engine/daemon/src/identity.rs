@@ -32,7 +32,7 @@ fn identity(text: &str) -> anyhow::Result<HandleIdentity> {
     };
     ensure!(
         !handle.is_empty() && handle.len() <= HANDLE_LEN_MAX,
-        "write it as index:handle, as \"300:0.NA/10.1000\""
+        "expected INDEX:HANDLE, as \"300:0.NA/10.1000\""
     );
     Ok(HandleIdentity { index, handle: Handle(handle.as_bytes()).looked_up() })
 }

@@ -26,7 +26,7 @@ impl fmt::Display for ListenError {
         write!(f, "cannot listen on {address}: ")?;
         match error.kind() {
             ErrorKind::AddrInUse => {
-                write!(f, "another process has the port (see: ss -ltunp 'sport = :{port}')")
+                write!(f, "another process uses the port (see: ss -ltunp 'sport = :{port}')")
             }
             ErrorKind::PermissionDenied => f.write_str(
                 "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE \

@@ -44,7 +44,7 @@ pub fn become_user(user: &str) -> anyhow::Result<()> {
     }
     // The kernel keeps credentials by thread, and threads get those of the one that starts them.
     let threads = threads_count()?;
-    ensure!(threads == 1, "{threads} threads run already; they would stay root");
+    ensure!(threads == 1, "{threads} threads are running already and would stay root");
     let groups: Vec<Gid> = account.groups.iter().copied().map(Gid::from_raw).collect();
     set_thread_groups(&groups).context("cannot give up the groups of root (needs CAP_SETGID)")?;
     set_thread_res_gid(gid, gid, gid).context("cannot change the group (needs CAP_SETGID)")?;
@@ -61,7 +61,10 @@ pub fn become_user(user: &str) -> anyhow::Result<()> {
     set_no_new_privs(true).context("cannot give up new privileges")?;
     let is_there = (getuid(), geteuid(), getgid(), getegid()) == (uid, uid, gid, gid);
     let root = Uid::ROOT;
-    ensure!(is_there && set_thread_res_uid(root, root, root).is_err(), "root was not left for good");
+    ensure!(
+        is_there && set_thread_res_uid(root, root, root).is_err(),
+        "the privileges of root were not dropped for good"
+    );
     Ok(())
 }
 

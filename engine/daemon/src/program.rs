@@ -241,7 +241,7 @@ fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
     let set_log = log::start(settings.log, common.log_json)?;
     let signals = Signals::new().context("cannot listen to signals")?;
     if let Err(error) = raise_file_limit() {
-        tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
+        tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
     }
     let read_config = Box::new(move || configure(&program));
     Ok(P::serve(&config, Startup { signals, set_log, read_config })?)

@@ -226,7 +226,7 @@ fn respond(path: &str, source: &impl ScrapeSource) -> HttpResponse {
             Ok(body) => HttpResponse { status: HttpStatus::Ok, content_type: METRICS_TYPE, body },
             Err(why) => text(Err(why)),
         },
-        _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
+        _ => HttpResponse::text(HttpStatus::NotFound, "not found: expected /metrics, /healthz or /readyz"),
     }
 }
 

@@ -40,7 +40,7 @@ impl ServerKeyConfig {
     /// # Errors
     /// Names the setting and its allowed values.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.file.as_os_str().is_empty(), "`server_key.file` is not said: name the key file");
+        ensure!(!self.file.as_os_str().is_empty(), "`server_key.file` is not set: name the key file");
         let ways = [
             self.passphrase_file.is_some(),
             self.passphrase_env.is_some(),
@@ -48,7 +48,7 @@ impl ServerKeyConfig {
         ];
         ensure!(
             ways.into_iter().filter(|&way| way).count() <= 1,
-            "the passphrase of `server_key` is said in several ways: choose one"
+            "the passphrase of `server_key` is set in several ways: choose one"
         );
         Ok(())
     }
@@ -122,7 +122,7 @@ fn read_bounded(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
 pub fn check_site(key: &PrivateKey, public: &[u8]) -> anyhow::Result<()> {
     ensure!(
         !public.is_empty(),
-        "the site record has no public key for this server, so nobody could check its signatures"
+        "the site record has no public key for this server, so clients cannot verify its signatures"
     );
     let public =
         PublicKey::from_record(public).context("the public key of this server in the site record")?;

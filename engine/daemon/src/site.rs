@@ -44,7 +44,9 @@ impl SiteRecord {
         let server_at = match (server_id, ids.as_slice()) {
             (_, []) => bail!("the site has no server"),
             (None, [_]) => 0,
-            (None, _) => bail!("the site has several servers: say which this is (`server_id`): {shown}"),
+            (None, _) => {
+                bail!("the site has several servers: set `server_id` to the one that this is: {shown}")
+            }
             (Some(id), _) => ids
                 .iter()
                 .position(|&other| other == id)

@@ -51,13 +51,13 @@ pub fn configuration<C: DeserializeOwned>(path: &Path) -> anyhow::Result<(C, &Pa
     for (name, value) in text.parse::<Table>().with_context(whose)? {
         ensure!(
             SHARED.contains(&name.as_str()),
-            "`{name}` stands in {}: only {} are shared, other settings belong to one process",
+            "`{name}` is set in {}: only {} are shared, other settings belong to one process",
             shared_path.display(),
             SHARED.join(", ")
         );
         ensure!(
             !table.contains_key(&name),
-            "`{name}` stands in {} and in {}: keep it in one of them",
+            "`{name}` is set in {} and in {}: remove it from one of them",
             path.display(),
             shared_path.display()
         );

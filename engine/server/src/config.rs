@@ -249,7 +249,7 @@ impl Config {
         if !self.share_port {
             each_once(&self.listen)?;
         }
-        ensure!(self.workers <= 1024, "`workers` is {}: at most 1024 make sense", self.workers);
+        ensure!(self.workers <= 1024, "`workers` is {}: the maximum is 1024", self.workers);
         ensure!(
             self.verify_bytes_per_s <= 1 << 40,
             "`verify_bytes_per_s` is {}: at most 1 TiB a second; 0 for no verification",

@@ -352,7 +352,7 @@ pub fn watch(live: &ServedSet, shutdown: &Shutdown) {
     if let Err(error) = &inotify {
         tracing::warn!(
             directory = %live.directory.display(), %error,
-            "cannot watch the snapshot directory, looking once a second instead; \
+            "cannot watch the snapshot directory, checking once a second instead; \
              is fs.inotify.max_user_instances exhausted? (sysctl fs.inotify)"
         );
     }
@@ -384,12 +384,12 @@ pub fn watch(live: &ServedSet, shutdown: &Shutdown) {
         match live.reload() {
             Ok(ReloadOutcome::Changed(generation)) => tracing::info!(generation, "serving a new set"),
             Ok(ReloadOutcome::Unchanged(generation)) if was_failing => {
-                tracing::info!(generation, "the published set is whole again");
+                tracing::info!(generation, "the published set is intact again");
             }
             Ok(ReloadOutcome::Unchanged(_)) => {}
             // Logged once for each publication, not once a second.
             Err(error) if published || !was_failing => {
-                tracing::error!(%error, "the published set does not open; the old one stays live");
+                tracing::error!(%error, "cannot open the published set; the old set stays live");
             }
             Err(_) => {}
         }

@@ -201,8 +201,8 @@ fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         readiness::stopping();
     }
     let drained = server.shared().is_draining();
-    tracing::info!("stopping: answering what has arrived");
+    tracing::info!("stopping: answering received requests");
     server.stop()?;
-    anyhow::ensure!(drained, "all workers have stopped by themselves; the log says why");
+    anyhow::ensure!(drained, "all workers have stopped because of errors; see the log");
     Ok(())
 }

@@ -170,7 +170,10 @@ impl Drop for WorkerGuard<'_> {
         self.shared.handover.release(self.at);
         self.shared.unpark();
         if self.shared.is_degraded() {
-            tracing::error!(worker = self.at, "a worker has ended; the kernel gives its share to the others");
+            tracing::error!(
+                worker = self.at,
+                "a worker has stopped; the kernel distributes its requests to the other workers"
+            );
         }
     }
 }
@@ -219,9 +222,9 @@ impl Server {
             privileges::become_user(user)?;
             // Files opened as root must be readable for the user too; otherwise the next reload
             // fails.
-            readable(config, &live).with_context(|| format!("user {user} cannot go on with the set"))?;
+            readable(config, &live).with_context(|| format!("user {user} cannot read the set"))?;
         }
-        let shutdown = Arc::new(Shutdown::new().context("cannot make a signal for the end")?);
+        let shutdown = Arc::new(Shutdown::new().context("cannot create the shutdown signal")?);
         let slow = SlowPath::new(config, signer, sockets.len(), &shutdown)?.map(Arc::new);
         let control = match &config.control {
             Some(path) => Some(ControlSocket::bind(path, predecessor.is_some(), "handled")?),
@@ -417,7 +420,7 @@ impl Server {
         if let Some(slow) = &self.shared.slow {
             slow.stop();
         }
-        ensure!(self.is_finished(), "a worker does not stop");
+        ensure!(self.is_finished(), "a worker did not stop in time");
         for thread in self.workers.drain(..).chain(self.helpers.drain(..)) {
             thread.join().map_err(|_| anyhow!("a thread ended with a bug; the log says where"))?;
         }
@@ -523,7 +526,7 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
     if !config.cores.is_empty() {
         return Ok(config.cores.clone());
     }
-    handle_net::usable_cores().context("cannot ask which cores are ours")
+    handle_net::usable_cores().context("cannot read which cores this process may use")
 }
 
 /// Takes the sockets of another process that are bound to our addresses, each with its worker's

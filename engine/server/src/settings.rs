@@ -195,7 +195,7 @@ fn reload_all(shared: &ServerState) -> Value {
             said["changed"] = matches!(reloaded, crate::live::ReloadOutcome::Changed(_)).into();
         }
         Err(error) => {
-            tracing::error!(%error, "the published set does not open; the old one stays live");
+            tracing::error!(%error, "cannot open the published set; the old set stays live");
             said["ok"] = false.into();
             said["error"] = error.to_string().into();
         }

@@ -158,7 +158,7 @@ impl SlowPath {
     /// # Errors
     /// When the kernel refuses a thread, or a configured core is not available to this process.
     pub(crate) fn start(self: &Arc<Self>, shared: &Arc<ServerState>) -> anyhow::Result<Vec<JoinHandle<()>>> {
-        let usable = handle_net::usable_cores().context("cannot ask which cores are ours")?;
+        let usable = handle_net::usable_cores().context("cannot read which cores this process may use")?;
         if let Some(core) = self.config.cores.iter().find(|core| !usable.contains(core)) {
             bail!("`slow.cores` has {core}: this process may use {usable:?}");
         }
@@ -320,7 +320,7 @@ fn let_workers_go_first(config: &SlowConfig) {
         let mut cores = CpuSet::new();
         config.cores.iter().for_each(|&core| cores.set(core));
         if let Err(error) = sched_setaffinity(None, &cores) {
-            tracing::warn!(%error, cores = ?config.cores, "the slow path does not run on the cores it should");
+            tracing::warn!(%error, cores = ?config.cores, "cannot pin the slow path to `slow.cores`");
         }
     }
     if let Err(error) = stand_back(config.idle, config.nice) {

@@ -212,7 +212,7 @@ pub(crate) fn run(live: &ServedSet) {
         let state = match result {
             Ok(report) => {
                 let (handles, seconds) = (report.handles_count, begun.elapsed().as_secs());
-                tracing::info!(file, handles, seconds, "a layer of the set is verified and whole");
+                tracing::info!(file, handles, seconds, "layer verified");
                 LayerState::Whole
             }
             Err(fault) => {

@@ -281,7 +281,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if !is_query(op_code)
             && self.request.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
         {
-            return Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
+            return Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, "The handle is too long").into());
         }
         if !self.rules.site.is_primary() && writes(op_code) {
             return Err(NOT_PRIMARY.into());

@@ -52,7 +52,7 @@ pub enum NoCommand {
 impl fmt::Display for NoCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Word(word) => write!(f, "{word:?} is no command of publishing"),
+            Self::Word(word) => write!(f, "{word:?} is not a command of the publisher"),
             Self::Rest { word, wants } => write!(f, "after `{word}` comes {wants}"),
         }
     }

@@ -356,7 +356,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
                 let text = error.to_string();
                 // Logged once, not for each attempt.
                 if trouble.0.as_ref().is_none_or(|(known, _)| *known != text) {
-                    tracing::error!(%error, "not published; what was published stays");
+                    tracing::error!(%error, "publishing failed; the published set stays");
                     trouble.0 = Some((text, now_unix_ms()));
                 }
                 self.engine.count_failure(&error);

@@ -64,7 +64,7 @@ impl fmt::Display for StoreError {
                     path.display()
                 )
             }
-            Self::Exists(path) => write!(f, "there is a file {} already; it stays as it is", path.display()),
+            Self::Exists(path) => write!(f, "the file {} exists already and was not changed", path.display()),
             Self::Locked(path) => write!(
                 f,
                 "another process has the store {} open: is handle-admin running? `fuser {}` tells",
@@ -90,7 +90,7 @@ impl fmt::Display for StoreError {
             }
             Self::Busy => f.write_str("too many changes wait to be written"),
             Self::Failed => {
-                f.write_str("a change could not be written before, so the store has to be opened again")
+                f.write_str("an earlier change could not be written, so the store has to be reopened")
             }
             Self::Database(error) => {
                 write!(f, "the store cannot be read or written: {error}")?;

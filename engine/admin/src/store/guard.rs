@@ -82,7 +82,7 @@ pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         let words = words.or_else(|| panic.downcast_ref::<&str>().map(|&words| words.to_owned()));
         let words = words.unwrap_or_default();
         let at = PANICKED_AT.take().unwrap_or_default();
-        tracing::info!(at, said = words, "a panic is taken for damage of the store");
+        tracing::info!(at, said = words, "a panic is treated as damage of the store");
         // The first line of a failed assertion with values is the assertion itself.
         words.lines().next().map(str::to_owned).unwrap_or_default()
     })

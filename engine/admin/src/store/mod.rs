@@ -100,7 +100,7 @@ impl StoreConfig {
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.file.as_os_str().is_empty(),
-            "`store.file` is not said: name the file of the store"
+            "`store.file` is not set: name the file of the store"
         );
         let bounds = [
             ("cache_bytes", self.cache_bytes, 1 << 20, 1 << 40),
@@ -190,7 +190,7 @@ impl Drop for Inner {
             Ok(())
         };
         if let Err(error) = self.guarded(close) {
-            tracing::error!(%error, "the store was not closed in order");
+            tracing::error!(%error, "cannot close the store cleanly");
         }
     }
 }

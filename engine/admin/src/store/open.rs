@@ -23,14 +23,18 @@ pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
     }
     look_through(config, written)?;
     if config.verify_at_start {
-        tracing::info!(bytes, seconds = since.elapsed().as_secs_f32(), "the store has been looked through");
+        tracing::info!(
+            bytes,
+            seconds = since.elapsed().as_secs_f32(),
+            "the checksums of the store are correct"
+        );
     }
     let mut builder = super::builder(config);
     builder.set_repair_callback(|repair| {
         // The callback runs in this range only if the last commit is incomplete.
         if (0.1..0.5).contains(&repair.progress()) {
             tracing::warn!(
-                "the last commit in the store is not whole, and is left out: it was not acknowledged when the process was \
+                "the last commit in the store is incomplete and was discarded: it was not acknowledged when the process was \
                  killed, or it was damaged since"
             );
         }

@@ -112,7 +112,7 @@ fn run(inner: &Inner, waiting: &Receiver<Box<dyn StoreChange>>) {
             Ok(Some(last_id)) => inner.commits.committed(*last_id, changes.len()),
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(%error, changes = changes.len(), "changes were not written; from now on none is made");
+                tracing::error!(%error, changes = changes.len(), "cannot write changes; all further changes are refused");
                 inner.commits.fail(error.to_string());
             }
         }

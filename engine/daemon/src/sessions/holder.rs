@@ -141,12 +141,12 @@ impl Holder {
                 }
             };
             if let Err(error) = admit(&socket) {
-                tracing::warn!(%error, "somebody who may not asks about sessions");
+                tracing::warn!(%error, "refused a connection of another user to the socket of sessions");
                 continue;
             }
             let Ok(held) = socket.try_clone() else { continue };
             if connections.all().len() >= CONNECTIONS_MAX {
-                tracing::warn!("more connections ask about sessions than there are places for");
+                tracing::warn!("too many connections to the socket of sessions");
                 continue;
             }
             number += 1;
@@ -157,7 +157,7 @@ impl Holder {
                 connections.all().remove(&number);
             });
             if let Err(error) = thread {
-                tracing::warn!(%error, "no thread for a process that asks about sessions");
+                tracing::warn!(%error, "cannot start a thread for a connection to the socket of sessions");
             }
         }
         for connection in connections.all().values() {
@@ -212,7 +212,9 @@ fn talk(mut socket: UnixStream, asked: &impl SharedTable) -> io::Result<()> {
     loop {
         receive(&mut socket, &mut buffer, ASK_LEN_MAX)?;
         let Some(ask) = LinkRequest::decode(&buffer) else {
-            tracing::warn!("a process that asks about sessions is not understood: is it of another version?");
+            tracing::warn!(
+                "cannot parse a message on the socket of sessions: is the other process of another version?"
+            );
             return Ok(());
         };
         let told = answer(asked, ask);

@@ -77,7 +77,7 @@ impl ObserveParameters {
         );
         ensure!(
             (200..=600_000).contains(&self.stalled_after_ms),
-            "`observe.stalled_after_ms` is {}: it must be from 200 to 600000, for workers turn 50 times a second",
+            "`observe.stalled_after_ms` is {}: it must be from 200 to 600000, because workers report 50 times a second",
             self.stalled_after_ms
         );
         ensure!(

@@ -222,7 +222,7 @@ impl QueryLogWriter {
             match open(&self.log.path) {
                 Ok(file) => (self.file, self.torn) = (file, false),
                 Err(error) => {
-                    tracing::error!(path = %self.log.path.display(), %error, "the query log cannot be opened again; the old file goes on");
+                    tracing::error!(path = %self.log.path.display(), %error, "cannot reopen the query log; continuing with the old file");
                 }
             }
         }

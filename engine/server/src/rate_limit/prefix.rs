@@ -32,7 +32,7 @@ impl fmt::Display for InvalidPrefix {
             Self::NotALength(text) => (text, "the length must be 0 to 32 of IPv4, 0 to 128 of IPv6"),
             Self::BitsBeyond(text) => (text, "the address has bits beyond the length of the prefix"),
         };
-        write!(f, "\"{text}\" is not a prefix of addresses: {why}")
+        write!(f, "\"{text}\" is not an address prefix: {why}")
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn receive(stream: &UnixStream, announced: &[SocketAnnouncement]) -> 
         let mut byte = [0];
         let parts = &mut [IoSliceMut::new(&mut byte)];
         let received = recvmsg(stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        ensure!(received.bytes == 1, "the other process went away");
+        ensure!(received.bytes == 1, "the other process closed the connection");
         ensure!(
             !received.flags.contains(ReturnFlags::CTRUNC),
             "not all sockets could be taken: are too many files open? (ulimit -n)"
@@ -69,9 +69,9 @@ pub(super) fn receive(stream: &UnixStream, announced: &[SocketAnnouncement]) -> 
                 descriptors.extend(rights);
             }
         }
-        ensure!(descriptors.len() > count, "a message came without sockets");
+        ensure!(descriptors.len() > count, "a message without sockets was received");
     }
-    ensure!(descriptors.len() == announced.len(), "more sockets came than were announced");
+    ensure!(descriptors.len() == announced.len(), "more sockets were received than announced");
     for (descriptor, announced) in descriptors.iter().zip(announced) {
         check(descriptor, announced).with_context(|| format!("the socket for {}", announced.address))?;
     }

@@ -118,7 +118,7 @@ impl Handover {
                 && let Err(error) = handle_net::leave_port(socket)
             {
                 tracing::warn!(address = %held.announced.address, %error,
-                    "cannot leave the port before the socket is closed; what comes in between is lost");
+                    "cannot leave the port before closing the socket; datagrams in between are lost");
             }
         }
     }
@@ -157,11 +157,15 @@ pub(crate) fn hand_over(
     let taken = match done {
         Ok(taken) => taken,
         Err(error) => {
-            tracing::warn!(pid, %error, "the process that was to take over does not; this one goes on");
+            tracing::warn!(pid, %error, "takeover failed; this process continues");
             return Err(error);
         }
     };
-    tracing::info!(pid, sockets = taken.len(), "the other process serves; this one answers what it has");
+    tracing::info!(
+        pid,
+        sockets = taken.len(),
+        "the other process serves; this process answers its open requests"
+    );
     // The notification comes from this process, because the service manager trusts it.
     readiness::hand_over(pid.cast_unsigned());
     handover.done.store(true, Ordering::Relaxed);
@@ -252,7 +256,7 @@ impl Predecessor {
         let peer = rustix::net::sockopt::socket_peercred(&stream)?;
         ensure!(
             peer.uid == geteuid() || peer.uid.is_root() || geteuid().is_root(),
-            "{} is another user's (uid {}): not taking over from it",
+            "{} belongs to another user (uid {}): refusing to take over from it",
             path.display(),
             peer.uid.as_raw()
         );
@@ -273,9 +277,9 @@ impl Predecessor {
             let mut byte = [0];
             stream.read_exact(&mut byte).context("no answer")?;
             line.extend(byte);
-            ensure!(line.len() as u64 <= LINE_LEN_MAX, "a line without end");
+            ensure!(line.len() as u64 <= LINE_LEN_MAX, "the line is too long");
         }
-        match serde_json::from_slice(&line).context("its answer is not understood")? {
+        match serde_json::from_slice(&line).context("cannot parse its answer")? {
             TakeoverOffer::Refused { error } => bail!("{error}"),
             TakeoverOffer::Given { version, sockets } => {
                 tracing::info!(version, sockets = sockets.len(), "taking over");
@@ -302,14 +306,14 @@ impl Predecessor {
         let pid = self.pid;
         match self.tell() {
             Ok(()) => {
-                tracing::info!(%pid, "the old process answers what it has, and goes");
+                tracing::info!(%pid, "the old process answers its open requests and exits");
                 Ok(())
             }
             Err(error) if rustix::process::test_kill_process(pid).is_err() => {
-                tracing::warn!(%pid, %error, "the old process has gone by itself");
+                tracing::warn!(%pid, %error, "the old process has already exited");
                 Ok(())
             }
-            Err(error) => Err(error.context(format!("process {pid} does not let go"))),
+            Err(error) => Err(error.context(format!("process {pid} does not complete the takeover"))),
         }
     }
 
