@@ -598,7 +598,7 @@ mod tests {
             assert!(says_what_there_is(ResponseCode(code)), "{code}");
         }
         let said = RemoteFailure::Refused(ResponseCode::SERVER_BUSY).to_string();
-        assert!(said.contains("its service says") && said.contains("RC 3"), "{said}");
+        assert!(said.contains("its service answered") && said.contains("RC 3"), "{said}");
     }
 
     #[test]

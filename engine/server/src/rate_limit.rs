@@ -365,17 +365,8 @@ fn bits_of(address: IpAddr) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use super::limiter::tests::SEED;
     use super::*;
-
-    const SEED: HashSeed = HashSeed([
-        0x9e37_79b9_7f4a_7c15,
-        0xbf58_476d_1ce4_e5b9,
-        0x94d0_49bb_1331_11eb,
-        0xd6e8_feb8_6659_fd93,
-        0xa076_1d64_78bd_642f,
-        0xe703_7ed1_a0b4_28db,
-        0x8ebc_6af0_9c88_c6e3,
-    ]);
 
     fn rate_limit(config: &RateLimitConfig) -> RateLimit {
         RateLimit::new(config, 1, SEED, Instant::now())

@@ -189,12 +189,12 @@ const fn halves(bits: u128) -> (u64, u64) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::model::LimiterModel;
     use super::*;
     use proptest::prelude::*;
 
-    const SEED: HashSeed = HashSeed([
+    pub(in crate::rate_limit) const SEED: HashSeed = HashSeed([
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
         0x94d0_49bb_1331_11eb,
