@@ -167,6 +167,6 @@ mod tests {
             return;
         }
         // The thread of this test and the one that waits for it.
-        assert!(become_user("65534:65534").unwrap_err().to_string().contains("threads run already"));
+        assert!(become_user("65534:65534").unwrap_err().to_string().contains("threads are running already"));
     }
 }

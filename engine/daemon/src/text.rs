@@ -141,10 +141,10 @@ mod tests {
         let explained = explain_shared(&path).unwrap();
         assert!(explained.ends_with("service.toml: administrators, site"), "{explained}");
         for (own, text, expected) in [
-            ("site = \"a\"\n", "site = \"b\"\n", "`site` stands in"),
+            ("site = \"a\"\n", "site = \"b\"\n", "`site` is set in"),
             ("", "threads = 3\n", "only administrators, server_id, server_key, sessions, site are shared"),
             ("", "\n[administrators]\nserver_reads_all = true\n", "server_full_access"),
-            ("", "shared = \"other.toml\"\n", "`shared` stands in"),
+            ("", "shared = \"other.toml\"\n", "`shared` is set in"),
             ("thread = 3\n", "", "thread"),
         ] {
             let error = with(own, text).unwrap_err();

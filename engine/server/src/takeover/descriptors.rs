@@ -85,7 +85,7 @@ fn check(descriptor: &OwnedFd, announced: &SocketAnnouncement) -> anyhow::Result
         (SocketKind::Tcp | SocketKind::Http, SocketType::STREAM) => {
             TcpListener::from(descriptor.try_clone()?).local_addr()?
         }
-        (kind, is) => bail!("is no {kind:?} socket but {is:?}"),
+        (kind, is) => bail!("is not a {kind:?} socket but {is:?}"),
     };
     ensure!(address == announced.address, "is bound to {address}");
     Ok(())
@@ -117,8 +117,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = "127.0.0.1:1".parse().unwrap();
         for (announced, descriptor, why) in [
-            (SocketAnnouncement { kind: SocketKind::Tcp, address }, socket.as_fd(), "no Tcp socket"),
-            (SocketAnnouncement { kind: SocketKind::Udp, address }, listener.as_fd(), "no Udp socket"),
+            (SocketAnnouncement { kind: SocketKind::Tcp, address }, socket.as_fd(), "not a Tcp socket"),
+            (SocketAnnouncement { kind: SocketKind::Udp, address }, listener.as_fd(), "not a Udp socket"),
             (SocketAnnouncement { kind: SocketKind::Udp, address: other }, socket.as_fd(), "is bound to"),
         ] {
             let (ours, theirs) = UnixStream::pair().unwrap();
@@ -129,6 +129,6 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(ours);
         let announced = [SocketAnnouncement { kind: SocketKind::Udp, address }];
-        assert!(receive(&theirs, &announced).unwrap_err().to_string().contains("went away"));
+        assert!(receive(&theirs, &announced).unwrap_err().to_string().contains("closed the connection"));
     }
 }
