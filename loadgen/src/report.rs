@@ -24,7 +24,7 @@ use crate::verify::Mismatch;
 
 /// Name and version of the schema of [`RunReport`]. The number changes when the meaning of a member
 /// changes.
-pub const RUN_SCHEMA: &str = "handle-loadgen/run/3";
+pub const RUN_SCHEMA: &str = "handle-loadgen/run/1";
 
 /// Maximum share of unsent requests in a valid run; above it, the load was not the requested one.
 /// The same bound applies to answers dropped at the generator's socket, whose loss may not be the

@@ -185,7 +185,7 @@ fn a_limit_is_read_back_and_the_report_is_json() {
     let rest = ["--timeout", "20ms", "--share-of", &limit, "--json", &report];
     assert_eq!(loadgen(&[&run[..], &rest[..]].concat()).status.code(), Some(3));
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-    assert_eq!(report["schema"], "handle-loadgen/run/3");
+    assert_eq!(report["schema"], "handle-loadgen/run/1");
     assert_eq!(report["accounts"]["sent"], 20);
     assert_eq!(report["setting"]["model"], "open loop");
     assert_eq!(report["share"]["share"], 0.0);

@@ -333,7 +333,7 @@ fn reports_are_compared() {
     assert!(said.contains("answered/s") && said.contains("B is higher"), "{said}");
     assert!(said.contains("CAUTION     setting rate differs: 100 and 200"), "{said}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["schema"], "handle-loadgen/compare/2");
+    assert_eq!(json["schema"], "handle-loadgen/compare/1");
     assert_eq!(loadgen(&["compare", &slow, "/nonexistent"]).status.code(), Some(3));
 }
 

@@ -13,8 +13,8 @@ const DOCUMENT: &str = include_str!("../../docs/report-schema.md");
 
 /// The part of the document about each schema.
 const PARTS: [(&str, &str); 6] = [
-    ("handle-loadgen/run/3", "A run"),
-    ("handle-loadgen/compare/2", "A comparison"),
+    ("handle-loadgen/run/1", "A run"),
+    ("handle-loadgen/compare/1", "A comparison"),
     ("handle-loadgen/find-max/1", "The highest rate"),
     ("handle-loadgen/limit/1", "The limit"),
     ("handle-loadgen/hostile/1", "Hostile requests"),

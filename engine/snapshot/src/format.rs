@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// First bytes of a layer.
 pub const MAGIC: [u8; 8] = *b"HDLLAYER";
 /// Version of this layout. Readers refuse every other version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 1;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 192;
 /// Every section begins at a multiple of this, the length of a cache line.

@@ -214,7 +214,7 @@ fn a_layer_that_is_refused_answers_nothing() {
 }
 
 #[test]
-fn a_layer_of_the_version_before_is_refused_with_what_to_do() {
+fn a_layer_of_another_version_is_refused_with_what_to_do() {
     let mut bytes = layer();
     bytes[8] = 2;
     let sum = checksum(&bytes[..HEADER_LEN - 8]).to_le_bytes();

@@ -18,7 +18,7 @@ use crate::table::counted;
 use bootstrap::{ROUNDS, SampleRuns, difference, mean};
 
 /// Name and version of the schema of [`Comparison`].
-pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/2";
+pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/1";
 
 /// The parts of a report that are read.
 #[derive(Clone, Debug, Deserialize)]
@@ -309,7 +309,7 @@ mod tests {
         seconds[0] = sample(1.0, 1e9);
         seconds.push(sample(1.0, 1e9));
         let report = serde_json::json!({
-            "schema": "handle-loadgen/run/3", "seconds": seconds, "invalid": [],
+            "schema": "handle-loadgen/run/1", "seconds": seconds, "invalid": [],
             "accounts": {"sent": 1000, "lost": 10, "late": 0}, "setting": {"rate": seed, "target": seed},
         });
         let mut side = ComparisonSide::default();
@@ -419,7 +419,7 @@ mod tests {
                 "unexpected schema",
             ),
             (
-                r#"{"schema":"handle-loadgen/run/3","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
+                r#"{"schema":"handle-loadgen/run/1","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
                 "no whole second",
             ),
         ] {

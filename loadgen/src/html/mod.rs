@@ -556,7 +556,7 @@ mod tests {
     #[test]
     fn other_json_is_refused_and_an_empty_run_is_a_page() {
         assert!(super::page(&serde_json::json!({})).is_err());
-        let empty = serde_json::json!({"schema": "handle-loadgen/run/3", "setting": {"target": "x"}});
+        let empty = serde_json::json!({"schema": "handle-loadgen/run/1", "setting": {"target": "x"}});
         let page = super::page(&empty).unwrap();
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }
