@@ -522,7 +522,7 @@ fn metrics_and_health_are_told_over_http() {
             (format!("{name}{}", if kind == "counter" { "_total" } else { "" }), kind.to_owned())
         })
         .collect();
-    let mut described: Vec<(String, String)> = include_str!("../../docs/operations/admin-metrics.md")
+    let mut described: Vec<(String, String)> = include_str!("../../../docs/operations/admin-metrics.md")
         .lines()
         // Nothing is published here.
         .filter(|line| line.starts_with("| `") && !line.starts_with("| `handle_admin_publish_"))

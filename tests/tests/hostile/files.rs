@@ -205,9 +205,9 @@ fn stamp_of(directory: &TempDir, unix_s: u64) -> String {
 
 /// Keys as `hdl-keygen` and `hdl-convert-key` of Handle.Net 9.3.1 write them; encrypted under "secret".
 const FOREIGN: [(&str, &str); 3] = [
-    ("rsa1024.pem", include_str!("../../engine/auth/testdata/handle-net-rsa1024.pem")),
-    ("rsa1024-encrypted.pem", include_str!("../../engine/auth/testdata/handle-net-rsa1024-encrypted.pem")),
-    ("rsa1024-public.pem", include_str!("../../engine/auth/testdata/handle-net-rsa1024-public.pem")),
+    ("rsa1024.pem", include_str!("../../../engine/auth/testdata/handle-net-rsa1024.pem")),
+    ("rsa1024-encrypted.pem", include_str!("../../../engine/auth/testdata/handle-net-rsa1024-encrypted.pem")),
+    ("rsa1024-public.pem", include_str!("../../../engine/auth/testdata/handle-net-rsa1024-public.pem")),
 ];
 
 #[test]

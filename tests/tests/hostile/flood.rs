@@ -179,7 +179,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, Option<ResponseCode>)> {
 
 /// The rows of the table: kind, and numbers.
 fn documented() -> Vec<(&'static str, Vec<f64>)> {
-    let page = include_str!("../../docs/rate-limit.md");
+    let page = include_str!("../../../docs/rate-limit.md");
     let rows = page.lines().skip_while(|line| !line.starts_with("| request |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
     rows.map(|row| {

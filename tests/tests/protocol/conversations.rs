@@ -258,7 +258,7 @@ fn is_open(line: &Json) -> bool {
 /// The table of the document is that of [`KINDS`].
 #[test]
 fn vectors_conversations_differ_by_the_kinds_of_the_document() {
-    let text = include_str!("../../docs/conformance.md");
+    let text = include_str!("../../../docs/conformance.md");
     let (_, table) = text.split_once("<!-- kinds of conversations -->").expect("the mark before the table");
     let rows = table.lines().skip_while(|line| !line.starts_with('|'));
     let rows: Vec<[String; 2]> = rows

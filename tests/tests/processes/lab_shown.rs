@@ -1,7 +1,7 @@
 //! What `hdl` shows of the lab: `docs/resolution.md` as it is written, steps when they are done, colours where they are
 //! wanted, and nothing that steers a terminal.
 //!
-//! `HANDLE_BLESS=1 cargo test -p handle-tests --test lab_shown` writes what the commands of the document print into it.
+//! `HANDLE_BLESS=1 cargo test -p handle-tests --test processes lab_shown` writes what the commands of the document print into it.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

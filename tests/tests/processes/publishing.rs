@@ -118,8 +118,8 @@ fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
     stream.read_to_string(&mut told).unwrap();
     let told: Vec<&str> = told.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
     let (board, alerts) = (
-        include_str!("../../docs/operations/handled-dashboard.json"),
-        include_str!("../../docs/operations/alerts.yml"),
+        include_str!("../../../docs/operations/handled-dashboard.json"),
+        include_str!("../../../docs/operations/alerts.yml"),
     );
     for text in [board, alerts] {
         assert!(named(text).contains(&"handle_admin_publish_pending_transactions"), "the lag is watched");
@@ -128,7 +128,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
         }
     }
     let is_published = |name: &&str| name.starts_with("handle_admin_publish_");
-    let described = named(include_str!("../../docs/operations/admin-metrics.md"));
+    let described = named(include_str!("../../../docs/operations/admin-metrics.md"));
     let [told, described] = [told, described]
         .map(|names| names.into_iter().filter(is_published).collect::<std::collections::BTreeSet<_>>());
     assert_eq!(told, described, "docs/operations/admin-metrics.md has a line for each, and no other");

@@ -58,6 +58,7 @@ fn peak_mib(process: &RunningProcess) -> usize {
 
 #[test]
 fn half_requests_and_idle_connections_take_neither_all_memory_nor_all_places() {
+    let _one_at_a_time = crate::lock_many_files();
     raise_file_limit().unwrap();
     let mut service = InitialisedService::make();
     service.start_admin();

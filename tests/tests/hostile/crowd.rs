@@ -16,16 +16,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const IDLE: usize = 10_000;
 const SLOW: usize = 1_000;
-/// Files of this process besides the connections.
-const FILES_BESIDES: u64 = 100;
-
-/// One crowd at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Files of this process besides the connections, those of the other tests in it included.
+const FILES_BESIDES: u64 = 500;
 
 struct CrowdServer {
     _process: RunningProcess,
@@ -78,7 +74,7 @@ impl CrowdServer {
 }
 
 fn a_crowd_does_not_stop_datagrams(datapath: &str) {
-    let _alone = ALONE.lock().unwrap();
+    let _one_at_a_time = crate::lock_many_files();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     // All of them where the system allows so many files, else as many as it does.
