@@ -6,11 +6,11 @@
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
-use handle_loadgen::expect::{AnsweredQuestion, compare};
-use handle_loadgen::expected_records::ExpectedRecords;
-use handle_loadgen::fragments::{FragmentOutcome, FragmentTable};
-use handle_loadgen::question::GeneratedQuestion;
-use handle_loadgen::stream::json::message;
+use handle_loadgen::judge::expect::{AnsweredQuestion, compare};
+use handle_loadgen::judge::expected_records::ExpectedRecords;
+use handle_loadgen::load::fragments::{FragmentOutcome, FragmentTable};
+use handle_loadgen::load::question::GeneratedQuestion;
+use handle_loadgen::load::stream::json::message;
 use handle_proto::json::RecordLine;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::query::QueryAnswer;
