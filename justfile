@@ -68,7 +68,7 @@ bench-smoke:
 
 # Runs the tests of signatures with AWS-LC.
 test-aws-lc:
-    cargo test --locked -p handle-auth -p handle-tests --features handle-auth/aws-lc --lib --test vectors_credentials
+    cargo test --locked -p handle-auth -p handle-tests --features handle-auth/aws-lc --lib --test protocol
 
 # Runs all tests; with an argument, those whose name contains it.
 test *filter:

@@ -6,7 +6,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::{ClockReading, LookupAnswer, Question};
 use handle_loadgen::AccessOrder;
-use handle_loadgen::pattern::Chooser;
+use handle_loadgen::load::pattern::Chooser;
 use handle_loadgen::random::RandomGenerator;
 use handle_proto::{ResponseCode, Value};
 use std::hint::black_box;

@@ -1,11 +1,11 @@
 //! The inputs of the load generator: recordings, answers over HTTP, and schedules.
 
-use handle_loadgen::phases;
-use handle_loadgen::question::GeneratedQuestion;
-use handle_loadgen::recording::{Recording, access_log, pcap};
-use handle_loadgen::schedule::{Arrivals, Schedule};
-use handle_loadgen::stream::http::{self, ParsedAnswer};
-use handle_loadgen::stream::json;
+use handle_loadgen::load::phases;
+use handle_loadgen::load::question::GeneratedQuestion;
+use handle_loadgen::load::recording::{Recording, access_log, pcap};
+use handle_loadgen::load::schedule::{Arrivals, Schedule};
+use handle_loadgen::load::stream::http::{self, ParsedAnswer};
+use handle_loadgen::load::stream::json;
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::query::QueryAnswer;

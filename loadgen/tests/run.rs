@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use handle_loadgen::find_max::{RateBound, Search, find_max};
+use handle_loadgen::load::find_max::{RateBound, Search, find_max};
 use handle_loadgen::{
     Error, LimitOptions, LimitReport, LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, Verify,
     limit, run,

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::question::GeneratedQuestion;
-use handle_loadgen::stream::Protocol;
+use handle_loadgen::load::question::GeneratedQuestion;
+use handle_loadgen::load::stream::Protocol;
 use handle_loadgen::{
     LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
 };

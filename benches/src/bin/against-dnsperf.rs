@@ -13,7 +13,7 @@ use handle_benches::dns::{self, DnsResponder};
 use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
-use handle_loadgen::workload::REQUEST_OVERHEAD_LEN;
+use handle_loadgen::load::workload::REQUEST_OVERHEAD_LEN;
 use handle_loadgen::{DatapathChoice, LoadPattern, NameOptions, RunOptions, run};
 use serde_json::json;
 use std::io::Write as _;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Parser, Subcommand};
 use clap_complete::Shell;
-use handle_loadgen::assertion::{Assertion, number};
-use handle_loadgen::names::NameTemplate;
-use handle_loadgen::recording::Speed;
-use handle_loadgen::{AccessOrder, Idle, QuestionForm, RunOptions, StreamTransport, phases};
+use handle_loadgen::judge::assertion::{Assertion, number};
+use handle_loadgen::load::names::NameTemplate;
+use handle_loadgen::load::phases;
+use handle_loadgen::load::recording::Speed;
+use handle_loadgen::{AccessOrder, Idle, QuestionForm, RunOptions, StreamTransport};
 use handle_net::DatapathChoice;
 
 use super::help;
@@ -233,7 +234,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "truth")]
     pub(crate) mismatches: Option<PathBuf>,
     /// Maximum number of wrong answers that are kept.
-    #[arg(long, value_name = "N", default_value_t = handle_loadgen::verify::MISMATCHES_MAX, requires = "truth")]
+    #[arg(long, value_name = "N", default_value_t = handle_loadgen::judge::verify::MISMATCHES_MAX, requires = "truth")]
     pub(crate) keep_mismatches: usize,
     /// Report the result as a share of a measured limit: the JSON of `handle-loadgen limit`.
     #[arg(long, value_name = "FILE")]

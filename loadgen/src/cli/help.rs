@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use handle_loadgen::QuestionForm;
-use handle_loadgen::assertion::MEASURES;
+use handle_loadgen::judge::assertion::MEASURES;
 
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:

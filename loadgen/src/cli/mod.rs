@@ -18,12 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::{CommandFactory, Parser};
-use handle_loadgen::comparison::{ComparisonSide, compare};
 use handle_loadgen::hostile::{HostileOptions, hostile};
-use handle_loadgen::html;
+use handle_loadgen::judge::comparison::{ComparisonSide, compare};
+use handle_loadgen::judge::replay;
+use handle_loadgen::judge::replay::ReplayReport;
 use handle_loadgen::read::{REPORT_LEN_MAX, whole};
-use handle_loadgen::replay::ReplayReport;
-use handle_loadgen::{EchoOptions, Error, LimitOptions, echo, limit, replay, usable_cores};
+use handle_loadgen::show::html;
+use handle_loadgen::{EchoOptions, Error, LimitOptions, echo, limit, usable_cores};
 use handle_proto::printable::{Printable, PrintableLines};
 
 use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};

@@ -8,17 +8,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use handle_loadgen::find_max::{RateBound, Search, find_max};
-use handle_loadgen::html;
-use handle_loadgen::live::{LiveView, Screen};
-use handle_loadgen::phases::{self, BadLine};
-use handle_loadgen::prometheus::Exporter;
+use handle_loadgen::judge::replay;
+use handle_loadgen::load::find_max::{RateBound, Search, find_max};
+use handle_loadgen::load::phases::{self, BadLine};
+use handle_loadgen::load::schedule::Phase;
 use handle_loadgen::read::{SCHEDULE_LEN_MAX, whole};
-use handle_loadgen::schedule::Phase;
-use handle_loadgen::series::{HistogramLog, write_csv};
+use handle_loadgen::show::html;
+use handle_loadgen::show::live::{LiveView, Screen};
+use handle_loadgen::show::prometheus::Exporter;
+use handle_loadgen::show::series::{HistogramLog, write_csv};
 use handle_loadgen::{
     Error, KeySource, LimitReport, LoadPattern, NameOptions, QuestionForm, ReferenceData, RunOptions,
-    RunReport, SecondCounts, StreamTransport, Streams, Verify, replay, run,
+    RunReport, SecondCounts, StreamTransport, Streams, Verify, run,
 };
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs};

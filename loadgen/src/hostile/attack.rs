@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::HostileOptions;
 use super::mutate::{HostileCase, request};
-use crate::replay::{exchange_tcp, exchange_udp, read_until};
+use crate::judge::replay::{exchange_tcp, exchange_udp, read_until};
 
 /// The fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::options::RunOptions;
+use crate::load::options::RunOptions;
 use crate::random::RandomGenerator;
 use attack::Attack;
 pub use attack::ServerFault;
@@ -232,5 +232,4 @@ fn follow_up(
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

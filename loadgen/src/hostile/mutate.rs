@@ -8,7 +8,7 @@ use handle_proto::wire::{Envelope, Header};
 use handle_proto::{OpCode, OpFlags};
 use serde::Serialize;
 
-use crate::question::request_head;
+use crate::load::question::request_head;
 use crate::random::RandomGenerator;
 
 /// The mutation of a request.

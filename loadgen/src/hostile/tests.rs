@@ -1,5 +1,5 @@
 use super::*;
-use crate::question::GeneratedQuestion;
+use crate::load::question::GeneratedQuestion;
 use handle_proto::wire::{Envelope, Header};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;

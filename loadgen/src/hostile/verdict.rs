@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::{HostileCase, HostileOptions, KINDS, MutationKind, ServerFault};
-use crate::environment::Environment;
-use crate::table::counted;
+use crate::show::environment::Environment;
+use crate::show::table::counted;
 
 /// Name and version of the schema of [`HostileReport`].
 pub const HOSTILE_SCHEMA: &str = "handle-loadgen/hostile/1";

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use handle_loadgen::stream::Protocol;
+use handle_loadgen::load::stream::Protocol;
 use handle_loadgen::{RunOptions, RunReport, StreamTransport, Streams, run};
 
 use super::server::{ConnectionServer, ServerAction, TIMEOUT, answer, honest, records, requests_400, whole};

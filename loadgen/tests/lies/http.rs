@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
 
+use handle_loadgen::load::stream::Protocol;
 use handle_loadgen::random::RandomGenerator;
-use handle_loadgen::stream::Protocol;
 use handle_proto::Value;
 use handle_proto::json::record_to_json;
 

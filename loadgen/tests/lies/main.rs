@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handle_loadgen::replay::{ReplayOutcome, replay};
+use handle_loadgen::judge::replay::{ReplayOutcome, replay};
 use handle_loadgen::{LoadPattern, QuestionForm, ReferenceData, RunOptions, RunReport, Verify, run};
 
 use server::{HANDLES, LieServer, TIMEOUT, answer, honest, names, records, requests_400};
@@ -176,7 +176,7 @@ fn what_comes_late_is_late() {
 fn a_first_pass_is_the_truth_for_what_follows() {
     let server = LieServer::start(|number, request| {
         // The first pass is correct; the run gets wrong answers about handle 3.
-        let question = handle_loadgen::question::GeneratedQuestion::of_message(request).unwrap();
+        let question = handle_loadgen::load::question::GeneratedQuestion::of_message(request).unwrap();
         let is_lie = number >= HANDLES && question.handle.eq_ignore_ascii_case(b"10.5072/3");
         if is_lie { answer(request, b"changed") } else { honest(request) }
     });

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use handle_loadgen::load::schedule::Phase;
+use handle_loadgen::load::stream::Protocol;
 use handle_loadgen::random::RandomGenerator;
-use handle_loadgen::schedule::Phase;
-use handle_loadgen::stream::Protocol;
 use handle_loadgen::{
     LoadPattern, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
 };
@@ -197,7 +197,8 @@ fn check(report: &RunReport, log: &RequestLog, seed: u64) {
     assert_eq!(report.schedule_error_ns.count, if is_open { due } else { 0 }, "{told}");
     assert_eq!(report.pacing.is_some(), is_open, "{told}");
     if !report.steps.is_empty() {
-        let sum = |of: fn(&handle_loadgen::steps::PhaseStep) -> u64| report.steps.iter().map(of).sum::<u64>();
+        let sum =
+            |of: fn(&handle_loadgen::show::steps::PhaseStep) -> u64| report.steps.iter().map(of).sum::<u64>();
         let steps = [sum(|step| step.sent), sum(|step| step.answered), sum(|step| step.late)];
         assert_eq!(steps, [accounts.sent, accounts.answered, accounts.late], "{told}");
         assert_eq!(sum(|step| step.unanswered), accounts.lost + accounts.duplicate_only, "{told}");

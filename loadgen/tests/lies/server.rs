@@ -47,7 +47,7 @@ pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn honest(request: &[u8]) -> Vec<Vec<u8>> {
-    let question = handle_loadgen::question::GeneratedQuestion::of_message(request).unwrap();
+    let question = handle_loadgen::load::question::GeneratedQuestion::of_message(request).unwrap();
     answer(request, &url(question.handle))
 }
 

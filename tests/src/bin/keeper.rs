@@ -1,4 +1,4 @@
-//! Keeps a store, changes it without rest and publishes it, until it is killed: what `killed.rs` kills.
+//! Keeps a store, changes it without rest and publishes it, until it is killed: the process that `hostile::killed` kills.
 //!
 //! On its standard output it says what it is about to do, and what was acknowledged:
 //! `try WRITER KEY NUMBER` and `done WRITER`; a negative number is a deletion. `shown TRANSACTION` says what is

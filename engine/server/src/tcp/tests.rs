@@ -1,5 +1,5 @@
 //! Tests of [`TcpConnections`] with recorded actions, for answers made on the slow path. Tests with
-//! real sockets are in `tests/tests/tcp.rs`.
+//! real sockets are in `tests/tests/processes/tcp.rs`.
 
 use super::settings::TcpSettings;
 use super::{ConnectionActions, ConnectionTurn, TcpConnections};

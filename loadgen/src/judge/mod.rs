@@ -1,0 +1,10 @@
+//! What became of each request: accounts, expected answers, and verdicts on runs.
+
+pub mod assertion;
+pub mod comparison;
+pub mod counts;
+pub mod expect;
+pub mod expected_records;
+pub mod followed_set;
+pub mod replay;
+pub mod verify;

@@ -1,0 +1,22 @@
+//! What is requested, when, and by whom: the workload, the schedule, and the workers that follow it.
+
+mod drive;
+pub mod echo;
+pub mod find_max;
+pub mod fragments;
+pub mod inflight;
+pub(crate) mod job;
+pub mod limit;
+pub mod names;
+pub(crate) mod options;
+pub mod pacing;
+pub mod pattern;
+pub mod phases;
+pub mod question;
+pub mod recording;
+pub(crate) mod run;
+pub mod schedule;
+mod server_key;
+pub mod stream;
+pub mod worker;
+pub mod workload;

@@ -1,0 +1,412 @@
+//! Requests over connections: the handle protocol over TCP, the same in HTTP, and the JSON API over
+//! HTTP.
+//!
+//! Each thread has a pool of connections, with a limit of pending requests and of total requests on
+//! each. The worker decides and counts as for datagrams. If no connection has room, requests wait,
+//! which shows as lag of the schedule.
+
+mod connection;
+pub mod http;
+pub mod json;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use handle_net::{FlushReport, Outbox, Peer};
+use mio::{Events, Poll, Token};
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::load::drive::{TICK_NS, sleep_ns};
+use crate::load::options::Idle;
+use crate::load::worker::{BURST_MAX, Interval, LoadWorker};
+use connection::{ConnectionContext, ConnectionEnd, LoadConnection};
+
+/// The protocol on connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The handle protocol.
+    Tcp,
+    /// The handle protocol in bodies of HTTP requests (POST).
+    Http,
+    /// The JSON API over HTTP (GET).
+    Json,
+}
+
+/// How requests are distributed over connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streams {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Maximum number of connections of each thread.
+    pub connections: usize,
+    /// Maximum number of pending requests on a connection.
+    pub pipeline: usize,
+    /// Maximum number of requests on a connection; 0 for no limit.
+    pub requests: u32,
+}
+
+impl Streams {
+    /// Maximum number of connections of one thread.
+    pub const CONNECTIONS_MAX: usize = 10_000;
+    /// Maximum number of pending requests on a connection.
+    pub const PIPELINE_MAX: usize = 1024;
+
+    /// A pool that keeps its connections, with one pending request on each.
+    #[must_use]
+    pub const fn pooled(protocol: Protocol) -> Self {
+        Self { protocol, connections: 16, pipeline: 1, requests: 0 }
+    }
+
+    /// Whether connections carry more than one request.
+    #[must_use]
+    pub const fn keeps(&self) -> bool {
+        self.requests != 1
+    }
+
+    /// Number of further requests for a connection with `taken` so far, of which `waiting` are
+    /// pending.
+    fn room(&self, taken: u32, waiting: usize) -> usize {
+        let left = match self.requests {
+            0 => usize::MAX,
+            requests => requests.saturating_sub(taken) as usize,
+        };
+        self.pipeline.saturating_sub(waiting).min(left)
+    }
+}
+
+/// The transport of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamTransport {
+    /// Datagrams, alone or in trains if the kernel supports them.
+    Udp {
+        /// In trains.
+        trains: bool,
+    },
+    /// Connections.
+    Stream(Streams),
+}
+
+impl fmt::Display for StreamTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp { trains: false } => "udp",
+            Self::Udp { trains: true } => "udp-trains",
+            Self::Stream(streams) => match streams.protocol {
+                Protocol::Tcp => "tcp",
+                Protocol::Http => "http",
+                Protocol::Json => "http-json",
+            },
+        })
+    }
+}
+
+impl FromStr for StreamTransport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let stream = |protocol| Ok(Self::Stream(Streams::pooled(protocol)));
+        match text {
+            "udp" => Ok(Self::Udp { trains: false }),
+            "udp-trains" => Ok(Self::Udp { trains: true }),
+            "tcp" => stream(Protocol::Tcp),
+            "http" => stream(Protocol::Http),
+            "http-json" => stream(Protocol::Json),
+            _ => Err("expected udp, udp-trains, tcp, http or http-json".to_owned()),
+        }
+    }
+}
+
+/// The fate of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionCounts {
+    /// Connections that were started.
+    pub begun: u64,
+    /// Connections that were established.
+    pub established: u64,
+    /// Connections that were never established: refused or timed out.
+    pub failed: u64,
+    /// Connections that the server closed while a request was pending.
+    pub closed_early: u64,
+    /// Connections given up because their oldest request was pending for twice the timeout.
+    pub given_up: u64,
+    /// Connections closed because the received data could not be decoded.
+    pub unreadable: u64,
+}
+
+impl ConnectionCounts {
+    /// Adds the counts of another thread.
+    pub const fn add(&mut self, other: &Self) {
+        self.begun += other.begun;
+        self.established += other.established;
+        self.failed += other.failed;
+        self.closed_early += other.closed_early;
+        self.given_up += other.given_up;
+        self.unreadable += other.unreadable;
+    }
+
+    const fn count(&mut self, end: ConnectionEnd, was_established: bool) {
+        match end {
+            ConnectionEnd::Done => {}
+            _ if !was_established => self.failed += 1,
+            ConnectionEnd::Closed => self.closed_early += 1,
+            ConnectionEnd::GivenUp => self.given_up += 1,
+            ConnectionEnd::Unreadable => self.unreadable += 1,
+        }
+    }
+}
+
+/// The connections of one thread.
+pub(crate) struct Pool {
+    poll: Poll,
+    target: SocketAddr,
+    /// Source addresses of new connections, used in turn; if empty, the system chooses.
+    sources: Vec<IpAddr>,
+    streams: Streams,
+    context: ConnectionContext,
+    places: Vec<Option<LoadConnection>>,
+    outbox: Outbox,
+    counts: ConnectionCounts,
+    /// Number of requests that all connections have room for.
+    room: usize,
+    /// Where the search for room begins.
+    next: usize,
+    /// Connections with data to write.
+    unwritten: Vec<usize>,
+    /// The receive buffer.
+    input: Box<[u8]>,
+}
+
+/// Time between two checks of all connections for requests that wait too long.
+const GIVE_UP_EVERY_NS: u64 = 10_000_000;
+/// Maximum number of bytes read at a time.
+const INPUT_LEN: usize = 16 << 10;
+/// Longest wait, which bounds the reaction to a stop.
+const PATIENCE_MAX: Duration = Duration::from_millis(10);
+
+impl Pool {
+    /// Creates a pool without connections. Over HTTP, requests name `host`, or the address.
+    /// Requests have at most `request_len_max` bytes; `with_values` tells whether the values of
+    /// answers are used.
+    pub(crate) fn open(
+        target: SocketAddr,
+        host: Option<&str>,
+        sources: Vec<IpAddr>,
+        streams: Streams,
+        request_len_max: usize,
+        with_values: bool,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            poll: Poll::new()?,
+            target,
+            sources,
+            streams,
+            context: ConnectionContext::new(
+                host.map_or_else(|| target.to_string(), str::to_owned),
+                streams,
+                with_values,
+            ),
+            places: (0..streams.connections).map(|_| None).collect(),
+            outbox: Outbox::new(BURST_MAX, BURST_MAX * request_len_max),
+            counts: ConnectionCounts::default(),
+            room: streams.connections * streams.room(0, 0),
+            next: 0,
+            unwritten: Vec::with_capacity(BURST_MAX),
+            input: vec![0; INPUT_LEN].into_boxed_slice(),
+        })
+    }
+
+    pub(crate) const fn counts(&self) -> ConnectionCounts {
+        self.counts
+    }
+
+    /// Number of requests that the connection at `at` has room for.
+    fn room_at(&self, at: usize) -> usize {
+        match &self.places[at] {
+            None => self.streams.room(0, 0),
+            Some(connection) => connection.room(&self.streams),
+        }
+    }
+
+    /// Applies a change to one connection, and updates the total room.
+    fn with_place<T>(&mut self, at: usize, act: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.room_at(at);
+        let result = act(self);
+        self.room = self.room + self.room_at(at) - before;
+        result
+    }
+
+    /// Sends due requests, as far as there is room.
+    fn send_due(&mut self, worker: &mut LoadWorker<'_>, clock: Clock) {
+        let room = self.room.min(BURST_MAX);
+        let now_ns = clock.now_ns();
+        worker.push_some(now_ns, room, &mut self.outbox);
+        if self.outbox.is_empty() {
+            return;
+        }
+        let mut flushed = FlushReport::default();
+        for i in 0..self.outbox.len() {
+            match self.send(i, now_ns) {
+                Ok(()) => flushed.sent += 1,
+                Err(error) => {
+                    flushed.failed += 1;
+                    flushed.os_error = error.raw_os_error();
+                }
+            }
+        }
+        self.outbox.clear();
+        while let Some(at) = self.unwritten.pop() {
+            self.write(at);
+        }
+        worker.flushed(clock.now_ns(), flushed);
+    }
+
+    /// Gives the message at `i` to the next connection with room. A connection that cannot be
+    /// started counts as refused by the kernel.
+    fn send(&mut self, i: usize, now_ns: u64) -> io::Result<()> {
+        let len = self.places.len();
+        let free = (0..len).map(|step| (self.next + step) % len).find(|&at| self.room_at(at) > 0);
+        let Some(at) = free else { return Err(io::ErrorKind::WouldBlock.into()) };
+        self.next = (at + 1) % len;
+        self.unwritten.push(at);
+        self.with_place(at, |pool| pool.queue(at, i, now_ns))
+    }
+
+    fn queue(&mut self, at: usize, i: usize, now_ns: u64) -> io::Result<()> {
+        let connection = match &mut self.places[at] {
+            Some(connection) => connection,
+            place => {
+                let number = usize::try_from(self.counts.begun).unwrap_or(0);
+                let source = self.sources.get(number % self.sources.len().max(1)).copied();
+                let begun = LoadConnection::begin(self.target, source, Token(at), self.poll.registry())?;
+                self.counts.begun += 1;
+                place.insert(begun)
+            }
+        };
+        connection.queue(self.outbox.get(i).1, now_ns, &self.context);
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize) {
+        if let Some(connection) = &mut self.places[at]
+            && let Err(end) = connection.write()
+        {
+            self.close(at, end);
+        }
+    }
+
+    fn close(&mut self, at: usize, end: ConnectionEnd) {
+        self.with_place(at, |pool| {
+            if let Some(connection) = pool.places[at].take() {
+                pool.counts.count(end, connection.is_established());
+            }
+        });
+    }
+
+    /// Reads from the connection at `at`, and passes each answer to the worker.
+    fn turn(&mut self, at: usize, now_ns: u64, worker: &mut LoadWorker<'_>) {
+        let target = Peer::to(self.target);
+        let take = |answer: &[u8]| worker.receive(now_ns, target, answer, true);
+        if let Err(end) = self.with_place(at, |pool| pool.read(at, take)) {
+            self.close(at, end);
+        }
+    }
+
+    fn read(&mut self, at: usize, take: impl FnMut(&[u8])) -> Result<(), ConnectionEnd> {
+        let Some(connection) = &mut self.places[at] else { return Ok(()) };
+        let was_established = connection.is_established();
+        let turned = connection.turn(&self.streams, &self.context, &mut self.input, take);
+        self.counts.established += u64::from(!was_established && connection.is_established());
+        turned
+    }
+
+    /// Gives up connections whose oldest request was sent before `sent_before_ns`.
+    fn give_up(&mut self, sent_before_ns: u64) {
+        for at in 0..self.places.len() {
+            let oldest_ns = self.places[at].as_ref().and_then(LoadConnection::oldest_ns);
+            if oldest_ns.is_some_and(|sent_ns| sent_ns < sent_before_ns) {
+                self.close(at, ConnectionEnd::GivenUp);
+            }
+        }
+    }
+}
+
+/// Sends due requests and receives answers until the worker is done. Calls `tick` once a second,
+/// with the number of the second and the time.
+///
+/// # Errors
+///
+/// If the kernel cannot report connection events any more.
+pub(crate) fn drive(
+    worker: &mut LoadWorker<'_>,
+    pool: &mut Pool,
+    timeout_ns: u64,
+    (clock, idle): (Clock, Idle),
+    stop: &AtomicBool,
+    mut tick: impl FnMut(u64, u64, Interval),
+) -> io::Result<()> {
+    let mut events = Events::with_capacity(1024);
+    let (mut second, mut give_up_ns) = (0, 0);
+    clock.wait_for_start();
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            worker.stop();
+        }
+        pool.send_due(worker, clock);
+        let now_ns = clock.now_ns();
+        let has_room = pool.room > 0;
+        let due_ns = worker.next_due_ns(now_ns).filter(|_| has_room);
+        let until_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
+        // The kernel rounds the wait up to whole milliseconds, which would be late.
+        let patience = Duration::from_millis(sleep_ns(idle, until_ns) / 1_000_000).min(PATIENCE_MAX);
+        match pool.poll.poll(&mut events, Some(patience)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        let now_ns = clock.now_ns();
+        for event in &events {
+            let at = event.token().0;
+            if event.is_writable() {
+                pool.write(at);
+            }
+            pool.turn(at, now_ns, worker);
+        }
+        if now_ns >= give_up_ns {
+            pool.give_up(now_ns.saturating_sub(2 * timeout_ns));
+            give_up_ns = now_ns + GIVE_UP_EVERY_NS;
+        }
+        worker.advance(now_ns);
+        let is_done = worker.is_done(now_ns);
+        if now_ns >= (second + 1) * TICK_NS || is_done {
+            tick(second, now_ns, worker.tick());
+            second = now_ns / TICK_NS;
+        }
+        if is_done {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_has_room_for_what_it_may_carry() {
+        let streams = |requests| Streams { pipeline: 4, requests, ..Streams::pooled(Protocol::Tcp) };
+        assert_eq!((streams(0).room(0, 0), streams(0).room(100, 3), streams(0).room(100, 4)), (4, 1, 0));
+        assert_eq!((streams(1).room(0, 0), streams(1).room(1, 0), streams(6).room(4, 1)), (1, 0, 2));
+    }
+
+    #[test]
+    fn transports_are_read_as_they_are_shown() {
+        for text in ["udp", "udp-trains", "tcp", "http", "http-json"] {
+            assert_eq!(text.parse::<StreamTransport>().unwrap().to_string(), text);
+        }
+        assert!("sctp".parse::<StreamTransport>().is_err());
+    }
+}

@@ -1,0 +1,456 @@
+//! What compilers do not check: where unsafe is, that citations lead somewhere, that the tree is tidy.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The only files with unsafe code, each for a reason that `ARCHITECTURE.md` gives.
+const UNSAFE_FILES: [&str; 6] = [
+    "engine/net/src/portable.rs",
+    "engine/net/src/uring/buffers.rs",
+    "engine/net/src/uring/mod.rs",
+    "engine/net/src/uring/streams.rs",
+    "engine/snapshot/src/map.rs",
+    "engine/snapshot/src/prefetch.rs",
+];
+
+/// Names that say nothing where they are used: no type, trait or alias has one. `CONTRIBUTING.md` has the rule.
+const RIDDLES: &str = "\
+    About Act Administered Administering Administrating After Agreed Announced Answered \
+    Arrived Asked Asking Back Beat Behind Beside Both Bound Bounded Built By Came \
+    Challenged Changed Checked Choice Closing Coming Compared Completed Configured \
+    Connected Corrupt Covered Created Current Decided Decides Deed Described Differs \
+    Doing Done Earlier Effort Elsewhere Encoded Encrypted Entitled Errand Evaluated \
+    Expected Extended Failing Fails Fate Faulty Fetched Flushed Followed Forward \
+    Forwarded Forwarding Found Free From Front Full Gathered Given Gone Got Handled \
+    Heard Held Homed How Ills InForce Incoming Judged Kept Known Lead Learned Leaving \
+    Left Linked Listening Live Located Made Manner Manners Mapped Measured Merging \
+    Middle Mixed Mouth Named Naming Need Next Noted Now Numbered Numbering Office One \
+    Opened Opening Other Out Outlook Paced Painted Parsed Patience Pending Permitted \
+    Place Placed Plain Prepared Private Proven Pruned Public Publishing Put Read Ready \
+    Reassembled Recorded Refused Reject Reloaded Renewing Replayed Resolved Round \
+    Running Said Says Sealed Sealing Seen Selected Sent Served Serving Shared Shown Side \
+    Sight Silent Slow Staged Steady Stop Stoppable Stored Struck Taken Taking Tap Teller \
+    To Told Translated Trouble Truth Turn Unanswered Undecryptable Unfit Unopened Unread \
+    Unreadable Unsynced Unwritten Usual Verdict View Waiting Wanted Wants Watch Watched \
+    Way What When Which Who Whom Why Wire Word Work Written";
+
+/// The same of modules.
+const RIDDLE_MODULES: &str = "\
+    administered answered damaged elsewhere faults front injected kept known left middle \
+    published round served side sight unwritten usual waiting watch";
+
+/// Longer files are more than one thing.
+const LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// Source files of the project, by their paths from its root.
+fn sources() -> Vec<(String, String)> {
+    fn walk(directory: &Path, root: &Path, found: &mut Vec<(String, String)>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    walk(&path, root, found);
+                }
+            } else if name.ends_with(".rs") {
+                let shown = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                found.push((shown, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    let (root, mut found) = (root(), Vec::new());
+    walk(&root, &root, &mut found);
+    assert!(found.len() > 50, "the tree is where it should be");
+    found
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// A line without what stands behind `//`.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+#[test]
+fn unsafe_code_is_where_it_is_said_to_be() {
+    let architecture = read("ARCHITECTURE.md");
+    let mut with_unsafe = BTreeSet::new();
+    let opens = ["{", "fn", "impl", "extern"].map(|what| ["unsafe", what].join(" "));
+    for (file, text) in sources() {
+        if text.lines().any(|line| opens.iter().any(|open| code(line).contains(open))) {
+            with_unsafe.insert(file);
+        }
+    }
+    assert_eq!(with_unsafe, UNSAFE_FILES.map(str::to_owned).into(), "and nowhere else");
+    for file in UNSAFE_FILES {
+        assert!(architecture.contains(file), "ARCHITECTURE.md names {file}");
+    }
+}
+
+#[test]
+fn crates_without_unsafe_forbid_it() {
+    for (file, text) in sources() {
+        let is_crate_root = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
+        let has_unsafe = UNSAFE_FILES
+            .iter()
+            .any(|unsafe_file| Path::new(unsafe_file).starts_with(Path::new(&file).parent().unwrap()));
+        // A thin `main` beside a library is part of no promise of its own.
+        let is_thin = file.ends_with("main.rs") && root().join(file.replace("main.rs", "lib.rs")).exists();
+        if is_crate_root && !has_unsafe && !is_thin && !file.starts_with("benches/runtimes") {
+            assert!(text.contains("#![forbid(unsafe_code)]"), "{file} forbids unsafe code");
+        }
+    }
+}
+
+#[test]
+fn sections_of_rfcs_that_code_cites_have_a_row_in_conformance() {
+    let conformance = read("docs/conformance.md");
+    let rows: Vec<&str> =
+        conformance.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let mut missing = BTreeSet::new();
+    for (file, text) in sources() {
+        for line in text.lines() {
+            for (at, _) in line.match_indices("RFC 365") {
+                let cited = &line[at..];
+                let Some((rfc, rest)) = cited.split_once(" section ") else { continue };
+                if rfc.len() != "RFC 3652".len() {
+                    continue;
+                }
+                let section: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+                let cited = format!("{rfc} section {}", section.trim_end_matches('.'));
+                if !rows.contains(&cited.as_str()) {
+                    missing.insert(format!("{cited} (cited in {file})"));
+                }
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "docs/conformance.md has no row for:\n{}",
+        Vec::from_iter(missing).join("\n")
+    );
+}
+
+/// What the links of a Markdown text lead to, outside blocks of code.
+fn links(text: &str) -> Vec<&str> {
+    let is_prose = |(at, _): &(usize, &str)| at % 2 == 0;
+    let prose = text.split("```").enumerate().filter(is_prose).map(|(_, prose)| prose);
+    prose
+        .flat_map(|prose| prose.split("](").skip(1))
+        .filter_map(|rest| Some(rest.split_once(')')?.0))
+        .collect()
+}
+
+/// The documents, by their paths from the root.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for directory in ["", "docs", "docs/operations"] {
+        for entry in std::fs::read_dir(root().join(directory)).unwrap() {
+            let name = entry.unwrap().file_name();
+            if Path::new(&name).extension().is_some_and(|end| end == "md") {
+                found.push(Path::new(directory).join(name));
+            }
+        }
+    }
+    found
+}
+
+/// The names by which links may point into a Markdown text: its headings, in small letters, with hyphens.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut is_prose = true;
+    let headings = text.lines().filter(|line| {
+        is_prose ^= line.starts_with("```");
+        is_prose && line.starts_with('#')
+    });
+    headings
+        .map(|heading| {
+            let words = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn links_in_documents_lead_to_files_and_headings() {
+    let (root, mut broken, mut count) = (root(), Vec::new(), 0);
+    for document in documents() {
+        let path = root.join(&document);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let leads = target.exists()
+                && (anchor.is_empty()
+                    || std::fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor)));
+            count += 1;
+            if !leads {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(count > 50, "the documents have links");
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn files_that_documents_name_are_there() {
+    let root = root();
+    let mut missing = Vec::new();
+    let tops = ["engine/", "loadgen/", "benches/", "fuzz/", "tests/", "docs/", ".ci/"];
+    // libFuzzer makes it.
+    let made = "fuzz/artifacts/";
+    for document in documents().into_iter().filter(|document| !document.ends_with("CHANGELOG.md")) {
+        let text = read(&document.to_string_lossy());
+        let may_be_in_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        for word in text.split(|c| !may_be_in_path(c)).map(|word| word.trim_end_matches('.')) {
+            let is_path = tops.iter().any(|top| word.starts_with(top)) || word.contains("/src/");
+            // Those of `engine` are named without it where it is clear.
+            if is_path
+                && word != made
+                && !root.join(word).exists()
+                && !root.join("engine").join(word).exists()
+            {
+                missing.push(format!("{}: {word}", document.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn nothing_is_left_undone_or_too_long() {
+    let mut wrong = Vec::new();
+    for (file, text) in sources() {
+        let marks = [
+            concat!("to", "do!("),
+            concat!("unimple", "mented!("),
+            concat!("FIX", "ME"),
+            concat!("XX", "X"),
+            concat!("#[ig", "nore"),
+        ];
+        for (at, line) in text.lines().enumerate() {
+            if marks.iter().any(|mark| line.contains(mark)) {
+                wrong.push(format!("{file}:{}: {}", at + 1, line.trim()));
+            }
+        }
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            wrong.push(format!("{file} has {lines} lines"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_know_whom_the_code_map_says() {
+    let architecture = read("ARCHITECTURE.md");
+    let mut count = 0;
+    for line in architecture.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let cells: Vec<&str> = line.trim_end_matches(" |").split(" | ").collect();
+        let [package, _, knows] = cells[..] else { continue };
+        let package = package.trim_end_matches('`');
+        if knows.starts_with("all") {
+            continue;
+        }
+        // Behind a semicolon stands what some of them are for, or who is not among them.
+        let names = knows.split([',', ';']).flat_map(|names| names.split(" and ")).map(str::trim);
+        let names = names.filter_map(|name| name.split(' ').next());
+        let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase()) && name != "never";
+        let said: BTreeSet<&str> = names.filter(|&name| is_name(name)).collect();
+        let manifest: toml::Table = read(&format!("{package}/Cargo.toml")).parse().unwrap();
+        let table = manifest.get("dependencies").and_then(|table| table.as_table()).unwrap();
+        let known: BTreeSet<&str> = table.keys().filter_map(|name| name.strip_prefix("handle-")).collect();
+        assert_eq!(said, known, "whom {package} knows");
+        count += 1;
+    }
+    assert!(count > 10, "the code map has a row for each crate");
+}
+
+#[test]
+fn dependencies_say_what_they_are_for() {
+    let manifest = read("Cargo.toml");
+    let (_, section) = manifest.split_once("[workspace.dependencies]").unwrap();
+    let (section, _) = section.split_once("\n[").unwrap();
+    let mut explained = false;
+    for line in section.lines().map(str::trim) {
+        match line {
+            "" => explained = false,
+            line if line.starts_with('#') => explained = true,
+            line => assert!(explained, "Cargo.toml: no comment above {line}"),
+        }
+    }
+}
+
+#[test]
+fn fuzz_targets_are_listed_documented_and_have_seeds() {
+    let (manifest, documented) = (read("fuzz/Cargo.toml"), read("docs/fuzzing.md"));
+    let mut count = 0;
+    for entry in std::fs::read_dir(root().join("fuzz/fuzz_targets")).unwrap() {
+        let path = entry.unwrap().path();
+        let target = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "fuzz/Cargo.toml lists {target}");
+        assert!(documented.contains(&format!("`{target}`")), "docs/fuzzing.md says what {target} is");
+        let seeds = std::fs::read_dir(root().join("fuzz/corpus").join(&target)).unwrap().count();
+        assert!(seeds > 0, "{target} has seeds");
+        count += 1;
+    }
+    assert!(count >= 12, "every boundary has a target");
+}
+
+/// The name that `line` defines with `keyword`, if it defines one.
+fn defined<'a>(line: &'a str, keyword: &str) -> Option<&'a str> {
+    let line = line.trim_start();
+    let line = match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(')')?.1,
+        Some(rest) => rest,
+        None => line,
+    };
+    let rest = line.trim_start().strip_prefix(keyword)?.strip_prefix(' ')?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+#[test]
+fn names_say_what_they_name() {
+    let (types, modules): (BTreeSet<&str>, BTreeSet<&str>) =
+        (RIDDLES.split(' ').collect(), RIDDLE_MODULES.split(' ').collect());
+    let mut wrong = Vec::new();
+    for (file, text) in sources() {
+        let stem = Path::new(&file).file_stem().unwrap().to_string_lossy().into_owned();
+        if modules.contains(stem.as_str()) {
+            wrong.push(format!("{file}: a file called {stem}"));
+        }
+        for (number, line) in text.lines().enumerate() {
+            let kinds = ["struct", "enum", "trait", "type", "union"];
+            let name = kinds.iter().find_map(|kind| defined(line, kind)).filter(|name| types.contains(name));
+            let module = defined(line, "mod").filter(|name| modules.contains(name));
+            if let Some(name) = name.or(module) {
+                wrong.push(format!("{file}:{}: {name}", number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "CONTRIBUTING.md says how to name:\n{}", wrong.join("\n"));
+}
+
+/// Every file that is read by people: code, documents, configuration.
+fn texts() -> Vec<(String, String)> {
+    let listed = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let listed = listed.expect("git runs").stdout;
+    let names = std::str::from_utf8(&listed).unwrap().split('\0').filter(|name| !name.is_empty());
+    let is_text = |name: &&str| {
+        [".rs", ".md", ".toml", ".yml", ".service", ".py"].iter().any(|end| name.ends_with(end))
+    };
+    names.filter(is_text).map(|name| (name.to_owned(), read(name))).collect()
+}
+
+#[test]
+fn phrases_that_have_to_be_read_twice_do_not_come_back() {
+    // Sentences without a subject, riddles, and traces of how the work went.
+    let phrases = [
+        "on a busy machine",
+        "the machine stood still",
+        "A machine that stands still",
+        "on a day when the",
+        "Last time, with seed",
+        "whom to become",
+        "from where to where it may go",
+        "serve as root all the same",
+        "nobody is asked who they are",
+        "Nobody else on either core",
+        "nobody has to be told",
+        "others are being asked on behalf of",
+        "who has no session",
+        "stand back behind",
+        "gives a sign of life",
+        "upon which deployed clients come over TCP",
+        "where nothing else wants the core",
+        "while every worker turns",
+        "in the way of the small ones",
+        "Requests that found the slow path full",
+        "What should wake somebody up",
+        "something daring",
+        "Who is connected stays",
+        "for want of a kernel feature",
+        "ends the start",
+        "until it answers; once it is given up",
+        "the last one's word counts",
+        "puts the load before",
+        "What becomes of old files",
+        "What watching costs",
+        "Whether whoever asks",
+        "Not ours: say whose",
+        "in a third fewer steps",
+        "What becomes of a datagram",
+        "What is not for a worker",
+        "nobody listens there",
+        "asked who asks, and told",
+        "where is the service of the prefix?",
+        "no session comes about: on without",
+        "the session could be with anybody",
+        "the server wants to know who asks",
+        "the server may have done it all the same",
+        "asks again and again",
+        "so nobody has such handles",
+        "is signed by somebody who is trusted",
+        "no TLS connection comes about",
+        "nobody divides by zero",
+        "another process publishes here and holds the lock",
+        "there is something where only zeros belong",
+        "nobody signs with the digest",
+        "others than its owner may use it",
+        "is no number that it may have",
+        "Whose turn it is: work for strangers",
+        "is no address: write",
+        "generations seen, none answered from more than",
+        "is no identity: write",
+        "somebody disagrees",
+        "who has it has to mend it",
+        "so that everybody on the way can read them",
+        "say how the private key is kept",
+        "the lab is down",
+        "as fast as answers come",
+        "says who asks, but not how that is proven",
+        "nothing here stands for it",
+        "what is there stays as it is",
+        "the command line makes no sense",
+        "it could not be done",
+        "The run does not count",
+        "What can be promised",
+        "After which an answer is late",
+        "must be above 0",
+        "wrong again, as before",
+        "packets or lines are something else",
+        "that this machine can do",
+    ];
+    let mut wrong = Vec::new();
+    for (file, text) in texts().iter().filter(|(file, _)| file != "tests/tests/documents/tidy.rs") {
+        for phrase in phrases.iter().filter(|phrase| text.contains(**phrase)) {
+            wrong.push(format!("{file}: {phrase}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn prose_of_documents_is_wrapped_at_100_columns() {
+    let mut wrong = Vec::new();
+    for document in documents() {
+        let mut is_prose = true;
+        for (at, line) in read(&document.to_string_lossy()).lines().enumerate() {
+            is_prose ^= line.trim_start().starts_with("```");
+            let is_table = line.trim_start().starts_with('|');
+            if is_prose && !is_table && line.chars().count() > 100 {
+                wrong.push(format!("{}:{}", document.display(), at + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

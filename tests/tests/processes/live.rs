@@ -1,0 +1,137 @@
+//! New sets while serving: no answer lost, wrong or from a set that is long gone, and no map kept.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
+use handle_proto::Value;
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::records::{self, Record};
+use handle_tests::test_server;
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Workers that answer.
+const WORKERS: usize = 2;
+/// Sets published a second.
+const PUBLISHED_PER_S: u32 = 10;
+/// Layers that a set may have before they are merged.
+const LAYERS_MAX: usize = 6;
+/// Requests a second: enough to have some in flight whenever a set is replaced, on any machine.
+const RATE: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
+
+fn now_unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}
+
+/// Publishes a delta: some records changed, one gone, the one that was gone before back again.
+fn publish_changes(publisher: &mut SetPublisher, records: &[Record], round: usize) {
+    let options = publisher.options(now_unix_ms()).unwrap();
+    let published = publisher.publish_delta(now_unix_ms(), |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options);
+        let (gone, back) = (round % records.len(), (round + records.len() - 1) % records.len());
+        builder.delete(0, records[gone].handle.as_bytes())?;
+        for offset in 0..20 {
+            let at = (back + 31 * offset) % records.len();
+            if at != gone {
+                let url = format!("https://changed.example/{round}");
+                builder.add(1, records[at].handle.as_bytes(), [Value::new(1, b"URL", url.as_bytes())])?;
+            }
+        }
+        builder.finish(file)
+    });
+    published.unwrap();
+    let manifest = publisher.manifest().unwrap().clone();
+    if manifest.layers.len() > LAYERS_MAX {
+        // Deltas only, or now and then everything.
+        let count = manifest.layers.len() - usize::from(!round.is_multiple_of(5));
+        let merged = publisher
+            .stager()
+            .stage_merge(&manifest, 0..count, now_unix_ms(), |_| ControlFlow::Continue(()))
+            .unwrap();
+        publisher.publish(merged, now_unix_ms()).unwrap();
+        publisher.prune(SystemTime::now(), Duration::from_secs(2)).unwrap();
+    }
+}
+
+/// Names of the files in `directory` that this process has mapped, deleted ones included. The count of bytes that the
+/// server publishes is of the whole process, in which other tests map sets of their own.
+fn mapped_files(directory: &Path) -> BTreeSet<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let below = format!("{}/", directory.display());
+    let names = maps.lines().filter_map(|line| Some(line.split_once(&below)?.1.to_owned()));
+    names.collect()
+}
+
+/// Seconds of load; `HANDLE_SOAK_SECONDS` makes it longer or shorter.
+fn seconds() -> u64 {
+    std::env::var("HANDLE_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(30)
+}
+
+#[test]
+fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
+    let records = records::load();
+    let directory = tempfile::tempdir().unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
+    records::publish(&mut publisher, &records, now_unix_ms());
+    let config = Config { workers: WORKERS, ..test_server::config(directory.path(), Datapath::Auto) };
+    let server = Server::start(&config).unwrap();
+    let mut options =
+        RunOptions::new(server.addresses()[0], NameOptions::Snapshot(directory.path().to_owned()));
+    options.load = LoadPattern::Open { rate: RATE };
+    options.duration = Duration::from_secs(seconds());
+    // So many sockets that it is not by chance that both workers have work.
+    options.threads = 8;
+    options.verify = Some(Verify::with(ReferenceData::Snapshot(directory.path().to_owned())));
+    let report = std::thread::scope(|scope| {
+        let load = scope.spawn(|| handle_loadgen::run(&options, |_| ControlFlow::Continue(())).unwrap());
+        let started = Instant::now();
+        for round in 0.. {
+            if load.is_finished() {
+                break;
+            }
+            publish_changes(&mut publisher, &records, round);
+            std::thread::sleep(
+                (started + (u32::try_from(round).unwrap() + 1) * Duration::from_secs(1) / PUBLISHED_PER_S)
+                    .saturating_duration_since(Instant::now()),
+            );
+        }
+        load.join().unwrap()
+    });
+    let verified = report.verification.as_ref().unwrap();
+    println!(
+        "{} sent, {} generations, oldest answer {:.1} ms after the end of its set",
+        report.accounts.sent, verified.generations, verified.staleness_max_ms
+    );
+    assert_eq!(verified.mismatched, 0, "{:?}", verified.mismatches);
+    assert_eq!(verified.undecided, 0);
+    assert_eq!(verified.verified, report.accounts.answered, "every answer was compared");
+    assert_eq!(report.accounts.lost + report.accounts.late, 0, "{:?}", report.accounts);
+    assert_eq!(report.accounts.malformed, 0);
+    assert!(verified.generations > u64::from(PUBLISHED_PER_S) * seconds() / 2, "sets were really replaced");
+    for worker in 0..WORKERS {
+        let answered = server.shared().shards.shard(worker).requests_answered.get();
+        assert!(answered > 0, "worker {worker} took part");
+    }
+    // The last set is the one that is live.
+    let manifest = publisher.manifest().unwrap().clone();
+    drop(publisher);
+    let live = &server.shared().live;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let layers: BTreeSet<String> = manifest.layers.iter().map(|layer| layer.file.clone()).collect();
+    while (live.current().generation() != manifest.generation || mapped_files(directory.path()) != layers)
+        && Instant::now() < deadline
+    {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(live.current().generation(), manifest.generation);
+    assert_eq!(mapped_files(directory.path()), layers, "retired sets are not mapped any more");
+    server.stop().unwrap();
+    assert_eq!(mapped_files(directory.path()), BTreeSet::new());
+}

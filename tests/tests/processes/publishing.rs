@@ -1,0 +1,203 @@
+//! From a request to `handle-admin` to an answer of `handled`, and what an operator can do about it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_admin::store::{Store, StoreConfig};
+use handle_proto::wire::admin::HandleValues;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
+use handle_server::Server;
+use handle_server::config::Datapath;
+use handle_tests::client::{TestClient, exchange_over_tcp};
+use handle_tests::daemon::{ask, free_address};
+use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
+use handle_tests::{test_server, vectors};
+use serde_json::Value as Json;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A service of both processes in one directory.
+struct ServiceSetup {
+    dir: tempfile::TempDir,
+    admin: SocketAddr,
+    http: SocketAddr,
+}
+
+impl ServiceSetup {
+    fn new() -> Self {
+        let place = Self { dir: tempfile::tempdir().unwrap(), admin: free_address(), http: free_address() };
+        let store = Store::create(&StoreConfig::at(&place.path("store")), true).unwrap();
+        store.home(b"10.5555").unwrap();
+        let server = &vectors::fixture("servers.json")["servers"]["wide_open"];
+        let site = match &server["site"] {
+            Json::String(text) => text.clone(),
+            object => object.to_string(),
+        };
+        std::fs::write(place.path("siteinfo.json"), site).unwrap();
+        let config = format!(
+            "site = \"siteinfo.json\"\nserver_id = {}\nlisten = [\"{}\"]\ncontrol = \"control\"\n\
+             anonymous_full_access = true\n[store]\nfile = \"store\"\n[publish]\ndirectory = \"set\"\n\
+             [observe]\nhttp = \"{}\"\n",
+            server["this_server_id"], place.admin, place.http
+        );
+        std::fs::write(place.path("config"), config).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn status(&self) -> Json {
+        ask(&self.path("control"), "status")
+    }
+
+    /// Starts `handle-admin`, and waits until all it has is published.
+    fn start(&self) -> RunningProcess {
+        let mut command = Command::new(program("handle-admin", "handle-admin"));
+        command.env("HANDLE_ADMIN_ALLOW_ROOT", "true").arg("--config").arg(self.path("config"));
+        let running = RunningProcess::start(command);
+        until("it publishes", || {
+            let status = self.status();
+            status["pid"] == running.0.id()
+                && status["publish"]["pending"] == 0
+                && !status["publish"]["set"].is_null()
+        });
+        running
+    }
+
+    /// Creates a handle over the network.
+    fn create(&self, handle: &str) {
+        let mut storage = Vec::new();
+        let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut storage);
+        let request = Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values });
+        let header = Header::request(OpCode::RESERVED, OpFlags::PLAIN_REQUEST, 0);
+        let message = MessageBuf::request(&Envelope::request(1), &header, &request).unsigned().unwrap();
+        let answer = exchange_over_tcp(self.admin, &message).unwrap();
+        let (envelope, message) = Envelope::split(&answer).unwrap();
+        let message = Message::decode(message).unwrap();
+        let Body::Reply(reply) = message.decode_body(envelope.version).unwrap() else { panic!("a request") };
+        assert_eq!(reply.code, ResponseCode::SUCCESS, "{handle}");
+    }
+
+    /// `hdl control` with these words.
+    fn control(&self, words: &[&str]) -> Command {
+        let mut command = hdl(["control"]);
+        command.args(words).arg("--json").arg("--socket").arg(self.path("control"));
+        command
+    }
+}
+
+fn serve(set: &Path) -> (Server, TestClient) {
+    let server = Server::start(&test_server::config(set, Datapath::Auto)).unwrap();
+    let client = TestClient::new(server.addresses()[0]);
+    (server, client)
+}
+
+fn is_there(client: &mut TestClient, handle: &str) -> bool {
+    let code = client.resolve(handle.as_bytes()).unwrap().code;
+    assert!([ResponseCode::SUCCESS, ResponseCode::HANDLE_NOT_FOUND].contains(&code), "{handle}: {code}");
+    code == ResponseCode::SUCCESS
+}
+
+/// What `text` names of the metrics of `handle-admin`.
+fn named(text: &str) -> Vec<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c)).filter(|word| word.starts_with("handle_admin_")).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
+    let place = ServiceSetup::new();
+    let _admin = place.start();
+    let mut stream = TcpStream::connect(place.http).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    let told: Vec<&str> = told.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let (board, alerts) = (
+        include_str!("../../../docs/operations/handled-dashboard.json"),
+        include_str!("../../../docs/operations/alerts.yml"),
+    );
+    for text in [board, alerts] {
+        assert!(named(text).contains(&"handle_admin_publish_pending_transactions"), "the lag is watched");
+        for name in named(text) {
+            assert!(told.contains(&name), "{name} is not among the metrics");
+        }
+    }
+    let is_published = |name: &&str| name.starts_with("handle_admin_publish_");
+    let described = named(include_str!("../../../docs/operations/admin-metrics.md"));
+    let [told, described] = [told, described]
+        .map(|names| names.into_iter().filter(is_published).collect::<std::collections::BTreeSet<_>>());
+    assert_eq!(told, described, "docs/operations/admin-metrics.md has a line for each, and no other");
+}
+
+#[test]
+fn what_is_created_over_the_network_is_answered_by_the_resolver() {
+    let place = ServiceSetup::new();
+    let admin = place.start();
+    let (_server, mut client) = serve(&place.path("set"));
+    assert!(!is_there(&mut client, "10.5555/one"));
+    place.create("10.5555/one");
+    until("it is visible", || is_there(&mut client, "10.5555/one"));
+
+    // Held: acknowledged, and not visible.
+    succeed(place.control(&["hold", "for a test"]));
+    place.create("10.5555/two");
+    let status = place.status();
+    assert_eq!(status["publish"]["held"], "for a test");
+    until("it is seen to wait", || place.status()["publish"]["pending"] == 1);
+    assert!(!is_there(&mut client, "10.5555/two"));
+    succeed(place.control(&["resume"]));
+    until("it is visible", || is_there(&mut client, "10.5555/two"));
+
+    // Back to a generation that was kept, and on again.
+    succeed(place.control(&["keep"]));
+    place.create("10.5555/three");
+    until("it is visible", || is_there(&mut client, "10.5555/three"));
+    succeed(place.control(&["roll-back"]));
+    until("it is gone", || !is_there(&mut client, "10.5555/three"));
+    assert!(is_there(&mut client, "10.5555/two"));
+    succeed(place.control(&["resume"]));
+    until("it is back", || is_there(&mut client, "10.5555/three"));
+
+    for (words, count) in [(["rebuild"], "rebuilds"), (["merge"], "merges")] {
+        let before = place.status()["publish"]["counts"][count].as_u64().unwrap();
+        place.create(&format!("10.5555/before-{count}"));
+        until("there is something to do", || place.status()["publish"]["pending"] == 0);
+        succeed(place.control(&words));
+        until(count, || place.status()["publish"]["counts"][count].as_u64().unwrap() > before);
+        assert!(is_there(&mut client, &format!("10.5555/before-{count}")));
+    }
+    let (code, _) = fail(place.control(&["roll-back", "123456"]));
+    assert_ne!(code, 0, "no such generation is kept");
+
+    let mut http = TcpStream::connect(place.http).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    http.read_to_string(&mut metrics).unwrap();
+    for name in ["publish_generation ", "publish_pending_transactions 0", "publish_rebuilds_total "] {
+        assert!(metrics.contains(&format!("handle_admin_{name}")), "{name} in {metrics}");
+    }
+    drop(admin);
+}
+
+#[test]
+fn what_was_acknowledged_is_visible_after_a_stop_or_a_kill() {
+    let place = ServiceSetup::new();
+    let mut admin = place.start();
+    let (_server, mut client) = serve(&place.path("set"));
+    place.create("10.5555/one");
+    admin.signal("TERM");
+    assert_eq!(admin.wait(), Some(0));
+    until("it is visible without the writer", || is_there(&mut client, "10.5555/one"));
+    let admin = place.start();
+    place.create("10.5555/two");
+    admin.signal("KILL");
+    drop(admin);
+    let _admin = place.start();
+    until("it is visible after a restart", || is_there(&mut client, "10.5555/two"));
+    assert!(is_there(&mut client, "10.5555/one"));
+}
