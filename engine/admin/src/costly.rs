@@ -10,7 +10,7 @@ use handle_auth::cost::{self, Units};
 use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::priority::stand_back;
-use serde::{Deserialize, Serialize};
+use handle_daemon::settings;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,20 +26,15 @@ const CHEAP: Units = cost::SIGNATURE_CHECK;
 /// Time that a request waits for its work, for the case of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Settings for the threads and the queue of costly work.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CostlyConfig {
-    /// Number of threads; 0 for one thread per two cores, and at least one.
-    pub threads: usize,
-    /// Requests that are queued or being processed. Of 8 or more, a source gets a quarter, and its
-    /// /24 or /48 a half.
-    pub requests: usize,
-}
-
-impl Default for CostlyConfig {
-    fn default() -> Self {
-        Self { threads: 0, requests: 64 }
+settings! {
+    /// Work that any client can cause and that takes milliseconds: key exchanges, derived keys, and
+    /// signatures outside sessions.
+    pub struct CostlyConfig {
+        /// Low-priority threads for this work; 0 for one for each two cores, and at least one.
+        restart threads: usize = 0, 0..=256;
+        /// Requests waiting for these threads or in progress. If 8 or more, one source gets a quarter, its
+        /// /24 or /48 a half. One more gets RC 3.
+        restart requests: usize = 64, 1..=1 << 12;
     }
 }
 

@@ -7,10 +7,10 @@
 
 use crate::server::AdminState;
 use crate::service::ListPages;
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use handle_daemon::sessions::Holder;
 use handle_daemon::sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
-use serde::{Deserialize, Serialize};
+use handle_daemon::settings;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,54 +19,20 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-/// Settings for requests that `handled` forwards.
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
-#[serde(default, deny_unknown_fields)]
-pub struct ForwardConfig {
-    /// UNIX socket on which `handled`, run by the same user, hands over requests; none when empty.
-    pub socket: Option<PathBuf>,
-    /// Maximum connections: each request and each listing in progress uses one.
-    pub connections: usize,
-    /// Forwarded requests that are processed at a time; others wait.
-    pub requests: usize,
-    /// Whether derived prefixes that a record here delegates are resolved for clients below version
-    /// 2.10, which do not understand a referral.
-    pub resolve_for_old: bool,
-    /// Such resolutions at a time. One more is refused with RC 3.
-    pub resolutions: usize,
-}
-
-impl Default for ForwardConfig {
-    fn default() -> Self {
-        Self { socket: None, connections: 64, requests: 16, resolve_for_old: true, resolutions: 8 }
-    }
-}
-
-impl ForwardConfig {
-    /// Resolves a relative path against `directory`.
-    #[must_use]
-    pub fn relative_to(mut self, directory: &Path) -> Self {
-        self.socket = self.socket.map(|socket| directory.join(socket));
-        self
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting, and what it should be.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let bounds = [
-            ("connections", self.connections, 1, 1024),
-            ("requests", self.requests, 1, 256),
-            ("resolutions", self.resolutions, 1, 256),
-        ];
-        for (name, value, least, most) in bounds {
-            ensure!(
-                (least..=most).contains(&value),
-                "`forward.{name}` is {value}: it must be from {least} to {most}"
-            );
-        }
-        Ok(())
+settings! {
+    /// Requests that `handled` forwards ([forwarding.md](forwarding.md)).
+    pub struct ForwardConfig {
+        /// UNIX socket at which `handled`, running as the same user, forwards requests; none if not set.
+        restart socket: Option<PathBuf> = None;
+        /// Connections to this socket at a time. Each request and each listing in progress uses one.
+        restart connections: usize = 64, 1..=1024;
+        /// Forwarded requests in progress at a time; others wait.
+        restart requests: usize = 16, 1..=256;
+        /// Resolve derived prefixes that a record here delegates for clients below version 2.10, which do
+        /// not understand a referral.
+        restart resolve_for_old: bool = true;
+        /// Such resolutions at a time. One more gets RC 3.
+        restart resolutions: usize = 8, 1..=256;
     }
 }
 
@@ -206,27 +172,4 @@ async fn receive(stream: &mut UnixStream) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut frame = Zeroizing::new(vec![0; len]);
     stream.read_exact(&mut frame).await?;
     Ok(frame)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut ForwardConfig)| {
-            let mut config = ForwardConfig::default();
-            change(&mut config);
-            config.check().is_ok()
-        };
-        assert!(with(|_| ()));
-        assert!(with(|it| it.connections = 1) && with(|it| it.connections = 1024));
-        assert!(!with(|it| it.connections = 0) && !with(|it| it.connections = 1025));
-        assert!(with(|it| it.requests = 1) && with(|it| it.requests = 256));
-        assert!(!with(|it| it.requests = 0) && !with(|it| it.requests = 257));
-        assert!(with(|it| it.resolutions = 1) && with(|it| it.resolutions = 256));
-        assert!(!with(|it| it.resolutions = 0) && !with(|it| it.resolutions = 257));
-        let error = ForwardConfig { requests: 0, ..ForwardConfig::default() }.check().unwrap_err();
-        assert!(error.to_string().contains("`forward.requests`"));
-    }
 }

@@ -7,10 +7,11 @@ use crate::settings::{AdminHooks, reload};
 use crate::store::{Store, StoreError};
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
-use handle_daemon::program::{CommonArgs, CommonSettings, Program, Startup, lay_over};
+use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
+use serde::Serialize;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// again and reloads the configuration.
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
-#[derive(Parser, Clone, Debug)]
+#[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handle-admin",
     version,
@@ -39,13 +40,18 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 )]
 pub struct AdminProgram {
     #[command(flatten)]
+    #[serde(flatten)]
     common: CommonArgs,
     /// The file of the store.
     #[arg(long)]
+    #[serde(rename = "store.file")]
     store: Option<PathBuf>,
     /// Site record of this service, as JSON.
     #[arg(long)]
     site: Option<PathBuf>,
+    /// Which server of the site this is (its `serverId`).
+    #[arg(long)]
+    server_id: Option<i32>,
 }
 
 impl Program for AdminProgram {
@@ -54,31 +60,6 @@ impl Program for AdminProgram {
 
     fn common(&self) -> &CommonArgs {
         &self.common
-    }
-
-    fn common_settings(config: &mut Config) -> CommonSettings<'_> {
-        CommonSettings {
-            shared: &mut config.shared,
-            server_id: &mut config.server_id,
-            listen: &mut config.listen,
-            control: &mut config.control,
-            user: &mut config.user,
-            allow_root: &mut config.allow_root,
-            log: &mut config.log,
-        }
-    }
-
-    fn read(path: &Path) -> anyhow::Result<Config> {
-        Config::read(path)
-    }
-
-    fn lay_over(&self, config: &mut Config) {
-        lay_over(&mut config.store.file, self.store.as_ref());
-        lay_over(&mut config.site, self.site.as_ref());
-    }
-
-    fn check_settings(config: &Config) -> anyhow::Result<()> {
-        config.check()
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {

@@ -11,7 +11,7 @@
 //!
 //! Blocking: these calls belong on a thread that may block. RFC 3652 sections 3.5.2 and 3.5.3.
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_auth::{Pbkdf2Limits, PublicKey};
 use handle_client::administration::Administrator;
@@ -20,6 +20,8 @@ use handle_client::cache::{Cache, CacheLimits};
 use handle_client::lookup::{Client, LookupLimits, LookupOptions};
 use handle_client::plan::{InterfacePurpose, ServerTarget};
 use handle_client::{BlockingDriver, LookupError, Question, SharedAnswer, driver};
+use handle_daemon::settings;
+use handle_daemon::settings::SettingError;
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::{PBKDF2_ITERATIONS, PBKDF2_KEY_BITS};
@@ -27,7 +29,6 @@ use handle_proto::wire::auth::{SecretAnswer, VerificationRequest};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{self, Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode, Version};
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
@@ -36,95 +37,50 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Settings for asking other services about identities.
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
-#[serde(default, deny_unknown_fields)]
-pub struct RemoteConfig {
-    /// Whether other services are asked. Otherwise identities and groups whose handles are
-    /// elsewhere have no rights.
-    pub enabled: bool,
-    /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
-    pub root: Option<PathBuf>,
-    /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
-    /// client.
-    pub local_info: Option<PathBuf>,
-    /// Whether only signed answers count, with a chain of trust from the global service.
-    pub certified: bool,
-    /// Maximum number of requests that ask other services at the same time. One more is refused.
-    pub at_once: usize,
-    /// Maximum number of records looked up for one request.
-    pub questions: usize,
-    /// Maximum duration of one question, in milliseconds; a request that has taken this long asks
-    /// no further question. A question asked just before this limit may take as long again, and so
-    /// may the last request sent for it: a request may wait for about three times this value.
-    pub patience_ms: u32,
-    /// Bytes of cached answers.
-    pub cache_bytes: usize,
-    /// Maximum seconds that an answer is cached, whatever its TTL. A value revoked elsewhere counts
-    /// here for up to this time; a key that has authenticated a session counts until the session
-    /// ends.
-    pub cache_s: u32,
-    /// Milliseconds before a handle is asked about again after no server answered: separately for
-    /// its values and for verdicts.
-    pub rest_ms: u32,
-    /// Number of such handles that are remembered.
-    pub rest_handles: usize,
+settings! {
+    /// Other services, which are asked about identities and groups whose handles are not here
+    /// ([elsewhere.md](elsewhere.md)).
+    pub struct RemoteConfig where knows_a_service {
+        /// Query other services about identities. Otherwise identities and groups whose handles are at
+        /// another service have no permissions.
+        restart enabled: bool = false;
+        /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
+        restart root: Option<PathBuf> = None;
+        /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed client.
+        restart local_info: Option<PathBuf> = None;
+        /// Accept signed answers only, with a chain of trust from the global service.
+        restart certified: bool = true;
+        /// Requests that wait for other services at a time. One more is refused.
+        restart at_once: usize = 16, 1..=1024;
+        /// Records queried from other services for one request.
+        restart questions: usize = 16, 1..=256;
+        /// Most time for one query. A request that has waited this long sends no further query, so it waits
+        /// for at most about three times this value.
+        restart patience_ms: u32 = 5000, 1..=120_000;
+        /// Bytes of cached answers.
+        restart cache_bytes: usize = 16 << 20, 0..=1 << 34;
+        /// Most time for which an answer is cached, whatever its TTL. A value revoked elsewhere counts here
+        /// for up to this time; a key that has authenticated a session counts until the session ends.
+        restart cache_s: u32 = 300, 0..=172_800;
+        /// After a query without an answer, time for which no query about the same handle is sent,
+        /// separately for its values and for verdicts; 0 to query each time.
+        restart rest_ms: u32 = 5000, 0..=3_600_000;
+        /// Handles remembered for `elsewhere.rest_ms`.
+        restart rest_handles: usize = 1024, 0..=1 << 20;
+    }
 }
 
-impl Default for RemoteConfig {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            root: None,
-            local_info: None,
-            certified: true,
-            at_once: 16,
-            questions: 16,
-            patience_ms: 5000,
-            cache_bytes: 16 << 20,
-            cache_s: 300,
-            rest_ms: 5000,
-            rest_handles: 1024,
-        }
+fn knows_a_service(config: &RemoteConfig) -> Result<(), SettingError> {
+    if !config.enabled || config.root.is_some() || config.local_info.is_some() {
+        return Ok(());
     }
+    Err(SettingError::Together(
+        "`elsewhere.enabled` without `elsewhere.root`: name the file of the global service (bootstrap_handles)"
+            .to_owned(),
+    ))
 }
 
 impl RemoteConfig {
-    /// Resolves relative paths against `directory`.
-    #[must_use]
-    pub fn relative_to(mut self, directory: &Path) -> Self {
-        self.root = self.root.map(|file| directory.join(file));
-        self.local_info = self.local_info.map(|file| directory.join(file));
-        self
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting, and what it should be.
-    pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            !self.enabled || self.root.is_some() || self.local_info.is_some(),
-            "`elsewhere.enabled` without `elsewhere.root`: name the file of the global service (bootstrap_handles)"
-        );
-        let bounds = [
-            ("at_once", self.at_once, 1, 1024),
-            ("questions", self.questions, 1, 256),
-            ("patience_ms", self.patience_ms as usize, 1, 120_000),
-            ("cache_bytes", self.cache_bytes, 0, 1 << 34),
-            ("cache_s", self.cache_s as usize, 0, 172_800),
-            ("rest_ms", self.rest_ms as usize, 0, 3_600_000),
-            ("rest_handles", self.rest_handles, 0, 1 << 20),
-        ];
-        for (name, value, least, most) in bounds {
-            ensure!(
-                (least..=most).contains(&value),
-                "`elsewhere.{name}` is {value}: it must be from {least} to {most}"
-            );
-        }
-        Ok(())
-    }
-
     /// Builds a client with these settings.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let root = match &self.root {
@@ -643,7 +599,6 @@ mod tests {
         let forgetful =
             [RemoteConfig { rest_ms: 0, ..config.clone() }, RemoteConfig { rest_handles: 0, ..config }];
         for config in forgetful {
-            assert_eq!(config.check().map_err(|error| error.to_string()), Ok(()));
             let mut silent = SilentHandles::new(&config);
             silent.note(Handle(b"20.2/who"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
             assert_eq!(
@@ -700,19 +655,5 @@ mod tests {
             VerifierReply::Nothing
         });
         assert_eq!(told, Err(RemoteFailure::NoVerdict), "the second was not asked");
-    }
-
-    #[test]
-    fn what_is_remembered_of_silence_has_bounds() {
-        let config = RemoteConfig::default();
-        assert!(config.check().is_ok());
-        for wrong in [
-            RemoteConfig { rest_ms: 3_600_001, ..config.clone() },
-            RemoteConfig { rest_handles: (1 << 20) + 1, ..config.clone() },
-        ] {
-            assert!(wrong.check().unwrap_err().to_string().contains("`elsewhere.rest_"), "{wrong:?}");
-        }
-        let most = RemoteConfig { rest_ms: 3_600_000, rest_handles: 1 << 20, ..config };
-        assert!(most.check().is_ok());
     }
 }

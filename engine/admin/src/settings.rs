@@ -10,44 +10,11 @@ use crate::server::{AdminState, in_force};
 use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::readiness;
-use handle_daemon::reload::{SettingChanges, merged};
+use handle_daemon::settings::SettingSection as _;
+use handle_daemon::settings::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-
-/// Settings that take effect while serving; a name includes all settings that begin with it and a
-/// dot.
-pub const LIVE: [&str; 29] = [
-    "administrators",
-    "allow_control_characters",
-    "anonymous_full_access",
-    "audit",
-    "limits",
-    "list_handles",
-    "log",
-    "observe.http_header_bytes",
-    "publish.absorb_len",
-    "publish.changes_max",
-    "publish.check",
-    "publish.grace_s",
-    "publish.interval_ms",
-    "publish.keep_count",
-    "publish.keep_every_s",
-    "publish.memory_len",
-    "publish.merge_bytes_per_s",
-    "publish.merge_ratio",
-    "publish.rebuild_changes",
-    "publish.retry_s",
-    "require_sessions",
-    "tcp.connections",
-    "tcp.connections_per_source",
-    "tcp.idle_ms",
-    "tcp.input_bytes",
-    "tcp.linger_ms",
-    "tcp.read_ms",
-    "tcp.request_bytes",
-    "tcp.write_ms",
-];
 
 /// Functions that only the program can provide.
 #[derive(Default)]
@@ -121,7 +88,7 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
     new.check()?;
     let old = settings.current();
-    let (config, changes) = merged(&*old, &new, &LIVE)?;
+    let (config, changes) = merged(&*old, &new)?;
     // The new settings must also be valid together with those that stay.
     config.check()?;
     let service = &shared.service;
@@ -151,18 +118,4 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     }
     *settings.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     Ok(changes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use handle_daemon::reload::has;
-
-    #[test]
-    fn every_name_that_is_live_is_a_setting() {
-        let config = Config { audit: Some("audit.jsonl".into()), ..Config::default() };
-        for live in LIVE {
-            assert!(has(&config, live).unwrap(), "{live}");
-        }
-    }
 }

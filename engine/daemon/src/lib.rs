@@ -11,10 +11,10 @@
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
 //! - [`readiness`]: what the service manager is told.
-//! - [`reload`]: settings that can change while serving, and how a configuration is printed.
 //! - [`scrape`]: metrics and health over HTTP.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
 //! - [`sessions`]: sessions of the protocol, and sharing them between processes.
+//! - [`settings`]: the table of settings, and everything that is made from it.
 //! - [`shutdown`]: the end of a process, as an event to sleep on.
 //! - [`signals`]: what SIGTERM, SIGINT and SIGHUP ask for.
 //! - [`site`]: the site record, and the place of a server in it.
@@ -36,10 +36,10 @@ pub mod priority;
 pub mod privileges;
 pub mod program;
 pub mod readiness;
-pub mod reload;
 pub mod scrape;
 pub mod server_key;
 pub mod sessions;
+pub mod settings;
 pub mod shutdown;
 pub mod signals;
 pub mod site;

@@ -5,30 +5,28 @@
 use crate::listen::raise_file_limit;
 use crate::log::{self, SetLog};
 use crate::privileges::{check_user, is_root};
-use crate::reload::shown;
+use crate::settings::{SettingSection, file};
 use crate::signals::Signals;
-use crate::text::explain_shared;
 use anyhow::Context as _;
 use clap::Parser;
 use serde::Serialize;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use toml::Value;
 
 /// Exit code of a wrong configuration or usage.
 const USAGE: u8 = 2;
 
-/// Arguments of every program. Those with an environment variable have it under the name of the
-/// program, as `HANDLED_CONFIG`.
-#[derive(clap::Args, Clone, Debug)]
+/// Arguments of every program. An argument overrides the setting of its name. Those with an
+/// environment variable have it under the name of the program, as `HANDLED_CONFIG`.
+#[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct CommonArgs {
     /// Configuration file (TOML); `--print-config` shows every setting.
     #[arg(long, short)]
+    #[serde(skip)]
     config: Option<PathBuf>,
-    /// Which server of the site this is (its `serverId`).
-    #[arg(long)]
-    server_id: Option<i32>,
     /// Address to answer on; may be given more than once.
     #[arg(long)]
     listen: Vec<SocketAddr>,
@@ -43,64 +41,23 @@ pub struct CommonArgs {
     allow_root: bool,
     /// Check the configuration and all files that it names, print what would be served, and exit.
     #[arg(long)]
+    #[serde(skip)]
     check_config: bool,
     /// Print the configuration in force as TOML, and exit.
     #[arg(long)]
+    #[serde(skip)]
     print_config: bool,
     /// What is logged: error, warn, info, debug or trace.
     #[arg(long)]
     log: Option<String>,
     /// Log as JSON, one object a line.
     #[arg(long)]
+    #[serde(skip)]
     log_json: bool,
 }
 
 /// Arguments of [`CommonArgs`] that have an environment variable.
 const IN_ENVIRONMENT: [&str; 3] = ["config", "allow_root", "log"];
-
-/// The settings that every program has.
-#[derive(Debug)]
-pub struct CommonSettings<'c> {
-    /// The file with settings that several processes read.
-    pub shared: &'c mut Option<PathBuf>,
-    /// Which server of the site this is.
-    pub server_id: &'c mut Option<i32>,
-    /// Addresses to answer on.
-    pub listen: &'c mut Vec<SocketAddr>,
-    /// Path of the control socket.
-    pub control: &'c mut Option<PathBuf>,
-    /// The user to become.
-    pub user: &'c mut Option<String>,
-    /// Whether the program may run as root.
-    pub allow_root: &'c mut bool,
-    /// What is logged.
-    pub log: &'c mut String,
-}
-
-/// Overrides a setting with an argument, if the argument is given.
-pub fn lay_over<T: Clone>(setting: &mut T, argument: Option<&T>) {
-    if let Some(argument) = argument {
-        setting.clone_from(argument);
-    }
-}
-
-/// Overrides an optional setting with an argument, if the argument is given.
-pub fn lay_over_optional<T: Clone>(setting: &mut Option<T>, argument: Option<&T>) {
-    if argument.is_some() {
-        *setting = argument.cloned();
-    }
-}
-
-impl CommonArgs {
-    fn lay_over(&self, settings: CommonSettings<'_>) {
-        lay_over_optional(settings.server_id, self.server_id.as_ref());
-        lay_over(settings.listen, Some(&self.listen).filter(|listen| !listen.is_empty()));
-        lay_over_optional(settings.control, self.control.as_ref());
-        lay_over_optional(settings.user, self.user.as_ref());
-        *settings.allow_root |= self.allow_root;
-        lay_over(settings.log, self.log.as_ref());
-    }
-}
 
 /// Reads the configuration again, with the arguments of the program over it.
 pub type ReadConfig<C> = Box<dyn Fn() -> anyhow::Result<C> + Send + Sync>;
@@ -121,33 +78,16 @@ impl<C> fmt::Debug for Startup<C> {
     }
 }
 
-/// A program, as its arguments.
-pub trait Program: Parser + Send + Sync + 'static {
+/// A program, as its arguments. Serialized, a field overrides the setting of its name: for a setting
+/// in a section, the field is renamed to the dotted name.
+pub trait Program: Parser + Serialize + Send + Sync + 'static {
     /// Its name, which begins its messages.
     const NAME: &'static str;
-    /// Its settings.
-    type Config: Default + Serialize + 'static;
+    /// Its settings, with those that [`settings!`](crate::settings!) declares for every process.
+    type Config: SettingSection + 'static;
 
     /// The arguments that every program has.
     fn common(&self) -> &CommonArgs;
-
-    /// The settings that every program has.
-    fn common_settings(config: &mut Self::Config) -> CommonSettings<'_>;
-
-    /// Reads the configuration at `path`.
-    ///
-    /// # Errors
-    /// One sentence with the path.
-    fn read(path: &Path) -> anyhow::Result<Self::Config>;
-
-    /// Lays its own arguments over the settings.
-    fn lay_over(&self, config: &mut Self::Config);
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting and its allowed values.
-    fn check_settings(config: &Self::Config) -> anyhow::Result<()>;
 
     /// Opens everything that `config` names, and returns one sentence on what would be served.
     ///
@@ -208,37 +148,36 @@ fn parse<P: Program>() -> P {
 
 /// The settings in force: those of the file, with the arguments over them.
 fn configure<P: Program>(program: &P) -> anyhow::Result<P::Config> {
-    let mut config = match &program.common().config {
-        Some(path) => P::read(path)?,
+    let config = match &program.common().config {
+        Some(path) => file::read(path)?,
         None => P::Config::default(),
     };
-    program.common().lay_over(P::common_settings(&mut config));
-    program.lay_over(&mut config);
-    P::check_settings(&config)?;
+    let config: P::Config = file::overlay(&config, program).context("in the arguments")?;
+    config.check()?;
     Ok(config)
 }
 
 fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
-    let mut config = configure(&program).map_err(Failure::usage)?;
+    let config = configure(&program).map_err(Failure::usage)?;
     let common = program.common();
-    let settings = P::common_settings(&mut config);
     if common.print_config {
-        // The shared settings are already part of the configuration that is printed.
-        *settings.shared = None;
-        print!("{}", shown(&config)?);
+        print!("{}", file::print(&config).map_err(anyhow::Error::from)?);
         return Ok(());
     }
+    let settings = file::to_table(&config).map_err(anyhow::Error::from)?;
+    let text = |name| settings.get(name).and_then(Value::as_str);
     if common.check_config {
-        return check::<P>(common, &mut config).map_err(Failure::usage);
+        return check::<P>(common, &config, text("user")).map_err(Failure::usage);
     }
-    if is_root() && settings.user.is_none() && !*settings.allow_root {
+    let may_be_root = text("user").is_some() || settings["allow_root"].as_bool() == Some(true);
+    if is_root() && !may_be_root {
         return Err(Failure::usage(anyhow::anyhow!(
             "refusing to run as root: set `user` or pass --user {name} (create the account: useradd --system {name}), \
              or pass --allow-root",
             name = P::NAME
         )));
     }
-    let set_log = log::start(settings.log, common.log_json)?;
+    let set_log = log::start(text("log").unwrap_or_default(), common.log_json)?;
     let signals = Signals::new().context("cannot listen to signals")?;
     if let Err(error) = raise_file_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
@@ -247,13 +186,13 @@ fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
     Ok(P::serve(&config, Startup { signals, set_log, read_config })?)
 }
 
-fn check<P: Program>(common: &CommonArgs, config: &mut P::Config) -> anyhow::Result<()> {
-    if let Some(user) = P::common_settings(config).user {
+fn check<P: Program>(common: &CommonArgs, config: &P::Config, user: Option<&str>) -> anyhow::Result<()> {
+    if let Some(user) = user {
         check_user(user)?;
     }
     println!("configuration is good: {}", P::check(config)?);
     if let Some(path) = &common.config {
-        println!("{}", explain_shared(path)?);
+        println!("{}", file::explain_shared(path)?);
     }
     Ok(())
 }

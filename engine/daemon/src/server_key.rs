@@ -1,56 +1,41 @@
 //! The key that signs answers: read from a file that only its owner can read, and checked against
 //! the site record.
 
+use crate::settings;
+use crate::settings::{PATH, SettingError};
 use anyhow::{Context as _, bail, ensure};
 use handle_auth::{PrivateKey, PublicKey, file, keyfile};
 use handle_proto::Version;
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Where systemd puts credentials.
 const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
-/// The key that signs answers.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerKeyConfig {
-    /// The private key file, as `hdl-keygen` of the reference writes it. Only its owner may have
-    /// access to it.
-    pub file: PathBuf,
-    /// A file with the passphrase of the key file. Only its owner may have access to it.
-    pub passphrase_file: Option<PathBuf>,
-    /// The environment variable with the passphrase.
-    pub passphrase_env: Option<String>,
-    /// The name of the systemd credential with the passphrase (`LoadCredential=`).
-    pub passphrase_credential: Option<String>,
+settings! {
+    /// The key that signs answers; without this section, answers are not signed
+    /// ([authentication.md](authentication.md)). At most one of the settings for the passphrase is set.
+    pub struct ServerKeyConfig where passphrase_has_one_source {
+        /// Private key file, as `hdl-keygen` of the reference implementation writes it. Only its owner may
+        /// have access to it.
+        restart file: PathBuf = PathBuf::new(), PATH;
+        /// File with the passphrase of the key. Only its owner may have access to it.
+        restart passphrase_file: Option<PathBuf> = None;
+        /// Environment variable with the passphrase of the key.
+        restart passphrase_env: Option<String> = None;
+        /// Name of the systemd credential with the passphrase of the key (`LoadCredential=`).
+        restart passphrase_credential: Option<String> = None;
+    }
 }
 
-impl ServerKeyConfig {
-    /// Resolves relative paths against `directory`.
-    #[must_use]
-    pub fn relative_to(mut self, directory: &Path) -> Self {
-        self.file = directory.join(&self.file);
-        self.passphrase_file = self.passphrase_file.map(|file| directory.join(file));
-        self
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting and its allowed values.
-    pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.file.as_os_str().is_empty(), "`server_key.file` is not set: name the key file");
-        let ways = [
-            self.passphrase_file.is_some(),
-            self.passphrase_env.is_some(),
-            self.passphrase_credential.is_some(),
-        ];
-        ensure!(
-            ways.into_iter().filter(|&way| way).count() <= 1,
-            "the passphrase of `server_key` is set in several ways: choose one"
-        );
-        Ok(())
+fn passphrase_has_one_source(key: &ServerKeyConfig) -> Result<(), SettingError> {
+    let is_set =
+        [key.passphrase_file.is_some(), key.passphrase_env.is_some(), key.passphrase_credential.is_some()];
+    match is_set.into_iter().filter(|&is_set| is_set).count() {
+        0 | 1 => Ok(()),
+        _ => Err(SettingError::Together(
+            "the passphrase of `server_key` is set in several ways: choose one".to_owned(),
+        )),
     }
 }
 
@@ -141,9 +126,10 @@ pub fn check_site(key: &PrivateKey, public: &[u8]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::SettingSection as _;
 
     #[test]
-    fn a_passphrase_is_said_in_one_way() {
+    fn a_passphrase_has_one_source() {
         let mut key = ServerKeyConfig { file: "key".into(), ..ServerKeyConfig::default() };
         key.check().unwrap();
         key.passphrase_env = Some("KEY".into());

@@ -9,10 +9,11 @@ use crate::takeover::SuccessorProgram;
 use crate::watchdog::Watchdog;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
-use handle_daemon::program::{CommonArgs, CommonSettings, Program, Startup, lay_over, lay_over_optional};
+use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
+use serde::Serialize;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -27,7 +28,7 @@ use std::time::Instant;
 /// log again.
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
-#[derive(Parser, Clone, Debug)]
+#[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handled",
     version,
@@ -40,6 +41,7 @@ use std::time::Instant;
 )]
 pub struct HandledProgram {
     #[command(flatten)]
+    #[serde(flatten)]
     common: CommonArgs,
     /// Directory of the published set.
     #[arg(long)]
@@ -47,6 +49,9 @@ pub struct HandledProgram {
     /// Site record of this service, as JSON.
     #[arg(long)]
     site: Option<PathBuf>,
+    /// Which server of the site this is (its `serverId`).
+    #[arg(long)]
+    server_id: Option<i32>,
     /// Worker threads for each address; 0 for one on each core.
     #[arg(long)]
     workers: Option<usize>,
@@ -71,36 +76,6 @@ impl Program for HandledProgram {
 
     fn common(&self) -> &CommonArgs {
         &self.common
-    }
-
-    fn common_settings(config: &mut Config) -> CommonSettings<'_> {
-        CommonSettings {
-            shared: &mut config.shared,
-            server_id: &mut config.server_id,
-            listen: &mut config.listen,
-            control: &mut config.control,
-            user: &mut config.user,
-            allow_root: &mut config.allow_root,
-            log: &mut config.log,
-        }
-    }
-
-    fn read(path: &Path) -> anyhow::Result<Config> {
-        Config::read(path)
-    }
-
-    fn lay_over(&self, config: &mut Config) {
-        lay_over(&mut config.snapshot, self.snapshot.as_ref());
-        lay_over_optional(&mut config.site, self.site.as_ref());
-        lay_over(&mut config.workers, self.workers.as_ref());
-        lay_over(&mut config.datapath, self.datapath.as_ref());
-        config.copy_to_memory |= self.copy_to_memory;
-        config.share_port |= self.share_port;
-        config.take_over |= self.take_over;
-    }
-
-    fn check_settings(config: &Config) -> anyhow::Result<()> {
-        config.check()
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {

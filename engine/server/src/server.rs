@@ -22,6 +22,7 @@ use handle_daemon::privileges;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::sessions::Holder;
+use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_net::SocketOptions;

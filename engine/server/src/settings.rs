@@ -13,71 +13,11 @@ use crate::site::OwnSite;
 use arc_swap::ArcSwap;
 use handle_daemon::log::SetLog;
 use handle_daemon::readiness;
-use handle_daemon::reload::{self, SettingChanges};
+use handle_daemon::settings::SettingSection as _;
+use handle_daemon::settings::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Settings that a reload changes. All others need a new process.
-const LIVE: [&str; 57] = [
-    "site",
-    "server_id",
-    "log",
-    "verify_new_layers",
-    "check_records",
-    "verify_bytes_per_s",
-    "limits.answer_datagrams",
-    "limits.fragmented_request_bytes",
-    "limits.fragmented_requests",
-    "limits.fragmented_requests_per_sender",
-    "limits.fragmented_bytes",
-    "limits.fragmented_wait_ms",
-    "observe.http_connections",
-    "observe.http_header_bytes",
-    "observe.http_patience_ms",
-    "observe.latency_every",
-    "observe.sources_every",
-    "observe.sources_ipv4_bits",
-    "observe.sources_ipv6_bits",
-    "observe.sources_shown",
-    "observe.stalled_after_ms",
-    "query_log.format",
-    "query_log.ipv4_bits",
-    "query_log.ipv6_bits",
-    "query_log.lines_per_second",
-    "query_log.sample_every",
-    "query_log.whole_addresses",
-    "rate_limit.burst_ms",
-    "rate_limit.certified_bytes_per_s",
-    "rate_limit.dry_run",
-    "rate_limit.enabled",
-    "rate_limit.equal_bytes_per_s",
-    "rate_limit.exempt",
-    "rate_limit.ipv4_24_per_s",
-    "rate_limit.ipv4_32_per_s",
-    "rate_limit.ipv6_128_per_s",
-    "rate_limit.ipv6_48_per_s",
-    "rate_limit.ipv6_56_per_s",
-    "rate_limit.ipv6_64_per_s",
-    "rate_limit.long_bytes_per_s",
-    "rate_limit.slip",
-    "tcp.connections",
-    "tcp.connections_per_source",
-    "tcp.idle_ms",
-    "tcp.input_bytes",
-    "tcp.linger_ms",
-    "tcp.output_bytes",
-    "tcp.read_ms",
-    "tcp.request_bytes",
-    "tcp.source_prefix_v4",
-    "tcp.source_prefix_v6",
-    "tcp.write_ms",
-    "templates.delimiter",
-    "templates.enabled",
-    "templates.namespace",
-    "templates.namespaces",
-    "templates.override_prefixes",
-];
 
 /// A configuration in force, with the site record read for it.
 #[derive(Debug)]
@@ -127,7 +67,7 @@ impl LiveSettings {
     ) -> anyhow::Result<SettingChanges> {
         new.check()?;
         let old = self.current();
-        let (config, changes) = reload::merged(&old.config, new, &LIVE)?;
+        let (config, changes) = merged(&old.config, new)?;
         // The combination with the settings that keep their values must be valid as well.
         config.check()?;
         // Read even if the path is unchanged, because the contents of the file may have changed.
@@ -270,100 +210,5 @@ mod tests {
         assert!(settings.take(&wrong, |_| Ok(()), Some(&refuse)).is_err());
         assert_eq!(settings.current().config.limits.fragmented_requests, 256);
         assert_eq!(settings.generation(), 0);
-    }
-
-    /// A row of the documentation page about settings.
-    struct Documented<'t> {
-        name: &'t str,
-        default: &'t str,
-        allowed: &'t str,
-        takes_effect: &'t str,
-    }
-
-    fn documented() -> Vec<Documented<'static>> {
-        let text = include_str!("../../../docs/operations/settings.md");
-        let rows = text.lines().filter(|line| line.starts_with("| `"));
-        rows.map(|row| {
-            let cells: Vec<_> = row.split('|').map(str::trim).collect();
-            let [_, name, default, allowed, takes_effect, what, _] = cells[..] else { panic!("{row}") };
-            assert!(!what.is_empty(), "{name} says what it is");
-            let (name, default) = (name.trim_matches('`'), default.trim_matches('`'));
-            Documented { name, default, allowed, takes_effect }
-        })
-        .collect()
-    }
-
-    /// The configuration with a server key, as JSON.
-    fn with_key() -> Value {
-        let key = crate::slow::config::ServerKeyConfig { file: "key".into(), ..Default::default() };
-        serde_json::to_value(Config { server_key: Some(key), ..Config::default() }).unwrap()
-    }
-
-    /// The JSON pointer of a setting, by its name.
-    fn pointer(name: &str) -> String {
-        format!("/{}", name.replace('.', "/"))
-    }
-
-    #[test]
-    fn the_page_about_settings_has_each_of_them_with_its_default_and_when_it_takes_effect() {
-        fn names(value: &Value, prefix: &str, found: &mut Vec<String>) {
-            for (name, value) in value.as_object().unwrap() {
-                let name = format!("{prefix}{name}");
-                match value {
-                    Value::Object(_) => names(value, &format!("{name}."), found),
-                    _ => found.push(name),
-                }
-            }
-        }
-        let (config, mut settings) = (with_key(), Vec::new());
-        names(&config, "", &mut settings);
-        let mut on_page: Vec<_> = documented().iter().map(|row| row.name.to_owned()).collect();
-        settings.sort();
-        on_page.sort();
-        assert_eq!(on_page, settings);
-        for Documented { name, default, takes_effect, .. } in documented() {
-            let value = config.pointer(&pointer(name)).unwrap();
-            let has_default = !value.is_null() && name != "server_key.file";
-            let shown = if has_default { value.to_string() } else { String::new() };
-            assert_eq!(default, shown, "{name}");
-            let live = if LIVE.contains(&name) { "reload" } else { "restart" };
-            assert_eq!(takes_effect, live, "{name}");
-        }
-    }
-
-    #[test]
-    fn numbers_are_allowed_up_to_the_edges_that_the_page_names_and_no_further() {
-        let with = |name: &str, number: u64| {
-            let mut config = with_key();
-            *config.pointer_mut(&pointer(name)).unwrap() = number.into();
-            serde_json::from_value::<Config>(config).unwrap().check()
-        };
-        let mut edges_count = 0;
-        for Documented { name, allowed, .. } in documented() {
-            let (least, most) = match allowed.split_once(" to ") {
-                Some((least, most)) => (least.parse().ok(), most.parse().ok()),
-                None => (allowed.strip_prefix("at least ").and_then(|least| least.parse().ok()), None),
-            };
-            let least: Option<u64> = least;
-            let beyond = [least.and_then(|least| least.checked_sub(1)), most.map(|most: u64| most + 1)];
-            for edge in [least, most].into_iter().flatten() {
-                with(name, edge).unwrap_or_else(|error| panic!("{name} = {edge}: {error}"));
-                edges_count += 1;
-            }
-            for number in beyond.into_iter().flatten() {
-                let error = with(name, number).expect_err(name).to_string();
-                assert!(error.contains(&format!("`{name}`")), "{name} = {number}: {error}");
-            }
-        }
-        assert!(edges_count > 100, "{edges_count} edges are named");
-    }
-
-    #[test]
-    fn every_name_that_is_live_is_a_setting() {
-        let mut config = Config { site: Some("x".into()), server_id: Some(1), ..Config::default() };
-        (config.templates.namespace, config.templates.delimiter) = (Some("x".into()), Some("x".into()));
-        for live in LIVE {
-            assert!(reload::has(&config, live).unwrap(), "{live}");
-        }
     }
 }

@@ -26,9 +26,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
+use handle_auth::source::SourceList;
 use handle_daemon::priority::stand_back;
 use handle_daemon::sessions::SessionTable;
-use handle_daemon::sessions::config::exempt_sources;
 use handle_daemon::sessions::holder::{Holder, SharedTable, TakenChallenge};
 use handle_daemon::sessions::numbers;
 use handle_daemon::shutdown::Shutdown;
@@ -99,7 +99,7 @@ impl SlowPath {
     /// when `slow.threads` is 0.
     ///
     /// # Errors
-    /// When an administrator or an exempt source is invalid.
+    /// When an administrator is invalid.
     pub fn new(
         config: &Config,
         signer: Option<AnswerSigner>,
@@ -111,7 +111,8 @@ impl SlowPath {
         }
         let slow = config.slow.clone();
         let (sender, receiver) = bounded(0);
-        let exempt = exempt_sources("slow.exempt_sources", &slow.exempt_sources)?;
+        // The configuration has been checked.
+        let exempt = SourceList::parse(&slow.exempt_sources).unwrap_or_default();
         let limits = ChallengeLimits {
             challenges_max: slow.challenges,
             bytes_max: slow.challenge_bytes,
@@ -127,9 +128,9 @@ impl SlowPath {
             signer,
             challenges: Mutex::new(Challenges::new(limits)),
             sessions: ServerSessions::new(&config.sessions, config.tcp.enabled).map(Arc::new),
-            server: identities("administrators.server", &config.administrators.server)?,
+            server: identities(&config.administrators.server)?,
             server_reads_all: config.administrators.server_full_access,
-            status: identities("administrators.status", &config.administrators.status)?,
+            status: identities(&config.administrators.status)?,
             counters: (0..slow.threads).map(|_| CachePadded::default()).collect(),
             config: slow,
             random: kernel_random,

@@ -10,59 +10,52 @@
 //! The namespace of a prefix is the HS_NAMESPACE value of the prefix record if the set has that
 //! record, otherwise that of the configuration. Only records stored in this set are consulted.
 
-use anyhow::{Context as _, ensure};
+use handle_daemon::settings;
+use handle_daemon::settings::SettingRule;
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
 use handle_proto::{Handle, Value, fold};
 use handle_resolver::{AnswerContext, MayCompute, RefusalReason};
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::{CorruptRecord, EncodedRecord, RecordSet, hash_key};
 use handle_template::{BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// The section `[templates]` of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TemplatesConfig {
-    /// Compute values for handles that are not stored, if a namespace has templates for them.
-    pub enabled: bool,
-    /// XML of the namespace for prefixes whose record is not in the set or has no namespace.
-    pub namespace: Option<String>,
-    /// The delimiter between base and extension if a namespace sets none.
-    pub delimiter: Option<String>,
-    /// Use only `namespace` and `delimiter`, and ignore the namespaces in prefix records.
-    pub override_prefixes: bool,
-    /// Maximum number of prefixes with a namespace of their own; prefixes beyond it have no
-    /// templates.
-    pub namespaces: usize,
-}
-
-impl Default for TemplatesConfig {
-    fn default() -> Self {
-        Self { enabled: true, namespace: None, delimiter: None, override_prefixes: false, namespaces: 1024 }
+settings! {
+    /// Values computed for handles that are not stored ([templates.md](../templates.md)).
+    pub struct TemplatesConfig {
+        /// Compute values for handles that are not stored, if a namespace has templates for them.
+        live enabled: bool = true;
+        /// Namespace of prefixes whose record is not in the set, or has no namespace.
+        live namespace: Option<String> = None, NAMESPACE;
+        /// Delimiter between base and extension if the namespace defines none.
+        live delimiter: Option<String> = None, DELIMITER;
+        /// Use only `namespace` and `delimiter`, and ignore the namespaces in prefix records.
+        live override_prefixes: bool = false;
+        /// Most prefixes with a namespace of their own. Prefixes beyond it have no templates.
+        live namespaces: usize = 1024, 0..=1 << 16;
     }
 }
 
-impl TemplatesConfig {
-    /// Checks every setting.
-    ///
-    /// # Errors
-    /// Names the setting and its allowed values.
-    pub fn check(&self) -> anyhow::Result<()> {
-        if let Some(xml) = &self.namespace {
-            let namespace = Namespace::parse(xml.as_bytes(), true).context("in `templates.namespace`")?;
-            if let Some(invalid) = namespace.invalid_patterns().first() {
-                return Err(invalid.clone()).context("in `templates.namespace`");
-            }
+const NAMESPACE: SettingRule<Option<String>> = SettingRule {
+    words: "XML of a namespace",
+    check: |namespace| {
+        let Some(xml) = namespace else { return Ok(()) };
+        let parsed =
+            Namespace::parse(xml.as_bytes(), true).map_err(|error| format!("is invalid: {error}"))?;
+        match parsed.invalid_patterns().first() {
+            Some(pattern) => Err(format!("is invalid: {pattern}")),
+            None => Ok(()),
         }
-        ensure!(
-            self.delimiter.as_ref().is_none_or(|delimiter| (1..=255).contains(&delimiter.len())),
-            "`templates.delimiter` must have 1 to 255 bytes"
-        );
-        ensure!(self.namespaces <= 1 << 16, "`templates.namespaces` is {}: at most 65536", self.namespaces);
-        Ok(())
-    }
-}
+    },
+};
+
+const DELIMITER: SettingRule<Option<String>> = SettingRule {
+    words: "1 to 255 bytes",
+    check: |delimiter| match delimiter.as_ref().map_or(1, String::len) {
+        1..=255 => Ok(()),
+        _ => Err("must have 1 to 255 bytes".to_owned()),
+    },
+};
 
 /// Maximum length in bytes of a prefix with a namespace of its own.
 const PREFIX_LEN_MAX: usize = 255;
@@ -152,7 +145,6 @@ impl SetTemplates {
     ///
     /// # Errors
     /// When the templates cannot be applied, or the base cannot be read.
-    /// When the templates cannot be applied, or the base is not to be had.
     pub fn compute(
         &self,
         context: &AnswerContext<'_, MappedFile>,

@@ -10,6 +10,7 @@
 //!   purpose. Every lookup that reaches it is answered with an error.
 
 use crate::live::ServedSet;
+use handle_daemon::settings::SettingType;
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::verify::{self, LayerFault};
@@ -30,6 +31,12 @@ pub enum RecordChecks {
     On,
     /// In none.
     Off,
+}
+
+impl SettingType for RecordChecks {
+    fn type_name() -> String {
+        "`auto`, `on`, `off`".to_owned()
+    }
 }
 
 /// Verification state of a layer.

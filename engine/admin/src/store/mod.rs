@@ -35,11 +35,12 @@ pub use snapshot::{
 };
 pub use transaction::Transaction;
 
+use handle_daemon::settings;
+use handle_daemon::settings::PATH;
 use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
 use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
-use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -49,40 +50,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use writer::{CommitQueue, StoreWriter};
 
-/// Settings of the store.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StoreConfig {
-    /// The file of the store.
-    pub file: PathBuf,
-    /// Bytes of memory for pages of the file.
-    pub cache_bytes: usize,
-    /// Write the allocator state with each commit, so that the store opens at once after a crash.
-    /// Without it, opening after a crash reads the whole file, but commits take one sync instead of
-    /// two.
-    pub quick_repair: bool,
-    /// Read the whole file and compare its checksums before opening it. Otherwise disk damage is
-    /// found only when a damaged page is read, if at all.
-    pub verify_at_start: bool,
-    /// Maximum changes that wait for the writer. Further ones are refused as too busy.
-    pub queue_changes: usize,
-    /// Maximum changes that share one commit.
-    pub commit_changes: usize,
-    /// Days for which the transaction log is kept; 0 for no limit.
-    pub log_days: u32,
-}
-
-impl Default for StoreConfig {
-    fn default() -> Self {
-        Self {
-            file: PathBuf::from("/var/lib/handle-admin/store.redb"),
-            cache_bytes: 256 << 20,
-            quick_repair: true,
-            verify_at_start: true,
-            queue_changes: 1024,
-            commit_changes: 512,
-            log_days: 0,
-        }
+settings! {
+    /// The store of the records ([store.md](../store.md)).
+    pub struct StoreConfig {
+        /// File of the store.
+        restart file: PathBuf = PathBuf::from("/var/lib/handle-admin/store.redb"), PATH;
+        /// Memory for pages of the store.
+        restart cache_bytes: usize = 256 << 20, 1 << 20..=1 << 40;
+        /// Write the allocator state with each commit, so that the store opens at once after a crash.
+        /// Without it, opening after a crash reads the whole file, but commits take one sync instead of two.
+        restart quick_repair: bool = true;
+        /// Read the whole file and compare its checksums before opening it; without `quick_repair`, not
+        /// after a crash. Otherwise disk damage is found only when a damaged page is read, if at all.
+        restart verify_at_start: bool = true;
+        /// Changes waiting for the writer. One more gets RC 3.
+        restart queue_changes: usize = 1024, 1..=1 << 20;
+        /// Changes that share one commit.
+        restart commit_changes: usize = 512, 1..=1 << 16;
+        /// Time for which the log of transactions is kept; 0 for no limit.
+        restart log_days: u32 = 0, 0..=36_500;
     }
 }
 
@@ -91,30 +77,6 @@ impl StoreConfig {
     #[must_use]
     pub fn at(path: &Path) -> Self {
         Self { file: path.to_owned(), ..Self::default() }
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting, and what it should be.
-    pub fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            !self.file.as_os_str().is_empty(),
-            "`store.file` is not set: name the file of the store"
-        );
-        let bounds = [
-            ("cache_bytes", self.cache_bytes, 1 << 20, 1 << 40),
-            ("queue_changes", self.queue_changes, 1, 1 << 20),
-            ("commit_changes", self.commit_changes, 1, 1 << 16),
-            ("log_days", self.log_days as usize, 0, 36_500),
-        ];
-        for (name, value, least, most) in bounds {
-            anyhow::ensure!(
-                (least..=most).contains(&value),
-                "`store.{name}` is {value}: it must be from {least} to {most}"
-            );
-        }
-        Ok(())
     }
 }
 

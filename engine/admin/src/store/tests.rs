@@ -279,23 +279,6 @@ fn a_check_finds_what_does_not_fit() {
     assert_eq!(findings.iter().filter(|it| !it.is_damage()).count(), 1);
 }
 
-#[test]
-fn the_settings_hold_at_their_edges() {
-    let with = |change: fn(&mut StoreConfig)| {
-        let mut config = StoreConfig::default();
-        change(&mut config);
-        config.check().is_ok()
-    };
-    assert!(with(|_| ()));
-    assert!(with(|config| config.queue_changes = 1));
-    assert!(!with(|config| config.queue_changes = 0));
-    assert!(with(|config| config.commit_changes = 1 << 16));
-    assert!(!with(|config| config.commit_changes = (1 << 16) + 1));
-    assert!(!with(|config| config.cache_bytes = 0));
-    assert!(!with(|config| config.file = PathBuf::new()));
-    assert!(!with(|config| config.log_days = 36_501));
-}
-
 /// What the store says of its content, beside what a check counts.
 fn told_and_counted(store: &Store) -> [(u64, u64); 2] {
     let counted = store.check(|_| ()).unwrap();

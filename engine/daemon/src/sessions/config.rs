@@ -2,56 +2,62 @@
 
 use crate::sessions::setup::SetupTerms;
 use crate::sessions::table::SessionLimits;
-use anyhow::{Context as _, anyhow, ensure};
+use crate::settings;
+use crate::settings::{NETWORKS, SettingRule, SettingType};
 use handle_auth::source::SourceList;
 use handle_proto::code::Cipher;
 use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN, SESSION_TIMEOUT_DEFAULT_S};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// Sessions: a key agreed on with a client, so that answers can be certified and encrypted without
-/// a signature or a challenge for each.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SessionsConfig {
-    /// Whether sessions are enabled. In `handled` they need `slow.threads`.
-    pub enabled: bool,
-    /// Maximum number of sessions. When it is reached, new sessions displace those without an
-    /// authenticated identity.
-    pub sessions: usize,
-    /// Maximum number of sessions of one source, an IPv4 address or a /64 of IPv6, in which
-    /// messages have arrived. One more displaces the session of that source that has been idle the
-    /// longest.
-    pub sessions_per_source: usize,
-    /// Maximum number of sessions of one source in which no message has arrived. One more displaces
-    /// the oldest of them.
-    pub unproven_per_source: usize,
-    /// Maximum number of these that are set up over UDP. A further set-up gets code 2, after which
-    /// deployed clients use TCP.
-    pub unproven_per_source_udp: usize,
-    /// Seconds after which a session ends if no message has arrived in it.
-    pub unproven_s: u32,
-    /// Addresses and networks that are exempt from the limits per source.
-    pub exempt_sources: Vec<String>,
-    /// Whether sessions may have versions below 2.7, in which messages are not protected against
-    /// replay and downgrade.
-    pub old_versions: bool,
-    /// Seconds without a message after which a session ends, unless its client asks for another
-    /// time.
-    pub timeout_s: u32,
-    /// Longest timeout that a client may ask for, in seconds.
-    pub timeout_s_max: u32,
-    /// The allowed ciphers. The first one is used. Peers below version 2.4 only support DES, which
-    /// is used with them if it is listed; otherwise they are refused.
-    pub ciphers: Vec<CipherName>,
-    /// Minimum bits of the modulus of a key exchange; the client chooses the modulus.
-    pub modulus_bits_min: u32,
-    /// Maximum bits of the modulus; twice the bits take seven times as long.
-    pub modulus_bits_max: u32,
-    /// The UNIX socket over which `handled` shares its sessions with `handle-admin`, a process of
-    /// the same user. When it is not set, each process has its own sessions.
-    pub socket: Option<PathBuf>,
+settings! {
+    /// Sessions: a key agreed on with a client, so that answers can be certified and encrypted without a
+    /// signature or a challenge for each ([sessions.md](sessions.md)).
+    pub struct SessionsConfig {
+        /// Enable sessions. In `handled`, they need `slow.threads`.
+        restart enabled: bool = true;
+        /// Sessions at a time. One more displaces a session without an authenticated identity.
+        restart sessions: usize = 100_000, 1..=1 << 24;
+        /// Of these, sessions of one source, an IPv4 address or an IPv6 /64, in which messages have
+        /// arrived. One more displaces the one that has been idle for longest.
+        restart sessions_per_source <= sessions: usize = 4096, 1..=1 << 24;
+        /// Unproven sessions of one source, in which no message has arrived. One more displaces the
+        /// oldest of them.
+        restart unproven_per_source <= sessions: usize = 64, 1..=1 << 24;
+        /// Of these, sessions set up over UDP, at `handled`. One more gets RC 2, upon which deployed
+        /// clients use TCP.
+        restart unproven_per_source_udp <= unproven_per_source: usize = 16, 0..=1 << 24;
+        /// Time after which an unproven session ends.
+        restart unproven_s: u32 = 60, 1..=3600;
+        /// Sources that are exempt from the limits of sessions by source.
+        restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
+        /// Allow sessions of versions below 2.7, in which messages are not protected against replay and
+        /// downgrade.
+        restart old_versions: bool = false;
+        /// Time without a message after which a session ends, if its client requests no other time-out.
+        restart timeout_s <= timeout_s_max: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
+        /// Longest time-out that a client may request.
+        restart timeout_s_max: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
+        /// Allowed ciphers; the first one is used. Peers below version 2.4 support only DES, which is
+        /// used with them if it is listed; otherwise they are refused.
+        restart ciphers: Vec<CipherName> = vec![CipherName::Aes], CIPHERS;
+        /// Least bits of the modulus of a key exchange, which the client chooses.
+        restart modulus_bits_min <= modulus_bits_max: u32 = 1024, DH_MODULUS_BITS_MIN..=DH_MODULUS_BITS_MAX;
+        /// Most bits of that modulus. Twice the bits take seven times as long.
+        restart modulus_bits_max: u32 = 2048, DH_MODULUS_BITS_MIN..=DH_MODULUS_BITS_MAX;
+        /// UNIX socket over which `handled` shares its sessions with `handle-admin`, a process of the
+        /// same user. If not set, each process has its own sessions.
+        restart socket: Option<PathBuf> = None;
+    }
 }
+
+const CIPHERS: SettingRule<Vec<CipherName>> = SettingRule {
+    words: "at least one",
+    check: |ciphers| match ciphers.is_empty() {
+        true => Err("is empty: name at least one, as \"aes\"".to_owned()),
+        false => Ok(()),
+    },
+};
 
 /// A cipher as named in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -77,24 +83,9 @@ impl CipherName {
     }
 }
 
-impl Default for SessionsConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            sessions: 100_000,
-            sessions_per_source: 4096,
-            unproven_per_source: 64,
-            unproven_per_source_udp: 16,
-            unproven_s: 60,
-            exempt_sources: Vec::new(),
-            old_versions: false,
-            timeout_s: SESSION_TIMEOUT_DEFAULT_S,
-            timeout_s_max: SESSION_TIMEOUT_DEFAULT_S,
-            ciphers: vec![CipherName::Aes],
-            modulus_bits_min: 1024,
-            modulus_bits_max: 2048,
-            socket: None,
-        }
+impl SettingType for CipherName {
+    fn type_name() -> String {
+        "`aes`, `des3`, `des`".to_owned()
     }
 }
 
@@ -123,97 +114,12 @@ impl SessionsConfig {
             allows_old_versions: self.old_versions,
         }
     }
-
-    /// Resolves a relative `socket` against `directory`.
-    #[must_use]
-    pub fn relative_to(mut self, directory: &Path) -> Self {
-        self.socket = self.socket.map(|socket| directory.join(socket));
-        self
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting and its allowed values.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let (least_bits, most_bits) = (DH_MODULUS_BITS_MIN as usize, DH_MODULUS_BITS_MAX as usize);
-        let bounds = [
-            ("sessions", self.sessions, 1, 1 << 24),
-            ("sessions_per_source", self.sessions_per_source, 1, self.sessions),
-            ("unproven_per_source", self.unproven_per_source, 1, self.sessions),
-            ("unproven_per_source_udp", self.unproven_per_source_udp, 0, self.unproven_per_source),
-            ("unproven_s", self.unproven_s as usize, 1, 3600),
-            ("timeout_s_max", self.timeout_s_max as usize, 1, 366 * 86_400),
-            ("timeout_s", self.timeout_s as usize, 1, self.timeout_s_max as usize),
-            ("modulus_bits_max", self.modulus_bits_max as usize, least_bits, most_bits),
-            ("modulus_bits_min", self.modulus_bits_min as usize, least_bits, self.modulus_bits_max as usize),
-        ];
-        for (name, value, least, most) in bounds {
-            ensure!(
-                (least..=most).contains(&value),
-                "`sessions.{name}` is {value}: it must be from {least} to {most}"
-            );
-        }
-        exempt_sources("sessions.exempt_sources", &self.exempt_sources)?;
-        self.ciphers.first().context("`sessions.ciphers` is empty: name at least one, as \"aes\"")?;
-        Ok(())
-    }
-}
-
-/// Parses `texts`, the value of the setting `name`, as networks.
-///
-/// # Errors
-/// Names the text that is not an address or network.
-pub fn exempt_sources(name: &str, texts: &[String]) -> anyhow::Result<SourceList> {
-    let most = SourceList::LEN_MAX;
-    ensure!(texts.len() <= most, "`{name}` has {} entries: it may have {most}", texts.len());
-    SourceList::parse(texts)
-        .map_err(|text| anyhow!("`{name}` has {text:?}: not a network (write an address, or ADDRESS/BITS)"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut SessionsConfig)| {
-            let mut config = SessionsConfig::default();
-            change(&mut config);
-            config.check().is_ok()
-        };
-        assert!(with(|_| ()));
-        let few = |it: &mut SessionsConfig, count| {
-            (it.sessions, it.sessions_per_source, it.unproven_per_source) = (count, count, count);
-            it.unproven_per_source_udp = 0;
-        };
-        assert!(with(|it| (it.sessions_per_source, it.unproven_per_source) = (1, 16)));
-        assert!(!with(|it| it.unproven_per_source = 15), "less than those over UDP");
-        assert!(with(|it| it.unproven_per_source_udp = 64) && !with(|it| it.unproven_per_source_udp = 65));
-        assert!(with(|it| it.unproven_s = 1) && !with(|it| it.unproven_s = 0));
-        assert!(with(|it| it.unproven_s = 3600) && !with(|it| it.unproven_s = 3601));
-        assert!(with(|it| it.exempt_sources = vec!["192.0.2.0/24".into()]));
-        assert!(!with(|it| it.exempt_sources = vec!["192.0.2.0/33".into()]));
-        for (count, is_valid) in [(1, true), (0, false)] {
-            let mut config = SessionsConfig::default();
-            few(&mut config, count);
-            assert_eq!(config.check().is_ok(), is_valid, "{count}");
-        }
-        assert!(with(|it| it.sessions = 1 << 24) && !with(|it| it.sessions = (1 << 24) + 1));
-        assert!(with(|it| it.sessions_per_source = 100_000));
-        assert!(!with(|it| it.sessions_per_source = 100_001), "more than there are in all");
-        assert!(with(|it| it.timeout_s = 1) && !with(|it| it.timeout_s = 0));
-        assert!(!with(|it| it.timeout_s = 86_401), "more than may be asked for");
-        assert!(
-            with(|it| it.timeout_s_max = 366 * 86_400) && !with(|it| it.timeout_s_max = 366 * 86_400 + 1)
-        );
-        assert!(with(|it| it.modulus_bits_min = 512) && !with(|it| it.modulus_bits_min = 511));
-        assert!(with(|it| it.modulus_bits_max = 8192) && !with(|it| it.modulus_bits_max = 8193));
-        assert!(with(|it| it.modulus_bits_min = 2048) && !with(|it| it.modulus_bits_min = 2049));
-        assert!(!with(|it| it.ciphers.clear()));
-        let config = SessionsConfig { timeout_s: 0, ..SessionsConfig::default() };
-        assert!(config.check().unwrap_err().to_string().contains("sessions.timeout_s"));
-    }
+    use crate::settings::SettingSection as _;
 
     #[test]
     fn ciphers_are_named_as_in_the_configuration() {
@@ -221,5 +127,6 @@ mod tests {
         let codes: Vec<Cipher> = config.ciphers.iter().map(|cipher| cipher.code()).collect();
         assert_eq!(codes, [Cipher::DESEDE, Cipher::AES, Cipher::DES]);
         assert!(toml::from_str::<SessionsConfig>("ciphers = [\"rot13\"]").is_err());
+        assert!(SessionsConfig { ciphers: Vec::new(), ..SessionsConfig::default() }.check().is_err());
     }
 }

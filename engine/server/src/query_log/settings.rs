@@ -1,31 +1,33 @@
-//! `[query_log]` in the configuration.
+//! The section `[query_log]` of the configuration.
 
-use anyhow::ensure;
 use handle_auth::source::Network;
+use handle_daemon::settings;
+use handle_daemon::settings::SettingType;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Settings of the query log.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct QueryLogSettings {
-    /// Path of the log file; none when empty. Lines are appended; a new file gets mode 0640.
-    pub path: Option<PathBuf>,
-    /// Format of a line.
-    pub format: QueryLogFormat,
-    /// Log one of this many answers of each worker.
-    pub sample_every: u32,
-    /// Maximum lines per second of all workers together; further lines are dropped and counted.
-    pub lines_per_second: u32,
-    /// Maximum lines waiting to be written; further lines are dropped and counted.
-    pub queue_lines: usize,
-    /// Log whole client addresses instead of the networks below.
-    pub whole_addresses: bool,
-    /// Bits of an IPv4 address that are logged.
-    pub ipv4_bits: u8,
-    /// Bits of an IPv6 address that are logged.
-    pub ipv6_bits: u8,
+settings! {
+    /// The query log ([README.md](README.md#query-log)).
+    pub struct QueryLogSettings {
+        /// File of the query log; without it, queries are not logged. Lines are appended; a new file gets
+        /// mode 0640.
+        restart path: Option<PathBuf> = None;
+        /// Format of a line: the access log of deployed servers, or JSON.
+        live format: QueryLogFormat = QueryLogFormat::Handle;
+        /// Log one in this many answers of each worker.
+        live sample_every: u32 = 1, 1..=u32::MAX;
+        /// Most lines per second of all workers together. Others are dropped and counted.
+        live lines_per_second: u32 = 1000, 1..=1_000_000;
+        /// Lines waiting to be written. Others are dropped and counted.
+        restart queue_lines: usize = 1024, 1..=1 << 20;
+        /// Log whole addresses instead of networks.
+        live whole_addresses: bool = false;
+        /// Prefix length of a logged network, IPv4.
+        live ipv4_bits: u8 = 24, 0..=32;
+        /// Prefix length of a logged network, IPv6.
+        live ipv6_bits: u8 = 48, 0..=128;
+    }
 }
 
 /// Format of a line.
@@ -39,75 +41,18 @@ pub enum QueryLogFormat {
     Json,
 }
 
-impl Default for QueryLogSettings {
-    fn default() -> Self {
-        Self {
-            path: None,
-            format: QueryLogFormat::Handle,
-            sample_every: 1,
-            lines_per_second: 1000,
-            queue_lines: 1024,
-            whole_addresses: false,
-            ipv4_bits: 24,
-            ipv6_bits: 48,
-        }
+impl SettingType for QueryLogFormat {
+    fn type_name() -> String {
+        "`handle`, `json`".to_owned()
     }
 }
 
 impl QueryLogSettings {
-    /// Checks everything that can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting and its allowed values.
-    pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            self.sample_every > 0,
-            "`query_log.sample_every` is 0: 1 logs every answer, 100 one of a hundred"
-        );
-        ensure!(
-            (1..=1_000_000).contains(&self.lines_per_second),
-            "`query_log.lines_per_second` is {}: it must be from 1 to 1000000",
-            self.lines_per_second
-        );
-        ensure!(
-            (1..=1 << 20).contains(&self.queue_lines),
-            "`query_log.queue_lines` is {}: it must be from 1 to 1048576",
-            self.queue_lines
-        );
-        ensure!(self.ipv4_bits <= 32, "`query_log.ipv4_bits` is {}: an address has 32", self.ipv4_bits);
-        ensure!(self.ipv6_bits <= 128, "`query_log.ipv6_bits` is {}: an address has 128", self.ipv6_bits);
-        Ok(())
-    }
-
     /// Truncates an address for logging. Returns it with the number of bits kept.
     pub(super) fn cut(&self, ip: IpAddr) -> (IpAddr, u8) {
         let ip = ip.to_canonical();
         let (all, some) = if ip.is_ipv4() { (32, self.ipv4_bits) } else { (128, self.ipv6_bits) };
         let bits = if self.whole_addresses { all } else { some };
         (Network::new(ip, bits).address(), bits)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut QueryLogSettings)| {
-            let mut settings = QueryLogSettings::default();
-            change(&mut settings);
-            settings.check().is_ok()
-        };
-        assert!(with(|_| {}) && !QueryLogSettings::default().whole_addresses, "privacy is the default");
-        assert!(!with(|s| s.sample_every = 0));
-        assert!(with(|s| s.lines_per_second = 1) && with(|s| s.lines_per_second = 1_000_000));
-        assert!(!with(|s| s.lines_per_second = 0) && !with(|s| s.lines_per_second = 1_000_001));
-        assert!(with(|s| s.queue_lines = 1) && with(|s| s.queue_lines = 1 << 20));
-        assert!(!with(|s| s.queue_lines = 0) && !with(|s| s.queue_lines = (1 << 20) + 1));
-        assert!(
-            with(|s| (s.ipv4_bits, s.ipv6_bits) = (0, 0)) && with(|s| (s.ipv4_bits, s.ipv6_bits) = (32, 128))
-        );
-        assert!(!with(|s| s.ipv4_bits = 33) && !with(|s| s.ipv6_bits = 129));
     }
 }

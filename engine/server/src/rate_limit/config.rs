@@ -2,105 +2,75 @@
 
 use super::limiter::RateLimits;
 use super::prefix::AddressPrefix;
-use anyhow::ensure;
-use serde::{Deserialize, Serialize};
+use handle_daemon::settings;
+use handle_daemon::settings::{SettingRule, SettingType};
 
-/// Limits on answers over UDP. A rate applies to a prefix of source addresses and to the whole
-/// server; 0 is no limit. Bytes are those of answers beyond the bytes of their requests.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RateLimitConfig {
-    /// Limit answers over UDP.
-    pub enabled: bool,
-    /// Only count the answers that would be limited, and send them.
-    pub dry_run: bool,
-    /// Bytes a second of one answer to one network: an IPv4 /24, an IPv6 /56.
-    pub equal_bytes_per_s: u32,
-    /// Bytes a second of answers of more than one datagram to an IPv4 address or an IPv6 /64; a /24
-    /// or /48 may have four times as much.
-    pub long_bytes_per_s: u32,
-    /// Bytes a second of certified answers, for the same addresses and networks.
-    pub certified_bytes_per_s: u32,
-    /// Datagrams a second, of whatever kind, to one IPv4 address.
-    pub ipv4_32_per_s: u32,
-    /// Datagrams a second to a /24 of IPv4.
-    pub ipv4_24_per_s: u32,
-    /// Datagrams a second to one IPv6 address.
-    pub ipv6_128_per_s: u32,
-    /// Datagrams a second to a /64 of IPv6.
-    pub ipv6_64_per_s: u32,
-    /// Datagrams a second to a /56 of IPv6.
-    pub ipv6_56_per_s: u32,
-    /// Datagrams a second to a /48 of IPv6.
-    pub ipv6_48_per_s: u32,
-    /// For how long a prefix accumulates unused rate, in milliseconds: the size of a burst.
-    pub burst_ms: u32,
-    /// One in this many limited answers is sent as a short error, after which clients use TCP. 0:
-    /// none.
-    pub slip: u32,
-    /// Addresses and prefixes without a limit.
-    pub exempt: Vec<AddressPrefix>,
-    /// Memory of the counters of equal answers of each worker, in bytes; each other limit has a
-    /// quarter of it.
-    pub table_bytes: usize,
-}
-
-impl Default for RateLimitConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            dry_run: false,
-            // About 80 times a second the same plain answer.
-            equal_bytes_per_s: 16 << 10,
-            // About 65 answers of 2 KiB.
-            long_bytes_per_s: 128 << 10,
-            // About 40 signed answers, which cost a fortieth of a core.
-            certified_bytes_per_s: 32 << 10,
-            // The busiest clients of a server are a few large caches, which limits by address would
-            // cut off.
-            ipv4_32_per_s: 0,
-            ipv4_24_per_s: 0,
-            ipv6_128_per_s: 0,
-            ipv6_64_per_s: 0,
-            ipv6_56_per_s: 0,
-            ipv6_48_per_s: 0,
-            burst_ms: 1_000,
-            // A slipped answer is never longer than its request, so dropping it instead gains
-            // nothing, and honest clients do not wait for a timeout before they use TCP.
-            slip: 1,
-            exempt: Vec::new(),
-            table_bytes: 1 << 20,
-        }
+settings! {
+    /// Limits on answers over UDP ([rate-limit.md](../rate-limit.md)). A rate applies to a prefix of
+    /// source addresses and to the whole server; 0 is no limit. Bytes are those of answers beyond the
+    /// bytes of their requests.
+    pub struct RateLimitConfig {
+        /// Limit answers over UDP.
+        live enabled: bool = true;
+        /// Send answers that would be limited, and only count them.
+        live dry_run: bool = false;
+        /// Bytes of one answer to one IPv4 /24 or IPv6 /56.
+        // About 80 times a second the same plain answer.
+        live equal_bytes_per_s: u32 = 16 << 10;
+        /// Bytes of answers of more than one datagram to an IPv4 address or IPv6 /64. A /24 or /48 may have
+        /// four times as much.
+        // About 65 answers of 2 KiB.
+        live long_bytes_per_s: u32 = 128 << 10;
+        /// Bytes of certified answers, for the same addresses and networks.
+        // About 40 signed answers, which cost a fortieth of a core.
+        live certified_bytes_per_s: u32 = 32 << 10;
+        /// Datagrams of any kind to one IPv4 address.
+        // No limit by address: the busiest clients of a server are a few large caches, which it would cut
+        // off.
+        live ipv4_32_per_s: u32 = 0;
+        /// Datagrams of any kind to a /24 of IPv4.
+        live ipv4_24_per_s: u32 = 0;
+        /// Datagrams of any kind to one IPv6 address.
+        live ipv6_128_per_s: u32 = 0;
+        /// Datagrams of any kind to a /64 of IPv6.
+        live ipv6_64_per_s: u32 = 0;
+        /// Datagrams of any kind to a /56 of IPv6.
+        live ipv6_56_per_s: u32 = 0;
+        /// Datagrams of any kind to a /48 of IPv6.
+        live ipv6_48_per_s: u32 = 0;
+        /// Time for which unused rate accumulates: the size of a burst.
+        live burst_ms: u32 = 1_000, 1..=60_000;
+        /// One in this many limited answers is sent as a short error, after which clients use TCP; 0 for
+        /// none.
+        // A slipped answer is never longer than its request, so dropping it instead gains nothing, and
+        // honest clients do not wait for a timeout before they use TCP.
+        live slip: u32 = 1;
+        /// Addresses and prefixes without a limit, besides 127.0.0.1 and ::1.
+        live exempt: Vec<AddressPrefix> = Vec::new(), EXEMPT;
+        /// Bytes of the table of equal answers of each worker. The table of each other limit has a quarter
+        /// of this.
+        restart table_bytes: usize = 1 << 20, 1 << 12..=1 << 30;
     }
 }
 
 /// Most prefixes without a limit.
 const EXEMPT_MAX: usize = 1024;
 
-impl RateLimitConfig {
-    /// Checks every setting.
-    ///
-    /// # Errors
-    /// Names the setting and its valid values.
-    pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            (1..=60_000).contains(&self.burst_ms),
-            "`rate_limit.burst_ms` is {}: it must be from 1 to 60000",
-            self.burst_ms
-        );
-        ensure!(
-            self.exempt.len() <= EXEMPT_MAX,
-            "`rate_limit.exempt` has {} prefixes: at most {EXEMPT_MAX}",
-            self.exempt.len()
-        );
-        ensure!(
-            (1 << 12..=1 << 30).contains(&self.table_bytes),
-            "`rate_limit.table_bytes` is {}: it must be from 4096 to 1 GiB",
-            self.table_bytes
-        );
-        Ok(())
-    }
+const EXEMPT: SettingRule<Vec<AddressPrefix>> = SettingRule {
+    words: "at most 1024",
+    check: |exempt| match exempt.len() {
+        0..=EXEMPT_MAX => Ok(()),
+        len => Err(format!("has {len} prefixes: at most {EXEMPT_MAX}")),
+    },
+};
 
+impl SettingType for AddressPrefix {
+    fn type_name() -> String {
+        "address or prefix".to_owned()
+    }
+}
+
+impl RateLimitConfig {
     /// The limits of datagrams for one of `workers_count` workers.
     #[must_use]
     pub fn limits(&self, workers_count: usize) -> RateLimits {
@@ -157,25 +127,6 @@ fn share(per_s: u32, workers_count: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut RateLimitConfig)| {
-            let mut config = RateLimitConfig::default();
-            change(&mut config);
-            config.check().is_ok()
-        };
-        assert!(with(|_| {}));
-        assert!(!with(|config| config.burst_ms = 0));
-        assert!(with(|config| config.burst_ms = 60_000));
-        assert!(!with(|config| config.burst_ms = 60_001));
-        assert!(with(|config| config.exempt = vec!["::1".parse().unwrap(); EXEMPT_MAX]));
-        assert!(!with(|config| config.exempt = vec!["::1".parse().unwrap(); EXEMPT_MAX + 1]));
-        assert!(with(|config| config.table_bytes = 4096));
-        assert!(!with(|config| config.table_bytes = 4095));
-        assert!(with(|config| config.table_bytes = 1 << 30));
-        assert!(!with(|config| config.table_bytes = (1 << 30) + 1));
-    }
 
     #[test]
     fn reads_toml_and_says_what_is_wrong_with_it() {

@@ -1,0 +1,74 @@
+//! Reloading a configuration: compares settings by name, and tells which changes take effect
+//! without a restart.
+//!
+//! The configuration in force and the new one are compared as tables. Changed settings that are
+//! declared as live are applied. Other changed settings keep their value and are reported.
+
+use super::SettingSection;
+use super::file::to_table;
+use std::collections::{BTreeMap, BTreeSet};
+use toml::{Table, Value};
+
+/// The result of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SettingChanges {
+    /// Settings whose new value is in force.
+    pub changed: Vec<String>,
+    /// Settings whose new value needs a restart.
+    pub need_restart: Vec<String>,
+}
+
+/// `old` with the live settings of `new`.
+///
+/// # Errors
+/// When a value has no form in TOML, as a path that is not UTF-8.
+pub fn merged<C: SettingSection>(old: &C, new: &C) -> Result<(C, SettingChanges), toml::de::Error> {
+    let live: BTreeSet<String> = C::tables("")
+        .into_iter()
+        .flat_map(|table| table.rows)
+        .filter(|row| row.is_live)
+        .map(|row| row.name)
+        .collect();
+    let (mut table, mut changes) = (to_table(old)?, SettingChanges::default());
+    let (before, after) = (flat(&table), flat(&to_table(new)?));
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    for name in names.into_iter().filter(|&name| before.get(name) != after.get(name)) {
+        if live.contains(name) {
+            put(&mut table, name, after.get(name));
+            changes.changed.push(name.clone());
+        } else {
+            changes.need_restart.push(name.clone());
+        }
+    }
+    Ok((table.try_into()?, changes))
+}
+
+/// All settings by their dotted names.
+fn flat(table: &Table) -> BTreeMap<String, Value> {
+    fn walk(table: &Table, prefix: &str, found: &mut BTreeMap<String, Value>) {
+        for (name, value) in table {
+            let name = format!("{prefix}{name}");
+            match value {
+                Value::Table(table) => walk(table, &format!("{name}."), found),
+                value => drop(found.insert(name, value.clone())),
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(table, "", &mut found);
+    found
+}
+
+/// Sets or removes a setting.
+pub(super) fn put(table: &mut Table, name: &str, value: Option<&Value>) {
+    if let Some((section, rest)) = name.split_once('.') {
+        let section = table.entry(section).or_insert_with(|| Table::new().into());
+        if let Value::Table(section) = section {
+            put(section, rest, value);
+        }
+    } else if let Some(value) = value {
+        table.insert(name.to_owned(), value.clone());
+    } else {
+        table.remove(name);
+    }
+}

@@ -1,0 +1,261 @@
+//! The settings of each process: their bounds, and the pages in `docs/operations` that list them.
+//!
+//! Everything here is made from the lines of `settings!`. The tables on the pages are written by
+//! `REWRITE_PAGES=1 cargo test -p handle-tests --test documents settings`.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_daemon::settings::file::to_table;
+use handle_daemon::settings::{SettingRow, SettingSection, SettingTable, full_name};
+use handle_tests::process::{program, succeed};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use toml::{Table, Value};
+
+/// A process with settings.
+struct Process {
+    package: &'static str,
+    name: &'static str,
+    page: &'static str,
+    tables: Vec<SettingTable>,
+    defaults: Table,
+    check: fn(&Table) -> Result<(), String>,
+}
+
+impl Process {
+    fn new<C: SettingSection>(package: &'static str, name: &'static str, page: &'static str) -> Self {
+        let check = |table: &Table| {
+            let config: C = table.clone().try_into().map_err(|error: toml::de::Error| error.to_string())?;
+            config.check().map_err(|error| error.to_string())
+        };
+        let defaults = to_table(&C::default()).unwrap();
+        Self { package, name, page, tables: C::tables(""), defaults, check }
+    }
+
+    fn all() -> [Self; 2] {
+        [
+            Self::new::<handle_server::config::Config>("handle-server", "handled", "settings.md"),
+            Self::new::<handle_admin::config::Config>("handle-admin", "handle-admin", "admin-settings.md"),
+        ]
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &SettingRow> {
+        self.tables.iter().flat_map(|table| &table.rows)
+    }
+
+    /// Checks the defaults with `value` for one setting.
+    fn check_with(&self, row: &SettingRow, value: u64) -> Result<(), String> {
+        let mut table = self.defaults.clone();
+        put(&mut table, &row.name, i64::try_from(value).unwrap().into());
+        (self.check)(&table)
+    }
+
+    /// The same, with room for `value`: settings that may not exceed it are lowered, and those that it
+    /// may not exceed are raised.
+    fn check_with_room(&self, row: &SettingRow, value: u64) -> Result<(), String> {
+        let mut table = self.defaults.clone();
+        self.put_with_room(&mut table, row, value);
+        (self.check)(&table)
+    }
+
+    fn put_with_room(&self, table: &mut Table, row: &SettingRow, value: u64) {
+        put(table, &row.name, i64::try_from(value).unwrap().into());
+        let number = |row: &SettingRow, table: &Table| {
+            get(table, &row.name).and_then(Value::as_integer).unwrap().cast_unsigned()
+        };
+        for other in self.rows() {
+            let (is_bound, is_bounded) =
+                (row.at_most.as_ref() == Some(&other.name), other.at_most.as_ref() == Some(&row.name));
+            if is_bound && number(other, table) < value || is_bounded && number(other, table) > value {
+                self.put_with_room(table, other, value);
+            }
+        }
+    }
+}
+
+fn get<'t>(table: &'t Table, name: &str) -> Option<&'t Value> {
+    match name.split_once('.') {
+        Some((section, rest)) => get(table.get(section)?.as_table()?, rest),
+        None => table.get(name),
+    }
+}
+
+fn put(table: &mut Table, name: &str, value: Value) {
+    match name.split_once('.') {
+        Some((section, rest)) => {
+            let section = table.entry(section).or_insert_with(|| Table::new().into());
+            put(section.as_table_mut().unwrap(), rest, value);
+        }
+        None => drop(table.insert(name.to_owned(), value)),
+    }
+}
+
+/// The name without that of its section, as it is in a line of the file.
+fn short(name: &str) -> &str {
+    name.rsplit('.').next().unwrap()
+}
+
+#[test]
+fn every_bound_holds_at_its_edge_and_is_named_beyond() {
+    for process in Process::all() {
+        let mut edges_count = 0;
+        for row in process.rows() {
+            let Some(bounds) = row.bounds else {
+                continue;
+            };
+            let zero = bounds.or_zero.then_some(0);
+            for value in [bounds.least, bounds.most].into_iter().chain(zero) {
+                assert_eq!(process.check_with_room(row, value), Ok(()), "{} = {value}", row.name);
+                edges_count += 1;
+            }
+            for value in bounds.least.checked_sub(1).into_iter().chain([bounds.most + 1]) {
+                let error = process.check_with(row, value).expect_err(&row.name);
+                assert!(error.contains(short(&row.name)), "{} = {value}: {error}", row.name);
+            }
+        }
+        assert!(edges_count > 100, "{}: {edges_count}", process.name);
+    }
+}
+
+#[test]
+fn no_setting_exceeds_the_one_that_bounds_it() {
+    for process in Process::all() {
+        for row in process.rows() {
+            let Some(other) = &row.at_most else { continue };
+            let most = get(&process.defaults, other).and_then(Value::as_integer).unwrap().cast_unsigned();
+            assert_eq!(process.check_with(row, most), Ok(()), "{}", row.name);
+            let error = process.check_with(row, most + 1).expect_err(&row.name);
+            assert!(error.contains(&row.name) && error.contains(other), "{error}");
+        }
+    }
+}
+
+#[test]
+fn every_word_that_is_documented_is_accepted_and_no_other() {
+    let words = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
+    for process in Process::all() {
+        for row in process.rows().filter(|row| row.type_name.contains('`')) {
+            let is_list = row.type_name.starts_with("list");
+            let value = |text: &str| {
+                let text = Value::from(text);
+                if is_list { vec![text].into() } else { text }
+            };
+            let mut table = process.defaults.clone();
+            put(&mut table, &row.name, value("nonsense"));
+            let error = (process.check)(&table).unwrap_err();
+            let (_, expected) = error.split_once("expected ").unwrap();
+            let expected = expected.lines().next().unwrap();
+            assert_eq!(words(expected), words(&row.type_name), "{}", row.name);
+        }
+    }
+}
+
+#[test]
+fn an_unknown_setting_is_refused_in_every_section() {
+    for process in Process::all() {
+        for table in &process.tables {
+            let mut config = process.defaults.clone();
+            put(&mut config, &full_name(&table.section, "nonsense"), Value::from(1));
+            assert!((process.check)(&config).unwrap_err().contains("nonsense"), "[{}]", table.section);
+        }
+    }
+}
+
+#[test]
+fn what_is_printed_names_every_setting_and_reads_back() {
+    for process in Process::all() {
+        let mut command = Command::new(program(process.package, process.name));
+        command.arg("--print-config");
+        let printed = succeed(command);
+        let (table, unset) = printed.split_once("# Not set: ").unwrap();
+        let (table, unset): (Table, Vec<&str>) = (table.parse().unwrap(), unset.trim().split(", ").collect());
+        assert_eq!((process.check)(&table), Ok(()));
+        for SettingRow { name, .. } in process.rows() {
+            // A section that is not set is named instead of its settings.
+            let is_unset = unset.iter().any(|unset| name == unset || name.starts_with(&format!("{unset}.")));
+            assert!(is_unset != get(&table, name).is_some(), "{name}\n{printed}");
+        }
+    }
+}
+
+/// A number, in units of 1024 if it is a size.
+fn number(row: &SettingRow, number: u64) -> String {
+    let units = ["", " KiB", " MiB", " GiB", " TiB"];
+    let is_size = row.type_name.starts_with("bytes") && number > 0;
+    let at = if is_size { (number.trailing_zeros() as usize / 10).min(units.len() - 1) } else { 0 };
+    format!("{}{}", number >> (10 * at), units[at])
+}
+
+fn default(row: &SettingRow) -> String {
+    match &row.default {
+        Some(Value::Integer(default)) => number(row, default.cast_unsigned()),
+        Some(Value::String(text)) if text.is_empty() => String::new(),
+        Some(default) => format!("`{default}`"),
+        None => String::new(),
+    }
+}
+
+fn allowed(row: &SettingRow) -> String {
+    let zero = |or_zero| if or_zero { "0, or " } else { "" };
+    let bounds = row.bounds.map(|bounds| {
+        let (least, most) = (number(row, bounds.least), number(row, bounds.most));
+        format!("{}{least} to {most}", zero(bounds.or_zero))
+    });
+    let at_most = row.at_most.as_ref().map(|other| format!("at most `{}`", short(other)));
+    let words = Some(row.allowed.clone()).filter(|words| !words.is_empty());
+    bounds.into_iter().chain(at_most).chain(words).collect::<Vec<_>>().join(", ")
+}
+
+/// The tables of a page, in Markdown.
+fn rendered(tables: &[SettingTable]) -> String {
+    let mut text = String::new();
+    for SettingTable { section, about, rows } in tables {
+        if !section.is_empty() {
+            let about: Vec<_> = about.iter().map(|line| line.trim()).collect();
+            write!(text, "\n## `[{section}]`\n\n{}\n", about.join("\n")).unwrap();
+        }
+        text.push_str(
+            "\n| setting | type | default | allowed | takes effect | what |\n|---|---|---|---|---|---|\n",
+        );
+        for row in rows {
+            let what: Vec<_> = row.what.iter().map(|line| line.trim()).collect();
+            let what = what.join(" ");
+            assert!(!what.is_empty(), "`{}` has a doc comment", row.name);
+            let takes_effect = if row.is_live { "reload" } else { "restart" };
+            let cells = [
+                &format!("`{}`", row.name),
+                &row.type_name,
+                &default(row),
+                &allowed(row),
+                takes_effect,
+                &what,
+            ];
+            writeln!(text, "| {} |", cells.join(" | ").replace("|  |", "| |").replace("|  |", "| |"))
+                .unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn the_pages_list_every_setting_as_it_is_declared() {
+    const BEGIN: &str = "<!-- settings: written by tests/tests/documents/settings.rs -->\n";
+    const END: &str = "\n<!-- end of settings -->\n";
+    for process in Process::all() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations").join(process.page);
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = page.split_once(BEGIN).unwrap();
+        let (tables, after) = rest.split_once(END).unwrap();
+        let declared = rendered(&process.tables);
+        if std::env::var_os("REWRITE_PAGES").is_some() {
+            std::fs::write(&path, format!("{before}{BEGIN}{declared}{END}{after}")).unwrap();
+            continue;
+        }
+        let command = "REWRITE_PAGES=1 cargo test -p handle-tests --test documents settings";
+        let missing = declared.lines().find(|line| !tables.lines().any(|one| one == *line));
+        assert_eq!(missing, None, "{} lacks a line: {command}", process.page);
+        assert_eq!(tables, declared, "{} differs from the settings: {command}", process.page);
+    }
+}
