@@ -12,7 +12,7 @@ use crate::config::TcpConfig;
 use crate::counters::AdminCounters;
 use crate::operation::OperationRefusal;
 use crate::server::AdminState;
-use crate::service::ReplyMessages;
+use crate::service::{ReceivedMessage, ReplyMessages};
 use crate::service::reply::unreadable;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::connections::{ConnectionTable, ConnectionWait, TableLimits};
@@ -396,7 +396,7 @@ async fn work(
         return None;
     }
     let service = Arc::clone(&shared.service);
-    let answered = tokio::task::spawn_blocking(move || service.answer(&message, source)).await;
+    let answered = tokio::task::spawn_blocking(move || service.answer(ReceivedMessage::direct(&message, source))).await;
     if answered.is_err() {
         // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
         shared.service.counters.bugs.inc();

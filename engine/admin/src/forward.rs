@@ -6,7 +6,7 @@
 //! accepted.
 
 use crate::server::AdminState;
-use crate::service::ListPages;
+use crate::service::{ListPages, ReceivedMessage};
 use anyhow::{Context as _, ensure};
 use handle_daemon::sessions::Holder;
 use handle_daemon::sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
@@ -151,7 +151,7 @@ async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore
         let answered = tokio::task::spawn_blocking(move || match ForwardFrame::decode(&frame)? {
             ForwardFrame::Request(request) => {
                 service.counters.forwarded.inc();
-                let replies = service.answer_forwarded(*request);
+                let replies = service.answer(ReceivedMessage::from(*request));
                 Some(part(replies.first, replies.rest))
             }
             ForwardFrame::Next => Some(part(Vec::new(), begun)),
