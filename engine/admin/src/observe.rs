@@ -7,7 +7,7 @@ use crate::disk::DiskRoom;
 use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
-use crate::server::AdminState;
+use crate::state::AdminState;
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
@@ -136,7 +136,7 @@ pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error 
         (
             "requests_working",
             "Requests that are worked on",
-            shared.connections.working(&shared.config().tcp) as u64,
+            shared.connections.working() as u64,
         ),
         ("store_waiting", "Changes that wait for the writer", service.store.waiting() as u64),
         ("store_records", "Records", stats.records),

@@ -12,6 +12,7 @@
 mod check;
 mod command;
 mod delta;
+mod directory;
 mod error;
 mod jobs;
 mod metrics;
@@ -24,6 +25,7 @@ mod tiers;
 
 pub use check::CheckError;
 pub use command::{Command, NoCommand};
+pub use directory::{check_set, explain_set};
 pub use error::PublishError;
 pub use metrics::register;
 pub use settings::{CheckConfig, PublishConfig};
