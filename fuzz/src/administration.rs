@@ -5,7 +5,7 @@ use handle_admin::audit::Audit;
 use handle_admin::config::Config;
 use handle_admin::operation::OperationRules;
 use handle_admin::service::reply::ReplySealer;
-use handle_admin::service::{ActiveRules, AdminService};
+use handle_admin::service::{ActiveRules, AdminService, ReceivedMessage};
 use handle_admin::store::Store;
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
@@ -214,7 +214,7 @@ pub fn administration(bytes: &[u8]) {
             Step::Noise(bytes) => (Some(bytes.clone()), true),
         };
         let Some(sent) = sent else { continue };
-        let mut replies = service.answer(&sent, source);
+        let mut replies = service.answer(ReceivedMessage::direct(&sent, source));
         let mut pages = 0;
         while let Some(page) = replies.rest.as_mut().and_then(|rest| rest.next_page()) {
             assert!(!page.is_empty());

@@ -11,29 +11,32 @@
 use crate::config::TcpConfig;
 use crate::counters::AdminCounters;
 use crate::operation::OperationRefusal;
-use crate::server::AdminState;
-use crate::service::ReplyMessages;
 use crate::service::reply::unreadable;
+use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::connections::{ConnectionTable, ConnectionWait, TableLimits};
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
 /// Bytes of each request that are not counted: most requests are shorter and so never compete for
 /// memory.
 const INPUT_FREE_LEN: usize = 4096;
 
-/// The table of connections.
+/// The connections, and the service that answers their requests.
 #[derive(Debug)]
 pub struct AdminConnections {
+    service: Arc<AdminService>,
+    config: RwLock<Arc<TcpConfig>>,
+    /// True once the server has been told to stop.
+    stopping: watch::Receiver<bool>,
     open: Mutex<OpenConnections>,
     gone: Notify,
     /// Permits for processing requests.
@@ -111,9 +114,9 @@ fn table_limits(config: &TcpConfig) -> TableLimits {
 }
 
 impl AdminConnections {
-    /// An empty table.
+    /// No connections yet. They end when `stopping` becomes true.
     #[must_use]
-    pub fn new(config: &TcpConfig) -> Self {
+    pub fn new(service: Arc<AdminService>, config: &TcpConfig, stopping: watch::Receiver<bool>) -> Self {
         let open = OpenConnections {
             table: ConnectionTable::new(table_limits(config)),
             connections_max: config.connections,
@@ -123,6 +126,9 @@ impl AdminConnections {
             turn: 0,
         };
         Self {
+            service,
+            config: RwLock::new(Arc::new(config.clone())),
+            stopping,
             open: Mutex::new(open),
             gone: Notify::new(),
             work: Semaphore::new(config.requests),
@@ -132,6 +138,7 @@ impl AdminConnections {
 
     /// Puts other limits in force from now on; existing connections stay.
     pub fn set_limits(&self, config: &TcpConfig) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config.clone());
         let mut open = self.open();
         open.table.set(table_limits(config));
         (open.connections_max, open.input_max) = (config.connections, config.input_bytes);
@@ -151,8 +158,8 @@ impl AdminConnections {
 
     /// The number of requests being processed.
     #[must_use]
-    pub fn working(&self, config: &TcpConfig) -> usize {
-        config.requests.saturating_sub(self.work.available_permits())
+    pub fn working(&self) -> usize {
+        self.config().requests.saturating_sub(self.work.available_permits())
     }
 
     /// Waits until there are no connections, for at most `patience`.
@@ -171,6 +178,14 @@ impl AdminConnections {
         }
     }
 
+    fn config(&self) -> Arc<TcpConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn counters(&self) -> &AdminCounters {
+        &self.service.counters
+    }
+
     fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,7 +195,7 @@ impl AdminConnections {
     }
 
     /// Takes a place for `peer`, if necessary that of another connection.
-    fn enter(&self, peer: SocketAddr, counters: &AdminCounters) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
+    fn enter(&self, peer: SocketAddr) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
         let mut open = self.open();
         if !open.table.has_room_for(peer) {
             return Err(NoRoom::OfSource);
@@ -188,7 +203,7 @@ impl AdminConnections {
         while open.table.len() >= open.connections_max {
             let place = open.table.evictable(self.now_ms()).ok_or(NoRoom::Full)?;
             open.evict(place);
-            counters.connections_evicted.inc();
+            self.counters().connections_evicted.inc();
         }
         open.turn += 1;
         let at = open.free.pop().unwrap_or(open.table.len());
@@ -214,7 +229,7 @@ impl AdminConnections {
     /// Reserves memory for a request of which `len` bytes are buffered, if necessary by evicting
     /// older incomplete requests; false if there is none, or if the place was given to another
     /// connection.
-    fn hold(&self, place: PlaceId, len: usize, counters: &AdminCounters) -> bool {
+    fn hold(&self, place: PlaceId, len: usize) -> bool {
         let len = len.saturating_sub(INPUT_FREE_LEN);
         let mut open = self.open();
         let Some(connection) = open.table.get_mut(place) else { return false };
@@ -225,7 +240,7 @@ impl AdminConnections {
                 return false;
             };
             open.evict(oldest);
-            counters.connections_evicted.inc();
+            self.counters().connections_evicted.inc();
             if oldest == place {
                 return false;
             }
@@ -241,24 +256,24 @@ impl AdminConnections {
 
 /// The place of a connection; released when dropped.
 struct ConnectionPlace<'s> {
-    shared: &'s AdminState,
+    connections: &'s Arc<AdminConnections>,
     place: PlaceId,
     evicted: Arc<Notify>,
 }
 
 impl ConnectionPlace<'_> {
     fn wait(&self, wait: ConnectionWait) -> bool {
-        self.shared.connections.wait(self.place, wait)
+        self.connections.wait(self.place, wait)
     }
 
     fn hold(&self, len: usize) -> bool {
-        self.shared.connections.hold(self.place, len, &self.shared.service.counters)
+        self.connections.hold(self.place, len)
     }
 }
 
 impl Drop for ConnectionPlace<'_> {
     fn drop(&mut self) {
-        self.shared.connections.leave(self.place);
+        self.connections.leave(self.place);
     }
 }
 
@@ -281,8 +296,8 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<std::net::TcpList
 }
 
 /// Accepts connections until the server stops.
-pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
-    let mut stopping = shared.stopping();
+pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
+    let mut stopping = connections.stopping.clone();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -297,8 +312,8 @@ pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
                 continue;
             }
         };
-        let counters = &shared.service.counters;
-        let (place, evicted) = match shared.connections.enter(source, counters) {
+        let counters = connections.counters();
+        let (place, evicted) = match connections.enter(source) {
             Ok(entered) => entered,
             Err(why) => {
                 tracing::debug!(%source, ?why, "a connection was refused");
@@ -307,10 +322,10 @@ pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
             }
         };
         counters.connections.inc();
-        let shared = Arc::clone(&shared);
+        let connections = Arc::clone(&connections);
         tokio::spawn(async move {
-            let held = ConnectionPlace { shared: &shared, place, evicted };
-            if let Err(error) = talk(stream, source, &shared, &held).await {
+            let held = ConnectionPlace { connections: &connections, place, evicted };
+            if let Err(error) = talk(stream, source, &held).await {
                 tracing::debug!(%error, %source, "a connection went away");
             }
         });
@@ -331,46 +346,41 @@ enum ReadOutcome {
     Evicted,
 }
 
-async fn talk(
-    mut stream: TcpStream,
-    source: SocketAddr,
-    shared: &Arc<AdminState>,
-    held: &ConnectionPlace<'_>,
-) -> io::Result<()> {
-    let config = shared.config();
-    let tcp = &config.tcp;
+async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionPlace<'_>) -> io::Result<()> {
+    let connections = held.connections;
+    let tcp = connections.config();
     // Each answer is complete when it is written, so there is nothing to coalesce.
     stream.set_nodelay(true)?;
     let mut is_first = true;
     loop {
         let arrived = tokio::select! {
-            arrived = arrive(&mut stream, shared, held, is_first) => arrived?,
+            arrived = arrive(&mut stream, held, is_first) => arrived?,
             () = held.evicted.notified() => ReadOutcome::Evicted,
         };
         let message = match arrived {
             ReadOutcome::Message(message) => message,
             ReadOutcome::Nothing | ReadOutcome::Stop | ReadOutcome::Evicted => return Ok(()),
             ReadOutcome::Bad(refused) => {
-                shared.service.counters.answered(OpCode::RESERVED, refused.code);
+                connections.counters().answered(OpCode::RESERVED, refused.code);
                 let bytes = unreadable(OpCode::RESERVED, &refused, now_unix_s());
                 held.wait(ConnectionWait::Sending);
-                send(&mut stream, &bytes, shared).await?;
-                return close(stream, tcp, held).await;
+                send(&mut stream, &bytes, connections).await?;
+                return close(stream, &tcp, held).await;
             }
         };
         is_first = false;
-        let Some(replies) = work(message, source, shared, held).await else { return Ok(()) };
+        let Some(replies) = work(message, source, held).await else { return Ok(()) };
         held.wait(ConnectionWait::Sending);
-        send(&mut stream, &replies.first, shared).await?;
+        send(&mut stream, &replies.first, connections).await?;
         let mut rest = replies.rest;
         while let Some(mut pages) = rest {
             let next = tokio::task::spawn_blocking(move || (pages.next_page(), pages)).await;
             let Ok((Some(page), pages)) = next else { break };
-            send(&mut stream, &page, shared).await?;
+            send(&mut stream, &page, connections).await?;
             rest = Some(pages);
         }
-        if !replies.keeps_connection || shared.is_draining() {
-            return close(stream, tcp, held).await;
+        if !replies.keeps_connection || *connections.stopping.borrow() {
+            return close(stream, &tcp, held).await;
         }
         if !held.wait(ConnectionWait::Idle) {
             return Ok(());
@@ -380,26 +390,22 @@ async fn talk(
 
 /// Answers a message on a thread that may block. `None` if the place was given to another
 /// connection first, or if the work panicked, which the log shows.
-async fn work(
-    message: Vec<u8>,
-    source: SocketAddr,
-    shared: &Arc<AdminState>,
-    held: &ConnectionPlace<'_>,
-) -> Option<ReplyMessages> {
+async fn work(message: Vec<u8>, source: SocketAddr, held: &ConnectionPlace<'_>) -> Option<ReplyMessages> {
     // Until processing starts, a request can be evicted like an incomplete one.
     let permit = tokio::select! {
-        permit = shared.connections.work.acquire() => permit,
+        permit = held.connections.work.acquire() => permit,
         () = held.evicted.notified() => return None,
     };
     let _permit = permit.ok()?;
     if !held.wait(ConnectionWait::Slow) {
         return None;
     }
-    let service = Arc::clone(&shared.service);
-    let answered = tokio::task::spawn_blocking(move || service.answer(&message, source)).await;
+    let service = Arc::clone(&held.connections.service);
+    let answered =
+        tokio::task::spawn_blocking(move || service.answer(ReceivedMessage::direct(&message, source))).await;
     if answered.is_err() {
         // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
-        shared.service.counters.bugs.inc();
+        held.connections.counters().bugs.inc();
     }
     answered.ok()
 }
@@ -407,7 +413,6 @@ async fn work(
 /// Waits for a message.
 async fn arrive(
     stream: &mut TcpStream,
-    shared: &AdminState,
     held: &ConnectionPlace<'_>,
     is_first: bool,
 ) -> io::Result<ReadOutcome> {
@@ -415,8 +420,7 @@ async fn arrive(
         OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
     const LATE: OperationRefusal =
         OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "Timed out waiting for the rest of the request");
-    let (config, mut stopping) = (shared.config(), shared.stopping());
-    let tcp = &config.tcp;
+    let (tcp, mut stopping) = (held.connections.config(), held.connections.stopping.clone());
     let mut envelope = [0; Envelope::LEN];
     let idle = timeout(ms(tcp.idle_ms), stream.read(&mut envelope));
     let arrived = tokio::select! {
@@ -424,7 +428,7 @@ async fn arrive(
         _ = stopping.wait_for(|&stops| stops) => return Ok(ReadOutcome::Stop),
     };
     let Ok(begun) = arrived else {
-        shared.service.counters.connections_timed_out.inc();
+        held.connections.counters().connections_timed_out.inc();
         return Ok(ReadOutcome::Nothing);
     };
     let mut len = begun?;
@@ -464,7 +468,7 @@ async fn arrive(
         Ok(ReadOutcome::Message(message))
     });
     rest.await.unwrap_or_else(|_| {
-        shared.service.counters.connections_timed_out.inc();
+        held.connections.counters().connections_timed_out.inc();
         Ok(ReadOutcome::Bad(LATE))
     })
 }
@@ -496,10 +500,10 @@ async fn body(
     Ok(Some(message))
 }
 
-async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &AdminState) -> io::Result<()> {
-    let sent = timeout(ms(shared.config().tcp.write_ms), stream.write_all(bytes)).await;
+async fn send(stream: &mut TcpStream, bytes: &[u8], connections: &AdminConnections) -> io::Result<()> {
+    let sent = timeout(ms(connections.config().write_ms), stream.write_all(bytes)).await;
     sent.unwrap_or_else(|_| {
-        shared.service.counters.connections_timed_out.inc();
+        connections.counters().connections_timed_out.inc();
         Err(io::ErrorKind::TimedOut.into())
     })
 }

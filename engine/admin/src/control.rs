@@ -2,8 +2,7 @@
 
 use crate::costly::CostlyWork;
 use crate::publish::{Command, NoCommand, StorePublisher};
-use crate::server::AdminState;
-use crate::settings::reload;
+use crate::state::AdminState;
 use handle_daemon::control::{CommandHelp, ControlCommands};
 use serde_json::{Value, json};
 
@@ -25,7 +24,7 @@ impl ControlCommands for AdminState {
         Some(match command {
             "status" => status(self),
             "stats" => stats(self),
-            "reload" => reload(self),
+            "reload" => self.reload(),
             "reopen-log" => match self.service.audit.reopen(self.config().audit_files()) {
                 Ok(()) => json!({ "ok": true }),
                 Err(error) => json!({ "ok": false, "error": format!("{error:#}") }),
@@ -103,7 +102,7 @@ fn stats(shared: &AdminState) -> Value {
     let (units, refused, waiting) = service.costly().map(CostlyWork::counts).unwrap_or_default();
     json!({
         "requests": counters.requests_count(),
-        "requests_working": shared.connections.working(&shared.config().tcp),
+        "requests_working": shared.connections.working(),
         "connections": { "open": shared.connections.count(), "accepted": counters.connections.get(),
             "refused": counters.connections_refused.get(), "timed_out": counters.connections_timed_out.get(),
             "evicted": counters.connections_evicted.get(), "input_bytes": shared.connections.input_len() },

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bug_costs_the_request_that_meets_it() {
+    fn a_panic_fails_only_its_own_request() {
         let config = CostlyConfig { threads: 1, requests: 1 };
         let work = CostlyWork::start(&config, SourceList::default()).unwrap();
         let bug = || -> u8 { panic!("a bug") };

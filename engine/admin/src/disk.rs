@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_low_below_the_setting_and_each_is_named() {
+    fn disks_below_the_limit_are_low_and_all_are_named() {
         let directory = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.store.file = directory.path().join("store");

@@ -5,8 +5,7 @@
 //! separately from those of clients that connect here. Only processes of the same user are
 //! accepted.
 
-use crate::server::AdminState;
-use crate::service::ListPages;
+use crate::service::{AdminService, ListPages, ReceivedMessage};
 use anyhow::Context as _;
 use handle_daemon::sessions::Holder;
 use handle_daemon::sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
@@ -16,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use zeroize::Zeroizing;
 
 settings! {
@@ -59,20 +58,29 @@ impl ForwardSocket {
         Ok(Self { holder })
     }
 
-    /// Serves until the server stops.
+    /// Has `service` answer requests until `stopping` is true.
     ///
     /// # Errors
     /// When the runtime cannot watch the socket.
-    pub fn serve(self, shared: &Arc<AdminState>) -> anyhow::Result<()> {
+    pub fn serve(
+        self,
+        service: &Arc<AdminService>,
+        config: &ForwardConfig,
+        stopping: watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
         let listener = UnixListener::from_std(self.holder.listener()?)?;
-        tokio::spawn(accept(self, listener, Arc::clone(shared)));
+        tokio::spawn(accept(self, listener, Arc::clone(service), config.clone(), stopping));
         Ok(())
     }
 }
 
-async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<AdminState>) {
-    let mut stopping = shared.stopping();
-    let config = shared.config().forward.clone();
+async fn accept(
+    socket: ForwardSocket,
+    listener: UnixListener,
+    service: Arc<AdminService>,
+    config: ForwardConfig,
+    mut stopping: watch::Receiver<bool>,
+) {
     let connections = Arc::new(Semaphore::new(config.connections));
     let work = Arc::new(Semaphore::new(config.requests));
     loop {
@@ -84,7 +92,7 @@ async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Admin
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
-        let counters = &shared.service.counters;
+        let counters = &service.counters;
         let is_own = stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw());
         let place = Arc::clone(&connections).try_acquire_owned();
         let (true, Ok(place)) = (is_own, place) else {
@@ -92,10 +100,10 @@ async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Admin
             tracing::warn!(is_own, "a connection to `forward.socket` is refused");
             continue;
         };
-        let (shared, work) = (Arc::clone(&shared), Arc::clone(&work));
+        let (service, work, stopping) = (Arc::clone(&service), Arc::clone(&work), stopping.clone());
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = talk(stream, &shared, &work).await {
+            if let Err(error) = talk(stream, &service, &work, stopping).await {
                 tracing::debug!(%error, "a connection of handled went away");
             }
         });
@@ -104,8 +112,12 @@ async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Admin
 }
 
 /// Answers on one connection until the peer closes it or the server stops.
-async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore) -> io::Result<()> {
-    let mut stopping = shared.stopping();
+async fn talk(
+    mut stream: UnixStream,
+    service: &Arc<AdminService>,
+    work: &Semaphore,
+    mut stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
     let mut listing: Option<ListPages> = None;
     loop {
         let frame = tokio::select! {
@@ -113,11 +125,11 @@ async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore
             _ = stopping.wait_for(|&stops| stops) => return Ok(()),
         };
         let Ok(_permit) = work.acquire().await else { return Ok(()) };
-        let (service, begun) = (Arc::clone(&shared.service), listing.take());
+        let (answering, begun) = (Arc::clone(service), listing.take());
         let answered = tokio::task::spawn_blocking(move || match ForwardFrame::decode(&frame)? {
             ForwardFrame::Request(request) => {
-                service.counters.forwarded.inc();
-                let replies = service.answer_forwarded(*request);
+                answering.counters.forwarded.inc();
+                let replies = answering.answer(ReceivedMessage::from(*request));
                 Some(part(replies.first, replies.rest))
             }
             ForwardFrame::Next => Some(part(Vec::new(), begun)),
@@ -125,11 +137,11 @@ async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore
         let Ok(answered) = answered.await else {
             // A decision that panicked leaves nothing behind; a panic of the writer stops the
             // process.
-            shared.service.counters.bugs.inc();
+            service.counters.bugs.inc();
             return Ok(());
         };
         let Some((answer, rest)) = answered else {
-            shared.service.counters.forwarded_refused.inc();
+            service.counters.forwarded_refused.inc();
             tracing::warn!("cannot parse a request of handled: is it of another version?");
             return Ok(());
         };

@@ -53,7 +53,7 @@ mod tests {
     use crate::store::StoreConfig;
 
     #[test]
-    fn a_store_is_well_while_it_can_be_written_and_looked_at_now_and_then() {
+    fn health_is_probed_at_intervals_and_fails_with_the_store() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::create(&StoreConfig::at(&directory.path().join("store")), true).unwrap();
         let rarely = Health::new(Duration::from_secs(600));
@@ -61,7 +61,7 @@ mod tests {
         rarely.look(&store).unwrap();
         let commits = store.commits().0;
         rarely.look(&store).unwrap();
-        assert_eq!(store.commits().0, commits, "it was looked at a moment ago");
+        assert_eq!(store.commits().0, commits, "the last probe is recent");
         always.look(&store).unwrap();
         assert_eq!(store.commits().0, commits + 1);
         assert_eq!(store.last_id(), 0, "it is no transaction");

@@ -10,8 +10,8 @@
 //! - [`publish`]: publishes changes in the store as sets that resolvers serve.
 //! - [`audit`], [`counters`]: the audit log and the counters.
 //! - [`disk`]: free space on the disks, reported before it runs out.
-//! - [`config`], [`settings`], [`server`], [`connections`], [`control`], [`observe`], [`health`],
-//!   [`program`]: the process around these parts.
+//! - [`config`], [`settings`], [`connections`], [`health`], [`state`], [`control`], [`observe`],
+//!   [`maintenance`], [`server`], [`program`]: the process around these parts.
 #![forbid(unsafe_code)]
 
 pub mod audit;
@@ -23,6 +23,7 @@ pub mod counters;
 pub mod disk;
 pub mod forward;
 pub mod health;
+pub mod maintenance;
 pub mod observe;
 pub mod operation;
 pub mod permission;
@@ -33,4 +34,5 @@ pub mod remote;
 pub mod server;
 pub mod service;
 pub mod settings;
+pub mod state;
 pub mod store;

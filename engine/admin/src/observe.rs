@@ -3,11 +3,15 @@
 //! The names of all metrics: `docs/operations/admin-metrics.md`.
 
 use crate::costly::CostlyWork;
+use crate::counters::AdminCounters;
 use crate::disk::DiskRoom;
 use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
-use crate::server::AdminState;
+use crate::service::AdminService;
+use crate::state::AdminState;
+use crate::store::{StoreError, StoreStats};
+use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
@@ -50,129 +54,139 @@ impl ScrapeSource for AdminState {
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-    let (service, counters) = (&shared.service, &shared.service.counters);
+pub fn metrics(state: &AdminState) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    let reading = MetricsReading::take(state)?;
     let mut registry = Registry::with_prefix("handle_admin");
-    registry.register("requests", "Requests, by operation and code of the answer", counters.requests.clone());
-    let simple = [
-        ("connections", "Connections that were accepted", &counters.connections),
-        ("connections_refused", "Connections over the bounds", &counters.connections_refused),
-        (
-            "connections_evicted",
-            "Connections whose place or room was given to another",
-            &counters.connections_evicted,
-        ),
-        (
-            "connections_timed_out",
-            "Connections that were silent for too long",
-            &counters.connections_timed_out,
-        ),
-        ("store_errors", "Requests that the store failed", &counters.store_errors),
-        ("forwarded", "Requests that handled has forwarded", &counters.forwarded),
-        (
-            "forwarded_refused",
-            "Connections of handled that were refused or not understood",
-            &counters.forwarded_refused,
-        ),
-        ("bugs", "Requests that met a bug", &counters.bugs),
-    ];
-    for (name, help, counter) in simple {
-        registry.register(name, help, counter.clone());
+    let requests = state.service.counters.requests.clone();
+    registry.register("requests", "Requests, by operation and code of the answer", requests);
+    for &(name, help, source) in METRICS {
+        match source {
+            MetricSource::Counter(read) => {
+                registry.register(name, help, ConstCounter::new(read(&reading)));
+            }
+            MetricSource::Gauge(read) => registry.register(name, help, ConstGauge::new(read(&reading))),
+            MetricSource::Disks(read) => registry.register(name, help, DiskGauges::new(&reading.disks, read)),
+            MetricSource::Events(read) => {
+                if let Some(counts) = read(&reading) {
+                    registry.register(name, help, EventCounts(counts));
+                }
+            }
+        }
     }
-    let (commits, changes) = service.store.commits();
-    let counts = service.challenges().counts();
-    let (units, refused, costly_waiting) = service.costly().map(CostlyWork::counts).unwrap_or_default();
-    let numbers = [
-        ("store_commits", "Durable commits", commits),
-        ("store_changes", "Changes that were made durable", changes),
-        ("challenges_issued", "Challenges that were given", counts.issued),
-        ("challenges_answered", "Challenges that were answered", counts.taken),
-        ("challenges_expired", "Challenges that were forgotten unanswered", counts.expired),
-        ("challenges_displaced", "Challenges that made room for newer ones", counts.displaced),
-        ("costly_units", "Rounds of PBKDF2, and what takes as long, that were done for others", units),
-        ("costly_refused", "Requests for which there was no place for such work", refused),
-    ];
-    for (name, help, number) in numbers {
-        registry.register(name, help, ConstCounter::new(number));
+    if let Some(publisher) = &state.publisher {
+        publish::register(&mut registry, &publisher.status());
     }
-    if let Some(sessions) = service.sessions() {
-        let events = EventCounts(sessions.own().counts().by_name().to_vec());
-        registry.register("sessions", "What happened to sessions of this process itself", events);
-        let events = EventCounts(sessions.counts().by_name().to_vec());
-        registry.register("session_messages", "What came of set-ups and of messages in sessions", events);
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// The source of all metrics. Numbers that take a lock or a transaction are read once.
+struct MetricsReading<'s> {
+    state: &'s AdminState,
+    service: &'s AdminService,
+    counters: &'s AdminCounters,
+    store: StoreStats,
+    /// Durable commits, and changes in them.
+    commits: (u64, u64),
+    challenges: ChallengeCounts,
+    /// Units of costly work done, requests refused, and requests waiting.
+    costly: (u64, u64, usize),
+    disks: Vec<DiskRoom>,
+}
+
+impl<'s> MetricsReading<'s> {
+    fn take(state: &'s AdminState) -> Result<Self, StoreError> {
+        let service = &*state.service;
+        Ok(Self {
+            state,
+            service,
+            counters: &service.counters,
+            store: service.store.stats()?,
+            commits: service.store.commits(),
+            challenges: service.challenges().counts(),
+            costly: service.costly().map(CostlyWork::counts).unwrap_or_default(),
+            disks: state.disks.look(&state.config()),
+        })
     }
+}
+
+/// How the value of a metric is read.
+#[derive(Clone, Copy)]
+enum MetricSource {
+    /// A number that grows.
+    Counter(fn(&MetricsReading<'_>) -> u64),
+    /// A number that goes up and down.
+    Gauge(fn(&MetricsReading<'_>) -> u64),
+    /// A gauge for each disk, where it is known.
+    Disks(fn(&DiskRoom) -> Option<u64>),
+    /// A counter for each event; `None` if the part of the process is not in use.
+    Events(fn(&MetricsReading<'_>) -> Option<Vec<(&'static str, u64)>>),
+}
+
+/// All metrics but `requests` and those of the publisher: name, help and source.
+#[rustfmt::skip]
+const METRICS: &[(&str, &str, MetricSource)] = {
+    use MetricSource::{Counter, Disks, Events, Gauge};
+    &[
+        ("connections", "Connections that were accepted", Counter(|it| it.counters.connections.get())),
+        ("connections_refused", "Connections over the bounds", Counter(|it| it.counters.connections_refused.get())),
+        ("connections_evicted", "Connections whose place or room was given to another", Counter(|it| it.counters.connections_evicted.get())),
+        ("connections_timed_out", "Connections that were silent for too long", Counter(|it| it.counters.connections_timed_out.get())),
+        ("store_errors", "Requests that the store failed", Counter(|it| it.counters.store_errors.get())),
+        ("forwarded", "Requests that handled has forwarded", Counter(|it| it.counters.forwarded.get())),
+        ("forwarded_refused", "Connections of handled that were refused or not understood", Counter(|it| it.counters.forwarded_refused.get())),
+        ("bugs", "Requests that met a bug", Counter(|it| it.counters.bugs.get())),
+        ("store_commits", "Durable commits", Counter(|it| it.commits.0)),
+        ("store_changes", "Changes that were made durable", Counter(|it| it.commits.1)),
+        ("challenges_issued", "Challenges that were given", Counter(|it| it.challenges.issued)),
+        ("challenges_answered", "Challenges that were answered", Counter(|it| it.challenges.taken)),
+        ("challenges_expired", "Challenges that were forgotten unanswered", Counter(|it| it.challenges.expired)),
+        ("challenges_displaced", "Challenges that made room for newer ones", Counter(|it| it.challenges.displaced)),
+        ("costly_units", "Rounds of PBKDF2, and what takes as long, that were done for others", Counter(|it| it.costly.0)),
+        ("costly_refused", "Requests for which there was no place for such work", Counter(|it| it.costly.1)),
+        ("sessions", "What happened to sessions of this process itself", Events(|it| Some(it.service.sessions()?.own().counts().by_name().to_vec()))),
+        ("session_messages", "What came of set-ups and of messages in sessions", Events(|it| Some(it.service.sessions()?.counts().by_name().to_vec()))),
+        ("elsewhere", "Questions to other services about identities", Events(|it| Some(remote_events(it.service)))),
+        ("audit_lines", "Lines of the audit log", Events(|it| Some(it.service.audit.counts().to_vec()))),
+        ("disk_free_bytes", "Free bytes of a disk", Disks(|disk| disk.free_bytes)),
+        ("disk_low", "1 while a disk is nearly full", Disks(|disk| Some(disk.is_low.into()))),
+        ("referrals", "Referrals resolved for clients that do not know them", Events(|it| Some(referral_events(it.service)))),
+        ("connections_open", "Connections now", Gauge(|it| it.state.connections.count() as u64)),
+        ("connections_input_bytes", "Bytes of requests that are not whole, without the first 4096 of each", Gauge(|it| it.state.connections.input_len() as u64)),
+        ("requests_working", "Requests that are worked on", Gauge(|it| it.state.connections.working() as u64)),
+        ("store_waiting", "Changes that wait for the writer", Gauge(|it| it.service.store.waiting() as u64)),
+        ("store_records", "Records", Gauge(|it| it.store.records)),
+        ("store_values", "Values in them", Gauge(|it| it.store.values)),
+        ("store_bytes", "Bytes of names and values", Gauge(|it| it.store.bytes)),
+        ("store_homed_prefixes", "Homed prefixes", Gauge(|it| it.store.homed_prefixes)),
+        ("store_last_transaction", "The last transaction", Gauge(|it| it.store.last_transaction)),
+        ("store_log_transactions", "Transactions in the log", Gauge(|it| it.store.log_transactions)),
+        ("store_failed", "1 once nothing can be written any more", Gauge(|it| it.service.store.failure().is_some().into())),
+        ("costly_waiting", "Requests that wait for key exchanges or derived keys", Gauge(|it| it.costly.2 as u64)),
+        ("challenges_waiting", "Challenges that wait for an answer", Gauge(|it| it.service.challenges().len() as u64)),
+        ("sessions_open", "Sessions of this process itself", Gauge(|it| it.service.sessions().map_or(0, |all| all.own().len() as u64))),
+        ("elsewhere_asking", "Requests on whose behalf other services are asked", Gauge(|it| it.service.remote().map_or(0, RemoteServices::asking) as u64)),
+        ("start_time_seconds", "When it was started, Unix seconds", Gauge(|it| it.state.started_unix_ms() / 1000)),
+    ]
+};
+
+fn remote_events(service: &AdminService) -> Vec<(&'static str, u64)> {
     let RemoteCounts { asked, unanswered, refused, rested, cached } =
         service.remote().map(RemoteServices::counts).unwrap_or_default();
-    let events = vec![
+    vec![
         ("asked", asked),
         ("unanswered", unanswered),
         ("refused", refused),
         ("rested", rested),
         ("cached", cached),
-    ];
-    registry.register("elsewhere", "Questions to other services about identities", EventCounts(events));
-    let lines = EventCounts(service.audit.counts().to_vec());
-    registry.register("audit_lines", "Lines of the audit log", lines);
-    let rooms = shared.disks.look(&shared.config());
-    registry.register("disk_free_bytes", "Free bytes of a disk", DiskGauges::new(&rooms, |it| it.free_bytes));
-    let low = DiskGauges::new(&rooms, |it| Some(it.is_low.into()));
-    registry.register("disk_low", "1 while a disk is nearly full", low);
+    ]
+}
+
+fn referral_events(service: &AdminService) -> Vec<(&'static str, u64)> {
     let ReferralCounts { resolved, unresolved, refused } =
         service.referrals().map(ReferralResolver::counts).unwrap_or_default();
-    let events = vec![("resolved", resolved), ("unresolved", unresolved), ("refused", refused)];
-    registry.register(
-        "referrals",
-        "Referrals resolved for clients that do not know them",
-        EventCounts(events),
-    );
-    let stats = service.store.stats()?;
-    let gauges = [
-        ("connections_open", "Connections now", shared.connections.count() as u64),
-        (
-            "connections_input_bytes",
-            "Bytes of requests that are not whole, without the first 4096 of each",
-            shared.connections.input_len() as u64,
-        ),
-        (
-            "requests_working",
-            "Requests that are worked on",
-            shared.connections.working(&shared.config().tcp) as u64,
-        ),
-        ("store_waiting", "Changes that wait for the writer", service.store.waiting() as u64),
-        ("store_records", "Records", stats.records),
-        ("store_values", "Values in them", stats.values),
-        ("store_bytes", "Bytes of names and values", stats.bytes),
-        ("store_homed_prefixes", "Homed prefixes", stats.homed_prefixes),
-        ("store_last_transaction", "The last transaction", stats.last_transaction),
-        ("store_log_transactions", "Transactions in the log", stats.log_transactions),
-        (
-            "store_failed",
-            "1 once nothing can be written any more",
-            u64::from(service.store.failure().is_some()),
-        ),
-        ("costly_waiting", "Requests that wait for key exchanges or derived keys", costly_waiting as u64),
-        ("challenges_waiting", "Challenges that wait for an answer", service.challenges().len() as u64),
-        (
-            "sessions_open",
-            "Sessions of this process itself",
-            service.sessions().map_or(0, |all| all.own().len() as u64),
-        ),
-        (
-            "elsewhere_asking",
-            "Requests on whose behalf other services are asked",
-            service.remote().map_or(0, RemoteServices::asking) as u64,
-        ),
-        ("start_time_seconds", "When it was started, Unix seconds", shared.started_unix_ms() / 1000),
-    ];
-    for (name, help, number) in gauges {
-        registry.register(name, help, ConstGauge::new(number));
-    }
-    if let Some(publishing) = &shared.publisher {
-        publish::register(&mut registry, &publishing.status());
-    }
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
+    vec![("resolved", resolved), ("unresolved", unresolved), ("refused", refused)]
 }
 
 /// One number for each disk, labelled by what is written there.
@@ -180,7 +194,7 @@ pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error 
 struct DiskGauges(Vec<(&'static str, u64)>);
 
 impl DiskGauges {
-    fn new(rooms: &[DiskRoom], number: impl Fn(&DiskRoom) -> Option<u64>) -> Self {
+    fn new(rooms: &[DiskRoom], number: fn(&DiskRoom) -> Option<u64>) -> Self {
         Self(rooms.iter().filter_map(|room| Some((room.of, number(room)?))).collect())
     }
 }

@@ -1,9 +1,10 @@
 //! The program `handle-admin`: its arguments, and what it does with its settings.
 
 use crate::config::Config;
+use crate::publish::check_set;
 use crate::remote::RemoteServices;
-use crate::server::{Server, check_set, read_identity, site_differences};
-use crate::settings::{AdminHooks, reload};
+use crate::server::{Server, read_identity, site_differences};
+use crate::settings::AdminHooks;
 use crate::store::{Store, StoreError};
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
@@ -123,7 +124,7 @@ fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         if let Err(error) = to_reload.service.audit.reopen(to_reload.config().audit_files()) {
             tracing::error!("{error:#}");
         }
-        let reply = reload(&to_reload);
+        let reply = to_reload.reload();
         tracing::info!(said = %reply, "reloaded");
     };
     let obeyed = signals.obey(reload, move || to_stop.drain());

@@ -228,7 +228,7 @@ impl SilentHandles {
 
 /// Whether an answer with `code` is authoritative. A server that is busy, broken or not responsible
 /// cannot tell.
-const fn says_what_there_is(code: ResponseCode) -> bool {
+const fn is_authoritative(code: ResponseCode) -> bool {
     matches!(code, ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND)
 }
 
@@ -348,9 +348,9 @@ impl RemoteInquiry<'_> {
         let mut question = Question::of_types(prefix_record, &[HS_ADMIN]);
         match self.ask(question.clone()) {
             Ok(answer) if answer.code == ResponseCode::SUCCESS => Ok(answer),
-            said @ (Ok(_) | Err(RemoteFailure::Refused(_))) => {
+            first @ (Ok(_) | Err(RemoteFailure::Refused(_))) => {
                 question.wants.authoritative = true;
-                self.ask(question).or(said)
+                self.ask(question).or(first)
             }
             unanswered => unanswered,
         }
@@ -365,46 +365,42 @@ impl RemoteInquiry<'_> {
     ///
     /// # Errors
     /// When there is no answer.
-    pub fn verdict(&mut self, asked: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
+    pub fn verdict(&mut self, request: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
         let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.services.config.certified;
         let patience = Duration::from_millis(self.services.config.patience_ms.into());
-        let told = self.with_driver(asked.identity.handle, InquiryKind::Verdict, |driver, ends| {
-            let servers = driver.servers(asked.identity.handle, purpose, certified);
+        let outcome = self.with_driver(request.identity.handle, InquiryKind::Verdict, |driver, ends| {
+            let servers = driver.servers(request.identity.handle, purpose, certified);
             let servers = servers.map_err(RemoteFailure::Lookup)?;
             let servers = &servers[..servers.len().min(VERIFIERS_MAX)];
-            let told = first_verdict(servers, ends, patience, |server, patience| {
-                verdict_of(server, asked, certified, patience)
+            let outcome = first_verdict(servers, ends, patience, |server, patience| {
+                verdict_of(server, request, certified, patience)
             });
-            told.map_err(
-                |why| if is_usual_work(asked.signed_response) { why } else { RemoteFailure::NoVerdict },
-            )
+            outcome.map_err(|why| {
+                if is_usual_work(request.signed_response) { why } else { RemoteFailure::NoVerdict }
+            })
         });
-        self.note(&told);
-        told
+        self.note(&outcome);
+        outcome
     }
 
     fn ask(&mut self, mut question: Question) -> Result<SharedAnswer, RemoteFailure> {
         question.wants.certified = self.services.config.certified;
-        let mut told = self.with_driver(&question.handle, InquiryKind::Values, |driver, _| {
+        let mut outcome = self.with_driver(&question.handle, InquiryKind::Values, |driver, _| {
             let answer = driver
                 .resolve(&question, &LookupOptions::default())
                 .outcome
                 .map_err(RemoteFailure::Lookup)?;
-            if says_what_there_is(answer.code) {
-                Ok(answer)
-            } else {
-                Err(RemoteFailure::Refused(answer.code))
-            }
+            if is_authoritative(answer.code) { Ok(answer) } else { Err(RemoteFailure::Refused(answer.code)) }
         });
         // A cached answer helps even after a recent failure.
-        if matches!(told, Err(RemoteFailure::Rested(_)))
+        if matches!(outcome, Err(RemoteFailure::Rested(_)))
             && let Some(answer) = self.services.client.cache.get(&question, driver::now())
         {
-            told = Ok(answer);
+            outcome = Ok(answer);
         }
-        self.note(&told);
-        told
+        self.note(&outcome);
+        outcome
     }
 
     /// Runs `ask` about `handle` with a driver, if the limits allow it and no recent failure is
@@ -428,18 +424,18 @@ impl RemoteInquiry<'_> {
             Some(driver) => driver,
             none => none.insert(self.services.places.1.try_recv().map_err(|_| RemoteFailure::Busy)?),
         };
-        let told = ask(driver, ends);
-        if let Err(unanswered) = &told
+        let outcome = ask(driver, ends);
+        if let Err(unanswered) = &outcome
             && unanswered.is_silence()
         {
             self.services.silent().note(handle, about, unanswered.clone(), Instant::now());
         }
-        told
+        outcome
     }
 
-    fn note<T>(&self, told: &Result<T, RemoteFailure>) {
+    fn note<T>(&self, outcome: &Result<T, RemoteFailure>) {
         let RemoteCounters { asked, unanswered, refused, rested } = &self.services.counts;
-        let not_asked = match told {
+        let not_asked = match outcome {
             Ok(_) => None,
             Err(RemoteFailure::Busy | RemoteFailure::Enough) => Some(refused),
             Err(RemoteFailure::Rested(_)) => Some(rested),
@@ -492,7 +488,7 @@ fn first_verdict<S>(
     mut ask: impl FnMut(&S, Duration) -> VerifierReply,
 ) -> Result<RemoteVerdict, RemoteFailure> {
     let had_time = ends.saturating_duration_since(Instant::now()) >= patience / 2;
-    let mut is_heard = false;
+    let mut has_reply = false;
     for (server, left_count) in servers.iter().zip((1..=servers.len()).rev()) {
         let share =
             ends.saturating_duration_since(Instant::now()) / u32::try_from(left_count).unwrap_or(u32::MAX);
@@ -501,16 +497,16 @@ fn first_verdict<S>(
         }
         match ask(server, share) {
             VerifierReply::Verdict(verdict) => return Ok(verdict),
-            VerifierReply::Something => is_heard = true,
+            VerifierReply::Something => has_reply = true,
             VerifierReply::Nothing => {}
         }
     }
-    Err(if is_heard || !had_time { RemoteFailure::NoVerdict } else { RemoteFailure::NoVerifier })
+    Err(if has_reply || !had_time { RemoteFailure::NoVerdict } else { RemoteFailure::NoVerifier })
 }
 
 fn verdict_of(
     server: &ServerTarget,
-    asked: &VerificationRequest<'_>,
+    request: &VerificationRequest<'_>,
     certified: bool,
     patience: Duration,
 ) -> VerifierReply {
@@ -520,7 +516,7 @@ fn verdict_of(
         client.require_signatures(key);
     }
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
-    let Ok(answer) = client.ask(&Request::VerifyChallenge(*asked), flags) else {
+    let Ok(answer) = client.ask(&Request::VerifyChallenge(*request), flags) else {
         return VerifierReply::Nothing;
     };
     match answer.reply().response {
@@ -546,41 +542,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_know_does_not_say_that_there_is_nothing() {
+    fn only_authoritative_codes_mean_that_values_do_not_exist() {
         for code in [2, 3, 4, 5, 102, 201, 300, 301, 302, 303, 400, 402, 999] {
-            assert!(!says_what_there_is(ResponseCode(code)), "{code}");
+            assert!(!is_authoritative(ResponseCode(code)), "{code}");
         }
         for code in [1, 100, 200] {
-            assert!(says_what_there_is(ResponseCode(code)), "{code}");
+            assert!(is_authoritative(ResponseCode(code)), "{code}");
         }
-        let said = RemoteFailure::Refused(ResponseCode::SERVER_BUSY).to_string();
-        assert!(said.contains("its service answered") && said.contains("RC 3"), "{said}");
+        let text = RemoteFailure::Refused(ResponseCode::SERVER_BUSY).to_string();
+        assert!(text.contains("its service answered") && text.contains("RC 3"), "{text}");
     }
 
     #[test]
-    fn nobody_is_asked_again_so_soon_about_what_nobody_answered() {
+    fn silent_handles_are_not_retried_during_the_rest() {
         let config = RemoteConfig { rest_ms: 100, rest_handles: 8, ..RemoteConfig::default() };
         let (mut silent, start, rest) =
             (SilentHandles::new(&config), Instant::now(), Duration::from_millis(100));
-        silent.note(Handle(b"20.2/who"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
+        silent.note(Handle(b"20.2/identity"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
         let rested = RemoteFailure::Rested(Box::new(RemoteFailure::NoVerifier));
-        assert_eq!(silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start), Some(rested));
+        assert_eq!(
+            silent.recent_failure(Handle(b"20.2/identity"), InquiryKind::Verdict, start),
+            Some(rested)
+        );
         assert_eq!(silent.recent_failure(Handle(b"20.2/other"), InquiryKind::Verdict, start), None);
         assert_eq!(
-            silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Values, start),
+            silent.recent_failure(Handle(b"20.2/identity"), InquiryKind::Values, start),
             None,
-            "its keys may be told all the same"
+            "its keys may still be returned"
         );
         assert!(
             silent
                 .recent_failure(
-                    Handle(b"20.2/who"),
+                    Handle(b"20.2/identity"),
                     InquiryKind::Verdict,
                     start + rest - Duration::from_millis(1)
                 )
                 .is_some()
         );
-        assert_eq!(silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start + rest), None);
+        assert_eq!(silent.recent_failure(Handle(b"20.2/identity"), InquiryKind::Verdict, start + rest), None);
         for n in 0..16 {
             silent.note(
                 Handle(format!("20.2/{n}").as_bytes()),
@@ -591,7 +590,7 @@ mod tests {
         }
         assert_eq!(silent.handles.len(), 8);
         assert!(
-            silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start).is_some(),
+            silent.recent_failure(Handle(b"20.2/identity"), InquiryKind::Verdict, start).is_some(),
             "what is remembered stays"
         );
         silent.note(Handle(b"20.2/other"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start + rest);
@@ -600,9 +599,9 @@ mod tests {
             [RemoteConfig { rest_ms: 0, ..config.clone() }, RemoteConfig { rest_handles: 0, ..config }];
         for config in forgetful {
             let mut silent = SilentHandles::new(&config);
-            silent.note(Handle(b"20.2/who"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
+            silent.note(Handle(b"20.2/identity"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
             assert_eq!(
-                silent.recent_failure(Handle(b"20.2/who"), InquiryKind::Verdict, start),
+                silent.recent_failure(Handle(b"20.2/identity"), InquiryKind::Verdict, start),
                 None,
                 "{config:?}"
             );
@@ -612,14 +611,15 @@ mod tests {
     /// Otherwise a client that claims an identity could make its service appear silent, with an
     /// answer that takes its servers too long to verify.
     #[test]
-    fn only_silence_to_usual_work_is_silence() {
+    fn only_silence_on_usual_work_is_remembered() {
         for is_silence in [RemoteFailure::NoVerifier, RemoteFailure::Lookup(LookupError::NoRoot)] {
             assert!(is_silence.is_silence() && !is_silence.was_heard(), "{is_silence}");
         }
-        let none_for_this = RemoteFailure::Lookup(LookupError::NoServer { handle: b"20.2/who".to_vec() });
+        let none_for_this =
+            RemoteFailure::Lookup(LookupError::NoServer { handle: b"20.2/identity".to_vec() });
         assert!(!none_for_this.is_silence() && !none_for_this.was_heard());
-        for heard in [RemoteFailure::NoVerdict, RemoteFailure::Refused(ResponseCode::SERVER_BUSY)] {
-            assert!(!heard.is_silence() && heard.was_heard(), "{heard}");
+        for failure in [RemoteFailure::NoVerdict, RemoteFailure::Refused(ResponseCode::SERVER_BUSY)] {
+            assert!(!failure.is_silence() && failure.was_heard(), "{failure}");
         }
         for (iterations, key_bits, is_usual) in
             [(1, 128, true), (10_000, 160, true), (10_001, 160, false), (10_000, 168, false), (0, 160, false)]
@@ -632,28 +632,32 @@ mod tests {
     }
 
     #[test]
-    fn each_verifier_gets_its_share_of_the_time_and_silence_is_that_of_all() {
+    fn each_verifier_gets_an_equal_share_of_the_time() {
         let patience = Duration::from_secs(60);
         let verdict = RemoteVerdict { is_right: true, verifier: Version::CURRENT };
         let ends_in = |left| Instant::now() + left;
         let mut shares = Vec::new();
-        let told = first_verdict(&[1, 2, 3], ends_in(patience), patience, |&server, share| {
+        let outcome = first_verdict(&[1, 2, 3], ends_in(patience), patience, |&server, share| {
             shares.push(share.as_secs_f64().round());
             if server == 3 { VerifierReply::Verdict(verdict) } else { VerifierReply::Nothing }
         });
-        assert_eq!((told, shares), (Ok(verdict), vec![20.0, 30.0, 60.0]));
-        let asked = |left, says: [fn() -> VerifierReply; 2]| {
-            first_verdict(&says, ends_in(left), patience, |says, _| says())
+        assert_eq!((outcome, shares), (Ok(verdict), vec![20.0, 30.0, 60.0]));
+        let verdict_within = |left, replies: [fn() -> VerifierReply; 2]| {
+            first_verdict(&replies, ends_in(left), patience, |reply, _| reply())
         };
-        let (silent, heard) = (|| VerifierReply::Nothing, || VerifierReply::Something);
-        assert_eq!(asked(patience, [silent, silent]), Err(RemoteFailure::NoVerifier));
-        assert_eq!(asked(patience, [silent, heard]), Err(RemoteFailure::NoVerdict));
-        assert_eq!(asked(patience / 4, [silent, silent]), Err(RemoteFailure::NoVerdict), "too late to tell");
+        let (silent, unclear) = (|| VerifierReply::Nothing, || VerifierReply::Something);
+        assert_eq!(verdict_within(patience, [silent, silent]), Err(RemoteFailure::NoVerifier));
+        assert_eq!(verdict_within(patience, [silent, unclear]), Err(RemoteFailure::NoVerdict));
+        assert_eq!(
+            verdict_within(patience / 4, [silent, silent]),
+            Err(RemoteFailure::NoVerdict),
+            "not enough time"
+        );
         let patience = Duration::from_millis(10);
-        let told = first_verdict(&[1, 2], ends_in(patience), patience, |_, _| {
+        let outcome = first_verdict(&[1, 2], ends_in(patience), patience, |_, _| {
             std::thread::sleep(patience);
             VerifierReply::Nothing
         });
-        assert_eq!(told, Err(RemoteFailure::NoVerdict), "the second was not asked");
+        assert_eq!(outcome, Err(RemoteFailure::NoVerdict), "the second was not asked");
     }
 }

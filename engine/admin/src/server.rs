@@ -2,24 +2,22 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::connections::{AdminConnections, serve};
+use crate::connections;
 use crate::costly::CostlyWork;
-use crate::disk::DiskWatch;
 use crate::forward::ForwardSocket;
-use crate::health::Health;
-use crate::operation::OperationRules;
-use crate::publish::{PublishError, StorePublisher};
+use crate::maintenance::{check_disks, expire_sessions, prune_log};
+use crate::publish::{StorePublisher, explain_set};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
+use crate::service::AdminService;
 use crate::service::reply::ReplySealer;
-use crate::service::{ActiveRules, AdminService};
-use crate::settings::{AdminHooks, AdminSettings};
+use crate::settings::{AdminHooks, AdminSettings, active_rules};
+use crate::state::AdminState;
 use crate::store::Store;
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
 use handle_auth::source::SourceList;
-use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::ControlSocket;
 use handle_daemon::listen::ListenError;
 use handle_daemon::privileges::become_user;
@@ -28,28 +26,14 @@ use handle_daemon::server_key;
 use handle_daemon::sessions::SessionEndpoint;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
-use handle_snapshot::LoadMode;
-use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
-use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
 
 /// Time that connections get to finish when the server stops.
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(10);
-/// Interval at which expired sessions are removed; expired sessions cannot be used before their
-/// removal either.
-const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
-/// Interval at which free disk space is checked.
-const DISKS_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which the transaction log is searched for old entries.
-const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
-/// Maximum number of transactions that one commit drops from the log.
-const PRUNE_COUNT: usize = 10_000;
 
 /// A running server.
 #[derive(Debug)]
@@ -60,58 +44,6 @@ pub struct Server {
     runtime: Runtime,
     addresses: Vec<SocketAddr>,
     http: Option<SocketAddr>,
-}
-
-/// State shared by all parts.
-#[derive(Debug)]
-pub struct AdminState {
-    /// Answers requests.
-    pub service: Arc<AdminService>,
-    /// The table of connections.
-    pub connections: AdminConnections,
-    /// The health of the store.
-    pub health: Health,
-    /// Free space on the disks.
-    pub disks: DiskWatch,
-    /// Publishes changes to resolvers, if a directory for that is configured.
-    pub publisher: Option<StorePublisher>,
-    /// The settings in force.
-    pub settings: AdminSettings,
-    stop: watch::Sender<bool>,
-    shutdown: Arc<Shutdown>,
-    started_unix_ms: u64,
-}
-
-impl AdminState {
-    /// The configuration in force.
-    #[must_use]
-    pub fn config(&self) -> Arc<Config> {
-        self.settings.current()
-    }
-
-    /// Starts draining: the server stops accepting work and comes to an end.
-    pub fn drain(&self) {
-        self.stop.send_replace(true);
-        self.shutdown.drain();
-    }
-
-    /// Whether the server has been told to stop.
-    #[must_use]
-    pub fn is_draining(&self) -> bool {
-        *self.stop.borrow()
-    }
-
-    /// Completes when the server has been told to stop.
-    #[must_use]
-    pub fn stopping(&self) -> watch::Receiver<bool> {
-        self.stop.subscribe()
-    }
-
-    /// The start time, in milliseconds since 1970.
-    #[must_use]
-    pub const fn started_unix_ms(&self) -> u64 {
-        self.started_unix_ms
-    }
 }
 
 /// Reads the site record and the server key, and checks that they belong together.
@@ -134,18 +66,6 @@ pub fn site_differences(config: &Config, site: &SiteRecord) -> Vec<String> {
     site.server().map(differences).unwrap_or_default()
 }
 
-/// The rules by which requests are decided, from the configuration.
-pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<ActiveRules> {
-    let rules = OperationRules {
-        site,
-        administrators: config.administrators()?,
-        anonymous_full_access: config.anonymous_full_access,
-        lists_handles: config.list_handles,
-        bounds: config.bounds(),
-    };
-    Ok(ActiveRules { rules, effort: config.effort() })
-}
-
 impl Server {
     /// Binds the ports, switches to the configured user, opens the store and starts to answer.
     ///
@@ -160,87 +80,34 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause, and what to check.
     pub fn start_with(config: &Config, hooks: AdminHooks) -> anyhow::Result<Self> {
-        let listeners: Vec<TcpListener> = config
-            .listen
-            .iter()
-            .map(|&address| connections_listener(address, config.tcp.backlog))
-            .collect::<anyhow::Result<_>>()?;
-        let scrapes = config.observe.http.map(ScrapeEndpoint::bind).transpose()?;
+        let ports = BoundPorts::bind(config)?;
         if let Some(user) = &config.user {
             become_user(user)?;
         }
         let bind_control = |path| ControlSocket::bind(path, false, "handle-admin");
         let control = config.control.as_deref().map(bind_control).transpose()?;
-        let (site, key) = read_identity(config)?;
-        for difference in site_differences(config, &site) {
-            tracing::warn!("{difference}");
-        }
-        let store = Arc::new(Store::open(&config.store)?);
-        let publish = &config.publish;
-        let publishing = match &publish.directory {
-            Some(directory) => Some(
-                StorePublisher::start(store.clone(), publish)
-                    .map_err(|error| explain_set(directory, error))?,
-            ),
-            None => None,
-        };
-        let remote = RemoteServices::open(&config.elsewhere)?;
+        let (service, publisher) = open_service(config)?;
         let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
-        let referrals = open_referrals(config)?;
-        let in_force = in_force(config, Arc::new(site))?;
-        if config.anonymous_full_access {
-            tracing::warn!("`anonymous_full_access` is on: every client has full access");
-        }
-        let audit = Audit::open(config.audit.as_deref(), config.audit_files(), config.audit_bounds())?;
-        let challenges = Challenges::new(config.challenge_limits());
-        let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
-        let costly = CostlyWork::start(&config.costly, exempt)?;
-        let service = AdminService::new(store, in_force, ReplySealer::new(key), challenges, audit)
-            .with_costly(costly)
-            .with_sessions(SessionEndpoint::new(&config.sessions))
-            .with_remote(remote)
-            .with_referrals(referrals);
         let mut helpers = HelperThreads::new()?;
-        let shared = Arc::new(AdminState {
-            service: Arc::new(service),
-            connections: AdminConnections::new(&config.tcp),
-            health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
-            disks: DiskWatch::default(),
-            publisher: publishing,
-            settings: AdminSettings::new(config.clone(), hooks),
-            stop: watch::Sender::new(false),
-            shutdown: Arc::clone(&helpers.shutdown),
-            started_unix_ms: now_unix_ms(),
-        });
+        let settings = AdminSettings::new(config.clone(), hooks);
+        let shared = Arc::new(AdminState::new(service, publisher, settings, Arc::clone(&helpers.shutdown)));
+        let BoundPorts { listeners, scrapes } = ports;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-        let http_address = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
+        let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let runtime = runtime(config)?;
         {
             let _inside = runtime.enter();
-            for listener in listeners {
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                runtime.spawn(serve(listener, Arc::clone(&shared)));
-            }
-            if let Some(forward) = forward {
-                forward.serve(&shared)?;
-            }
-            runtime.spawn(look_after_disks(Arc::clone(&shared)));
-            if config.store.log_days > 0 {
-                runtime.spawn(prune(Arc::clone(&shared)));
-            }
-            if config.sessions.enabled {
-                runtime.spawn(expire_sessions(Arc::clone(&shared)));
-            }
+            start_tasks(&shared, listeners, forward)?;
         }
         if let Some(scrapes) = scrapes {
-            let (shutdown, shared) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
-            helpers.start("observer", move || scrapes.serve(&shutdown, &shared))?;
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
+            helpers.start("observer", move || scrapes.serve(&shutdown, &state))?;
         }
         if let Some(control) = control {
-            let (shutdown, shared) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
-            helpers.start("control", move || control.serve(&shutdown, &shared))?;
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
+            helpers.start("control", move || control.serve(&shutdown, &state))?;
         }
-        Ok(Self { helpers, shared, runtime, addresses, http: http_address })
+        Ok(Self { helpers, shared, runtime, addresses, http })
     }
 
     /// The addresses on which the server answers.
@@ -255,7 +122,7 @@ impl Server {
         self.http
     }
 
-    /// State shared by all parts.
+    /// The state of the process.
     #[must_use]
     pub const fn shared(&self) -> &Arc<AdminState> {
         &self.shared
@@ -289,6 +156,77 @@ impl Server {
             publishing.stop();
         }
     }
+}
+
+/// The ports, which are bound before the process gives up its privileges.
+struct BoundPorts {
+    listeners: Vec<TcpListener>,
+    scrapes: Option<ScrapeEndpoint>,
+}
+
+impl BoundPorts {
+    fn bind(config: &Config) -> anyhow::Result<Self> {
+        let listener = |&address| {
+            let bound = connections::listen(address, config.tcp.backlog);
+            bound.map_err(|error| ListenError::Refused(address, error))
+        };
+        let listeners = config.listen.iter().map(listener).collect::<Result<_, _>>()?;
+        Ok(Self { listeners, scrapes: config.observe.http.map(ScrapeEndpoint::bind).transpose()? })
+    }
+}
+
+/// Opens the store with everything that answering requests needs, and starts to publish.
+fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePublisher>)> {
+    let (site, key) = read_identity(config)?;
+    for difference in site_differences(config, &site) {
+        tracing::warn!("{difference}");
+    }
+    let store = Arc::new(Store::open(&config.store)?);
+    let start_publisher = |directory| {
+        let started = StorePublisher::start(Arc::clone(&store), &config.publish);
+        started.map_err(|error| explain_set(directory, error))
+    };
+    let publisher = config.publish.directory.as_deref().map(start_publisher).transpose()?;
+    let remote = RemoteServices::open(&config.elsewhere)?;
+    let referrals = open_referrals(config)?;
+    let rules = active_rules(config, Arc::new(site))?;
+    if config.anonymous_full_access {
+        tracing::warn!("`anonymous_full_access` is on: every client has full access");
+    }
+    let audit = Audit::open(config.audit.as_deref(), config.audit_files(), config.audit_bounds())?;
+    let challenges = Challenges::new(config.challenge_limits());
+    let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
+    let costly = CostlyWork::start(&config.costly, exempt)?;
+    let service = AdminService::new(store, rules, ReplySealer::new(key), challenges, audit)
+        .with_costly(costly)
+        .with_sessions(SessionEndpoint::new(&config.sessions))
+        .with_remote(remote)
+        .with_referrals(referrals);
+    Ok((service, publisher))
+}
+
+/// Starts the tasks that accept requests, and the periodic ones. Called inside the runtime.
+fn start_tasks(
+    state: &Arc<AdminState>,
+    listeners: Vec<TcpListener>,
+    forward: Option<ForwardSocket>,
+) -> anyhow::Result<()> {
+    let config = state.config();
+    for listener in listeners {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        tokio::spawn(connections::serve(listener, Arc::clone(&state.connections)));
+    }
+    if let Some(forward) = forward {
+        forward.serve(&state.service, &config.forward, state.stopping())?;
+    }
+    tokio::spawn(check_disks(Arc::clone(state)));
+    if config.store.log_days > 0 {
+        tokio::spawn(prune_log(Arc::clone(state)));
+    }
+    if config.sessions.enabled {
+        tokio::spawn(expire_sessions(Arc::clone(state)));
+    }
+    Ok(())
 }
 
 /// The threads of the control socket and the scrape endpoint. Dropping it stops them.
@@ -345,142 +283,4 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
     // One thread for each request being processed, and a few for health and control.
     builder.max_blocking_threads(config.tcp.requests + config.forward.requests + 8);
     builder.build().context("cannot start the threads that answer")
-}
-
-fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<TcpListener> {
-    Ok(crate::connections::listen(address, backlog).map_err(|error| ListenError::Refused(address, error))?)
-}
-
-/// Checks that publishing can continue from the set in `directory`, if there is one.
-///
-/// # Errors
-/// One sentence with the likely cause, and what to do.
-pub fn check_set(directory: &Path) -> anyhow::Result<()> {
-    match PublishedSet::open(directory, LoadMode::Map) {
-        Err(error) if !matches!(error.kind, SetErrorKind::NotPublished) => {
-            Err(explain_set(directory, error.into()))
-        }
-        Ok(_) | Err(_) => Ok(()),
-    }
-}
-
-/// The error for a set in `directory` from which publishing cannot continue, with a remedy.
-fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
-    let set = directory.display();
-    let hint = match &error {
-        PublishError::Set(SetError { kind: SetErrorKind::Locked, .. }) => {
-            " (is handle-admin running already?)".to_owned()
-        }
-        PublishError::Set(SetError { kind: SetErrorKind::Io { error, .. }, .. })
-        | PublishError::Io(error) => match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(" (is there room: df -h {set})"),
-            ErrorKind::PermissionDenied => format!(" (who may write there: ls -ld {set})"),
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-                format!(" (what is there: ls -la {set})")
-            }
-            _ => String::new(),
-        },
-        // Everything published comes from the store, so the set can be rebuilt. With any other
-        // error, the set may be the only good copy.
-        PublishError::Set(SetError {
-            kind:
-                SetErrorKind::Manifest(_)
-                | SetErrorKind::Open(_)
-                | SetErrorKind::OtherFile { .. }
-                | SetErrorKind::Mixed
-                | SetErrorKind::Fault(_),
-            ..
-        }) => format!(" (without {set}/MANIFEST, it is built again from the store: move that away)"),
-        _ => String::new(),
-    };
-    anyhow::Error::new(error).context(format!("cannot publish to {set}{hint}"))
-}
-
-/// Removes expired sessions.
-async fn expire_sessions(shared: Arc<AdminState>) {
-    let mut stopping = shared.stopping();
-    while tokio::time::timeout(SESSIONS_EXPIRE, stopping.wait_for(|&stops| stops)).await.is_err() {
-        shared.service.sessions().into_iter().for_each(SessionEndpoint::expire);
-    }
-}
-
-/// Periodically checks free disk space, and reports the lines that the audit log left out.
-async fn look_after_disks(shared: Arc<AdminState>) {
-    let mut stopping = shared.stopping();
-    loop {
-        let looked = Arc::clone(&shared);
-        let looked = tokio::task::spawn_blocking(move || {
-            let audit = &looked.service.audit;
-            let rooms = looked.disks.look(&looked.config());
-            audit.set_disk_low(rooms.iter().any(|room| room.of == "audit" && room.is_low));
-            audit.summarise_if_due();
-        });
-        if looked.await.is_err() {
-            return;
-        }
-        if tokio::time::timeout(DISKS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_ok() {
-            return;
-        }
-    }
-}
-
-/// Periodically drops old transactions from the log.
-async fn prune(shared: Arc<AdminState>) {
-    let kept_ms = u64::from(shared.config().store.log_days) * 86_400_000;
-    let mut stopping = shared.stopping();
-    loop {
-        let service = Arc::clone(&shared.service);
-        let before = now_unix_ms().saturating_sub(kept_ms);
-        let pruned = tokio::task::spawn_blocking(move || service.store.prune_log(before, PRUNE_COUNT)).await;
-        let has_more = match pruned {
-            Ok(Ok(count)) => count == PRUNE_COUNT,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot remove old transactions from the log");
-                false
-            }
-            Err(_) => return,
-        };
-        let pause = if has_more { Duration::from_millis(100) } else { PRUNE_INTERVAL };
-        if tokio::time::timeout(pause, stopping.wait_for(|&stops| stops)).await.is_ok() {
-            return;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::StoreError;
-
-    /// If it is the store that has failed, moving the set away would lose the good copy.
-    #[test]
-    fn a_set_is_given_up_only_where_it_is_damaged() {
-        let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), kind: why });
-        let io = |kind: ErrorKind| set(SetErrorKind::Io { doing: "write", error: kind.into() });
-        let full = || std::io::Error::from(ErrorKind::StorageFull);
-        for (error, hint) in [
-            (
-                set(SetErrorKind::Mixed),
-                "(without /set/MANIFEST, it is built again from the store: move that away)",
-            ),
-            (set(SetErrorKind::OtherFile { what: "length" }), "move that away)"),
-            (set(SetErrorKind::Locked), "(is handle-admin running already?)"),
-            (io(ErrorKind::StorageFull), "(is there room: df -h /set)"),
-            (PublishError::Io(full()), "(is there room: df -h /set)"),
-            (io(ErrorKind::PermissionDenied), "(who may write there: ls -ld /set)"),
-            (io(ErrorKind::NotFound), "(what is there: ls -la /set)"),
-            (io(ErrorKind::ReadOnlyFilesystem), ""),
-            (PublishError::Io(std::io::Error::from_raw_os_error(24)), ""),
-            (PublishError::Store(StoreError::Failed), ""),
-            (PublishError::Store(full().into()), ""),
-            (PublishError::Refused("too early"), ""),
-            (PublishError::Stopped, ""),
-        ] {
-            let said = format!("{error:?}");
-            let shown = explain_set(Path::new("/set"), error).to_string();
-            let fits =
-                if hint.is_empty() { shown == "cannot publish to /set" } else { shown.ends_with(hint) };
-            assert!(fits, "{said}: {shown}");
-        }
-    }
 }

@@ -6,12 +6,16 @@
 
 use crate::audit::AuditTarget;
 use crate::config::Config;
-use crate::server::{AdminState, in_force};
+use crate::connections::AdminConnections;
+use crate::operation::OperationRules;
+use crate::publish::StorePublisher;
+use crate::service::{ActiveRules, AdminService};
 use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::readiness;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::settings::reload::{SettingChanges, merged};
+use handle_daemon::site::SiteRecord;
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -54,13 +58,36 @@ impl AdminSettings {
     }
 }
 
+/// The parts of the process that take new settings.
+#[derive(Clone, Copy, Debug)]
+pub struct ReloadTargets<'s> {
+    /// The rules, the audit log and the limits of challenges.
+    pub service: &'s AdminService,
+    /// The limits of connections.
+    pub connections: &'s AdminConnections,
+    /// The publisher, if there is one.
+    pub publisher: Option<&'s StorePublisher>,
+}
+
+/// The rules by which requests are decided, from the configuration.
+pub(crate) fn active_rules(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<ActiveRules> {
+    let rules = OperationRules {
+        site,
+        administrators: config.administrators()?,
+        anonymous_full_access: config.anonymous_full_access,
+        lists_handles: config.list_handles,
+        bounds: config.bounds(),
+    };
+    Ok(ActiveRules { rules, effort: config.effort() })
+}
+
 /// Reads the configuration again, and reports the result.
-pub fn reload(shared: &AdminState) -> Value {
+pub fn reload(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> Value {
     // Locked before the file is read: of two reloads at once, the later one must not be overtaken
     // by what the other has read, nor may the service manager take the end of one for that of the
     // other.
-    let _taking = shared.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
-    readiness::reloading(|| match apply_changes(shared) {
+    let _taking = settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
+    readiness::reloading(|| match apply_changes(settings, targets) {
         Ok(SettingChanges { changed, need_restart }) => {
             tracing::info!(?changed, "configuration reloaded");
             let mut said = json!({ "ok": true, "settings_changed": changed });
@@ -82,8 +109,7 @@ pub fn reload(shared: &AdminState) -> Value {
 }
 
 /// Applies the settings that can change while serving. Steps that may fail come first.
-fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
-    let settings = &shared.settings;
+fn apply_changes(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> anyhow::Result<SettingChanges> {
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
     new.check()?;
@@ -91,15 +117,15 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     let (config, changes) = merged(&*old, &new)?;
     // The new settings must also be valid together with those that stay.
     config.check()?;
-    let service = &shared.service;
-    let in_force = in_force(&config, Arc::clone(&service.site))?;
+    let service = targets.service;
+    let in_force = active_rules(&config, Arc::clone(&service.site))?;
     let audit_target = AuditTarget::open(config.audit.as_deref(), config.audit_files())?;
     let set_log = settings.hooks.set_log.as_ref().filter(|_| config.log != old.log);
     if let Some(set_log) = set_log {
         set_log(&config.log)?;
     }
     // The last step that may fail, since this command cannot be undone.
-    if let Some(publishing) = &shared.publisher
+    if let Some(publishing) = targets.publisher
         && let Err(error) = publishing.reconfigure(&config.publish)
     {
         set_log.map_or(Ok(()), |set_log| set_log(&old.log))?;
@@ -112,7 +138,7 @@ fn apply_changes(shared: &AdminState) -> anyhow::Result<SettingChanges> {
         costly.set_exempt(challenge_limits.exempt.clone());
     }
     service.challenges().set_limits(challenge_limits);
-    shared.connections.set_limits(&config.tcp);
+    targets.connections.set_limits(&config.tcp);
     if config.anonymous_full_access && !old.anonymous_full_access {
         tracing::warn!("`anonymous_full_access` is on: every client has full access");
     }

@@ -135,8 +135,8 @@ impl Administrator {
     /// sent twice: a server that misses its notification lets the session expire.
     pub fn end_sessions<'a>(clients: impl IntoIterator<Item = &'a mut Self>) {
         let deadline = Instant::now() + PARTING;
-        let told: Vec<&mut Self> = clients.into_iter().filter_map(Self::take_leave).collect();
-        for client in told {
+        let leaving: Vec<&mut Self> = clients.into_iter().filter_map(Self::take_leave).collect();
+        for client in leaving {
             // Closing the connection at once could reset it before the server has read the
             // notification.
             let _ = client.connection.receive_until(deadline);
@@ -281,21 +281,21 @@ impl Administrator {
         request: &Request<'_>,
         flags: OpFlags,
     ) -> Result<(AdministrationAnswer, Vec<u8>), AskError> {
-        let was_there = self.session.is_some();
+        let had_session = self.session.is_some();
         self.open_session(request)?;
-        let mut asked = self.ask_decided(request, flags)?;
-        if was_there && is_about_sessions(asked.0.code()) {
+        let mut answer = self.ask_decided(request, flags)?;
+        if had_session && is_about_sessions(answer.0.code()) {
             self.leave_session();
             self.open_session(request)?;
-            asked = self.ask_decided(request, flags)?;
-            asked.0.was_repeated = true;
+            answer = self.ask_decided(request, flags)?;
+            answer.0.was_repeated = true;
         }
-        if !asked.0.is_proven {
-            let (code, text) = (asked.0.code(), asked.0.text());
+        if !answer.0.is_proven {
+            let (code, text) = (answer.0.code(), answer.0.text());
             self.leave_session();
             return Err(AskError::UnprovenRefusal { code, text });
         }
-        Ok(asked)
+        Ok(answer)
     }
 
     /// Sends a request. Returns an error if the request changes records and the answer concerns the
@@ -305,14 +305,14 @@ impl Administrator {
         request: &Request<'_>,
         flags: OpFlags,
     ) -> Result<(AdministrationAnswer, Vec<u8>), AskError> {
-        let asked = self.ask_once(request, flags)?;
-        let code = asked.0.code();
+        let answer = self.ask_once(request, flags)?;
+        let code = answer.0.code();
         let is_in_session = self.session.is_some() && is_about_sessions(code);
         if is_in_session && changes_records(request) && !NOTHING_DONE.contains(&code) {
             self.leave_session();
             return Err(AskError::Rejected(code));
         }
-        Ok(asked)
+        Ok(answer)
     }
 
     /// Drops an ended session and its connection.
@@ -365,16 +365,16 @@ impl Administrator {
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
         }
-        let asked = OutgoingRequest::new(self.session.as_ref(), request, flags, self.allowances)?;
-        let mut answer = self.exchange(&asked, request.op_code(), &asked.covered)?;
+        let outgoing = OutgoingRequest::new(self.session.as_ref(), request, flags, self.allowances)?;
+        let mut answer = self.exchange(&outgoing, request.op_code(), &outgoing.covered)?;
         for _ in 0..CHALLENGES_MAX {
             if answer.code() != ResponseCode::AUTHENTICATION_NEEDED {
                 break;
             }
-            let proof = self.prove(&answer, &asked, flags, changes_records(request))?;
-            answer = self.exchange(&proof, request.op_code(), &asked.covered)?;
+            let proof = self.prove(&answer, &outgoing, flags, changes_records(request))?;
+            answer = self.exchange(&proof, request.op_code(), &outgoing.covered)?;
         }
-        Ok((answer, asked.covered))
+        Ok((answer, outgoing.covered))
     }
 
     /// Sends a request and waits for its answer. If it is lost on a reused connection before any
@@ -446,17 +446,17 @@ impl Administrator {
     fn prove(
         &self,
         answer: &AdministrationAnswer,
-        asked: &OutgoingRequest,
+        outgoing: &OutgoingRequest,
         flags: OpFlags,
         is_change: bool,
     ) -> Result<OutgoingRequest, AskError> {
-        let identity = self.identity.as_ref().ok_or(AskError::WhoAsks)?;
+        let identity = self.identity.as_ref().ok_or(AskError::NoIdentity)?;
         let (envelope, _, reply) = decode_reply(&answer.bytes)?;
         let (Response::Challenge(challenge), Some(digest)) = (reply.response, reply.digest) else {
             return Err(AskError::Another("a challenge without the digest of the request"));
         };
         // A signature under the challenge to another request would authorise that request.
-        check_request_digest(&digest, &asked.covered).map_err(AskError::Unproven)?;
+        check_request_digest(&digest, &outgoing.covered).map_err(AskError::Unproven)?;
         let (version, suggested) = (envelope.version, envelope.effective_suggested());
         if identity.gives_old_proof(version, suggested) && !self.allowances.old_proofs {
             return Err(AskError::OldProof(version.min(suggested)));

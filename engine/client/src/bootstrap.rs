@@ -382,23 +382,23 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_with_a_service_of_their_own_come_before_the_resolver() {
+    fn services_of_prefixes_precede_the_resolver() {
         let site = |number| handle_proto::json::site_to_json(&site_at(number).view());
         let mut overrides = Overrides::default();
         overrides.read_resolver(site(9).to_string().as_bytes()).unwrap();
         let file = json!([{"nas": ["0.NA/10.a", "0.NA/0.NA"], "site": site(1)}]);
         overrides.add_local_info(file.to_string().as_bytes()).unwrap();
-        let asked = |handle: &str, is_public| {
+        let serial_of_site = |handle: &str, is_public| {
             let sites = overrides.sites_for(Handle(handle.as_bytes()), is_public)?;
             Some(sites[0].view().servers.iter().next()?.address.0[15])
         };
-        assert_eq!(asked("10.A/x", true), Some(1));
+        assert_eq!(serial_of_site("10.A/x", true), Some(1));
         for global in ["0.NA/10.b", "10.b", "0.SERV/x", "0.type/url", "0/x"] {
-            assert_eq!(asked(global, false), Some(1), "{global}, of the root");
+            assert_eq!(serial_of_site(global, false), Some(1), "{global}, of the root");
         }
-        assert_eq!(asked("00.NA/x", false), None);
-        assert_eq!(asked("10.b/x", true), Some(9));
-        assert_eq!(asked("10.b/x", false), None);
+        assert_eq!(serial_of_site("00.NA/x", false), None);
+        assert_eq!(serial_of_site("10.b/x", true), Some(9));
+        assert_eq!(serial_of_site("10.b/x", false), None);
         let mut inner = vec![];
         put::u32(&mut inner, 1);
         put::u32(&mut inner, 1);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_of_another_shape_are_not_passed_over() {
+    fn malformed_prefixes_are_refused() {
         let site = handle_proto::json::site_to_json(&site_at(1).view());
         for file in [
             json!({}),

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_remembered_for_a_while() {
+    fn negative_answers_are_cached_for_a_while() {
         let (cache, question) = (cache(1 << 20), Question::all(b"a/b"));
         let none = |code| LookupAnswer::new(b"a/b", code, []);
         cache.put(&question, &none(ResponseCode::HANDLE_NOT_FOUND), now(0));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_and_what_is_used_stays() {
+    fn bytes_are_bounded_and_used_answers_stay() {
         let bytes_max = 64 << 10;
         let cache = cache(bytes_max);
         let used = Question::all(b"a/used");
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_take_no_more_than_is_counted_for_them() {
+    fn tables_take_no_more_memory_than_is_counted() {
         let cache = cache(1 << 20);
         let question = |number| Question::all(format!("a/{number}").into_bytes());
         for number in 0..5_000 {
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_outlives_a_round_in_which_nothing_else_was() {
+    fn used_answers_outlive_a_sweep() {
         let cache = cache(64 << 10);
         let put = |number: u32| {
             let handle = format!("a/{number:05}");
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_stays_with_who_has_it() {
+    fn an_evicted_answer_stays_valid_for_its_holder() {
         let (cache, question) = (cache(1 << 20), Question::all(b"a/b"));
         cache.put(&question, &answer("a/b", &[value(1, b"URL", 60)]), now(0));
         let (one, other) = (cache.get(&question, now(1)).unwrap(), cache.get(&question, now(1)).unwrap());
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_keys_are_of_one_cache_alone() {
+    fn hashes_and_keys_differ_between_caches() {
         let (one, other) = (Namer::new(), Namer::new());
         assert_eq!(one.name(b"a/b"), one.name(b"a/b"));
         assert_ne!(one.name(b"a/b"), one.name(b"a/c"));
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_parts_is_filled_evenly() {
+    fn shards_are_filled_evenly() {
         let cache = cache(200 << 20);
         assert_eq!(cache.shards.len(), 200);
         for number in 0..20_000 {
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn many_parts_are_bounded_together() {
+    fn all_shards_are_bounded_together() {
         let bytes_max = 3 << 20;
         let cache = cache(bytes_max);
         assert_eq!(cache.shards.len(), 3);
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_goes_first_however_much_it_was_used() {
+    fn expired_answers_are_evicted_first() {
         let cache = cache(64 << 10);
         let (old, new) = (Question::all(b"a/old"), Question::all(b"a/new"));
         cache.put(&old, &answer("a/old", &[value(1, b"URL", 1)]), now(0));
@@ -557,21 +557,21 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_known_as_short_ones_are() {
+    fn long_names_are_found_like_short_names() {
         let cache = cache(1 << 20);
         for len in [KEY_ROOM - 2, KEY_ROOM - 1, KEY_ROOM, 4 * KEY_ROOM] {
             let spelt = |prefix: &str| format!("{prefix}/{}", "x".repeat(len - 2));
-            let (known, asked) = (spelt("a"), spelt("A"));
+            let (known, other) = (spelt("a"), spelt("A"));
             cache.put(&Question::all(known.as_bytes()), &answer(&known, &[value(1, b"URL", 60)]), now(0));
-            assert!(cache.get(&Question::all(asked.as_bytes()), now(1)).is_some(), "{len} bytes");
-            with_key(&Question::all(asked.as_bytes()), |key| {
+            assert!(cache.get(&Question::all(other.as_bytes()), now(1)).is_some(), "{len} bytes");
+            with_key(&Question::all(other.as_bytes()), |key| {
                 assert_eq!(key, Question::all(known.as_bytes()).handle_key(), "{len} bytes");
             });
         }
     }
 
     #[test]
-    fn a_changed_handle_is_forgotten_in_every_form() {
+    fn a_changed_handle_is_forgotten_in_every_spelling() {
         let cache = cache(1 << 20);
         let mut question = Question::of_types(b"a/b", &[b"URL"]);
         for certified in [false, true] {
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_choices_of_values_are_kept_of_a_handle() {
+    fn the_number_of_selections_of_a_handle_is_bounded() {
         let cache = cache(1 << 20);
         let question = |index| Question { indexes: vec![index], ..Question::all(b"a/b") };
         (1..=9).for_each(|index| {

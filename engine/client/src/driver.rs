@@ -431,14 +431,14 @@ fn is_early(error: &std::io::Error) -> bool {
 /// The addresses of a name, from the system's resolver; none if that takes longer than `patience`.
 fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
     // The system's resolver cannot be interrupted, so a thread waits for it as long as it takes.
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let look_up = move || {
         let found = (name.as_str(), 0_u16).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect());
         // The receiver may have stopped waiting.
-        let _ = tell.send(found.unwrap_or_default());
+        let _ = sender.send(found.unwrap_or_default());
     };
     match std::thread::Builder::new().name("names".to_owned()).spawn(look_up) {
-        Ok(_) => told.recv_timeout(patience).unwrap_or_default(),
+        Ok(_) => receiver.recv_timeout(patience).unwrap_or_default(),
         Err(_) => vec![],
     }
 }

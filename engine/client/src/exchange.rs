@@ -236,11 +236,11 @@ impl ReceivedAnswer {
     /// Its header and the decoded reply.
     #[must_use]
     pub fn reply(&self) -> (Header, Reply<'_>) {
-        let (_, body) = Envelope::split(&self.message).expect("decoded when it came");
-        let message = Message::decode(body).expect("decoded when it came");
+        let (_, body) = Envelope::split(&self.message).expect("decoded when it was received");
+        let message = Message::decode(body).expect("decoded when it was received");
         match message.decode_body(self.envelope.version) {
             Ok(Body::Reply(reply)) => (message.header, reply),
-            _ => unreachable!("a reply when it came"),
+            _ => unreachable!("a reply when it was received"),
         }
     }
 }
@@ -506,8 +506,8 @@ impl Exchange {
             return Err(AttemptError::Expired);
         }
         if let handle_proto::wire::Response::Answer(answer) = &reply.response {
-            let asked = handle_proto::Handle(&self.handle);
-            if answer.handle != asked.0 && answer.handle != asked.looked_up() {
+            let handle = handle_proto::Handle(&self.handle);
+            if answer.handle != handle.0 && answer.handle != handle.looked_up() {
                 return Err(AttemptError::NotOurs("a question about another handle"));
             }
         }

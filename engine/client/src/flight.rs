@@ -137,14 +137,14 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn one_asks_and_all_get_the_answer() {
+    fn all_waiting_questions_get_the_answer_of_one_request() {
         let (flights, question) = (Flights::default(), Question::all(b"a/b"));
-        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
+        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("no question is in flight yet") };
         std::thread::scope(|scope| {
             let waiting: Vec<_> = (0..4)
                 .map(|_| match flights.join(&question) {
                     FlightPlace::Follow(flight) => scope.spawn(move || flight.wait(LONG)),
-                    FlightPlace::Lead(_) => panic!("somebody asks already"),
+                    FlightPlace::Lead(_) => panic!("a question is in flight"),
                 })
                 .collect();
             lead.land(Ok(crate::LookupAnswer::new(b"a/b", ResponseCode::SUCCESS, []).into()));
@@ -157,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_somebody_who_gave_up_is_told() {
+    fn a_dropped_leader_is_reported_to_the_waiting() {
         let (flights, question) = (Flights::default(), Question::all(b"a/b"));
-        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
-        let FlightPlace::Follow(flight) = flights.join(&question) else { panic!("somebody asks") };
+        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("no question is in flight yet") };
+        let FlightPlace::Follow(flight) = flights.join(&question) else { panic!("a question is in flight") };
         assert!(flight.wait(Duration::ZERO).is_none());
         drop(lead);
         assert!(flight.wait(LONG).is_none());

@@ -2,13 +2,14 @@
 //! handling of answers. RFC 3651 section 5.1, RFC 3652 section 3.4.
 //!
 //! A lookup is a stack. The question is at the bottom; above it are the parts that must be known
-//! first: services that are searched for (`find.rs`), and records that are queried for them
-//! (`ask.rs`). At most one request is under way, and a second one where IPv6 and IPv4 race. Every
+//! first: services that are searched for (`search.rs`), and records that are queried for them
+//! (`query.rs`). At most one request is under way, and a second one where IPv6 and IPv4 race. Every
 //! path is bounded in requests, indirections, depth and time.
 
-mod ask;
+mod context;
 mod error;
-mod find;
+mod query;
+mod search;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -32,11 +33,12 @@ use crate::session::SessionPool;
 use crate::times::ServerTimes;
 use crate::trace::{LookupEvent, LookupStep, QuestionReason};
 use crate::{ClockReading, LookupAnswer, Question, RandomSource};
-use ask::RecordQuery;
-use find::ServiceSearch;
+use context::{LookupContext, PartSignal, PartStep};
 use handle_proto::data::kind;
 use handle_proto::limit::{CLIENT_INDIRECTION_MAX, SERVICE_NESTING_MAX};
-use handle_proto::{Handle, ResponseCode, ValueBuf};
+use handle_proto::{Handle, ValueBuf};
+use query::RecordQuery;
+use search::{NeededRecord, ServiceSearch};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -177,59 +179,18 @@ pub enum LookupTarget {
 /// A part of the work, above the part that needs it.
 #[derive(Debug)]
 enum LookupFrame {
-    Ask(Box<RecordQuery>),
-    Find(Box<ServiceSearch>),
-}
-
-/// The event or result that a part receives.
-#[derive(Debug)]
-enum PartSignal {
-    Begin,
-    Answer(LookupAnswer),
-    Sites(Vec<SharedSite>),
-    Failed(LookupError),
-}
-
-/// How a part continues.
-enum PartStep {
-    /// It waits for a request.
-    Wait(LookupFrame),
-    /// It waits for another part.
-    After(LookupFrame, LookupFrame),
-    /// It is done.
-    Done(PartSignal),
-}
-
-/// A lookup of the addresses of a name.
-struct NameLookup {
-    number: u64,
-    name: String,
-    to_tell: bool,
-    deadline_ms: u64,
+    Query(Box<RecordQuery>),
+    Search(Box<ServiceSearch>),
 }
 
 /// A lookup of one question.
 pub struct Lookup {
-    client: Arc<Client>,
-    options: LookupOptions,
+    context: LookupContext,
     question: Question,
     stack: Vec<LookupFrame>,
-    /// The requests under way, each with its number: one, or two that race.
-    under_way: Vec<(u64, Exchange)>,
-    /// The name whose addresses are needed before the next request.
-    naming: Option<NameLookup>,
-    /// The time to ask a server of the other address family too.
-    fallback_at_ms: Option<u64>,
-    /// The number of the last request or name.
-    number: u64,
-    requests_count: usize,
     indirections_count: usize,
     aliases_count: u8,
-    service: Vec<SharedSite>,
-    began_ms: u64,
     outcome: Option<Result<LookupAnswer, LookupError>>,
-    events: Vec<LookupEvent>,
-    random: RandomSource,
 }
 
 impl Lookup {
@@ -242,43 +203,34 @@ impl Lookup {
         random: RandomSource,
         now: ClockReading,
     ) -> Self {
+        let recursion_count = options.recursion_count;
         let mut lookup = Self {
-            client,
-            options,
+            context: LookupContext::new(client, options, random, now),
             question: question.clone(),
             stack: vec![],
-            under_way: vec![],
-            naming: None,
-            fallback_at_ms: None,
-            number: 0,
-            requests_count: 0,
             indirections_count: 0,
             aliases_count: 0,
-            service: vec![],
-            began_ms: now.ms,
             outcome: None,
-            events: vec![],
-            random,
         };
-        let mut asked = question;
-        if lookup.options.aliases_max > 0 && !asked.is_for_all() {
-            asked.types.push(kind::HS_ALIAS.to_vec());
-        }
-        let recursion_count = lookup.options.recursion_count;
-        lookup.stack.push(LookupFrame::Ask(Box::new(RecordQuery::new(
-            asked,
-            QuestionReason::Asked,
-            recursion_count,
-        ))));
+        lookup.push_question(question, recursion_count);
         lookup.run(now, PartSignal::Begin);
         lookup
+    }
+
+    /// Puts the query of a question, or of an alias of it, at the bottom of the stack.
+    fn push_question(&mut self, mut question: Question, recursion_count: u8) {
+        if self.context.options.aliases_max > 0 && !question.is_for_all() {
+            question.types.push(kind::HS_ALIAS.to_vec());
+        }
+        let query = RecordQuery::new(question, QuestionReason::Asked, recursion_count);
+        self.stack.push(LookupFrame::Query(Box::new(query)));
     }
 
     /// Bytes to send now, and the number of their exchange. Each exchange has its own socket. The
     /// socket of a finished exchange ([`is_under_way`](Self::is_under_way)) may be closed, and
     /// later bytes from it are ignored.
     pub fn poll_transmit(&mut self, now: ClockReading) -> Option<(u64, Transmit)> {
-        let mut exchanges = self.under_way.iter_mut();
+        let mut exchanges = self.context.under_way.iter_mut();
         let (number, transmit) =
             exchanges.find_map(|(number, exchange)| Some((*number, exchange.poll_transmit(now)?)))?;
         let (target, try_number) = (transmit.target.clone(), transmit.try_number);
@@ -291,14 +243,14 @@ impl Lookup {
     /// Whether the exchange with this number is under way.
     #[must_use]
     pub fn is_under_way(&self, number: u64) -> bool {
-        self.under_way.iter().any(|(known, _)| *known == number)
+        self.context.under_way.iter().any(|(known, _)| *known == number)
     }
 
     /// A name whose addresses are needed, returned once, and the number to report them with.
     /// Nothing else is under way meanwhile.
     pub fn poll_name(&mut self) -> Option<(u64, String)> {
-        let naming = self.naming.as_mut().filter(|naming| naming.to_tell)?;
-        naming.to_tell = false;
+        let naming = self.context.naming.as_mut().filter(|naming| naming.is_new)?;
+        naming.is_new = false;
         Some((naming.number, naming.name.clone()))
     }
 
@@ -306,14 +258,14 @@ impl Lookup {
     /// caller's clock; `None` when there is an outcome.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
-        let exchanges = self.under_way.iter().map(|(_, exchange)| exchange.poll_timeout());
-        let naming = self.naming.iter().map(|naming| naming.deadline_ms);
+        let exchanges = self.context.under_way.iter().map(|(_, exchange)| exchange.poll_timeout());
+        let naming = self.context.naming.iter().map(|naming| naming.deadline_ms);
         let first = exchanges.chain(naming).min()?;
-        Some(first.min(self.fallback_at_ms.unwrap_or(u64::MAX)).min(self.deadline_ms()))
+        Some(first.min(self.context.fallback_at_ms.unwrap_or(u64::MAX)).min(self.deadline_ms()))
     }
 
     fn deadline_ms(&self) -> u64 {
-        self.began_ms.saturating_add(self.client.limits.patience_ms)
+        self.context.began_ms.saturating_add(self.context.client.limits.patience_ms)
     }
 
     /// Takes the outcome, once.
@@ -324,54 +276,53 @@ impl Lookup {
     /// The steps so far, if they are recorded.
     #[must_use]
     pub fn events(&self) -> &[LookupEvent] {
-        &self.events
+        &self.context.events
     }
 
     /// The responsible sites, once they are known.
     #[must_use]
     pub fn service(&self) -> &[SharedSite] {
-        &self.service
+        &self.context.service
     }
 
     /// Number of requests so far.
     #[must_use]
     pub const fn requests_count(&self) -> usize {
-        self.requests_count
+        self.context.requests_count
     }
 
     /// Handles a timeout.
     pub fn handle_timeout(&mut self, now: ClockReading) {
-        let is_busy = self.naming.is_some() || !self.under_way.is_empty();
+        let is_busy = self.context.naming.is_some() || !self.context.under_way.is_empty();
         if is_busy && now.ms >= self.deadline_ms() {
-            let handle = self.asked_handle();
+            let handle = self.waiting_handle();
             self.stack.clear();
-            self.under_way.clear();
-            (self.naming, self.fallback_at_ms) = (None, None);
+            self.context.under_way.clear();
+            (self.context.naming, self.context.fallback_at_ms) = (None, None);
             return self.run(now, PartSignal::Failed(LookupError::TooSlow { handle }));
         }
-        let unnamed = self.naming.as_ref().filter(|naming| now.ms >= naming.deadline_ms);
+        let unnamed = self.context.naming.as_ref().filter(|naming| now.ms >= naming.deadline_ms);
         if let Some(number) = unnamed.map(|naming| naming.number) {
             return self.handle_addresses(now, number, &[]);
         }
-        if self.fallback_at_ms.is_some_and(|at_ms| now.ms >= at_ms) {
-            self.fallback_at_ms = None;
+        if self.context.fallback_at_ms.is_some_and(|at_ms| now.ms >= at_ms) {
+            self.context.fallback_at_ms = None;
             self.race(now);
         }
         let late =
             |(number, exchange): &mut (u64, Exchange)| Some((*number, exchange.handle_timeout(now).err()?));
-        while let Some((number, error)) = self.under_way.iter_mut().find_map(late) {
+        while let Some((number, error)) = self.context.under_way.iter_mut().find_map(late) {
             self.end_exchange(now, number, Err(error));
         }
     }
 
     /// Asks a server of the other address family in addition to the current one.
     fn race(&mut self, now: ClockReading) {
-        if let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() {
-            if let [(_, exchange)] = self.under_way.as_slice() {
-                let target = exchange.target().clone();
-                ask.race(self, now, &target);
-            }
-            self.stack.push(LookupFrame::Ask(ask));
+        if let (Some(LookupFrame::Query(query)), [(_, exchange)]) =
+            (self.stack.last_mut(), self.context.under_way.as_slice())
+        {
+            let target = exchange.target().clone();
+            query.race(&mut self.context, now, &target);
         }
     }
 
@@ -391,9 +342,9 @@ impl Lookup {
         number: u64,
         take: impl FnOnce(&mut Exchange) -> Result<Option<ReceivedAnswer>, AttemptError>,
     ) {
-        let exchange = self.under_way.iter_mut().find(|(known, _)| *known == number);
+        let exchange = self.context.under_way.iter_mut().find(|(known, _)| *known == number);
         match exchange.map(|(_, exchange)| take(exchange)) {
-            Some(Ok(Some(answered))) => self.end_exchange(now, number, Ok(answered)),
+            Some(Ok(Some(received))) => self.end_exchange(now, number, Ok(received)),
             Some(Err(error)) => self.end_exchange(now, number, Err(error)),
             Some(Ok(None)) | None => {}
         }
@@ -402,11 +353,11 @@ impl Lookup {
     /// Handles that the connection of an exchange is established. The exchange that races with it
     /// is dropped, so that no request is carried out twice.
     pub fn handle_connected(&mut self, number: u64) {
-        let Some(LookupFrame::Ask(ask)) = self.stack.last_mut() else { return };
-        if self.under_way.iter().any(|(known, _)| *known == number) {
-            self.fallback_at_ms = None;
-            for (_, loser) in self.under_way.extract_if(.., |(known, _)| *known != number) {
-                ask.put_back(loser.target().clone());
+        let Some(LookupFrame::Query(query)) = self.stack.last_mut() else { return };
+        if self.context.under_way.iter().any(|(known, _)| *known == number) {
+            self.context.fallback_at_ms = None;
+            for (_, loser) in self.context.under_way.extract_if(.., |(known, _)| *known != number) {
+                query.put_back(loser.target().clone());
             }
         }
     }
@@ -418,18 +369,17 @@ impl Lookup {
 
     /// Handles the addresses of a name; none if it has none, or they could not be found.
     pub fn handle_addresses(&mut self, now: ClockReading, number: u64, addresses: &[IpAddr]) {
-        let Some(naming) = self.naming.take_if(|naming| naming.number == number) else { return };
+        let Some(naming) = self.context.naming.take_if(|naming| naming.number == number) else { return };
         let name = naming.name;
-        self.client.names.note(&name, addresses, now);
-        let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() else {
-            unreachable!("who asks wants the name")
+        self.context.client.names.note(&name, addresses, now);
+        let Some(LookupFrame::Query(query)) = self.stack.last_mut() else {
+            unreachable!("only a query needs a name")
         };
-        self.note_at(ask.depth(), now, || LookupStep::Named { name, addresses: addresses.to_vec() });
-        ask.put_at(self, addresses);
-        let next = ask.ask_next(self, now);
-        if let Some(signal) = self.follow(next) {
-            self.run(now, signal);
-        }
+        let addresses_found = || LookupStep::Named { name, addresses: addresses.to_vec() };
+        self.context.note(query.depth(), now, addresses_found);
+        query.put_addresses(&self.context, addresses);
+        let step = query.ask_next(&mut self.context, now).map(LookupFrame::Search);
+        self.go_on(now, step);
     }
 
     /// Passes the outcome of an exchange to the part that waits for it.
@@ -439,48 +389,47 @@ impl Lookup {
         number: u64,
         outcome: Result<ReceivedAnswer, AttemptError>,
     ) {
-        let Some(at) = self.under_way.iter().position(|(known, _)| *known == number) else { return };
-        let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() else { return };
-        let (_, exchange) = self.under_way.remove(at);
-        let next = match outcome {
-            Ok(answered) => {
-                self.client.times.note(exchange.target().address, answered.took_ms, now);
-                self.fallback_at_ms = None;
-                for (_, loser) in self.under_way.drain(..) {
+        let Self { context, stack, .. } = self;
+        let Some(at) = context.under_way.iter().position(|(known, _)| *known == number) else { return };
+        let Some(LookupFrame::Query(query)) = stack.last_mut() else { return };
+        let (_, exchange) = context.under_way.remove(at);
+        let step = match outcome {
+            Ok(received) => {
+                context.client.times.note(exchange.target().address, received.took_ms, now);
+                context.fallback_at_ms = None;
+                for (_, loser) in context.under_way.drain(..) {
                     // Its full response time is unknown, but it was slower by at least its head
                     // start.
-                    let ahead_ms = self.client.preferences.fallback_ms.unwrap_or_default();
+                    let ahead_ms = context.client.preferences.fallback_ms.unwrap_or_default();
                     let took_ms = loser.waited_ms(now).saturating_add(ahead_ms);
-                    self.client.times.note(loser.target().address, took_ms, now);
-                    ask.put_back(loser.target().clone());
+                    context.client.times.note(loser.target().address, took_ms, now);
+                    query.put_back(loser.target().clone());
                 }
-                ask.hear(self, now, &exchange, &answered)
+                query.handle_answer(context, now, &exchange, &received)
             }
             Err(error) => {
                 // The time that a connection might have been waited for.
-                self.client.times.note(exchange.target().address, self.client.patience.tcp_ms, now);
+                context.client.times.note(exchange.target().address, context.client.patience.tcp_ms, now);
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
-                ask.failed_at(target.address, error);
-                self.note_at(ask.depth(), now, || LookupStep::Failed { target, error, took_ms });
+                query.failed_at(target.address, error);
+                context.note(query.depth(), now, || LookupStep::Failed { target, error, took_ms });
                 if error.may_be_of_another_session() {
-                    ask.lose_session(self, &exchange);
+                    query.lose_session(context, &exchange);
                 }
-                if !self.under_way.is_empty() {
+                if !context.under_way.is_empty() {
                     // The other one may still answer.
-                    return self.stack.push(LookupFrame::Ask(ask));
+                    return;
                 }
-                ask.ask_next(self, now)
+                query.ask_next(context, now)
             }
         };
-        if let Some(signal) = self.follow(next) {
-            self.run(now, signal);
-        }
+        self.go_on(now, step.map(LookupFrame::Search));
     }
 
     /// Continues until a request is under way or there is an outcome.
     fn run(&mut self, now: ClockReading, mut signal: PartSignal) {
         loop {
-            let next = match self.stack.pop() {
+            let step = match self.stack.last_mut() {
                 None => match self.conclude(now, signal) {
                     Some(begin) => {
                         signal = begin;
@@ -488,36 +437,57 @@ impl Lookup {
                     }
                     None => return,
                 },
-                Some(LookupFrame::Ask(ask)) => ask.step(self, now, signal),
-                Some(LookupFrame::Find(find)) => find.step(self, now, signal),
+                Some(LookupFrame::Query(query)) => {
+                    query.step(&mut self.context, now, signal).map(LookupFrame::Search)
+                }
+                Some(LookupFrame::Search(search)) => search.step(&self.context, signal).map(
+                    |NeededRecord { question, reason, recursion_count }| {
+                        LookupFrame::Query(Box::new(RecordQuery::new(question, reason, recursion_count)))
+                    },
+                ),
             };
-            match self.follow(next) {
+            match self.follow(step) {
                 Some(following) => signal = following,
                 None => return,
             }
         }
     }
 
-    /// Updates the stack. Returns the signal for its top, unless that waits.
-    fn follow(&mut self, next: PartStep) -> Option<PartSignal> {
-        match next {
-            PartStep::Wait(frame) => {
-                self.stack.push(frame);
-                None
-            }
-            PartStep::After(below, above) => {
-                self.stack.push(below);
+    /// Continues after a step of the part on top of the stack.
+    fn go_on(&mut self, now: ClockReading, step: PartStep<LookupFrame>) {
+        if let Some(signal) = self.follow(step) {
+            self.run(now, signal);
+        }
+    }
+
+    /// Updates the stack after a step of the part on top of it. Returns the signal for the new top,
+    /// unless that waits.
+    fn follow(&mut self, step: PartStep<LookupFrame>) -> Option<PartSignal> {
+        match step {
+            PartStep::Wait => None,
+            PartStep::After(needed) => {
+                if let LookupFrame::Search(search) = &needed
+                    && self.is_searching(search.record())
+                {
+                    let record = search.record().to_vec();
+                    self.stack.pop();
+                    return Some(PartSignal::Failed(LookupError::Circle { record }));
+                }
                 self.indirections_count += 1;
-                let handle = above.handle().to_vec();
-                if self.indirections_count > self.client.limits.indirections_max
-                    || self.stack.len() > 2 * self.client.limits.nesting_max
+                let handle = needed.handle().to_vec();
+                let limits = &self.context.client.limits;
+                if self.indirections_count > limits.indirections_max
+                    || self.stack.len() > 2 * limits.nesting_max
                 {
                     return Some(PartSignal::Failed(LookupError::TooManyIndirections { handle }));
                 }
-                self.stack.push(above);
+                self.stack.push(needed);
                 Some(PartSignal::Begin)
             }
-            PartStep::Done(signal) => Some(signal),
+            PartStep::Done(signal) => {
+                self.stack.pop();
+                Some(signal)
+            }
         }
     }
 
@@ -530,76 +500,49 @@ impl Lookup {
                 return None;
             }
             PartSignal::Begin | PartSignal::Sites(_) => {
-                unreachable!("the question at the bottom comes to an answer")
+                unreachable!("the question at the bottom gets an answer or fails")
             }
         };
         let is_alias =
             |value: &handle_proto::Value<'_>| value.kind == kind::HS_ALIAS && !value.data.is_empty();
-        let alias = match self.options.aliases_max {
+        let alias = match self.context.options.aliases_max {
             0 => None,
             _ => answer.values().iter().find(is_alias).map(|value| value.data.to_vec()),
         };
         let Some(handle) = alias else {
             // Values that were queried only to detect an alias are removed.
             let mut answer =
-                if self.options.aliases_max > 0 { answer.selected(&self.question) } else { answer };
+                if self.context.options.aliases_max > 0 { answer.selected(&self.question) } else { answer };
             answer.aliases_count = self.aliases_count;
             self.outcome = Some(Ok(answer));
             return None;
         };
-        if self.aliases_count >= self.options.aliases_max {
+        if self.aliases_count >= self.context.options.aliases_max {
             self.outcome = Some(Err(LookupError::TooManyIndirections { handle }));
             return None;
         }
         self.aliases_count += 1;
         self.note(now, || LookupStep::Alias { handle: handle.clone() });
-        let mut asked = Question { handle, ..self.question.clone() };
-        if !asked.is_for_all() {
-            asked.types.push(kind::HS_ALIAS.to_vec());
-        }
-        self.stack.push(LookupFrame::Ask(Box::new(RecordQuery::new(asked, QuestionReason::Asked, 0))));
+        let question = Question { handle, ..self.question.clone() };
+        self.push_question(question, 0);
         Some(PartSignal::Begin)
     }
 
-    fn asked_handle(&self) -> Vec<u8> {
+    fn waiting_handle(&self) -> Vec<u8> {
         self.stack.last().map(LookupFrame::handle).unwrap_or_default().to_vec()
     }
 
     /// Whether the service of the same prefix is already being searched for.
-    fn is_finding(&self, record: &[u8]) -> bool {
-        self.stack.iter().any(|frame| matches!(frame, LookupFrame::Find(find) if find.is_for(record)))
-    }
-
-    /// Starts a request.
-    fn begin(&mut self, exchange: Exchange) {
-        self.requests_count += 1;
-        self.number += 1;
-        self.under_way.push((self.number, exchange));
-    }
-
-    /// Starts the lookup of a name that is needed first.
-    fn look_up_name(&mut self, name: String, now: ClockReading) {
-        self.number += 1;
-        let deadline_ms = now.ms.saturating_add(self.client.patience.name_ms.into());
-        self.naming = Some(NameLookup { number: self.number, name, to_tell: true, deadline_ms });
+    fn is_searching(&self, record: &[u8]) -> bool {
+        self.stack.iter().any(|frame| matches!(frame, LookupFrame::Search(search) if search.is_for(record)))
     }
 
     fn note(&mut self, now: ClockReading, step: impl FnOnce() -> LookupStep) {
         let depth = match self.stack.last() {
-            Some(LookupFrame::Ask(ask)) => ask.depth(),
+            Some(LookupFrame::Query(query)) => query.depth(),
             _ => 0,
         };
-        self.note_at(depth, now, step);
-    }
-
-    fn note_at(&mut self, depth: usize, now: ClockReading, step: impl FnOnce() -> LookupStep) {
-        if self.options.trace {
-            self.events.push(LookupEvent {
-                at_ms: now.ms.saturating_sub(self.began_ms),
-                depth,
-                step: step(),
-            });
-        }
+        self.context.note(depth, now, step);
     }
 }
 
@@ -607,8 +550,8 @@ impl LookupFrame {
     /// The handle that the part is about.
     fn handle(&self) -> &[u8] {
         match self {
-            Self::Ask(ask) => ask.handle(),
-            Self::Find(find) => find.record(),
+            Self::Query(query) => query.handle(),
+            Self::Search(search) => search.record(),
         }
     }
 }
@@ -617,16 +560,4 @@ impl LookupFrame {
 /// that of a prefix.
 pub(crate) fn is_global(handle: Handle<'_>) -> bool {
     handle.is_global() || handle.0.starts_with(b"0/") || handle.slash_at().is_none()
-}
-
-/// Whether a server with this answer is passed over for the next one.
-const fn is_passed_over(code: ResponseCode) -> bool {
-    matches!(
-        code,
-        ResponseCode::ERROR
-            | ResponseCode::SERVER_BUSY
-            | ResponseCode::SERVER_NOT_RESPONSIBLE
-            | ResponseCode::OUT_OF_DATE_SITE_INFO
-            | ResponseCode::PROTOCOL_ERROR
-    )
 }

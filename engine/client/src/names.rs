@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_used_for_a_while_and_so_many_names_are_known() {
+    fn addresses_expire_and_the_number_of_names_is_bounded() {
         let (names, one) = (NameCache::new(2), [IpAddr::from([192, 0, 2, 1])]);
         names.note("a", &one, at(0));
         names.note("none", &[], at(0));

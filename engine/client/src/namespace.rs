@@ -18,7 +18,7 @@ pub fn questions(handle: Handle<'_>, wants: AnswerWants) -> Vec<Question> {
     let wants = AnswerWants { authoritative: false, public_only: true, ..wants };
     let question = |handle: Vec<u8>| Question {
         handle,
-        types: Kinds::Service.asked(true),
+        types: Kinds::Service.types(true),
         wants,
         ..Question::default()
     };
@@ -57,19 +57,19 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_lies_in_the_namespaces_of_the_root_and_of_its_prefix() {
-        let asked = |handle: &[u8]| {
+    fn a_handle_has_the_namespaces_of_the_root_and_of_its_prefix() {
+        let records_for = |handle: &[u8]| {
             let questions = questions(Handle(handle), AnswerWants::default());
             questions
                 .into_iter()
                 .map(|question| String::from_utf8(question.handle).unwrap())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(asked(b"10.a/x"), ["0.NA/0.NA", "0.NA/10.A"]);
-        assert_eq!(asked(b"0.NA/10.a"), ["0.NA/0.NA"]);
+        assert_eq!(records_for(b"10.a/x"), ["0.NA/0.NA", "0.NA/10.A"]);
+        assert_eq!(records_for(b"0.NA/10.a"), ["0.NA/0.NA"]);
         // A derived prefix does not inherit from its parent prefix.
-        assert_eq!(asked(b"10.a.b/x"), ["0.NA/0.NA", "0.NA/10.A.B"]);
-        assert_eq!(asked(b"0.na/10.a.b"), ["0.NA/0.NA"]);
-        assert_eq!(asked(b"10.a"), ["0.NA/0.NA"]);
+        assert_eq!(records_for(b"10.a.b/x"), ["0.NA/0.NA", "0.NA/10.A.B"]);
+        assert_eq!(records_for(b"0.na/10.a.b"), ["0.NA/0.NA"]);
+        assert_eq!(records_for(b"10.a"), ["0.NA/0.NA"]);
     }
 }

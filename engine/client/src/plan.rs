@@ -322,7 +322,7 @@ mod tests {
         preferences.keywords = vec!["asia".to_owned(), "europe".to_owned()];
         assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.2/UDP"]);
         preferences.keywords = vec!["asia".to_owned(), "europ".to_owned()];
-        assert_eq!(order(&sites, ANY, &preferences, &times).len(), 3, "nobody matches, so all do");
+        assert_eq!(order(&sites, ANY, &preferences, &times).len(), 3, "no server matches, so all remain");
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn so_is_one_that_is_known_by_name() {
+    fn a_named_server_is_reached_at_its_replacement_address() {
         let [outer, other, inner]: [IpAddr; 3] =
             [[192, 0, 2, 1], [192, 0, 2, 2], [10, 0, 0, 1]].map(Into::into);
         let mut preferences = Preferences::default();

@@ -67,7 +67,7 @@ impl Question {
     pub fn selects(&self, value: &Value<'_>) -> bool {
         self.is_for_all()
             || self.indexes.contains(&value.index)
-            || self.types.iter().any(|asked| type_matches(asked, value.kind))
+            || self.types.iter().any(|kind| type_matches(kind, value.kind))
     }
 
     /// The flags of the request.
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_say_what_is_wanted() {
+    fn flags_follow_from_the_question() {
         let all = AnswerWants { certified: true, authoritative: true, public_only: false };
         let flags = Question { wants: all, ..Question::all(b"a/b") }.flags();
         assert_eq!(flags, OpFlags(0xd880_0000));

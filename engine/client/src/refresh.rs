@@ -140,7 +140,7 @@ fn has_all(keys: &[Vec<u8>], answer: &LookupAnswer) -> bool {
 pub struct Refresh {
     root: Arc<Root>,
     now_unix_ms: u64,
-    told: Vec<(Question, Option<LookupAnswer>)>,
+    answers: Vec<(Question, Option<LookupAnswer>)>,
     outcome: Option<Result<Json, RefreshError>>,
 }
 
@@ -151,7 +151,7 @@ impl Refresh {
     /// Starts to fetch the records of `root`.
     #[must_use]
     pub const fn new(root: Arc<Root>, now_unix_ms: u64) -> Self {
-        Self { root, now_unix_ms, told: vec![], outcome: None }
+        Self { root, now_unix_ms, answers: vec![], outcome: None }
     }
 
     /// The next question; `None` when there is an outcome.
@@ -163,7 +163,7 @@ impl Refresh {
         // order is the same.
         let mut next = None;
         let outcome = refresh(&self.root, self.now_unix_ms, &mut |question| match self
-            .told
+            .answers
             .iter()
             .find(|(known, _)| known == question)
         {
@@ -174,7 +174,7 @@ impl Refresh {
             }
         });
         match next {
-            Some(question) if self.told.len() < QUESTIONS_MAX => return Some(question),
+            Some(question) if self.answers.len() < QUESTIONS_MAX => return Some(question),
             Some(_) => self.outcome = Some(Err(RefreshError::TooMany)),
             None => self.outcome = Some(outcome),
         }
@@ -183,7 +183,7 @@ impl Refresh {
 
     /// Handles the answer to a question; `None` if there is none.
     pub fn handle_answer(&mut self, question: Question, answer: Option<LookupAnswer>) {
-        self.told.push((question, answer));
+        self.answers.push((question, answer));
     }
 
     /// Takes the outcome, once: the new file.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_records_take_the_place_of_what_was_known() {
+    fn signed_records_replace_known_ones() {
         let file = refreshed(&known(&["mirror", "server"]), &records()).unwrap();
         let root = Root::read(file.to_string().as_bytes()).unwrap();
         assert_eq!(root.sites.len(), 2, "the root's, and that of the service");
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_question_by_question_comes_to_the_same() {
+    fn step_by_step_refresh_gives_the_same_result() {
         for keys in [&["mirror", "server"][..], &["mirror"]] {
             let (root, records) = (known(keys), records());
             let mut refreshing = Refresh::new(Arc::new(root.clone()), NOW_MS);
-            let mut asked = 0;
+            let mut questions_count = 0;
             while let Some(question) = refreshing.poll_question() {
-                asked += 1;
+                questions_count += 1;
                 let answer = records.get(&question.handle).map(|values| {
                     let views = values.iter().map(ValueBuf::view);
                     LookupAnswer::new(question.handle.clone(), ResponseCode::SUCCESS, views)
@@ -248,9 +248,9 @@ mod tests {
                 });
                 refreshing.handle_answer(question, answer);
             }
-            let said = |outcome: Result<Json, RefreshError>| outcome.map_err(|error| error.to_string());
-            assert_eq!(said(refreshing.take_outcome().unwrap()), said(refreshed(&root, &records)));
-            assert!((1..=8).contains(&asked), "{asked}");
+            let text = |outcome: Result<Json, RefreshError>| outcome.map_err(|error| error.to_string());
+            assert_eq!(text(refreshing.take_outcome().unwrap()), text(refreshed(&root, &records)));
+            assert!((1..=8).contains(&questions_count), "{questions_count}");
         }
     }
 
@@ -269,9 +269,9 @@ mod tests {
         });
         records.get_mut(ROOT).unwrap().splice(0..0, many);
         let mut refreshing = Refresh::new(Arc::new(known(&["server"])), NOW_MS);
-        let mut asked = 0;
+        let mut questions_count = 0;
         while let Some(question) = refreshing.poll_question() {
-            asked += 1;
+            questions_count += 1;
             let answer = records.get(&question.handle).map(|values| {
                 LookupAnswer::new(
                     question.handle.clone(),
@@ -282,7 +282,7 @@ mod tests {
             refreshing.handle_answer(question, answer);
         }
         // One for the record, and as many certificates as the signatures of one record may need.
-        assert_eq!(asked, 1 + CERTIFICATES_FETCHED_MAX);
+        assert_eq!(questions_count, 1 + CERTIFICATES_FETCHED_MAX);
         assert!(refreshing.take_outcome().unwrap().is_err());
     }
 
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_does() {
+    fn unsigned_or_changed_records_do_not_replace_known_ones() {
         let error = |root: &Root, records: &HashMap<Vec<u8>, Vec<ValueBuf>>| {
             refreshed(root, records).unwrap_err().to_string()
         };
@@ -322,10 +322,10 @@ mod tests {
         for handle in [ROOT, TRUST_ROOT, b"0.GHR/1"] {
             let mut missing = records();
             missing.remove(handle);
-            let said = error(&root, &missing);
+            let text = error(&root, &missing);
             assert!(
-                said.contains("cannot fetch") || said.contains("missing") || said.contains("certificate"),
-                "{said}"
+                text.contains("cannot fetch") || text.contains("missing") || text.contains("certificate"),
+                "{text}"
             );
             let site = site_at(66);
             let forged = Value::new(7, kind::HS_SITE, site.as_bytes());
@@ -333,8 +333,8 @@ mod tests {
             for forged in [forged, hidden, Value { index: 1, ..forged }, Value { index: 1, ..hidden }] {
                 let mut changed = records();
                 changed.get_mut(handle).unwrap().push(ValueBuf::from(&forged));
-                let said = error(&root, &changed);
-                assert!(said.contains(&format!("not every value of {}", Handle(handle))), "{said}");
+                let text = error(&root, &changed);
+                assert!(text.contains(&format!("not every value of {}", Handle(handle))), "{text}");
             }
         }
     }

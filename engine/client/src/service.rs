@@ -42,7 +42,7 @@ impl Kinds {
 
     /// The types to ask for; for a prefix record with its namespace.
     #[must_use]
-    pub fn asked(self, with_namespace: bool) -> Vec<Vec<u8>> {
+    pub fn types(self, with_namespace: bool) -> Vec<Vec<u8>> {
         let mut types: Vec<_> =
             self.sites().iter().chain([&self.services()]).map(|kind| kind.to_vec()).collect();
         if with_namespace {

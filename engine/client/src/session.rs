@@ -161,7 +161,7 @@ impl OpenSession {
 /// Sessions in which a challenge was answered, by server and identity; a bounded number.
 ///
 /// Identities are distinguished by their address in memory, not by their name: a client with the
-/// same name and another key is somebody else.
+/// same name and another key is another server.
 #[derive(Debug)]
 pub struct SessionPool {
     sessions_max: usize,
@@ -300,8 +300,8 @@ impl SessionPool {
     pub(crate) fn end(&self, random: &mut RandomSource, now: ClockReading) -> Vec<Exchange> {
         let kept: Vec<SessionEntry> =
             self.lock_entries().extract_if(.., |known| known.session().is_some()).collect();
-        let heard = kept.iter().filter(|known| known.target.protocol != InterfaceProtocol::HTTPS);
-        heard.filter_map(|known| ending(&known.target, known.session()?, random, now)).collect()
+        let with_connections = kept.iter().filter(|known| known.target.protocol != InterfaceProtocol::HTTPS);
+        with_connections.filter_map(|known| ending(&known.target, known.session()?, random, now)).collect()
     }
 
     /// Number of sessions.
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_belongs_to_one_server_with_one_key_and_to_whoever_answered() {
+    fn a_session_belongs_to_one_server_key_and_identity() {
         let (sessions, one, other) = (SessionPool::new(8), identity(), identity());
         let (at, kept) = (target(1, b"key"), session(1));
         sessions.keep(&at, &one, &kept, NOW);
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(sessions.count(), 1);
         let udp = ServerTarget { protocol: InterfaceProtocol::UDP, ..at.clone() };
         assert_eq!(sessions.get(&udp, &one).unwrap().id, 1, "at every interface");
-        assert!(sessions.get(&at, &other).is_none(), "the same name, and nobody knows with which key");
+        assert!(sessions.get(&at, &other).is_none(), "the same name with an unknown key");
         assert!(sessions.get(&target(1, b"other"), &one).is_none());
         assert!(sessions.get(&target(2, b"key"), &one).is_none());
         // A newer one replaces it.
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_sets_a_session_up() {
+    fn one_query_at_a_time_sets_up_a_session() {
         let (sessions, one, other) = (SessionPool::new(8), identity(), identity());
         let at = target(1, b"key");
         let claim = sessions.claim(&at, &one, NOW).unwrap();
@@ -386,7 +386,7 @@ mod tests {
         );
         assert!(sessions.get(&at, &one).is_none() && sessions.count() == 0);
         drop(claim);
-        let claim = sessions.claim(&at, &one, NOW).expect("whoever had it has given up");
+        let claim = sessions.claim(&at, &one, NOW).expect("the first claim was dropped");
         sessions.keep(&at, &one, &session(1), NOW);
         drop(claim);
         assert!(sessions.claim(&at, &one, NOW).is_none(), "there is one");
@@ -396,12 +396,12 @@ mod tests {
         sessions.refuse(&at, &one, NOW);
         let late = |ms| ClockReading { ms, ..NOW };
         assert!(sessions.claim(&at, &one, late(REFUSED_MS - 1)).is_none());
-        assert!(sessions.claim(&at, &other, NOW).is_some(), "by somebody else it is");
+        assert!(sessions.claim(&at, &other, NOW).is_some(), "another identity may claim it");
         assert!(sessions.claim(&at, &one, late(REFUSED_MS)).is_some());
     }
 
     #[test]
-    fn so_many_are_known_and_none_of_who_is_gone() {
+    fn the_number_of_sessions_is_bounded_and_dropped_ones_are_removed() {
         let (sessions, mine) = (SessionPool::new(2), identity());
         for number in 1..=3 {
             sessions.keep(&target(number, b"key"), &mine, &session(number.into()), NOW);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_used_so_often_and_no_more() {
+    fn a_port_is_used_a_limited_number_of_times() {
         let (mut sockets, (server, _)) = (Sockets::default(), server());
         let ports: Vec<u16> = (0..=REQUESTS_MAX).map(|_| ask(&mut sockets, &server, true)).collect();
         let (last, before) = ports.split_last().unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_not_heard_is_asked_from_another_port() {
+    fn a_silent_server_is_asked_from_another_port() {
         let (mut sockets, (server, _)) = (Sockets::default(), server());
         ask(&mut sockets, &server, true);
         ask(&mut sockets, &server, false);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_kept_for_so_long() {
+    fn a_port_is_kept_for_a_limited_time() {
         let (mut sockets, (server, _)) = (Sockets::default(), server());
         let port = ask(&mut sockets, &server, true);
         // The old port cannot be bound by another socket as long as this one has it.
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_make_room_for_the_young() {
+    fn the_oldest_sockets_are_closed_first() {
         let mut sockets = Sockets::default();
         // All of them stay until the end, because otherwise the next one could get the port.
         let servers: Vec<_> = (0..KEPT_MAX).map(|_| server().0).collect();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_so_many_servers_are_kept() {
+    fn the_number_of_kept_sockets_is_bounded() {
         let mut sockets = Sockets::default();
         let servers: Vec<_> = (0..=KEPT_MAX).map(|_| server().0).collect();
         for server in &servers {

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_so_many_servers_are_kept() {
+    fn the_number_of_kept_times_is_bounded() {
         let times = ServerTimes::new(2);
         (1..=3).for_each(|number| times.note(server(number), 10, at(0)));
         times.note(server(2), 30, at(1));

@@ -212,7 +212,7 @@ mod tests {
     use handle_proto::data::site::InterfaceProtocol;
 
     #[test]
-    fn what_came_is_said_by_type() {
+    fn answers_are_summarised_by_type() {
         let answered = |kinds: &[&str]| {
             let target = ServerTarget::at(([192, 0, 2, 1], 2641).into(), InterfaceProtocol::UDP);
             let kinds = kinds.iter().map(|kind| kind.as_bytes().to_vec()).collect();

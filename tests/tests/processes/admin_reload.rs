@@ -4,7 +4,7 @@
 
 use handle_admin::config::Config;
 use handle_admin::server::Server;
-use handle_admin::settings::{AdminHooks, reload};
+use handle_admin::settings::AdminHooks;
 use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
@@ -218,7 +218,7 @@ fn one_bad_part_keeps_all_others_back() {
     let service = &shared.service;
     let (before, in_force) = (shared.config(), service.in_force());
     for (part, _) in bad {
-        let said = reload(shared);
+        let said = shared.reload();
         assert_eq!(said["ok"], false, "{part}: {said}");
         let error = said["error"].as_str().unwrap();
         assert!(error.contains(part) && error.contains("nothing has changed"), "{part}: {error}");
@@ -242,7 +242,7 @@ fn one_bad_part_keeps_all_others_back() {
     assert!(lines("audit.jsonl").contains("10.1"));
     assert_eq!(lines("other.jsonl"), "");
     // Without a bad one, all are taken.
-    let said = reload(shared);
+    let said = shared.reload();
     assert_eq!((&said["ok"], &said["settings_not_changed"]), (&json!(true), &Json::Null), "{said}");
     assert_eq!(*logged.lock().unwrap(), ["debug"]);
     drop(held);
@@ -278,9 +278,9 @@ fn of_reloads_at_once_the_one_that_read_last_counts() {
     );
     let shared = server.shared();
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| reload(shared));
+        let first = scope.spawn(|| shared.reload());
         reading.recv().unwrap();
-        let second = scope.spawn(|| reload(shared));
+        let second = scope.spawn(|| shared.reload());
         // Time for the second one to overtake the first, if it could.
         std::thread::sleep(Duration::from_millis(100));
         go_on.send(()).unwrap();

@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn a_source_uses_up_its_own_lines_and_all_together_have_an_end() {
+    fn lines_are_limited_by_source_and_in_total() {
         let mut gate = LineGate::new(BOUNDS);
         let mut admitted = |source, count, unix_s| {
             (0..count).filter(|_| gate.admit(source, unix_s, 1, BoundedKind::Refused)).count()
         };
         assert_eq!(admitted(ip(1), 13, 5), 3);
-        assert_eq!(admitted(ip(2), 2, 5), 2, "who floods takes nobody else's");
+        assert_eq!(admitted(ip(2), 2, 5), 2, "a flood does not use the share of others");
         assert_eq!((3..9).map(|last| admitted(ip(last), 3, 5)).sum::<usize>(), 5);
         assert_eq!(admitted(ip(1), 1, 6), 1);
         let left_out = BoundsSummary { left_out: 23, refused: 23, ..BoundsSummary::default() };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_over_time() {
+    fn bytes_are_bounded_by_rate() {
         let bounds = AuditBounds { lines_per_s: 1000, lines_per_source_per_s: 1000, ..BOUNDS };
         let mut gate = LineGate::new(bounds);
         let mut admitted =

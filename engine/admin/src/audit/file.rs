@@ -96,7 +96,7 @@ mod tests {
     const LINE: &[u8] = b"123456789\n";
 
     #[test]
-    fn files_are_as_long_and_as_many_as_they_may_be() {
+    fn length_and_number_of_files_are_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit");
         let read = |name: &str| std::fs::read(directory.path().join(name)).map(|bytes| bytes.len()).ok();

@@ -282,7 +282,7 @@ mod tests {
     const BOUNDS: AuditBounds = AuditBounds { lines_per_s: 10, lines_per_source_per_s: 3, bytes_per_s: 4096 };
 
     #[test]
-    fn lines_say_who_did_what_and_only_the_owner_may_read_them() {
+    fn lines_name_requester_and_operation_and_are_private_to_the_owner() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
         let audit = Audit::open(Some(&path), FILES, BOUNDS).unwrap();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_cannot_fill_the_disk() {
+    fn refused_requests_cannot_fill_the_disk() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
         let audit = Audit::open(Some(&path), FILES, BOUNDS).unwrap();

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_without_a_meaning_are_neither_stored_nor_a_change() {
+    fn undefined_permission_bits_are_neither_stored_nor_a_change() {
         let plain = Value { timestamp: 5, ..Value::new(1, b"URL", b"http://a") };
         let executable = Value { permissions: Permissions(0xfe), timestamp: 9, ..plain };
         let (mut before, mut after) = (vec![], vec![]);

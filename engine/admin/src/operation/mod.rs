@@ -245,11 +245,11 @@ type DecisionResult = Result<OperationDecision, DecisionEnd>;
 pub fn decide(
     records: &impl StoreRecords,
     rules: &OperationRules,
-    asked: &OperationRequest<'_>,
-    who: Requester<'_>,
-    known: &RemoteFacts,
+    request: &OperationRequest<'_>,
+    requester: Requester<'_>,
+    remote_facts: &RemoteFacts,
 ) -> Result<OperationDecision, StoreError> {
-    let case = DecisionCase { records, rules, request: asked, requester: who, remote_facts: known };
+    let case = DecisionCase { records, rules, request, requester, remote_facts };
     match case.decide() {
         Ok(decision) => Ok(decision),
         Err(DecisionEnd::Refuse(refused)) => Ok(OperationDecision::Answer(OperationAnswer::Refused(refused))),
@@ -389,15 +389,15 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     fn permit(&self, requirement: &ActionRequirement) -> Result<(), DecisionEnd> {
         self.require(
             || requirement.to_string(),
-            |administrators, sight, identity| administrators.permit(sight, requirement, identity),
+            |administrators, view, identity| administrators.permit(view, requirement, identity),
         )
     }
 
-    /// Refuses or challenges the request unless the requester holds `office`.
-    fn hold(&self, office: OperatorDuty) -> Result<(), DecisionEnd> {
+    /// Refuses or challenges the request unless the requester has the duty `duty`.
+    fn hold(&self, duty: OperatorDuty) -> Result<(), DecisionEnd> {
         self.require(
-            || format!("the office of {office:?} in the configuration of this server"),
-            |administrators, sight, identity| administrators.holds(sight, office, identity),
+            || format!("the office of {duty:?} in the configuration of this server"),
+            |administrators, view, identity| administrators.holds(view, duty, identity),
         )
     }
 
@@ -416,8 +416,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             Requester::Is(identity) | Requester::Claims(identity) => identity,
         };
         let has = |handle: Handle<'_>| self.rules.site.has(handle);
-        let sight = DecisionView::new(self.records, &has, self.remote_facts);
-        let but = match ask(&self.rules.administrators, &sight, identity)? {
+        let view = DecisionView::new(self.records, &has, self.remote_facts);
+        let but = match ask(&self.rules.administrators, &view, identity)? {
             EntitlementOutcome::Yes => return Ok(()),
             EntitlementOutcome::No => "",
             EntitlementOutcome::GaveUp => "; there are more groups than are looked up",

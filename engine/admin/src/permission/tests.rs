@@ -51,17 +51,17 @@ impl MemoryRecords {
     }
 }
 
-const WHO: Reference<'_> = Reference { handle: b"10.1/who", index: 300 };
+const IDENTITY: Reference<'_> = Reference { handle: b"10.1/identity", index: 300 };
 
 fn admin(bits: AdminPermissions) -> Vec<u8> {
     let mut data = Vec::new();
-    Admin::new(bits, WHO.handle, WHO.index).encode(&mut data);
+    Admin::new(bits, IDENTITY.handle, IDENTITY.index).encode(&mut data);
     data
 }
 
 fn permit(records: &MemoryRecords, administrators: &Administrators, requirement: &ActionRequirement) -> bool {
     administrators
-        .permit(&DecisionView::new(records, &|_| true, &RemoteFacts::default()), requirement, WHO)
+        .permit(&DecisionView::new(records, &|_| true, &RemoteFacts::default()), requirement, IDENTITY)
         .unwrap()
         == EntitlementOutcome::Yes
 }
@@ -70,7 +70,7 @@ fn usual() -> Administrators {
     Administrators { prefix_administrators: true, lookups_max: 100, ..Administrators::default() }
 }
 
-/// The handle that a deed is done to, and the record that decides.
+/// The handle that an action changes, and the record that decides.
 fn example(deed: RecordAction) -> (&'static [u8], &'static [u8]) {
     match deed {
         RecordAction::CreateHandle | RecordAction::List => (b"10.1/new", b"0.NA/10.1"),
@@ -81,14 +81,14 @@ fn example(deed: RecordAction) -> (&'static [u8], &'static [u8]) {
 }
 
 #[test]
-fn the_table_is_in_the_order_of_deeds() {
+fn the_table_is_in_the_order_of_actions() {
     for (at, row) in MATRIX.iter().enumerate() {
         assert_eq!(row.deed as usize, at);
     }
 }
 
 #[test]
-fn each_cell_allows_whoever_has_all_its_bits_and_nobody_else() {
+fn each_cell_requires_all_of_its_bits() {
     for row in &MATRIX {
         let (handle, decides) = example(row.deed);
         let requirement = ActionRequirement::from(PermissionNeed::of([row.deed], Handle(handle), true));
@@ -130,7 +130,7 @@ fn the_bits_must_be_in_one_value() {
 }
 
 #[test]
-fn every_need_of_one_alternative_is_what_it_takes() {
+fn all_needs_of_one_alternative_are_required() {
     let need = |deed| PermissionNeed::of([deed], Handle(b"10.1/X"), true);
     let create = PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/X"), true);
     let requirement =
@@ -150,14 +150,14 @@ fn every_need_of_one_alternative_is_what_it_takes() {
 }
 
 #[test]
-fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
+fn only_public_values_of_a_prefix_record_count() {
     let requirement =
         ActionRequirement::from(PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/new"), true));
     let data = admin(AdminPermissions::ALL);
     let mut records = MemoryRecords::default();
     let value = Value::new(100, b"HS_ADMIN", &data);
     records.put(b"0.NA/10.1", &[Value { permissions: handle_proto::Permissions::ADMIN_READ, ..value }]);
-    assert!(!permit(&records, &usual(), &requirement), "nobody else could resolve it");
+    assert!(!permit(&records, &usual(), &requirement), "no other identity could resolve it");
     records.put(b"0.NA/10.1", &[value]);
     assert!(permit(&records, &usual(), &requirement));
     let independent = Administrators { prefix_administrators: false, ..usual() };
@@ -169,8 +169,8 @@ fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
 }
 
 #[test]
-fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kept_apart() {
-    let who = || vec![ConfiguredIdentity { index: WHO.index, handle: WHO.handle.to_vec() }];
+fn configured_administrators_have_their_duties_only() {
+    let who = || vec![ConfiguredIdentity { index: IDENTITY.index, handle: IDENTITY.handle.to_vec() }];
     let records = MemoryRecords::default();
     let requirement =
         ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
@@ -187,7 +187,7 @@ fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kep
     ];
     let holds = |administrators: &Administrators, office| {
         administrators
-            .holds(&DecisionView::new(&records, &|_| true, &RemoteFacts::default()), office, WHO)
+            .holds(&DecisionView::new(&records, &|_| true, &RemoteFacts::default()), office, IDENTITY)
             .unwrap()
             == EntitlementOutcome::Yes
     };
@@ -214,71 +214,79 @@ fn ask(
 }
 
 #[test]
-fn references_mean_whom_they_name_and_index_zero_every_key() {
+fn references_name_one_key_and_index_zero_every_key() {
     let records = MemoryRecords::default();
-    let any = Reference { index: 0, ..WHO };
+    let any = Reference { index: 0, ..IDENTITY };
     let ask = |references: &[(&[u8], i32)], who| ask(&records, references, who, 10);
-    assert_eq!(ask(&[(b"10.1/who", 300)], WHO), EntitlementOutcome::Yes);
-    assert_eq!(ask(&[(b"10.1/who", 0)], WHO), EntitlementOutcome::Yes);
-    assert_eq!(ask(&[(b"10.1/who", 0)], any), EntitlementOutcome::Yes);
-    assert_eq!(ask(&[(b"10.1/who", 301)], WHO), EntitlementOutcome::No);
+    assert_eq!(ask(&[(b"10.1/identity", 300)], IDENTITY), EntitlementOutcome::Yes);
+    assert_eq!(ask(&[(b"10.1/identity", 0)], IDENTITY), EntitlementOutcome::Yes);
+    assert_eq!(ask(&[(b"10.1/identity", 0)], any), EntitlementOutcome::Yes);
+    assert_eq!(ask(&[(b"10.1/identity", 301)], IDENTITY), EntitlementOutcome::No);
     assert_eq!(
-        ask(&[(b"10.1/who", 300)], any),
+        ask(&[(b"10.1/identity", 300)], any),
         EntitlementOutcome::No,
         "index 0 as identity is no other index"
     );
-    assert_eq!(ask(&[(b"10.1/WHO", 300)], WHO), EntitlementOutcome::No, "local names keep their case");
+    assert_eq!(
+        ask(&[(b"10.1/IDENTITY", 300)], IDENTITY),
+        EntitlementOutcome::No,
+        "local names keep their case"
+    );
     assert_eq!(
         ask(&[(b"0.na/10.1", 300)], Reference { handle: b"0.NA/10.1", index: 300 }),
         EntitlementOutcome::Yes
     );
-    assert_eq!(ask(&[], WHO), EntitlementOutcome::No);
+    assert_eq!(ask(&[], IDENTITY), EntitlementOutcome::No);
 }
 
 #[test]
-fn groups_mean_whom_they_name_circles_end_and_index_zero_names_no_group() {
+fn groups_expand_circles_end_and_index_zero_names_no_group() {
     let mut records = MemoryRecords::default();
     records.put_group(b"10.1/outer", 1, &[(b"10.1/inner", 1), (b"10.1/gone", 1)]);
-    records.put_group(b"10.1/inner", 1, &[(b"10.1/outer", 1), (b"10.1/who", 300)]);
+    records.put_group(b"10.1/inner", 1, &[(b"10.1/outer", 1), (b"10.1/identity", 300)]);
     records.put_group(b"10.1/circle", 1, &[(b"10.1/circle", 1)]);
-    records.put_group(b"10.2/elsewhere", 1, &[(b"10.1/who", 300)]);
-    assert_eq!(ask(&records, &[(b"10.1/outer", 1)], WHO, 10), EntitlementOutcome::Yes);
-    assert_eq!(ask(&records, &[(b"10.1/outer", 2)], WHO, 10), EntitlementOutcome::No, "another value");
-    assert_eq!(ask(&records, &[(b"10.1/outer", 0)], WHO, 10), EntitlementOutcome::No);
-    assert_eq!(ask(&records, &[(b"10.1/circle", 1)], WHO, 10), EntitlementOutcome::No);
+    records.put_group(b"10.2/elsewhere", 1, &[(b"10.1/identity", 300)]);
+    assert_eq!(ask(&records, &[(b"10.1/outer", 1)], IDENTITY, 10), EntitlementOutcome::Yes);
+    assert_eq!(ask(&records, &[(b"10.1/outer", 2)], IDENTITY, 10), EntitlementOutcome::No, "another value");
+    assert_eq!(ask(&records, &[(b"10.1/outer", 0)], IDENTITY, 10), EntitlementOutcome::No);
+    assert_eq!(ask(&records, &[(b"10.1/circle", 1)], IDENTITY, 10), EntitlementOutcome::No);
     assert!(!is_responsible(&records, b"10.2/ELSEWHERE").unwrap());
-    assert_eq!(ask(&records, &[(b"10.2/elsewhere", 1)], WHO, 10), EntitlementOutcome::No, "not here");
+    assert_eq!(ask(&records, &[(b"10.2/elsewhere", 1)], IDENTITY, 10), EntitlementOutcome::No, "not here");
 }
 
 #[test]
-fn so_many_groups_are_looked_up_and_no_more() {
+fn the_number_of_group_lookups_is_bounded() {
     let mut records = MemoryRecords::default();
     let names: Vec<Vec<u8>> = (0..=VLIST_EXPANSION_MAX).map(|n| format!("10.1/g{n}").into_bytes()).collect();
     let last = names.len() - 1;
     for (at, name) in names.iter().enumerate() {
         match names.get(at + 1) {
             Some(next) => records.put_group(name, 1, &[(next, 1)]),
-            None => records.put_group(name, 1, &[(WHO.handle, WHO.index)]),
+            None => records.put_group(name, 1, &[(IDENTITY.handle, IDENTITY.index)]),
         }
     }
-    let from = |at: usize, max| ask(&records, &[(&names[at], 1)], WHO, max);
+    let from = |at: usize, max| ask(&records, &[(&names[at], 1)], IDENTITY, max);
     assert_eq!(from(last, 1), EntitlementOutcome::Yes);
     assert_eq!(from(last, 0), EntitlementOutcome::GaveUp);
     assert_eq!(from(1, VLIST_EXPANSION_MAX), EntitlementOutcome::Yes, "a chain as long as may be");
     assert_eq!(from(0, VLIST_EXPANSION_MAX), EntitlementOutcome::GaveUp, "one longer");
-    // A group with ten thousand others in it.
+    // A group that contains ten thousand others.
     let entries: Vec<Vec<u8>> = (0..10_000).map(|n| format!("10.1/e{n}").into_bytes()).collect();
     let entries: Vec<(&[u8], i32)> = entries.iter().map(|name| (name.as_slice(), 1)).collect();
     records.put_group(b"10.1/wide", 1, &entries);
-    assert_eq!(ask(&records, &[(b"10.1/wide", 1)], WHO, VLIST_EXPANSION_MAX), EntitlementOutcome::GaveUp);
+    assert_eq!(
+        ask(&records, &[(b"10.1/wide", 1)], IDENTITY, VLIST_EXPANSION_MAX),
+        EntitlementOutcome::GaveUp
+    );
 }
 
-/// A decision, again and again with what `told` says of what it missed, and how often that was.
+/// Repeats a decision with the missing facts from `facts` until none is missing. Returns the outcome,
+/// the number of repetitions, and all facts.
 fn decided_with(
     records: &MemoryRecords,
     requirement: &ActionRequirement,
     identity: Reference<'_>,
-    told: impl Fn(&WantedFact) -> Vec<ValueBuf>,
+    facts: impl Fn(&WantedFact) -> Vec<ValueBuf>,
 ) -> (EntitlementOutcome, usize, RemoteFacts) {
     let mut known = RemoteFacts::default();
     for round in 0.. {
@@ -289,7 +297,7 @@ fn decided_with(
             return (entitled, round, known);
         }
         missing.into_iter().for_each(|wanted| {
-            let values = told(&wanted);
+            let values = facts(&wanted);
             known.learn(wanted, values);
         });
     }
@@ -305,15 +313,15 @@ fn group_value(index: i32, entries: &[(&[u8], i32)]) -> ValueBuf {
 }
 
 #[test]
-fn groups_of_other_services_mean_whom_they_name_and_circles_between_services_end() {
+fn groups_of_other_services_expand_and_circles_between_services_end() {
     let mut records = MemoryRecords::default();
-    // Here, there, here again, there again; and back.
+    // The groups alternate between this service and another one, and end in a circle.
     let mut data = Vec::new();
     Admin::new(AdminPermissions::DELETE_HANDLE, b"20.2/first", 1).encode(&mut data);
     records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &data)]);
     records.put_group(b"10.1/back", 1, &[(b"20.2/second", 1)]);
     let need = ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
-    let told = |last: &'static [(&'static [u8], i32)]| {
+    let facts = |last: &'static [(&'static [u8], i32)]| {
         move |wanted: &WantedFact| match wanted {
             WantedFact::Group { handle, index: 1 } if handle == b"20.2/first" => {
                 vec![group_value(1, &[(b"10.1/back", 1)])]
@@ -323,29 +331,30 @@ fn groups_of_other_services_mean_whom_they_name_and_circles_between_services_end
         }
     };
     let (entitled, rounds, known) =
-        decided_with(&records, &need, WHO, told(&[(b"20.2/first", 1), (WHO.handle, 300)]));
+        decided_with(&records, &need, IDENTITY, facts(&[(b"20.2/first", 1), (IDENTITY.handle, 300)]));
     assert_eq!((entitled, rounds), (EntitlementOutcome::Yes, 2));
     assert!(known.names_identity());
     let circle: &[(&[u8], i32)] = &[(b"20.2/first", 1), (b"10.1/back", 1), (b"20.2/second", 1)];
-    let (entitled, rounds, known) = decided_with(&records, &need, WHO, told(circle));
+    let (entitled, rounds, known) = decided_with(&records, &need, IDENTITY, facts(circle));
     assert_eq!((entitled, rounds), (EntitlementOutcome::No, 2));
     assert!(!known.names_identity());
-    // Another key of the handle that is meant: nobody is entitled, but it may be worth looking at the keys.
-    let (entitled, _, known) = decided_with(&records, &need, WHO, told(&[(WHO.handle, 301)]));
+    // The record names another key of the handle: the identity has no right, but its keys may be worth
+    // looking up.
+    let (entitled, _, known) = decided_with(&records, &need, IDENTITY, facts(&[(IDENTITY.handle, 301)]));
     assert!(entitled == EntitlementOutcome::No && known.names_identity());
-    let (entitled, _, _) = decided_with(&records, &need, WHO, |_| vec![]);
-    assert_eq!(entitled, EntitlementOutcome::No, "nobody says");
+    let (entitled, _, _) = decided_with(&records, &need, IDENTITY, |_| vec![]);
+    assert_eq!(entitled, EntitlementOutcome::No, "no record names the identity");
 }
 
 #[test]
-fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_record_is_here() {
+fn administrators_of_remote_prefixes_are_remote_facts_unless_the_record_is_stored() {
     let mut records = MemoryRecords::default();
     let create = |handle: &'static [u8]| {
         let handle = Handle(handle);
         ActionRequirement::from(PermissionNeed::of([RecordAction::creating(handle)], handle, true))
     };
     let data = admin(AdminPermissions::ADD_HANDLE);
-    let told = |wanted: &WantedFact| {
+    let facts = |wanted: &WantedFact| {
         assert_eq!(wanted.handle().0, b"0.NA/20.2");
         let value = Value::new(100, b"HS_ADMIN", &data);
         let hidden = Value { permissions: handle_proto::Permissions::ADMIN_READ, ..value };
@@ -370,10 +379,10 @@ fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_recor
             known.learn(WantedFact::Administrators(b"0.NA/20.2".to_vec()), values);
         }
         let view = DecisionView::new(records, &|_| true, &known);
-        (usual().permit(&view, &create(b"20.2/new"), WHO).unwrap(), known.take_missing())
+        (usual().permit(&view, &create(b"20.2/new"), IDENTITY).unwrap(), known.take_missing())
     };
     let wanted = WantedFact::Administrators(b"0.NA/20.2".to_vec());
-    let all = told(&wanted);
+    let all = facts(&wanted);
     let other = OtherRecords(MemoryRecords::default());
     assert_eq!(decide(&other, None), (EntitlementOutcome::No, vec![wanted]));
     assert_eq!(decide(&other, Some(all.clone())), (EntitlementOutcome::Yes, vec![]));
@@ -385,8 +394,10 @@ fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_recor
     // A copy in the store decides by itself.
     records.put_admin(b"0.NA/20.2", b"HS_ADMIN", AdminPermissions::LIST_HANDLES);
     assert_eq!(decide(&OtherRecords(records), Some(all)), (EntitlementOutcome::No, vec![]));
-    // Where prefix records are homed, one that is not there is not anywhere.
+    // A prefix record that is missing where prefix records are homed does not exist.
     let (entitled, rounds, _) =
-        decided_with(&MemoryRecords::default(), &create(b"20.2/new"), WHO, |_| panic!("nobody is asked"));
+        decided_with(&MemoryRecords::default(), &create(b"20.2/new"), IDENTITY, |_| {
+            panic!("no fact is needed")
+        });
     assert_eq!((entitled, rounds), (EntitlementOutcome::No, 0));
 }

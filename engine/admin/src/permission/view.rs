@@ -129,10 +129,10 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
             return Ok(AdministratorValues::Stored(record));
         }
         match is_prefix && !self.is_here(key, key)? {
-            true => {
-                Ok(AdministratorValues::Told(self.remote_facts.get(WantedFact::Administrators(key.to_vec()))))
-            }
-            false => Ok(AdministratorValues::Told(&[])),
+            true => Ok(AdministratorValues::Remote(
+                self.remote_facts.get(WantedFact::Administrators(key.to_vec())),
+            )),
+            false => Ok(AdministratorValues::Remote(&[])),
         }
     }
 
@@ -149,16 +149,16 @@ pub enum AdministratorValues<'a> {
     /// The values of a record in the store.
     Stored(RecordBuf),
     /// The values received from another service.
-    Told(&'a [ValueBuf]),
+    Remote(&'a [ValueBuf]),
 }
 
 impl AdministratorValues<'_> {
     /// The values.
     pub fn values(&self) -> impl Iterator<Item = handle_proto::Value<'_>> {
-        let (stored, told) = match self {
+        let (stored, remote) = match self {
             Self::Stored(record) => (Some(record.view().values), &[][..]),
-            Self::Told(values) => (None, *values),
+            Self::Remote(values) => (None, *values),
         };
-        stored.into_iter().flatten().chain(told.iter().map(ValueBuf::view))
+        stored.into_iter().flatten().chain(remote.iter().map(ValueBuf::view))
     }
 }

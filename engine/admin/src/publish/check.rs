@@ -27,7 +27,7 @@ pub enum CheckError {
         /// The exit status of the command.
         status: ExitStatus,
         /// The end of its standard error.
-        said: String,
+        output: String,
     },
     /// The command did not end in time.
     Timeout(Duration),
@@ -43,10 +43,10 @@ pub enum CheckError {
 impl fmt::Display for CheckError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { status, said } if said.is_empty() => {
+            Self::Refused { status, output } if output.is_empty() => {
                 write!(f, "the check refused the set: {status}")
             }
-            Self::Refused { status, said } => write!(f, "the check refused the set: {status}: {said}"),
+            Self::Refused { status, output } => write!(f, "the check refused the set: {status}: {output}"),
             Self::Timeout(after) => {
                 write!(f, "the check of the set did not end within {} s", after.as_secs())
             }
@@ -72,10 +72,10 @@ pub(crate) fn ask(config: &CheckConfig, dir: &Path, candidate: &Manifest) -> Res
         linked.map_err(io("link a layer"))?;
     }
     std::fs::write(view.path().join(MANIFEST), candidate.encode()).map_err(io("write the manifest"))?;
-    let mut said = tempfile::tempfile().map_err(io("make a file for what it says"))?;
-    let says = said.try_clone().map_err(io("make a file for what it says"))?;
+    let mut output = tempfile::tempfile().map_err(io("make a file for its output"))?;
+    let child_output = output.try_clone().map_err(io("make a file for its output"))?;
     let mut command = Command::new(program);
-    command.args(args).arg(view.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(says);
+    command.args(args).arg(view.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(child_output);
     let mut child = command.spawn().map_err(io("start the command"))?;
     let deadline = Instant::now() + Duration::from_secs(config.timeout_s);
     let status = loop {
@@ -91,7 +91,7 @@ pub(crate) fn ask(config: &CheckConfig, dir: &Path, candidate: &Manifest) -> Res
     if status.success() {
         return Ok(());
     }
-    Err(CheckError::Refused { status, said: tail(&mut said).map_err(io("read what it said"))? })
+    Err(CheckError::Refused { status, output: tail(&mut output).map_err(io("read its output"))? })
 }
 
 /// The end of a file.
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_sees_the_candidate_and_decides() {
+    fn the_command_gets_the_candidate_and_decides() {
         let (dir, manifest) = published();
         let ask = |command: &[&str]| ask(&config(command), dir.path(), &manifest);
         ask(&[]).unwrap();
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_does_not_end_is_ended() {
+    fn a_command_that_does_not_end_is_killed() {
         let (dir, manifest) = published();
         let config = CheckConfig { timeout_s: 0, ..config(&["sh", "-c", "exec sleep 1000"]) };
         assert!(matches!(ask(&config, dir.path(), &manifest), Err(CheckError::Timeout(_))));
     }
 
     #[test]
-    fn what_was_left_is_removed() {
+    fn leftover_candidates_are_removed() {
         let (dir, _) = published();
         std::fs::create_dir(dir.path().join("candidate-x")).unwrap();
         std::fs::write(dir.path().join("candidate-x/file"), "x").unwrap();

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_when_told_to() {
+    fn waiting_ends_on_stop() {
         let watch = JobControl::default();
         let pace = WritePace { started: Instant::now(), bytes_per_s: 1, control: &watch };
         watch.hurry.store(true, Ordering::Relaxed);

@@ -1,14 +1,14 @@
-//! What publishing does, as metrics.
+//! Metrics of the publisher.
 
 use super::status::PublishStatus;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// One metric: name, what it says, and how it is read from a status.
+/// One metric: its name, its help, and how it is read from the status.
 type Metric = (&'static str, &'static str, fn(&PublishStatus) -> u64);
 
-/// What there is now.
+/// Numbers that go up and down.
 const GAUGES: [Metric; 9] = [
     ("publish_generation", "Generation that is published", |status| {
         status.set.as_ref().map_or(0, |set| set.generation)
@@ -33,7 +33,7 @@ const GAUGES: [Metric; 9] = [
     }),
 ];
 
-/// What was done since the process started.
+/// Numbers that grow from the start of the process on.
 const COUNTERS: [Metric; 12] = [
     ("publish_deltas", "Layers of changes that went live", |status| status.counts.deltas),
     ("publish_changes", "Handles in layers of changes", |status| status.counts.changes),
@@ -51,7 +51,7 @@ const COUNTERS: [Metric; 12] = [
     ("publish_files_removed", "Files removed after their grace time", |status| status.counts.files_removed),
 ];
 
-/// Adds what `status` says to the metrics that are told.
+/// Registers the metrics of `status`.
 pub fn register(registry: &mut Registry, status: &PublishStatus) {
     for (name, help, read) in GAUGES {
         registry.register(name, help, ConstGauge::new(read(status)));

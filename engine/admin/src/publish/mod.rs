@@ -12,6 +12,7 @@
 mod check;
 mod command;
 mod delta;
+mod directory;
 mod error;
 mod jobs;
 mod metrics;
@@ -24,6 +25,7 @@ mod tiers;
 
 pub use check::CheckError;
 pub use command::{Command, NoCommand};
+pub use directory::{check_set, explain_set};
 pub use error::PublishError;
 pub use metrics::register;
 pub use settings::{CheckConfig, PublishConfig};
@@ -77,7 +79,7 @@ impl StorePublisher {
     /// When no directory is configured, it cannot be used, or another process publishes there.
     pub fn start(store: Arc<Store>, config: &PublishConfig) -> Result<Self, PublishError> {
         let dir = config.directory.as_deref();
-        let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not said"))?;
+        let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not set"))?;
         create_directory(dir)?;
         let publisher = SetPublisher::open(dir)?;
         check::clean(dir)?;
@@ -102,9 +104,9 @@ impl StorePublisher {
     /// # Errors
     /// When it cannot be done.
     pub fn command(&self, command: Command) -> Result<String, PublishError> {
-        let (tell, told) = sync_channel(1);
-        self.send(PublisherCommand::Obey(command, tell))?;
-        told.recv().unwrap_or(Err(PublishError::Stopped))
+        let (sender, receiver) = sync_channel(1);
+        self.send(PublisherCommand::Obey(command, sender))?;
+        receiver.recv().unwrap_or(Err(PublishError::Stopped))
     }
 
     /// Puts other settings in force; jobs in progress keep the old ones.

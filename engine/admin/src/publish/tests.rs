@@ -1,4 +1,4 @@
-//! Publishing against a real store: what readers see, whatever fails and wherever it goes on.
+//! Publishing from a real store: the sets that readers see, with failures at every step and restarts.
 
 mod copies;
 
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 
-/// What readers find: handles and the data of their first value.
+/// The records that readers find: handles with the data of their first value.
 type ReadableContent = BTreeMap<String, String>;
 
 /// A directory with a store, and room for a published set.
@@ -54,7 +54,7 @@ impl PublishSetup {
     }
 
     fn config(&self) -> PublishConfig {
-        // Small, so that tests meet every limit.
+        // Small, so that tests reach every limit.
         PublishConfig {
             directory: Some(self.set()),
             absorb_len: 1024,
@@ -70,7 +70,7 @@ impl PublishSetup {
         PublisherPlan::new(self.store().clone(), publisher, Arc::new(config)).unwrap()
     }
 
-    /// An engine that has published what there is.
+    /// A publisher that has published all changes.
     fn engine(&self) -> PublisherPlan<DiskStorage> {
         let mut engine = self.engine_with(self.config());
         settle(&mut engine);
@@ -90,7 +90,7 @@ impl PublishSetup {
         seen(&self.set())
     }
 
-    /// What the store has.
+    /// The records of the store.
     fn stored(&self) -> ReadableContent {
         let snapshot = self.store().snapshot().unwrap();
         let records = snapshot.records().unwrap().map(|stored| {
@@ -139,7 +139,7 @@ fn seen(dir: &Path) -> ReadableContent {
     seen
 }
 
-/// Runs what is due, publishes what has changed, until nothing is left to do.
+/// Runs due jobs and publishes changes until nothing is left to do.
 fn settle<S: Storage>(engine: &mut PublisherPlan<S>) {
     loop {
         let published = engine.publish(now_unix_ms()).unwrap();
@@ -154,7 +154,7 @@ fn settle<S: Storage>(engine: &mut PublisherPlan<S>) {
 }
 
 #[test]
-fn what_changes_is_published_and_nothing_else() {
+fn only_changed_records_are_published() {
     let place = PublishSetup::new();
     let mut engine = place.engine();
     assert_eq!(place.seen(), ReadableContent::new(), "an empty set can be served");
@@ -185,7 +185,7 @@ fn what_changes_is_published_and_nothing_else() {
 }
 
 #[test]
-fn publishing_goes_on_where_the_manifest_is() {
+fn publishing_continues_from_the_manifest() {
     let mut place = PublishSetup::new();
     drop(place.engine());
     place.put("1/a", "one");
@@ -199,7 +199,7 @@ fn publishing_goes_on_where_the_manifest_is() {
 }
 
 #[test]
-fn many_changes_come_in_parts_and_very_many_as_a_rebuild() {
+fn many_changes_are_published_in_parts_and_very_many_as_a_rebuild() {
     let place = PublishSetup::new();
     let config = PublishConfig { changes_max: 10, rebuild_changes: 25, ..place.config() };
     let mut engine = place.engine_with(config);
@@ -234,14 +234,14 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
         engine.status().counts.rebuilds
     };
     assert_eq!(rebuilds_after(&|_| {}), 0);
-    // The log does not reach back.
+    // The log does not reach back far enough.
     assert_eq!(
         rebuilds_after(&|place| {
             assert!(place.store().prune_log(u64::MAX, 1000).unwrap() > 0);
         }),
         1
     );
-    // Many records at once, which the log does not tell of.
+    // Many records at once, without entries in the log.
     assert_eq!(
         rebuilds_after(&|place| {
             let mut bulk = place.store().bulk(place.dir.path(), 1 << 20);
@@ -251,7 +251,7 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
         }),
         1
     );
-    // Another store, which has come further than the set.
+    // Another store, with more transactions than the set.
     assert_eq!(
         rebuilds_after(&|place| {
             let other = StoreConfig::at(&place.dir.path().join("other"));
@@ -270,7 +270,7 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
         }),
         1
     );
-    // A set that somebody else has put there.
+    // A set of another publisher.
     assert_eq!(
         rebuilds_after(&|place| {
             let mut publisher = SetPublisher::open(&place.set()).unwrap();
@@ -287,7 +287,7 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
 }
 
 #[test]
-fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
+fn visible_records_stay_visible_during_a_rebuild() {
     let place = PublishSetup::new();
     place.put("1/a", "one");
     place.put("1/b", "one");
@@ -295,7 +295,7 @@ fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
     engine.rebuild();
     let job = engine.due(now_unix_ms()).unwrap();
     let made = job.run();
-    // Published while the rebuild runs, from a store that has gone on.
+    // Changes that are published while the rebuild runs.
     place.put("1/a", "two");
     place.delete("1/b");
     place.put("1/c", "two");
@@ -324,7 +324,7 @@ fn jobs_end_early_when_publishing_ends() {
     assert!(matches!(ended, Err(PublishError::Stopped)), "{ended:?}");
     assert!(engine.finish(job.number, ended, now_unix_ms()).is_err());
     assert_eq!(place.manifest(), before);
-    // It is still wanted, and done by whoever comes next.
+    // The rebuild is still due, and the next publisher does it.
     settle(&mut engine);
     assert_eq!(engine.status().counts.rebuilds, 2);
     place.put("1/a", "two");
@@ -357,7 +357,7 @@ fn homing_is_a_change() {
 }
 
 #[test]
-fn a_merge_does_not_hold_up_deltas_and_is_dropped_when_it_comes_too_late() {
+fn a_merge_does_not_delay_deltas_and_is_dropped_if_outdated() {
     let place = PublishSetup::new();
     let mut engine = place.engine();
     let mut n = 0;
@@ -379,7 +379,7 @@ fn a_merge_does_not_hold_up_deltas_and_is_dropped_when_it_comes_too_late() {
     assert_eq!(place.manifest().layers.len(), 2, "the merged one, and the delta of meanwhile");
     assert_eq!(place.seen(), place.stored());
 
-    // All of them, when somebody wants that.
+    // All of them, on command.
     place.put("1/more", "x");
     assert!(engine.publish(now_unix_ms()).unwrap());
     engine.merge();
@@ -409,7 +409,7 @@ fn a_merge_does_not_hold_up_deltas_and_is_dropped_when_it_comes_too_late() {
 }
 
 #[test]
-fn a_roll_back_holds_until_it_is_ended() {
+fn a_roll_back_stays_until_it_is_ended() {
     let place = PublishSetup::new();
     place.put("1/a", "one");
     let mut engine = place.engine();
@@ -425,7 +425,7 @@ fn a_roll_back_holds_until_it_is_ended() {
     assert_eq!(engine.roll_back(None, now_unix_ms()).unwrap(), at_one);
     assert_eq!(place.seen(), one);
 
-    // It stays so, also for who comes later.
+    // It stays held, also after a restart.
     place.put("1/c", "three");
     assert!(!engine.publish(now_unix_ms()).unwrap());
     drop(engine);
@@ -435,7 +435,7 @@ fn a_roll_back_holds_until_it_is_ended() {
     assert!(status.held.unwrap().contains("rolled back"), "and says why");
     assert!(status.pending >= 3 && engine.position().is_none());
 
-    // Back to what was there before, and on from there.
+    // Back to the previous set, from which publishing continues.
     let newest = engine.status().kept.last().unwrap().generation;
     assert_eq!(engine.roll_back(Some(newest), now_unix_ms()).unwrap(), newest);
     assert_eq!(place.seen(), two);
@@ -477,7 +477,7 @@ fn generations_are_kept_at_intervals_and_files_go_after_their_grace() {
 }
 
 #[test]
-fn what_the_check_refuses_does_not_go_live() {
+fn a_set_that_the_check_refuses_does_not_go_live() {
     let place = PublishSetup::new();
     place.put("1/a", "one");
     let mut engine = place.engine();
@@ -506,7 +506,7 @@ fn what_the_check_refuses_does_not_go_live() {
 }
 
 #[test]
-fn a_record_that_no_layer_can_have_holds_nothing_up() {
+fn a_record_too_large_for_a_layer_delays_nothing() {
     let place = PublishSetup::new();
     let mut engine = place.engine();
     place.put("1/good", "one");
@@ -553,7 +553,7 @@ impl FailingStorage {
 impl Write for FailingFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Err(error) = step(&self.steps, &self.fails_at) {
-            // Some of it is there all the same.
+            // A part of it is written nevertheless.
             self.file.write_all(&bytes[..bytes.len() / 2])?;
             return Err(error);
         }
@@ -614,8 +614,8 @@ impl Storage for FailingStorage {
     }
 }
 
-/// Everything publishing does, a few times over. After each try readers see a whole set that is not older
-/// than what was published before; when it has failed, the same is tried again.
+/// All steps of publishing, several times. After each attempt readers see a complete set that is not
+/// older than the previous one; a failed attempt is repeated.
 fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usize {
     let mut failures = 0;
     let mut shown = 0;
@@ -663,7 +663,7 @@ fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usi
 }
 
 #[test]
-fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
+fn no_failing_step_loses_or_reverts_a_change() {
     let run = |fails_at: usize| {
         let place = PublishSetup::new();
         let disk = DiskStorage::lock(&place.set()).unwrap().unwrap();
@@ -677,7 +677,7 @@ fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
         assert_eq!(place.seen(), place.stored(), "failed at {fails_at}");
         assert_eq!(place.shown(), place.store().last_id(), "failed at {fails_at}");
         let counts = engine.status().counts;
-        // What ends in the middle may be done once more, or not be needed any more.
+        // An interrupted step may be repeated, or may not be needed any more.
         let did_all = counts.merges > 0 && counts.rebuilds == 2 && counts.files_removed > 0;
         assert!(did_all || fails_at != usize::MAX, "{counts:?}");
         (steps.load(Ordering::Relaxed), failures)
@@ -686,7 +686,7 @@ fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
     assert_eq!(failures, 0);
     println!("{steps} steps");
     assert!(steps > 100, "{steps} steps");
-    // Each step takes a store of its own; `HANDLE_FAULTS=all` lets every one of them fail.
+    // Each failing step needs a store of its own; `HANDLE_FAULTS=all` lets every single one fail.
     let every = if std::env::var("HANDLE_FAULTS").is_ok_and(|which| which == "all") { 1 } else { 7 };
     let tried = (0..steps).step_by(every);
     let (all, failed) = (tried.len(), tried.filter(|&fails_at| run(fails_at).1 > 0).count());
@@ -694,7 +694,7 @@ fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
 }
 
 #[test]
-fn in_threads_of_its_own() {
+fn the_publisher_runs_in_its_own_threads() {
     let place = PublishSetup::new();
     let config = PublishConfig { interval_ms: 2, ..place.config() };
     let publishing = StorePublisher::start(place.store().clone(), &config).unwrap();
@@ -725,7 +725,7 @@ fn in_threads_of_its_own() {
     assert!(publishing.command(Command::RollBack(Some(12_345))).is_err());
     publishing.command(Command::Resume).unwrap();
     assert!(publishing.wait_for(place.store().last_id(), minute));
-    // What is left is published before the end.
+    // Remaining changes are published before the end.
     place.put("1/last", "x");
     drop(publishing);
     assert_eq!(place.seen(), place.stored());
@@ -733,7 +733,7 @@ fn in_threads_of_its_own() {
 }
 
 #[test]
-fn errors_are_told_until_it_works_again() {
+fn errors_are_reported_until_publishing_works_again() {
     let place = PublishSetup::new();
     let config = PublishConfig { retry_s: 1, interval_ms: 0, ..place.config() };
     let publishing = StorePublisher::start(place.store().clone(), &config).unwrap();

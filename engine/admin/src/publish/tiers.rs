@@ -1,4 +1,4 @@
-//! Which layers to merge: each is kept at least so many times as long as all newer ones together.
+//! Which layers to merge, so that each layer is a given factor longer than all newer ones together.
 //!
 //! So layers grow by at least a factor from the newest to the oldest, and there are few of them. A byte is
 //! written again when its layer is merged. That happens once while it is new, and from then on only when
@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_byte_is_written_so_often_and_there_are_so_many_layers(
+        fn rewrites_and_layers_are_bounded(
             base in 1..100_000_u64,
             deltas in prop::collection::vec(1..500_u64, 1..400),
             ratio in 1..5_u64,

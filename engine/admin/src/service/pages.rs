@@ -18,6 +18,13 @@ pub struct ReplyMessages {
     pub keeps_connection: bool,
 }
 
+impl ReplyMessages {
+    /// The last message of a connection; empty if nothing is sent.
+    pub(super) const fn last(message: Vec<u8>) -> Self {
+        Self { first: message, rest: None, keeps_connection: false }
+    }
+}
+
 /// The pages of a listing that have not been sent yet.
 #[derive(Debug)]
 pub struct ListPages {
@@ -45,7 +52,7 @@ impl ListPages {
             Ok(page) => page,
             Err(error) => {
                 self.has_more = false;
-                let answer = OperationAnswer::Refused(service.failed(&error));
+                let answer = OperationAnswer::Refused(service.store_refusal(&error));
                 return Some(service.sealer.answer(&self.to, &service.site, &answer, now_unix_s()));
             }
         };

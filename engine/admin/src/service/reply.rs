@@ -2,10 +2,9 @@
 //!
 //! Answers in a session get their MAC and are encrypted here.
 
-use super::opening::{OpenedRequest, UNREADABLE_REQUEST_ID};
+use super::open::{OpenedRequest, UNREADABLE_REQUEST_ID};
 use crate::costly::CostlyWork;
-use crate::operation::{Lister, OperationAnswer, OperationRefusal};
-use crate::store::StoreSnapshot;
+use crate::operation::{OperationAnswer, OperationRefusal};
 use handle_auth::challenge::request_digest;
 use handle_auth::challenges::SessionChallenge;
 use handle_auth::cost;
@@ -14,7 +13,7 @@ use handle_auth::source::RequestOrigin;
 use handle_auth::{Digest, PrivateKey};
 use handle_daemon::sessions::AnswerSealer;
 use handle_daemon::site::SiteRecord;
-use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
+use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::MESSAGE_EXPIRATION_S;
 use handle_proto::wire::admin::{CreatedHandle, Listing};
 use handle_proto::wire::auth::{Challenge, VerificationAnswer};
@@ -251,48 +250,7 @@ impl ReplySealer {
         flags: OpFlags,
         (now_unix_s, signing): (u32, SigningPlace),
     ) -> Vec<u8> {
-        const COPIED: OpFlags = OpFlags(
-            OpFlags::AUTHORITATIVE.0
-                | OpFlags::CERTIFY.0
-                | OpFlags::ENCRYPT.0
-                | OpFlags::CACHE_CERTIFY.0
-                | OpFlags::CONTINUOUS.0
-                | OpFlags::KEEP_CONNECTION.0
-                | OpFlags::PUBLIC_ONLY.0
-                | OpFlags::REQUEST_DIGEST.0
-                | OpFlags::OVERWRITE.0
-                | OpFlags::MINT_SUFFIX.0
-                | OpFlags::DO_NOT_REFER.0,
-        );
-        // The flag for keeping the connection tells clients that they may reuse it: deployed
-        // servers close their connections and never set it. Answers to queries do not repeat the
-        // flags about changes and lists. Shown by `conversations.jsonl`, category `flags`.
-        let copied = match to.op_code.is_admin() {
-            true => COPIED,
-            false => {
-                COPIED.without(OpFlags::CONTINUOUS).without(OpFlags::OVERWRITE).without(OpFlags::MINT_SUFFIX)
-            }
-        };
-        let envelope = Envelope {
-            version: to.version,
-            flags: EnvelopeFlags::default(),
-            suggested: to.suggested,
-            session_id: to.session_id,
-            request_id: to.request_id,
-            sequence: 0,
-            message_len: 0,
-        };
-        let primary = if site.is_primary() { OpFlags::AUTHORITATIVE } else { OpFlags(0) };
-        let header = Header {
-            op_code: to.op_code,
-            response_code: code,
-            flags: OpFlags(flags.0 & copied.0).with(OpFlags::RECURSIVE).with(primary),
-            site_serial: site.view().serial,
-            recursion_count: to.recursion_count,
-            reserved: 0,
-            expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
-            body_len: 0,
-        };
+        let (envelope, header) = (to.envelope(), to.header(site, code, flags, now_unix_s));
         let algorithm = DigestAlgorithm::for_response(to.version);
         let digest = RequestDigest { algorithm, digest: &to.digest };
         let digest = flags.has(OpFlags::REQUEST_DIGEST).then_some(digest);
@@ -324,6 +282,60 @@ impl ReplySealer {
             }
         }
         sealed
+    }
+}
+
+/// The flags of a request that its reply repeats.
+const REPEATED_FLAGS: OpFlags = OpFlags(
+    OpFlags::AUTHORITATIVE.0
+        | OpFlags::CERTIFY.0
+        | OpFlags::ENCRYPT.0
+        | OpFlags::CACHE_CERTIFY.0
+        | OpFlags::CONTINUOUS.0
+        | OpFlags::KEEP_CONNECTION.0
+        | OpFlags::PUBLIC_ONLY.0
+        | OpFlags::REQUEST_DIGEST.0
+        | OpFlags::OVERWRITE.0
+        | OpFlags::MINT_SUFFIX.0
+        | OpFlags::DO_NOT_REFER.0,
+);
+
+impl ReplyTo {
+    const fn envelope(&self) -> Envelope {
+        Envelope {
+            version: self.version,
+            flags: EnvelopeFlags(0),
+            suggested: self.suggested,
+            session_id: self.session_id,
+            request_id: self.request_id,
+            sequence: 0,
+            message_len: 0,
+        }
+    }
+
+    /// The header of a reply with those of `flags` that replies have.
+    fn header(&self, site: &SiteRecord, code: ResponseCode, flags: OpFlags, now_unix_s: u32) -> Header {
+        // The flag for keeping the connection tells clients that they may reuse it: deployed
+        // servers close their connections and never set it. Answers to queries do not repeat the
+        // flags about changes and lists. Shown by `conversations.jsonl`, category `flags`.
+        let repeated = match self.op_code.is_admin() {
+            true => REPEATED_FLAGS,
+            false => REPEATED_FLAGS
+                .without(OpFlags::CONTINUOUS)
+                .without(OpFlags::OVERWRITE)
+                .without(OpFlags::MINT_SUFFIX),
+        };
+        let primary = if site.is_primary() { OpFlags::AUTHORITATIVE } else { OpFlags(0) };
+        Header {
+            op_code: self.op_code,
+            response_code: code,
+            flags: OpFlags(flags.0 & repeated.0).with(OpFlags::RECURSIVE).with(primary),
+            site_serial: site.view().serial,
+            recursion_count: self.recursion_count,
+            reserved: 0,
+            expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
+            body_len: 0,
+        }
     }
 }
 
@@ -384,28 +396,4 @@ pub fn unreadable(op_code: OpCode, refused: &OperationRefusal, now_unix_s: u32) 
     let header = Header::request(op_code, OpFlags::PLAIN_REQUEST, now_unix_s);
     let reply = Reply { code: refused.code, digest: None, response: failure(refused) };
     MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
-}
-
-/// A response that has not been encoded yet.
-pub(super) enum PreparedResponse {
-    Answer(OperationAnswer),
-    List(Lister, Box<StoreSnapshot>),
-    /// A challenge: its number and its content.
-    Challenge(i32, SessionChallenge),
-    /// A new session: its number, and the data that its client gets.
-    Session(i32, KeyExchangeMode, Vec<u8>),
-    /// The message cannot be parsed; the answer does not tell which request it belongs to.
-    Unreadable(OperationRefusal),
-}
-
-impl From<OperationAnswer> for PreparedResponse {
-    fn from(answer: OperationAnswer) -> Self {
-        Self::Answer(answer)
-    }
-}
-
-impl From<OperationRefusal> for PreparedResponse {
-    fn from(refused: OperationRefusal) -> Self {
-        Self::Answer(OperationAnswer::Refused(refused))
-    }
 }

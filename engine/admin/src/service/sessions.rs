@@ -1,26 +1,17 @@
 //! Requests about sessions, and the checks of requests in a session. RFC 3652 section 3.8.
 
-use super::opening::OpenedRequest;
-use super::reply::ReplyTo;
-use super::{AdminService, PreparedResponse, TOO_MANY_CHALLENGES, new_challenge};
+use super::AdminService;
+use super::case::RequestCase;
+use super::response::PreparedResponse;
 use crate::operation::{OperationAnswer, OperationRefusal, WriteEffect};
-use handle_auth::challenges::IssuedChallenge;
-use handle_auth::source::RequestOrigin;
+use handle_daemon::sessions::MessageRejection;
 use handle_daemon::sessions::endpoint::KeyExchangeWork;
-use handle_daemon::sessions::{IncomingMessage, MessageRejection};
-use handle_proto::limit::NONCE_LEN;
+use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
-use handle_proto::{ResponseCode, Version};
-use std::net::SocketAddr;
 
 // Refusals use the texts of deployed servers, as `conversations.jsonl` and `credentials.jsonl`
 // show.
-/// The encrypted content cannot be parsed, or has nothing that authenticates its sender.
-pub(super) const UNDECRYPTABLE: OperationRefusal = OperationRefusal::new(
-    ResponseCode::SESSION_FAILED,
-    "Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer",
-);
 pub(super) const UNKNOWN: OperationRefusal = OperationRefusal::new(
     ResponseCode::SESSION_TIMEOUT,
     "Invalid session id or session time out. Please try again.",
@@ -33,45 +24,41 @@ const OTHER_EXCHANGE: OperationRefusal =
     OperationRefusal::new(ResponseCode::SESSION_FAILED, "Session keys are exchanged by Diffie-Hellman only.");
 const WRONG_MAC: OperationRefusal =
     OperationRefusal::new(ResponseCode::INVALID_SESSION_KEY, "Session authentication failed.");
-const NO_MAC: OperationRefusal =
+pub(super) const NO_MAC: OperationRefusal =
     OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
 
 /// The response to a message whose MAC is wrong or which is a replay.
-pub(super) fn not_accepted(
-    came: &IncomingMessage<'_>,
-    opened: &OpenedRequest<'_>,
-) -> Option<PreparedResponse> {
-    match came.proof() {
+fn rejection(case: &RequestCase<'_>) -> Option<OperationRefusal> {
+    match case.incoming.proof() {
         Ok(_) => None,
-        Err(MessageRejection::WrongMac) => Some(WRONG_MAC.into()),
+        Err(MessageRejection::WrongMac) => Some(WRONG_MAC),
         Err(MessageRejection::Replayed(counter)) => {
-            let text = format!("Duplicate session counter {counter} in session {}", opened.session_id);
+            let text = format!("Duplicate session counter {counter} in session {}", case.opened.session_id);
             let code = ResponseCode::SESSION_MESSAGE_REJECTED;
-            Some(OperationRefusal { code, text: text.into() }.into())
+            Some(OperationRefusal { code, text: text.into() })
         }
     }
 }
 
 impl AdminService {
-    /// The response to a request about sessions, or to an invalid request in a session; `None` if
+    /// The response to a request about sessions, or to an invalid message in a session; `None` if
     /// the request is to be decided.
-    pub(super) fn about_sessions(
-        &self,
-        came: &IncomingMessage<'_>,
-        opened: &OpenedRequest<'_>,
-        source: SocketAddr,
-    ) -> Option<PreparedResponse> {
-        if let Some(said) = not_accepted(came, opened) {
-            return Some(said);
+    pub(super) fn session_response(&self, case: &RequestCase<'_>) -> Option<PreparedResponse> {
+        // First of all: a replayed message must not use up the challenge that it answers.
+        if let Some(refused) = rejection(case) {
+            return Some(refused.into());
         }
-        let is_unknown = opened.session_id > 0 && !came.is_in_session();
+        let (incoming, opened) = (case.incoming, &case.opened);
+        let is_unknown = opened.session_id > 0 && !incoming.is_in_session();
         Some(match opened.request {
+            // The number is that of a challenge, perhaps of none in a session.
+            Request::AnswerChallenge(_) => return None,
             Request::SessionTerminate(_) if opened.session_id <= 0 => NONE_NAMED.into(),
             _ if is_unknown => UNKNOWN.into(),
-            Request::SessionSetup(setup) => self.set_up(opened, &setup, source),
-            Request::SessionExchangeKey(_) if came.is_in_session() => OTHER_EXCHANGE.into(),
+            Request::SessionSetup(setup) => self.set_up(case, &setup),
+            Request::SessionExchangeKey(_) if incoming.is_in_session() => OTHER_EXCHANGE.into(),
             Request::SessionExchangeKey(_) => UNKNOWN.into(),
-            Request::SessionTerminate(_) if came.proof() != Ok(true) => WRONG_MAC.into(),
+            Request::SessionTerminate(_) if incoming.proof() != Ok(true) => WRONG_MAC.into(),
             Request::SessionTerminate(_) => {
                 if let Some(sessions) = &self.sessions {
                     sessions.end(opened.session_id);
@@ -83,51 +70,17 @@ impl AdminService {
     }
 
     /// Sets up a session. RFC 3652 section 3.8.1.
-    fn set_up(
-        &self,
-        opened: &OpenedRequest<'_>,
-        setup: &SessionSetup<'_>,
-        source: SocketAddr,
-    ) -> PreparedResponse {
+    fn set_up(&self, case: &RequestCase<'_>, setup: &SessionSetup<'_>) -> PreparedResponse {
         let Some(sessions) = &self.sessions else { return NO_SESSIONS.into() };
         let is_taken = |number| self.challenges().has(number);
-        let origin = RequestOrigin::connection(source.ip());
+        let origin = case.origin();
         let exchange = |cost, exchange: KeyExchangeWork| match &self.costly {
             Some(costly) => costly.run(origin, cost, exchange),
             None => Some(exchange()),
         };
-        match sessions.set_up(setup, opened.version, origin, is_taken, exchange) {
+        match sessions.set_up(setup, case.opened.version, origin, is_taken, exchange) {
             Ok((id, data)) => PreparedResponse::Session(id, setup.exchange.mode(), data),
             Err(error) => OperationRefusal { code: error.code(), text: error.to_string().into() }.into(),
         }
-    }
-
-    /// Challenges the client in its session. A repeated request gets the challenge that is already
-    /// open.
-    pub(super) fn challenge_in_session(
-        &self,
-        came: &IncomingMessage<'_>,
-        opened: &OpenedRequest<'_>,
-        to: &ReplyTo,
-        nonce: [u8; NONCE_LEN],
-        source: SocketAddr,
-    ) -> PreparedResponse {
-        if came.proof() != Ok(true) {
-            return NO_MAC.into();
-        }
-        let challenge = new_challenge(came.message(), to, nonce, Version::CURRENT);
-        self.issue_in_session(opened.session_id, challenge, source)
-    }
-
-    /// Makes `challenge` the open challenge of session `id`.
-    pub(super) fn issue_in_session(
-        &self,
-        id: i32,
-        challenge: IssuedChallenge,
-        source: SocketAddr,
-    ) -> PreparedResponse {
-        let origin = RequestOrigin::connection(source.ip());
-        let issued = self.challenges().issue_in_session(id, origin, challenge, self.now_ms());
-        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |pending| PreparedResponse::Challenge(id, pending))
     }
 }

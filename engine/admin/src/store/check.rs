@@ -1,4 +1,4 @@
-//! Whether what is stored fits together, and how much it is.
+//! Consistency checks of a store, and its statistics.
 
 use super::StoreRecords as _;
 use super::record::StoreRecord;
@@ -28,29 +28,29 @@ pub struct StoreStats {
     pub log_base: u64,
 }
 
-/// Something that does not fit.
+/// An inconsistency in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreFinding {
-    /// What is stored under this name is no record.
+    /// The bytes stored under this name are not a record.
     DamagedRecord(Vec<u8>),
-    /// The name is not the one that the service would look for.
+    /// The service would look the record up under another name.
     WrongName(Vec<u8>),
-    /// The record breaks a bound, and why.
+    /// The record exceeds a limit; the text says which.
     UnfitRecord(Vec<u8>, String),
-    /// The prefix is not homed, so nobody is told of the record.
+    /// The prefix is not homed, so the record is not served.
     NotHomed(Vec<u8>),
-    /// The record names a transaction that has not happened.
+    /// The record names a transaction after the last one.
     FromTheFuture(Vec<u8>),
     /// An entry of the log does not decode.
     DamagedLog,
-    /// A number is missing in the log, or is beyond the last.
+    /// A transaction is missing in the log, or is after the last one.
     LogGap(u64),
-    /// An entry has an earlier time than the one before.
+    /// An entry has an earlier time than its predecessor.
     LogTime(u64),
 }
 
 impl StoreFinding {
-    /// Whether something is lost or wrong, not just unusual.
+    /// Whether data is lost or wrong, rather than only not served.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         !matches!(self, Self::NotHomed(_))
@@ -74,7 +74,7 @@ impl fmt::Display for StoreFinding {
     }
 }
 
-/// What costs nothing to tell.
+/// The statistics, without reading the records.
 pub(super) fn stats(snapshot: &StoreSnapshot) -> Result<StoreStats, StoreError> {
     // Counted when the store was opened, and kept by each change.
     let (values, bytes) = snapshot.content()?.unwrap_or_default();
@@ -89,7 +89,7 @@ pub(super) fn stats(snapshot: &StoreSnapshot) -> Result<StoreStats, StoreError> 
     })
 }
 
-/// Reads everything.
+/// Reads all records and the log, and reports each inconsistency to `found`.
 pub(super) fn check(
     snapshot: &StoreSnapshot,
     mut found: impl FnMut(StoreFinding),
@@ -110,7 +110,7 @@ pub(super) fn check(
     Ok(stats)
 }
 
-/// Reads all records, and counts what is in them. A record that is damaged counts by its bytes.
+/// Counts the values and bytes of all records. A damaged record counts by its bytes alone.
 pub(super) fn count(snapshot: &StoreSnapshot) -> Result<RecordContent, StoreError> {
     let mut content = RecordContent::default();
     for stored in snapshot.records()? {

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Once;
 
-/// What is wrong with a file that ends too early.
+/// The error of a file that ends too early.
 pub(super) const SHORT: &str = "it is shorter than it says";
 
 thread_local! {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panics_become_words_and_end_what_is_read() {
+    fn panics_become_errors_and_stop_the_reader() {
         let file = Path::new("a/store");
         let error = guarded(file, || -> Result<(), _> { panic!("page {} is\nnot there", 7) }).unwrap_err();
         let StoreError::Broken { file: named, what } = &error else { panic!("{error}") };

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_round_trip_whatever_they_say() {
+    fn all_entries_round_trip() {
         for number in 0..=255 {
             let Some(action) = LogAction::from_number(number) else { continue };
             assert_eq!(action as u8, number);

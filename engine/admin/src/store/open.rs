@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_is_whole_however_it_was_left() {
+    fn an_intact_store_opens_after_any_end() {
         for (quick_repair, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
             let what = format!("quick repair: {quick_repair}, closed: {is_closed}");
             let bytes = file(quick_repair, is_closed);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_only_read_stays_as_it_is() {
+    fn reading_does_not_change_a_store() {
         for (quick_repair, is_closed) in [(true, true), (true, false), (false, false)] {
             let bytes = file(quick_repair, is_closed);
             let directory = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_called_no_store_and_not_a_damaged_one() {
+    fn a_foreign_file_is_not_reported_as_a_damaged_store() {
         let directory = tempfile::tempdir().unwrap();
         let other = directory.path().join("siteinfo.json");
         std::fs::write(&other, "{\"version\": 1}\n".repeat(100)).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commit_before_is_not_taken_for_the_last() {
+    fn an_older_commit_is_not_accepted_as_the_last() {
         let mut bytes = file(true, true);
         bytes[StoreHeader::FLAGS] ^= StoreHeader::SECOND;
         let error = verified(&bytes).unwrap_err();

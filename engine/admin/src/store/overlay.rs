@@ -132,7 +132,7 @@ mod tests {
 
     /// Both are asked for the same; one of them keeps what it had below.
     #[test]
-    fn it_reads_as_if_it_had_been_written() {
+    fn an_overlay_reads_as_if_it_had_been_written() {
         let below = || {
             let below = InMemoryBackend::new();
             below.set_len(20_000).unwrap();

@@ -1,45 +1,47 @@
-//! The tables, and how a file of older software becomes one of ours.
+//! The tables of the file, and upgrades of files that older software wrote.
 
 use super::StoreError;
 use redb::{Database, ReadableDatabase as _, TableDefinition, TableError, WriteTransaction};
 
 /// Records by the name they are stored under.
 pub(super) const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
-/// Homed prefixes, folded: what follows `0.NA/` in the names of their records.
+/// Homed prefixes, folded, without the `0.NA/` of their records.
 pub(super) const HOMED: TableDefinition<'_, &[u8], ()> = TableDefinition::new("homed");
 /// Transactions by number.
 pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
-/// Numbers by name: those below.
+/// Numbers by name; the constants below are the names.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
-/// Which schema the file has.
+/// The schema of the file.
 const SCHEMA: &str = "schema";
-/// 1 where local names are folded.
+/// 1 if local names are folded, otherwise 0.
 const FOLDS: &str = "folds";
-/// What tells this store from others; a copy of its file has the same until it is found to be one.
+/// A random number that identifies the store. A copy of the file has the same number until it is
+/// recognised as a copy.
 pub(super) const IDENTITY: &str = "identity";
-/// The last transaction, also when the log is empty.
+/// The number of the last transaction, also when the log is empty.
 pub(super) const LAST_ID: &str = "last_id";
-/// When that was.
+/// The time of the last transaction.
 pub(super) const LAST_MS: &str = "last_unix_ms";
 /// Transactions up to this one are not in the log.
 pub(super) const LOG_BASE: &str = "log_base";
-/// Values of all records.
+/// Number of values in all records.
 pub(super) const VALUES: &str = "values";
-/// Bytes of the names and values of all records.
+/// Number of bytes in the names and values of all records.
 pub(super) const BYTES: &str = "bytes";
-/// The last transaction that these two numbers count. Software that does not keep them leaves it behind.
+/// The last transaction that these two numbers include. It falls behind if software that does not
+/// maintain them changes the store.
 pub(super) const COUNTED_ID: &str = "counted_id";
-/// What health writes and reads back.
+/// The number that health checks write and read back.
 pub(super) const PROBE: &str = "probe";
 
-/// Brings a file from one schema to the next.
+/// An upgrade from one schema to the next.
 pub(super) type SchemaUpgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
 
-/// From schema 1 to 2, from 2 to 3 and so on.
+/// The upgrades from schema 1 to 2, from 2 to 3 and so on.
 pub(super) const UPGRADES: &[SchemaUpgrade] = &[];
 
-/// Makes the tables of a new file.
+/// Creates the tables of a new file.
 pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> {
     let transaction = database.begin_write()?;
     transaction.open_table(RECORDS)?;
@@ -54,7 +56,7 @@ pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> 
     Ok(transaction.commit()?)
 }
 
-/// Brings the file up to date, in one transaction.
+/// Upgrades the file to the current schema, in one transaction.
 pub(super) fn upgrade(database: &Database, upgrades: &[SchemaUpgrade]) -> Result<(), StoreError> {
     let (found, known) = (number(database, SCHEMA)?, current(upgrades));
     let Some(missing) = found.checked_sub(1).and_then(|at| upgrades.get(usize::try_from(at).ok()?..)) else {
@@ -76,7 +78,7 @@ pub(super) fn folds(database: &Database) -> Result<bool, StoreError> {
     Ok(number(database, FOLDS)? != 0)
 }
 
-/// What tells this store from others.
+/// The number that identifies the store.
 pub(super) fn identity(database: &Database) -> Result<u64, StoreError> {
     number(database, IDENTITY)
 }
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_file_is_brought_up_to_date_step_by_step_and_once() {
+    fn an_older_file_is_upgraded_step_by_step_and_once() {
         let directory = tempfile::tempdir().unwrap();
         let database = database(directory.path());
         begin(&database, true).unwrap();
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_something_else_is_refused() {
+    fn files_of_another_kind_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let error = upgrade(&database(directory.path()), UPGRADES).unwrap_err();
         assert!(matches!(error, StoreError::Damaged(_)), "{error}");

@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gives_every_key_once_in_order_with_its_last_value(
+        fn each_key_is_returned_once_in_order_with_its_last_value(
             entries in proptest::collection::vec(("[a-c]{0,2}", any::<u16>()), 0..60),
             memory_bytes in 1_usize..400,
         ) {

@@ -1,4 +1,4 @@
-//! The store from outside: what is acknowledged is there, and nothing else.
+//! Tests of the public interface: acknowledged changes are stored, and nothing else.
 
 mod damage;
 mod disk_failures;
@@ -39,7 +39,7 @@ fn findings(store: &Store) -> Vec<StoreFinding> {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_reopening() {
+fn acknowledged_changes_survive_reopening() {
     let (directory, store) = new_store();
     store.home(b"10.1").unwrap();
     put(&store, "10.1/a", "one");
@@ -54,7 +54,7 @@ fn what_was_acknowledged_is_there_after_reopening() {
     assert_eq!(data(&snapshot, b"10.1/A").unwrap(), b"two");
     assert_eq!(data(&snapshot, b"10.1/B"), None);
     let log: Vec<_> = snapshot.log_after(0).unwrap().map(Result::unwrap).collect();
-    let told: Vec<_> = log.iter().map(|entry| (entry.id, entry.action, entry.handle.as_slice())).collect();
+    let logged: Vec<_> = log.iter().map(|entry| (entry.id, entry.action, entry.handle.as_slice())).collect();
     let (a, b) = (&b"10.1/A"[..], &b"10.1/B"[..]);
     let expected = [
         (1, LogAction::Home, &b"0.NA/10.1"[..]),
@@ -63,7 +63,7 @@ fn what_was_acknowledged_is_there_after_reopening() {
         (4, LogAction::Create, b),
         (5, LogAction::Delete, b),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(logged, expected);
     assert_eq!(findings(&store), []);
 }
 
@@ -94,7 +94,7 @@ fn a_snapshot_does_not_change() {
 }
 
 #[test]
-fn changes_of_many_share_commits_and_none_is_lost() {
+fn concurrent_changes_share_commits_and_none_is_lost() {
     const THREADS: usize = 8;
     const CHANGES: usize = 50;
     let (_directory, store) = new_store();
@@ -114,7 +114,7 @@ fn changes_of_many_share_commits_and_none_is_lost() {
 }
 
 #[test]
-fn a_change_that_is_refused_leaves_others_alone_and_half_a_change_stops_the_store() {
+fn a_refused_change_is_isolated_and_a_partial_change_stops_the_store() {
     let (directory, store) = new_store();
     let refused = store.change(|_| Err::<(), _>(StoreError::Damaged("this one")));
     assert!(matches!(refused, Err(StoreError::Damaged(_))));
@@ -132,7 +132,7 @@ fn a_change_that_is_refused_leaves_others_alone_and_half_a_change_stops_the_stor
 }
 
 #[test]
-fn a_writer_that_meets_a_bug_says_so() {
+fn a_panic_of_the_writer_is_reported() {
     let (_directory, store) = new_store();
     let failed = store.change(|_| -> Result<(), StoreError> { panic!("a bug, for this test") });
     assert!(matches!(failed, Err(StoreError::Failed)));
@@ -141,7 +141,7 @@ fn a_writer_that_meets_a_bug_says_so() {
 }
 
 #[test]
-fn tells_each_changed_handle_once_with_what_it_is_now() {
+fn each_changed_handle_is_returned_once_with_its_current_record() {
     let (_directory, store) = new_store();
     put(&store, "10.1/a", "one");
     put(&store, "10.1/b", "one");
@@ -178,7 +178,7 @@ fn tells_each_changed_handle_once_with_what_it_is_now() {
 }
 
 #[test]
-fn waits_until_something_is_durable() {
+fn waiting_for_a_change_ends_when_it_is_durable() {
     let (_directory, store) = new_store();
     assert_eq!(store.wait_past(0, Duration::ZERO), 0);
     std::thread::scope(|scope| {
@@ -202,12 +202,12 @@ fn each_change_of_a_record_is_later_than_the_one_before() {
 }
 
 #[test]
-fn takes_in_many_records_in_any_order_and_says_that_everything_changed() {
+fn bulk_import_takes_any_order_and_marks_everything_as_changed() {
     let (directory, store) = new_store();
     put(&store, "10.1/old", "kept");
     for (keeps, shown) in [(true, "kept"), (false, "7")] {
         let before = store.last_id();
-        // So little memory that there are many runs.
+        // Little memory, so that the sorter writes many runs.
         let mut bulk = store.bulk(directory.path(), 500);
         bulk.home(b"0.NA/10.1");
         if keeps {
@@ -240,7 +240,7 @@ fn takes_in_many_records_in_any_order_and_says_that_everything_changed() {
 }
 
 #[test]
-fn lists_what_is_under_a_prefix_page_by_page() {
+fn handles_under_a_prefix_are_listed_in_pages() {
     let (_directory, store) = new_store();
     for handle in ["10.1/a", "10.1/b", "10.1/c", "10.10/a", "10.1", "10.0/z"] {
         put(&store, handle, "x");
@@ -255,7 +255,7 @@ fn lists_what_is_under_a_prefix_page_by_page() {
 }
 
 #[test]
-fn a_check_finds_what_does_not_fit() {
+fn a_check_finds_inconsistencies() {
     let (_directory, store) = new_store();
     let put_raw = |name: &'static [u8], indexes: &'static [i32]| {
         store
@@ -279,16 +279,16 @@ fn a_check_finds_what_does_not_fit() {
     assert_eq!(findings.iter().filter(|it| !it.is_damage()).count(), 1);
 }
 
-/// What the store says of its content, beside what a check counts.
-fn told_and_counted(store: &Store) -> [(u64, u64); 2] {
+/// The content of the store as it is kept, and as a check counts it.
+fn kept_and_counted(store: &Store) -> [(u64, u64); 2] {
     let counted = store.check(|_| ()).unwrap();
     [store.stats().unwrap(), counted].map(|stats| (stats.values, stats.bytes))
 }
 
 #[test]
-fn values_and_bytes_are_told_without_counting_them() {
+fn statistics_are_kept_without_counting() {
     let (directory, store) = new_store();
-    assert_eq!(told_and_counted(&store), [(0, 0); 2]);
+    assert_eq!(kept_and_counted(&store), [(0, 0); 2]);
     for number in 0..50 {
         put(&store, &format!("10.1/{number}"), &"x".repeat(number));
         put(&store, &format!("10.1/{}", number / 2), "y");
@@ -303,12 +303,12 @@ fn values_and_bytes_are_told_without_counting_them() {
         bulk.add(handle, values).unwrap();
     }
     bulk.finish(|_| ()).unwrap();
-    let [told, counted] = told_and_counted(&store);
-    assert_eq!(told, counted);
-    assert_eq!(told.0, 49 + 3, "one deleted, one more of two values, one that has two now");
+    let [kept, counted] = kept_and_counted(&store);
+    assert_eq!(kept, counted);
+    assert_eq!(kept.0, 49 + 3, "one deleted, one more of two values, one that has two now");
     drop(store);
 
-    // Software that does not keep the counts leaves them behind; they are counted when the store is opened.
+    // Software that does not maintain the counts leaves them outdated; opening the store counts again.
     let database = Database::open(config(&directory).file).unwrap();
     let transaction = database.begin_write().unwrap();
     {
@@ -319,8 +319,8 @@ fn values_and_bytes_are_told_without_counting_them() {
     transaction.commit().unwrap();
     drop(database);
     let read_only = Store::open_to_read(&config(&directory)).unwrap();
-    assert_eq!(told_and_counted(&read_only), [counted; 2]);
+    assert_eq!(kept_and_counted(&read_only), [counted; 2]);
     drop(read_only);
     let store = Store::open(&config(&directory)).unwrap();
-    assert_eq!(told_and_counted(&store), [counted; 2]);
+    assert_eq!(kept_and_counted(&store), [counted; 2]);
 }

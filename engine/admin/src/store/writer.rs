@@ -21,7 +21,7 @@ trait StoreChange: Send {
 struct WaitingWrite<T, F> {
     decide: Option<F>,
     decided: Option<Result<T, StoreError>>,
-    tell: SyncSender<Result<T, StoreError>>,
+    reply: SyncSender<Result<T, StoreError>>,
 }
 
 impl<T, F> StoreChange for WaitingWrite<T, F>
@@ -44,9 +44,9 @@ where
     }
 
     fn finish(self: Box<Self>, is_durable: bool) {
-        let told = self.decided.filter(|_| is_durable).unwrap_or(Err(StoreError::Failed));
+        let outcome = self.decided.filter(|_| is_durable).unwrap_or(Err(StoreError::Failed));
         // The receiver is gone if the caller no longer waits.
-        let _ = self.tell.send(told);
+        let _ = self.reply.send(outcome);
     }
 }
 
@@ -76,10 +76,10 @@ impl StoreWriter {
         T: Send + 'static,
         F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
     {
-        let (tell, told) = sync_channel(1);
+        let (reply, replies) = sync_channel(1);
         let changes = self.changes.as_ref().ok_or(StoreError::Failed)?;
         commits.waiting.fetch_add(1, Ordering::Relaxed);
-        changes.try_send(Box::new(WaitingWrite { decide: Some(decide), decided: None, tell })).map_err(
+        changes.try_send(Box::new(WaitingWrite { decide: Some(decide), decided: None, reply })).map_err(
             |error| {
                 commits.waiting.fetch_sub(1, Ordering::Relaxed);
                 match error {
@@ -88,7 +88,7 @@ impl StoreWriter {
                 }
             },
         )?;
-        told.recv().unwrap_or(Err(StoreError::Failed))
+        replies.recv().unwrap_or(Err(StoreError::Failed))
     }
 }
 

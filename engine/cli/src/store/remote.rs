@@ -233,7 +233,7 @@ fn fetch(client: &mut Administrator, handle: &[u8], keep_going: bool) -> anyhow:
         Ok(answer) if is_about_rights(answer.code()) => refusal(&answer),
         Ok(answer) => return fetched(handle, &answer, None, keep_going),
         // Without an identity, only public values are readable.
-        Err(error @ AskError::WhoAsks) => error.to_string(),
+        Err(error @ AskError::NoIdentity) => error.to_string(),
         Err(error) => return Err(error.into()),
     };
     let answer = client.ask(&request, all.with(OpFlags::PUBLIC_ONLY))?;

@@ -25,7 +25,7 @@ impl AdministrationAnswer {
     /// Never: it was decoded before.
     #[must_use]
     pub fn reply(&self) -> Reply<'_> {
-        decode_reply(&self.bytes).expect("decoded when it came").2
+        decode_reply(&self.bytes).expect("decoded when it was received").2
     }
 
     /// The version of the answer: the highest that the server supports, up to that of the client.
@@ -34,7 +34,7 @@ impl AdministrationAnswer {
     /// Never: it was decoded before.
     #[must_use]
     pub fn version(&self) -> Version {
-        decode_reply(&self.bytes).expect("decoded when it came").0.version
+        decode_reply(&self.bytes).expect("decoded when it was received").0.version
     }
 
     /// The response code.

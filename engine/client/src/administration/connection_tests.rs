@@ -78,7 +78,7 @@ fn deletes(log: &ConnectionLog) -> usize {
 }
 
 #[test]
-fn every_change_is_made_once_whatever_a_server_does_with_its_connections() {
+fn every_change_is_made_once_however_connections_end() {
     for (manners, connections_count, probes_count) in [
         // Like deployed servers.
         (ServerManners { repeats_flag: false, requests_max: 1 }, 10, 0),
@@ -99,7 +99,7 @@ fn every_change_is_made_once_whatever_a_server_does_with_its_connections() {
 }
 
 #[test]
-fn a_server_that_closes_what_it_says_it_keeps_is_found_out_without_losing_a_change() {
+fn connections_closed_against_the_flag_lose_no_change() {
     let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 1 });
     let mut client = Administrator::new(server, PATIENCE);
     for _ in 0..10 {
@@ -109,7 +109,7 @@ fn a_server_that_closes_what_it_says_it_keeps_is_found_out_without_losing_a_chan
 }
 
 #[test]
-fn a_question_that_is_lost_on_a_connection_that_was_used_before_is_asked_again() {
+fn a_query_lost_on_a_reused_connection_is_repeated() {
     let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 1 });
     let mut client = Administrator::new(server, PATIENCE);
     let query = Query { handle: b"10/a", indexes: Indexes::EMPTY, types: Strings::EMPTY };

@@ -38,7 +38,7 @@ pub enum AskError {
     /// secret.
     OldProof(Version),
     /// The server requires an identity, and there is none.
-    WhoAsks,
+    NoIdentity,
     /// The request is longer than a message may be.
     TooLong(MessageTooLong),
     /// The request may be sent in a session only, and there is none. Nothing was sent.
@@ -88,7 +88,9 @@ impl fmt::Display for AskError {
                 "the challenge is of version {version} and was not answered: the answer would be a plain digest, \
                  from which the secret can be guessed"
             ),
-            Self::WhoAsks => f.write_str("the server requires authentication: name an identity and its key"),
+            Self::NoIdentity => {
+                f.write_str("the server requires authentication: name an identity and its key")
+            }
             Self::TooLong(error) => error.fmt(f),
             Self::NoSession { why, has_secrets: true } => write!(
                 f,

@@ -49,7 +49,7 @@ struct SessionServer {
 }
 
 impl SessionServer {
-    fn say(&self, what: &'static str) {
+    fn note(&self, what: &'static str) {
         self.log.lock().unwrap().push(what);
     }
 
@@ -62,42 +62,31 @@ impl SessionServer {
                 self.session.as_ref().unwrap().decrypt(Version::CURRENT, &bytes[Envelope::LEN..]).unwrap();
             bytes.truncate(Envelope::LEN);
             bytes.extend_from_slice(&plain);
-            self.say("encrypted");
+            self.note("encrypted");
         }
         let message = Message::decode(&bytes[Envelope::LEN..]).unwrap();
         let Ok(Body::Request(request)) = message.decode_body(Version::CURRENT) else { panic!("a request") };
         match request {
             Request::SessionSetup(_) if self.refuses_setup.is_some() => {
-                let (code, is_signed) = self.refuses_setup.expect("just now");
+                let (code, is_signed) = self.refuses_setup.expect("checked in the guard");
                 let refusal = Response::Failure(Failure { message: b"too many" });
-                self.say("no session");
+                self.note("no session");
                 match is_signed {
                     true => self.reply(got, &message, code, refusal, false),
                     false => got.reply(code, refusal),
                 }
             }
-            Request::SessionSetup(setup) => {
-                let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
-                let (ours, secret) = respond(theirs, &(1024..=4096), &random()).unwrap();
-                self.session = SessionKey::derive(Cipher::AES, &secret);
-                (self.sessions, self.is_authenticated) = (self.sessions + 1, false);
-                let mut data = Vec::new();
-                let key = session::SessionKey { cipher: Cipher::AES, key: &ours };
-                key.encode(self.version, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);
-                self.say("set up");
-                let answer = SessionAnswer { mode: KeyExchangeMode::DIFFIE_HELLMAN, data: &data };
-                self.reply(got, &message, ResponseCode::SUCCESS, Response::Session(answer), false)
-            }
+            Request::SessionSetup(setup) => self.set_up(got, &message, &setup),
             Request::SessionTerminate(_) if got.envelope.session_id == self.sessions => {
                 let key = self.session.take().expect("a session");
                 verify_mac_message(&got.envelope, &message, key.as_bytes()).unwrap();
-                self.say("ended");
+                self.note("ended");
                 got.reply(ResponseCode::SUCCESS, Response::Done)
             }
             Request::AnswerChallenge(_) => {
                 assert!(message.credential.is_empty(), "an answer proves itself");
                 self.is_authenticated = true;
-                self.say("answered");
+                self.note("answered");
                 let original = self.challenged.clone();
                 self.reply_to(
                     got,
@@ -108,33 +97,58 @@ impl SessionServer {
                     false,
                 )
             }
-            _ => {
-                let Some(key) = self.session.as_ref().filter(|_| got.envelope.session_id == self.sessions)
-                else {
-                    self.say("unknown");
-                    let nothing = Response::Failure(Failure { message: b"" });
-                    return got.reply(ResponseCode::SESSION_TIMEOUT, nothing);
-                };
-                verify_mac_message(&got.envelope, &message, key.as_bytes()).unwrap();
-                if let Some(code) = self.refuses.take() {
-                    self.say("refused");
-                    return got.reply(code, Response::Failure(Failure { message: b"" }));
-                }
-                if !self.is_authenticated {
-                    self.challenged = message.covered.to_vec();
-                    self.say("challenged");
-                    return got.challenge_as(message.covered, self.sessions);
-                }
-                self.say("done");
-                let response = match request {
-                    Request::CreateHandle(body) => {
-                        Response::Created(CreatedHandle { handle: Some(body.handle) })
-                    }
-                    _ => Response::Done,
-                };
-                self.reply(got, &message, ResponseCode::SUCCESS, response, is_encrypted)
-            }
+            request => self.answer_in_session(got, &message, &request, is_encrypted),
         }
+    }
+
+    /// Sets up a session.
+    fn set_up(
+        &mut self,
+        got: &ReceivedRequest,
+        message: &Message<'_>,
+        setup: &session::SessionSetup<'_>,
+    ) -> Vec<u8> {
+        let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
+        let (ours, secret) = respond(theirs, &(1024..=4096), &random()).unwrap();
+        self.session = SessionKey::derive(Cipher::AES, &secret);
+        (self.sessions, self.is_authenticated) = (self.sessions + 1, false);
+        let mut data = Vec::new();
+        let key = session::SessionKey { cipher: Cipher::AES, key: &ours };
+        key.encode(self.version, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);
+        self.note("set up");
+        let answer = SessionAnswer { mode: KeyExchangeMode::DIFFIE_HELLMAN, data: &data };
+        self.reply(got, message, ResponseCode::SUCCESS, Response::Session(answer), false)
+    }
+
+    /// Answers a request in the session, whose client is challenged first.
+    fn answer_in_session(
+        &mut self,
+        got: &ReceivedRequest,
+        message: &Message<'_>,
+        request: &Request<'_>,
+        is_encrypted: bool,
+    ) -> Vec<u8> {
+        let Some(key) = self.session.as_ref().filter(|_| got.envelope.session_id == self.sessions) else {
+            self.note("unknown");
+            let nothing = Response::Failure(Failure { message: b"" });
+            return got.reply(ResponseCode::SESSION_TIMEOUT, nothing);
+        };
+        verify_mac_message(&got.envelope, message, key.as_bytes()).unwrap();
+        if let Some(code) = self.refuses.take() {
+            self.note("refused");
+            return got.reply(code, Response::Failure(Failure { message: b"" }));
+        }
+        if !self.is_authenticated {
+            self.challenged = message.covered.to_vec();
+            self.note("challenged");
+            return got.challenge_as(message.covered, self.sessions);
+        }
+        self.note("done");
+        let response = match request {
+            Request::CreateHandle(body) => Response::Created(CreatedHandle { handle: Some(body.handle) }),
+            _ => Response::Done,
+        };
+        self.reply(got, message, ResponseCode::SUCCESS, response, is_encrypted)
     }
 
     fn reply(
@@ -187,7 +201,7 @@ fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
     static KEY: OnceLock<Arc<PrivateKey>> = OnceLock::new();
     let make = || Arc::new(PrivateKey::new(&generate::rsa(2048).unwrap().view()).unwrap());
     let key = Arc::clone(KEY.get_or_init(make));
-    let said = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::new(Mutex::new(Vec::new()));
     let server = Arc::new(Mutex::new(SessionServer {
         key: Arc::clone(&key),
         session: None,
@@ -195,7 +209,7 @@ fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
         is_authenticated: false,
         challenged: Vec::new(),
         counter: 0,
-        log: Arc::clone(&said),
+        log: Arc::clone(&log),
         repeats_itself: false,
         refuses: None,
         connection: 0,
@@ -209,21 +223,21 @@ fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
     client.use_sessions(Some(60));
     let secret = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
     client.identify(Some(Arc::new(ClientIdentity { handle: b"10/ADMIN".to_vec(), index: 300, key: secret })));
-    (client, server, said)
+    (client, server, log)
 }
 
 #[test]
 fn one_challenge_serves_for_all_requests_of_a_session() {
-    let (mut client, server, said) = begin();
+    let (mut client, server, log) = begin();
     for _ in 0..3 {
         assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
     }
-    let seen = std::mem::take(&mut *said.lock().unwrap());
+    let seen = std::mem::take(&mut *log.lock().unwrap());
     assert_eq!(seen, ["set up", "challenged", "answered", "done", "done"]);
     // A session that the server has dropped is set up again, and the request repeated.
     server.lock().unwrap().session = None;
     assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
-    let seen = std::mem::take(&mut *said.lock().unwrap());
+    let seen = std::mem::take(&mut *log.lock().unwrap());
     assert_eq!(seen, ["unknown", "set up", "challenged", "answered"]);
     // Another identity gets a session of its own, and the server is notified that the last one
     // ended.
@@ -233,14 +247,14 @@ fn one_challenge_serves_for_all_requests_of_a_session() {
     drop(client);
     // The notification was sent; it may not have been read yet.
     let deadline = Instant::now() + PATIENCE;
-    while said.lock().unwrap().len() < 5 && Instant::now() < deadline {
+    while log.lock().unwrap().len() < 5 && Instant::now() < deadline {
         std::thread::yield_now();
     }
-    assert_eq!(*said.lock().unwrap(), ["ended", "set up", "challenged", "answered", "ended"]);
+    assert_eq!(*log.lock().unwrap(), ["ended", "set up", "challenged", "answered", "ended"]);
 }
 
 #[test]
-fn a_session_that_is_gone_is_not_mourned_for_long() {
+fn ending_a_lost_session_takes_little_time() {
     // A notified server that does not react is not waited for.
     let (mut client, server, _) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
@@ -260,23 +274,23 @@ fn a_session_that_is_gone_is_not_mourned_for_long() {
 }
 
 #[test]
-fn a_session_ends_when_another_kind_is_wanted() {
-    let (mut client, _, said) = begin();
+fn a_session_ends_when_its_settings_change() {
+    let (mut client, _, log) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     for (timeout_s, seen) in [(Some(60), &["done"][..]), (Some(61), &["ended", "set up"]), (None, &["ended"])]
     {
-        said.lock().unwrap().clear();
+        log.lock().unwrap().clear();
         client.use_sessions(timeout_s);
         // Without an identity, the session of the last one is no longer used.
         let _ = client.ask(&DELETE, OpFlags(0));
-        assert!(said.lock().unwrap().starts_with(seen), "{timeout_s:?}: {:?}", said.lock().unwrap());
+        assert!(log.lock().unwrap().starts_with(seen), "{timeout_s:?}: {:?}", log.lock().unwrap());
     }
     assert!(client.session.is_none());
 }
 
 #[test]
-fn what_may_have_been_done_is_not_asked_for_again() {
-    let (mut client, server, said) = begin();
+fn changes_in_doubt_are_not_repeated() {
+    let (mut client, server, log) = begin();
     assert!(!client.ask(&DELETE, OpFlags(0)).unwrap().was_repeated());
     for (code, is_repeated) in [
         (ResponseCode::SESSION_TIMEOUT, true),
@@ -285,9 +299,9 @@ fn what_may_have_been_done_is_not_asked_for_again() {
         (ResponseCode::SESSION_MESSAGE_REJECTED, false),
     ] {
         server.lock().unwrap().refuses = Some(code);
-        said.lock().unwrap().clear();
+        log.lock().unwrap().clear();
         let answer = client.ask(&DELETE, OpFlags(0));
-        assert_eq!(said.lock().unwrap().len() > 1, is_repeated, "{code}");
+        assert_eq!(log.lock().unwrap().len() > 1, is_repeated, "{code}");
         match answer {
             Ok(answer) => assert!(is_repeated && answer.was_repeated(), "{code}"),
             Err(error) => assert!(!is_repeated && error.is_in_doubt(), "{code}: {error}"),
@@ -298,14 +312,14 @@ fn what_may_have_been_done_is_not_asked_for_again() {
     client.ask(&DELETE, OpFlags(0)).unwrap();
     server.lock().unwrap().refuses = Some(ResponseCode::SESSION_MESSAGE_REJECTED);
     let listing = Request::ListHandles(HandleBody { handle: b"0.NA/10" });
-    said.lock().unwrap().clear();
+    log.lock().unwrap().clear();
     // This server answers every challenged request with a deletion.
     let _ = client.ask(&listing, OpFlags(0));
-    assert_eq!(*said.lock().unwrap(), ["refused", "set up", "challenged", "answered"]);
+    assert_eq!(*log.lock().unwrap(), ["refused", "set up", "challenged", "answered"]);
 }
 
 #[test]
-fn the_session_after_one_that_is_over_is_set_up_on_another_connection() {
+fn a_new_session_is_set_up_on_another_connection() {
     let (mut client, server, _) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let before = server.lock().unwrap().connection;
@@ -315,8 +329,8 @@ fn the_session_after_one_that_is_over_is_set_up_on_another_connection() {
 }
 
 #[test]
-fn values_that_not_everybody_may_read_travel_encrypted() {
-    let (mut client, _, said) = begin();
+fn private_values_are_sent_encrypted() {
+    let (mut client, _, log) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let mut storage = Vec::new();
     for (kind, permissions, is_secret) in [
@@ -328,16 +342,16 @@ fn values_that_not_everybody_may_read_travel_encrypted() {
         let mut value = Value::new(301, kind, b"hunter2");
         value.permissions = permissions;
         let values = Values::build([Value::new(1, b"URL", b"x"), value], &mut storage);
-        said.lock().unwrap().clear();
+        log.lock().unwrap().clear();
         let body = HandleValues { handle: b"10/b", values };
         let answer = client.ask(&Request::CreateHandle(body), OpFlags(0)).unwrap();
         assert_eq!(answer.reply().response, Response::Created(CreatedHandle { handle: Some(b"10/b") }));
-        assert_eq!(said.lock().unwrap().contains(&"encrypted"), is_secret);
+        assert_eq!(log.lock().unwrap().contains(&"encrypted"), is_secret);
     }
 }
 
 #[test]
-fn an_answer_that_comes_twice_or_from_somebody_else_is_refused() {
+fn repeated_and_foreign_answers_are_refused() {
     let (mut client, server, _) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     server.lock().unwrap().repeats_itself = true;
@@ -356,7 +370,7 @@ fn an_answer_that_comes_twice_or_from_somebody_else_is_refused() {
 }
 
 #[test]
-fn without_a_session_nothing_is_sent_where_one_is_wanted() {
+fn nothing_is_sent_without_a_required_session() {
     let refusals = [
         (ResponseCode::SESSION_FAILED, false),
         (ResponseCode::INVALID_SESSION_KEY, true),
@@ -365,7 +379,7 @@ fn without_a_session_nothing_is_sent_where_one_is_wanted() {
         (ResponseCode::OPERATION_NOT_SUPPORTED, true),
     ];
     for refusal in refusals {
-        let (mut client, server, said) = begin();
+        let (mut client, server, log) = begin();
         server.lock().unwrap().refuses_setup = Some(refusal);
         for _ in 0..2 {
             let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
@@ -379,14 +393,14 @@ fn without_a_session_nothing_is_sent_where_one_is_wanted() {
             assert_eq!((*code, *is_proven), refusal);
             assert!(!error.is_in_doubt() && error.to_string().contains("too many"), "{error}");
         }
-        assert_eq!(*said.lock().unwrap(), ["no session"; 2], "nothing else went out");
+        assert_eq!(*log.lock().unwrap(), ["no session"; 2], "nothing else went out");
     }
     // With a server whose key is not known, the other side of the session would be unknown.
-    let (mut client, _, said) = begin();
+    let (mut client, _, log) = begin();
     client.server_key = None;
     let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
     let AskError::NoSession { why: SessionFailure::ServerKeyUnknown, .. } = error else { panic!("{error}") };
-    assert!(said.lock().unwrap().is_empty());
+    assert!(log.lock().unwrap().is_empty());
 }
 
 /// Every kind of request that has a value in it.
@@ -414,36 +428,36 @@ fn secrets_are_sent_outside_a_session_only_where_that_is_allowed() {
                 let mut client = Administrator::new(server, PATIENCE);
                 client.allow(Allowances { cleartext_secrets: is_allowed, ..Allowances::default() });
                 received.lock().unwrap().clear();
-                let asked = client.ask(&request, OpFlags(0));
+                let outcome = client.ask(&request, OpFlags(0));
                 assert_eq!(has_arrived(&received), is_allowed);
-                if let Err(error) = asked {
+                if let Err(error) = outcome {
                     assert!(matches!(error, AskError::NoSession { has_secrets: true, .. }), "{error}");
                 }
             }
         }
     }
     // Requests without an identity get a session too, if they have secrets.
-    let (mut client, _, said) = begin();
+    let (mut client, _, log) = begin();
     client.identity = None;
     let values = Values::build([private], &mut storage);
     let _ = client.ask(&requests_with(values)[0], OpFlags(0));
-    assert_eq!(said.lock().unwrap()[..2], ["set up", "encrypted"]);
+    assert_eq!(log.lock().unwrap()[..2], ["set up", "encrypted"]);
     // With the key of the server, but without sessions.
-    let (mut client, _, said) = begin();
+    let (mut client, _, log) = begin();
     client.use_sessions(None);
     let error = client.ask(&requests_with(values)[0], OpFlags(0)).unwrap_err();
     let AskError::NoSession { why: SessionFailure::NotUsed, has_secrets: true } = error else {
         panic!("{error}")
     };
-    assert!(said.lock().unwrap().is_empty());
+    assert!(log.lock().unwrap().is_empty());
 }
 
 #[test]
-fn a_session_of_an_old_version_is_refused_unless_it_is_allowed() {
+fn sessions_of_old_versions_are_refused_unless_allowed() {
     for minor in [1, 4, 5, 6, 7, 11] {
         let version = Version::new(2, minor);
         for is_allowed in [false, true] {
-            let (mut client, server, said) = begin();
+            let (mut client, server, log) = begin();
             server.lock().unwrap().version = version;
             client.allow(Allowances { old_sessions: is_allowed, ..Allowances::default() });
             let opened = client.open_session(&DELETE);
@@ -455,7 +469,7 @@ fn a_session_of_an_old_version_is_refused_unless_it_is_allowed() {
                 assert_eq!(chosen, version);
             }
             client.session = None;
-            assert_eq!(*said.lock().unwrap(), ["set up"]);
+            assert_eq!(*log.lock().unwrap(), ["set up"]);
         }
     }
 }
@@ -478,14 +492,14 @@ fn an_answer_whose_mac_does_not_cover_its_number_is_refused_in_a_newer_session()
 }
 
 #[test]
-fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
-    let (mut client, server, said) = begin();
+fn a_lost_change_in_a_session_is_repeated_as_the_same_message() {
+    let (mut client, server, log) = begin();
     // A proxy between the two that can lose messages.
     let lose = Arc::new(Mutex::new(0));
     let (losing, seen) = (Arc::clone(&lose), Arc::new(Mutex::new(Vec::new())));
-    let (log, served) = (Arc::clone(&seen), Arc::clone(&server));
+    let (received, served) = (Arc::clone(&seen), Arc::clone(&server));
     let (address, _) = serve(move |got| {
-        log.lock().unwrap().push(got.bytes.clone());
+        received.lock().unwrap().push(got.bytes.clone());
         let mut left = losing.lock().unwrap();
         if *left > 0 {
             *left -= 1;
@@ -497,10 +511,10 @@ fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
     client.ask(&DELETE, OpFlags(0)).unwrap();
     // The server did not read it: it is repeated.
     *lose.lock().unwrap() = 1;
-    said.lock().unwrap().clear();
+    log.lock().unwrap().clear();
     seen.lock().unwrap().clear();
     assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
-    assert_eq!(*said.lock().unwrap(), ["done"]);
+    assert_eq!(*log.lock().unwrap(), ["done"]);
     let sent = std::mem::take(&mut *seen.lock().unwrap());
     assert!(sent.len() == 2 && sent[0] == sent[1]);
     // The server has read it: it knows the message, but the client cannot know whether it was

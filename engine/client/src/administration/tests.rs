@@ -101,18 +101,18 @@ fn with_secret(server: SocketAddr, secret: &[u8]) -> Administrator {
 }
 
 #[test]
-fn a_challenge_is_answered_on_another_connection_where_the_server_does_not_keep_the_first() {
-    let mut asked = Vec::new();
+fn challenges_are_answered_on_a_new_connection_if_the_first_is_closed() {
+    let mut covered = Vec::new();
     let (server, _) = serve(move |got| {
         let message = got.message();
         let Ok(Body::Request(request)) = message.decode_body(Version::CURRENT) else { panic!("a request") };
         let Request::AnswerChallenge(answer) = request else {
-            asked = message.covered.to_vec();
-            return Some((got.challenge(&asked), true));
+            covered = message.covered.to_vec();
+            return Some((got.challenge(&covered), true));
         };
         assert_eq!((got.connection, got.envelope.session_id), (1, 77));
         assert_eq!((answer.auth_type, answer.identity.index), (SECRET_KEY, 300));
-        let digest = request_digest(Version::CURRENT, &asked);
+        let digest = request_digest(Version::CURRENT, &covered);
         let made = SecretAnswer::decode(answer.signed_response).unwrap();
         let verdict =
             verify_secret(Version::CURRENT, &[&[9; 16], &digest], &made, b"secret", &Pbkdf2Limits::DEFAULT);
@@ -139,7 +139,7 @@ fn a_challenge_to_another_request_is_not_answered() {
 }
 
 #[test]
-fn challenges_do_not_go_on_for_ever() {
+fn the_number_of_challenges_is_bounded() {
     let mut first = Vec::new();
     let mut count = 0;
     let (server, _) = serve(move |got| {
@@ -147,7 +147,7 @@ fn challenges_do_not_go_on_for_ever() {
             first = got.message().covered.to_vec();
         }
         count += 1;
-        assert!(count <= 3, "asked, and answered twice");
+        assert!(count <= 3, "a request and two answers");
         Some((got.challenge(&first), true))
     });
     let answer = with_secret(server, b"secret").ask(&DELETE, OpFlags(0)).unwrap();
@@ -158,11 +158,11 @@ fn challenges_do_not_go_on_for_ever() {
 fn without_an_identity_a_challenge_is_an_error() {
     let (server, _) = serve(|got| Some((got.challenge(got.message().covered), true)));
     let error = Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)).unwrap_err();
-    assert!(matches!(error, AskError::WhoAsks), "{error}");
+    assert!(matches!(error, AskError::NoIdentity), "{error}");
 }
 
 #[test]
-fn a_request_whose_answer_never_came_is_in_doubt() {
+fn a_request_without_an_answer_is_in_doubt() {
     let (server, _) = serve(|_| Some((Vec::new(), false)));
     let error = Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(error.is_in_doubt(), "{error}");
@@ -174,7 +174,7 @@ fn a_request_whose_answer_never_came_is_in_doubt() {
 }
 
 #[test]
-fn answers_to_something_else_are_refused() {
+fn answers_to_other_requests_are_refused() {
     let replies: [fn(&ReceivedRequest) -> Vec<u8>; 3] = [
         |got| {
             let mut reply = got.reply(ResponseCode::SUCCESS, Response::Done);
@@ -221,7 +221,7 @@ fn a_listing_is_read_to_its_end() {
 }
 
 #[test]
-fn a_challenge_of_an_old_version_is_answered_only_where_that_is_allowed() {
+fn challenges_of_old_versions_are_answered_only_if_allowed() {
     // In the version of the message, or in the suggested one.
     for (at, minor, form) in [(0, 6, 2), (2, 6, 2), (0, 1, 2), (2, 0, 0)] {
         for is_allowed in [false, true] {
@@ -253,11 +253,11 @@ fn a_challenge_of_an_old_version_is_answered_only_where_that_is_allowed() {
             });
             let mut client = with_secret(server, b"secret");
             client.allow(Allowances { old_proofs: is_allowed, ..Allowances::default() });
-            let asked = client.ask(&DELETE, OpFlags(0));
+            let outcome = client.ask(&DELETE, OpFlags(0));
             let answered = answered.lock().unwrap().take();
             match is_allowed {
                 false => {
-                    let error = asked.unwrap_err();
+                    let error = outcome.unwrap_err();
                     assert!(
                         matches!(error, AskError::OldProof(version) if version == Version::new(2, minor)),
                         "{error}"
@@ -286,7 +286,10 @@ fn a_refusal_that_is_not_signed_is_shown_as_unproven() {
         let mut client = Administrator::new(server, PATIENCE);
         client.require_signatures(key.public().clone());
         let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
-        assert!(matches!(&error, AskError::UnprovenRefusal { code: came, .. } if *came == code), "{error}");
+        assert!(
+            matches!(&error, AskError::UnprovenRefusal { code: received, .. } if *received == code),
+            "{error}"
+        );
         let shown = error.to_string();
         assert!(shown.contains(&code.0.to_string()) && shown.contains("not at this interface"), "{shown}");
         assert!(shown.contains("unproven") && error.is_in_doubt(), "{shown}");
@@ -301,11 +304,11 @@ fn a_refusal_that_is_not_signed_is_shown_as_unproven() {
 
 /// A server that refuses queries at one port and changes at the other.
 #[test]
-fn what_changes_nothing_goes_to_the_interface_for_queries() {
-    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+fn reading_requests_go_to_the_query_interface() {
+    let requests = Arc::new(std::sync::Mutex::new(Vec::new()));
     let site = Arc::new(std::sync::Mutex::new(Vec::new()));
     let addresses = [false, true].map(|is_for_queries| {
-        let (asked, site) = (Arc::clone(&asked), Arc::clone(&site));
+        let (requests, site) = (Arc::clone(&requests), Arc::clone(&site));
         let answer = move |got: &ReceivedRequest| {
             let op_code = got.message().header.op_code;
             let refused = Response::Failure(Failure { message: b"not at this interface" });
@@ -318,7 +321,7 @@ fn what_changes_nothing_goes_to_the_interface_for_queries() {
                 OpCode::DELETE_HANDLE if !is_for_queries => got.reply(code, Response::Done),
                 _ => got.reply(ResponseCode::PROTOCOL_ERROR, refused),
             };
-            asked.lock().unwrap().push((is_for_queries, op_code));
+            requests.lock().unwrap().push((is_for_queries, op_code));
             Some((reply, false))
         };
         serve(answer).0
@@ -341,5 +344,5 @@ fn what_changes_nothing_goes_to_the_interface_for_queries() {
     let (query, site, delete) = (OpCode::RESOLUTION, OpCode::GET_SITE_INFO, OpCode::DELETE_HANDLE);
     let expected =
         [(false, query), (false, site), (true, query), (false, delete), (true, query), (false, delete)];
-    assert_eq!(*asked.lock().unwrap(), expected);
+    assert_eq!(*requests.lock().unwrap(), expected);
 }

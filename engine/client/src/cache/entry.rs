@@ -161,7 +161,7 @@ mod tests {
     use handle_proto::ResponseCode;
 
     #[test]
-    fn a_shared_answer_is_spelt_for_one_asker_alone() {
+    fn a_shared_answer_keeps_the_spelling_of_each_question() {
         let shared = SharedAnswer::from(LookupAnswer::new(b"a/b", ResponseCode::SUCCESS, []));
         let same = shared.clone().spelt(b"a/b");
         assert!(Arc::ptr_eq(&shared.0, &same.0), "nothing is copied");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_is_passed_by_twice_and_what_has_expired_never() {
+    fn used_answers_survive_two_sweeps_and_expired_answers_none() {
         let now = |ms| ClockReading { ms, unix_s: 0 };
         let kept = CacheEntry::new(
             CacheKey::default(),

@@ -231,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_put_in_is_there_until_it_is_taken_out(steps in prop::collection::vec(prop_oneof![
+        fn entries_stay_until_they_are_removed(steps in prop::collection::vec(prop_oneof![
             6 => name().prop_map(Step::Insert),
             4 => any::<usize>().prop_map(Step::Remove),
             1 => Just(Step::Pack),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn hundreds_of_one_name_are_found_and_leave_no_trace_that_matters() {
+    fn hundreds_of_equal_hashes_are_found_and_removed() {
         let (mut table, name) = (CacheTable::default(), CacheKey([u64::MAX, 0]));
         let many: Vec<_> = (0..600).map(|_| kept(name)).collect();
         many.iter().for_each(|kept| table.insert(Arc::clone(kept)));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_no_more_than_a_bucket_for_each_answer_and_some() {
+    fn the_size_is_close_to_one_bucket_per_answer() {
         let mut table = CacheTable::default();
         assert_eq!((table.places_count(), table.find(CacheKey::default(), |_| true).is_some()), (0, false));
         let names =

@@ -123,7 +123,7 @@ fn a_handle_is_resolved_over_every_protocol() {
 }
 
 #[test]
-fn what_is_silent_or_refuses_is_passed_over_for_the_next_protocol() {
+fn silent_or_refusing_servers_lead_to_the_next_protocol() {
     let server = Loopback::new(Duration::ZERO);
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for &(name, ask, _) in DRIVERS {
@@ -180,7 +180,7 @@ fn over_https_only_the_key_of_the_site_counts() {
 }
 
 #[test]
-fn names_are_looked_up_and_ipv4_follows_where_nobody_listens_with_ipv6() {
+fn names_are_looked_up_and_ipv4_follows_a_refused_ipv6() {
     let server = Loopback::new(Duration::ZERO);
     for &(name, ask, _) in DRIVERS {
         let mut named = server.site(&[UDP], server_key());
@@ -225,7 +225,7 @@ fn servers_that_are_known_by_name_are_found_at_its_addresses() {
 }
 
 #[test]
-fn everybody_gets_the_spelling_of_his_question() {
+fn each_answer_has_the_spelling_of_its_question() {
     for &(name, ask, _) in DRIVERS {
         let server = Loopback::new(Duration::from_millis(50));
         let site = server.site(&[TCP], server_key()).build();
@@ -244,7 +244,7 @@ fn everybody_gets_the_spelling_of_his_question() {
 }
 
 #[test]
-fn one_request_is_in_flight_for_many_askers_and_many_are_in_flight_at_once() {
+fn equal_questions_share_a_request_and_others_run_in_parallel() {
     for &(name, ask, _) in DRIVERS {
         let server = Loopback::new(Duration::from_millis(50));
         let site = server.site(&[TCP], server_key()).build();
@@ -266,7 +266,7 @@ fn one_request_is_in_flight_for_many_askers_and_many_are_in_flight_at_once() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn a_question_that_is_dropped_leaves_the_others_to_ask() {
+fn a_dropped_question_leaves_its_flight_to_others() {
     let server = Loopback::new(Duration::from_millis(100));
     let site = server.site(&[TCP], server_key()).build();
     let client = client(server.serves(&site, records()));
@@ -288,7 +288,7 @@ fn a_question_that_is_dropped_leaves_the_others_to_ask() {
 }
 
 #[test]
-fn a_global_service_that_is_due_is_known_anew_and_written() {
+fn a_due_global_service_is_renewed_and_written() {
     let server = Loopback::new(Duration::ZERO);
     let site = server.site(&[TCP], server_key()).build();
     let directory = tempfile::tempdir().unwrap();
@@ -321,7 +321,7 @@ fn a_global_service_that_is_due_is_known_anew_and_written() {
 }
 
 #[test]
-fn a_question_begins_what_is_due_and_does_not_wait_for_it() {
+fn a_question_starts_a_due_renewal_and_does_not_wait() {
     let server = Loopback::new(Duration::ZERO);
     let site = server.site(&[TCP], server_key()).build();
     let mut all = crate::testing::signed_root(&site);

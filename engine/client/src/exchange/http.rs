@@ -237,19 +237,19 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\nmessage\r\n00\r\nTrailer: x\r\n\r\n",
         ];
         for answer in answers {
-            let said = String::from_utf8_lossy(answer);
-            assert_eq!(read(&[answer]).unwrap(), b"message", "{said}");
+            let text = String::from_utf8_lossy(answer);
+            assert_eq!(read(&[answer]).unwrap(), b"message", "{text}");
             for at in 0..answer.len() {
                 let (one, other) = answer.split_at(at);
-                assert_eq!(read(&[one, other]).unwrap(), b"message", "{said} cut at {at}");
+                assert_eq!(read(&[one, other]).unwrap(), b"message", "{text} cut at {at}");
             }
             let bytes: Vec<&[u8]> = answer.chunks(1).collect();
-            assert_eq!(read(&bytes).unwrap(), b"message", "{said}");
+            assert_eq!(read(&bytes).unwrap(), b"message", "{text}");
         }
     }
 
     #[test]
-    fn what_comes_after_the_body_is_not_kept() {
+    fn bytes_after_the_body_are_dropped() {
         let mut incoming = HttpAnswerReader::default();
         assert_eq!(incoming.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), Ok(vec![]));
         assert!(incoming.is_over());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
+    fn malformed_answers_are_refused() {
         for (answer, status) in [
             (&b"HTTP/1.1 404 Not Found\r\nContent-Length: 7\r\n\r\nmessage"[..], Some(404)),
             (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", Some(302)),
@@ -282,8 +282,8 @@ mod tests {
             (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nmmm", None),
             (b"\x02\x0b\x02\x0b not HTTP", None),
         ] {
-            let said = String::from_utf8_lossy(answer);
-            assert_eq!(read(&[answer]), Err(AttemptError::Http(status)), "{said}");
+            let text = String::from_utf8_lossy(answer);
+            assert_eq!(read(&[answer]), Err(AttemptError::Http(status)), "{text}");
         }
     }
 

@@ -4,6 +4,7 @@
 use super::world::{BEGIN, SITE_FAULTS, World, WorldFault, dice, signing_site, value};
 use super::*;
 use crate::question::AnswerWants;
+use handle_proto::ResponseCode;
 use handle_proto::ValueBuf;
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::ServerBuilder;
@@ -29,7 +30,7 @@ const TRUTH: &[u8] = b"the truth";
 
 /// Faults that lead to other servers, in addition to those that lead nowhere.
 const MORE_FAULTS: [WorldFault; 3] =
-    [WorldFault::Says(ResponseCode::INVALID_HANDLE), WorldFault::Refers, WorldFault::RefersToItself];
+    [WorldFault::Code(ResponseCode::INVALID_HANDLE), WorldFault::Refers, WorldFault::RefersToItself];
 
 /// The site as its records show it: some over HTTP too, some at addresses of the other family, some
 /// by name.
@@ -70,80 +71,98 @@ fn six(number: u8) -> SocketAddr {
 /// A world in which any record may refer to any other.
 fn world(dice: &mut Dice) -> (World, Root) {
     let mut world = World::default();
-    let mut number = 0;
-    let mut sites: Vec<Vec<SiteBuf>> = vec![];
-    for _ in 0..5 {
-        let (mut service, mut shown) = (vec![], vec![]);
-        for _ in 0..1 + dice.below(3) {
-            let numbers: Vec<u8> =
-                (0..1 + dice.below(3)).map(|at| number + u8::try_from(at).unwrap()).collect();
-            number += 3;
-            let site = signing_site(&numbers);
-            shown.push(published(dice, &mut world, &site));
-            // The actual servers, whatever the records say: at both addresses.
-            let mut both = site.edit();
-            both.servers.iter_mut().for_each(|server| server.address = six_of(server).into());
-            service.extend([site, both.build()]);
-        }
-        world.service(service);
-        sites.push(shown);
+    let mut servers_count = 0;
+    let sites: Vec<Vec<SiteBuf>> =
+        (0..5).map(|_| add_service(dice, &mut world, &mut servers_count)).collect();
+    for service in 0..sites.len() {
+        add_records(dice, &mut world, service, &sites);
     }
+    for server in 0..servers_count {
+        add_faults(dice, &mut world, server);
+    }
+    (world, Root::of_sites(sites[0].clone()))
+}
+
+/// Adds a service to the world. Returns its sites as records show them.
+fn add_service(dice: &mut Dice, world: &mut World, servers_count: &mut u8) -> Vec<SiteBuf> {
+    let (mut service, mut shown) = (vec![], vec![]);
+    for _ in 0..1 + dice.below(3) {
+        let numbers: Vec<u8> =
+            (0..1 + dice.below(3)).map(|at| *servers_count + u8::try_from(at).unwrap()).collect();
+        *servers_count += 3;
+        let site = signing_site(&numbers);
+        shown.push(published(dice, world, &site));
+        // The actual servers, whatever the records say: at both addresses.
+        let mut both = site.edit();
+        both.servers.iter_mut().for_each(|server| server.address = six_of(server).into());
+        service.extend([site, both.build()]);
+    }
+    world.service(service);
+    shown
+}
+
+fn any_handle(dice: &mut Dice) -> String {
+    match dice.below(8) {
+        0 => "0.NA/0.NA".to_owned(),
+        _ => format!("{}/{}", PREFIXES[dice.below(PREFIXES.len())], SUFFIXES[dice.below(SUFFIXES.len())]),
+    }
+}
+
+/// Values that name any services, as sites or by reference.
+fn service_values(dice: &mut Dice, sites: &[Vec<SiteBuf>], count: usize) -> Vec<ValueBuf> {
     let any_site = |dice: &mut Dice| {
         let service = dice.below(sites.len());
         sites[service][dice.below(sites[service].len())].as_bytes().to_vec()
     };
-    let any_handle = |dice: &mut Dice| match dice.below(8) {
-        0 => "0.NA/0.NA".to_owned(),
-        _ => format!("{}/{}", PREFIXES[dice.below(PREFIXES.len())], SUFFIXES[dice.below(SUFFIXES.len())]),
-    };
-    let pointers = |dice: &mut Dice, count: usize| -> Vec<ValueBuf> {
-        (1..=count)
-            .map(|index| {
-                let index = i32::try_from(index).unwrap();
-                match dice.below(6) {
-                    0 | 1 => value(index, b"HS_SITE", &any_site(dice)),
-                    2 | 3 => value(index, b"HS_SERV", any_handle(dice).as_bytes()),
-                    4 => value(index, b"HS_SITE.PREFIX", &any_site(dice)),
-                    _ => value(index, b"HS_SERV.PREFIX", any_handle(dice).as_bytes()),
-                }
-            })
-            .collect()
-    };
-    for service in 0..sites.len() {
-        for prefix in PREFIXES {
-            if !dice.one_in(4) {
-                let count = 1 + dice.below(4);
-                let values = pointers(dice, count);
-                world.record(service, &format!("0.NA/{prefix}"), values);
+    (1..=count)
+        .map(|index| {
+            let index = i32::try_from(index).unwrap();
+            match dice.below(6) {
+                0 | 1 => value(index, b"HS_SITE", &any_site(dice)),
+                2 | 3 => value(index, b"HS_SERV", any_handle(dice).as_bytes()),
+                4 => value(index, b"HS_SITE.PREFIX", &any_site(dice)),
+                _ => value(index, b"HS_SERV.PREFIX", any_handle(dice).as_bytes()),
             }
-            world.record(service, &format!("{prefix}/X"), vec![value(1, b"URL", TRUTH)]);
-            let values = pointers(dice, 3);
-            world.record(service, &format!("{prefix}/SERVICE"), values);
-            let alias = any_handle(dice);
-            world.record(service, &format!("{prefix}/ALIAS"), vec![value(1, b"HS_ALIAS", alias.as_bytes())]);
+        })
+        .collect()
+}
+
+/// Gives a service its records, and perhaps a referral.
+fn add_records(dice: &mut Dice, world: &mut World, service: usize, sites: &[Vec<SiteBuf>]) {
+    for prefix in PREFIXES {
+        if !dice.one_in(4) {
+            let count = 1 + dice.below(4);
+            let values = service_values(dice, sites, count);
+            world.record(service, &format!("0.NA/{prefix}"), values);
         }
+        world.record(service, &format!("{prefix}/X"), vec![value(1, b"URL", TRUTH)]);
+        let values = service_values(dice, sites, 3);
+        world.record(service, &format!("{prefix}/SERVICE"), values);
+        let alias = any_handle(dice);
+        world.record(service, &format!("{prefix}/ALIAS"), vec![value(1, b"HS_ALIAS", alias.as_bytes())]);
+    }
+    if dice.one_in(4) {
+        world.services[service].refers_to = Some(service_values(dice, sites, 2));
+    }
+}
+
+/// Gives a server faults and a delay, or none.
+fn add_faults(dice: &mut Dice, world: &mut World, server: u8) {
+    if dice.one_in(3) {
+        let at = dice.below(SITE_FAULTS.len() + MORE_FAULTS.len());
+        let fault = SITE_FAULTS.get(at).or_else(|| MORE_FAULTS.get(at - SITE_FAULTS.len()));
+        let fault = *fault.expect("one of both");
+        world.fail(server, fault);
+    }
+    for fault in [WorldFault::Silent, WorldFault::Gone] {
         if dice.one_in(4) {
-            world.services[service].refers_to = Some(pointers(dice, 2));
+            world.faults.insert(six(server), fault);
         }
     }
-    for server in 0..number {
-        if dice.one_in(3) {
-            let at = dice.below(SITE_FAULTS.len() + MORE_FAULTS.len());
-            let fault = SITE_FAULTS.get(at).or_else(|| MORE_FAULTS.get(at - SITE_FAULTS.len()));
-            let fault = *fault.expect("one of both");
-            world.fail(server, fault);
-        }
-        for fault in [WorldFault::Silent, WorldFault::Gone] {
-            if dice.one_in(4) {
-                world.faults.insert(six(server), fault);
-            }
-        }
-        if dice.one_in(5) {
-            let delay_ms = u64::try_from(dice.below(5000)).unwrap();
-            world.delay_ms.insert(([192, 0, 2, server], 2641).into(), delay_ms);
-        }
+    if dice.one_in(5) {
+        let delay_ms = u64::try_from(dice.below(5000)).unwrap();
+        world.delay_ms.insert(([192, 0, 2, server], 2641).into(), delay_ms);
     }
-    (world, Root::of_sites(sites[0].clone()))
 }
 
 proptest! {

@@ -6,6 +6,7 @@ use super::*;
 use crate::administration::IdentityKey;
 use crate::question::AnswerWants;
 use crate::trace::AnswerOrigin;
+use handle_proto::ResponseCode;
 use handle_proto::data::site::{InterfaceProtocol, SiteFlags};
 use handle_proto::{Permissions, Value, ValueBuf};
 
@@ -54,13 +55,13 @@ fn a_handle_is_resolved_from_the_global_service_down() {
     let answer = resolve(&mut world, &client, "10.a/x").unwrap();
     assert_eq!(data(&answer), ["https://example.org/", "a@b"]);
     assert_eq!((answer.handle.as_slice(), answer.cached), (&b"10.a/x"[..], false));
-    assert_eq!(world.asked.len(), 2, "{:?}", world.asked);
-    assert_eq!(world.asked[0], "192.0.2.1/UDP");
+    assert_eq!(world.requests_sent.len(), 2, "{:?}", world.requests_sent);
+    assert_eq!(world.requests_sent[0], "192.0.2.1/UDP");
     // The next handle of the prefix takes one request, and the same handle none.
     assert_eq!(resolve(&mut world, &client, "10.a/y").unwrap().code, ResponseCode::HANDLE_NOT_FOUND);
-    assert_eq!(world.asked.len(), 3, "{:?}", world.asked);
+    assert_eq!(world.requests_sent.len(), 3, "{:?}", world.requests_sent);
     let again = resolve(&mut world, &client, "10.A/x").unwrap();
-    assert_eq!((again.handle.as_slice(), again.cached, world.asked.len()), (&b"10.A/x"[..], true, 3));
+    assert_eq!((again.handle.as_slice(), again.cached, world.requests_sent.len()), (&b"10.A/x"[..], true, 3));
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn a_service_is_found_without_asking_its_servers() {
         let mut lookup = Lookup::new(Arc::clone(&client), question, options.clone(), dice(1), BEGIN);
         let (outcome, _) = world.run(&mut lookup, BEGIN);
         outcome.unwrap();
-        assert_eq!((lookup.service().len(), world.asked.len()), (sites, requests), "{handle}");
+        assert_eq!((lookup.service().len(), world.requests_sent.len()), (sites, requests), "{handle}");
     }
     let mut lookup = Lookup::new(client, Question::all(b"10.b/x"), options, dice(1), BEGIN);
     let (outcome, _) = world.run(&mut lookup, BEGIN);
@@ -94,7 +95,7 @@ fn the_server_is_the_one_that_the_hash_chooses() {
 }
 
 #[test]
-fn silent_servers_are_asked_three_times_then_the_next_and_at_last_over_tcp() {
+fn silent_servers_are_retried_then_passed_over_then_asked_over_tcp() {
     let (mut world, client) = world();
     (11..=13).for_each(|number| world.fail(number, WorldFault::Silent));
     world.no_datagrams.push(at(21));
@@ -104,12 +105,12 @@ fn silent_servers_are_asked_three_times_then_the_next_and_at_last_over_tcp() {
     // Three attempts at each site in datagrams, then over connections: 60 s for the silent one.
     let waited_ms = now.ms - BEGIN.ms;
     assert!([6_002, 66_002].contains(&waited_ms), "{waited_ms}");
-    let over_tcp = world.asked.iter().filter(|asked| asked.ends_with("TCP")).count();
-    assert!((1..=2).contains(&over_tcp), "{:?}", world.asked);
+    let over_tcp = world.requests_sent.iter().filter(|request| request.ends_with("TCP")).count();
+    assert!((1..=2).contains(&over_tcp), "{:?}", world.requests_sent);
 }
 
 #[test]
-fn whatever_one_site_does_the_answer_comes_from_another_and_is_true() {
+fn a_faulty_site_does_not_affect_the_answer() {
     for fault in SITE_FAULTS {
         for seed in 0..4 {
             let (mut world, client) = world();
@@ -126,7 +127,7 @@ fn whatever_one_site_does_the_answer_comes_from_another_and_is_true() {
 }
 
 #[test]
-fn when_all_fail_the_error_says_which_was_last_and_why() {
+fn the_error_names_the_last_failed_server_and_the_cause() {
     let (mut world, client) = world();
     [11, 12, 13, 21].into_iter().for_each(|number| world.fail(number, WorldFault::OtherKey));
     let error = ask(&mut world, &client, &certified("10.a/x"), &LookupOptions::default()).unwrap_err();
@@ -180,7 +181,7 @@ fn services_are_named_by_reference_over_several_steps_and_in_circles() {
 }
 
 #[test]
-fn records_of_derived_prefixes_are_found_where_they_were_delegated_to() {
+fn records_of_derived_prefixes_are_found_at_their_delegation() {
     let (mut world, client) = world();
     let (delegated, derived) = (signing_site(&[41]), signing_site(&[42, 43]));
     world.services[0].records.get_mut(&b"0.NA/10.A"[..]).unwrap().push(value(
@@ -213,7 +214,7 @@ fn records_of_derived_prefixes_are_found_where_they_were_delegated_to() {
 }
 
 #[test]
-fn a_service_that_moved_refers_to_the_next_and_the_last_answers() {
+fn referrals_of_moved_services_are_followed() {
     let (mut world, client) = world();
     let moved = signing_site(&[51]);
     world.services[1].refers_to = Some(vec![value(1, b"HS_SITE", moved.as_bytes())]);
@@ -236,13 +237,13 @@ fn a_service_that_moved_refers_to_the_next_and_the_last_answers() {
 }
 
 #[test]
-fn a_prefix_that_nobody_knows_is_asked_for_once_more_and_then_an_error() {
+fn an_unknown_prefix_is_requested_once_more_and_then_an_error() {
     let (mut world, client) = world();
     let error = resolve(&mut world, &client, "10.none/x").unwrap_err();
     let code = Some(ResponseCode::HANDLE_NOT_FOUND);
     assert_eq!(error, LookupError::NoService { record: b"0.NA/10.NONE".to_vec(), code });
     assert!(error.to_string().contains("check its spelling"), "{error}");
-    assert_eq!(world.asked.len(), 2, "the second time of a primary site: {:?}", world.asked);
+    assert_eq!(world.requests_sent.len(), 2, "the second time of a primary site: {:?}", world.requests_sent);
     world.record(0, "0.NA/10.EMPTY", vec![value(1, b"URL", b"x")]);
     let error = resolve(&mut world, &client, "10.empty/x").unwrap_err();
     assert!(matches!(error, LookupError::NoService { code: Some(ResponseCode::VALUES_NOT_FOUND), .. }));
@@ -276,7 +277,7 @@ fn authoritative_questions_go_to_primary_sites_past_the_cache() {
 }
 
 #[test]
-fn aliases_are_followed_as_far_as_is_allowed() {
+fn aliases_are_followed_up_to_the_limit() {
     let (mut world, client) = world();
     let alias = |to: &[u8]| vec![value(1, b"HS_ALIAS", to)];
     world.record(1, "10.A/ONE", alias(b"10.a/two"));
@@ -301,7 +302,7 @@ fn aliases_are_followed_as_far_as_is_allowed() {
 }
 
 #[test]
-fn whoever_may_read_more_proves_it() {
+fn private_values_require_authentication() {
     let (mut world, client) = world();
     let secret =
         ValueBuf::from(&Value { permissions: Permissions::ADMIN_READ, ..Value::new(3, b"X", b"hidden") });
@@ -338,16 +339,16 @@ fn whoever_may_read_more_proves_it() {
 }
 
 #[test]
-fn sites_that_are_known_beforehand_need_no_global_service() {
+fn given_sites_need_no_global_service() {
     let (mut world, _) = world();
     let mut client = Client::new(Root::default());
     client.overrides.add(b"0.NA/10.a", signing_site(&[21]));
     let answer = resolve(&mut world, &Arc::new(client), "10.a/x").unwrap();
-    assert_eq!((answer.from, world.asked.len()), (Some(at(21)), 1));
+    assert_eq!((answer.from, world.requests_sent.len()), (Some(at(21)), 1));
 }
 
 #[test]
-fn servers_that_are_named_are_asked_in_their_order() {
+fn given_servers_are_asked_in_order() {
     let (mut world, client) = world();
     let servers = [at(99), at(21)].map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
     world.fail(99, WorldFault::Gone);
@@ -355,7 +356,7 @@ fn servers_that_are_named_are_asked_in_their_order() {
         LookupOptions { target: LookupTarget::Servers(servers.to_vec()), ..LookupOptions::default() };
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
     assert_eq!(answer.from, Some(at(21)));
-    assert_eq!(world.asked, ["192.0.2.99/TCP", "192.0.2.21/TCP"]);
+    assert_eq!(world.requests_sent, ["192.0.2.99/TCP", "192.0.2.21/TCP"]);
     // Answers of named servers are not shared with others, and others' answers are not used for
     // them.
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &LookupOptions::default()).unwrap();
@@ -392,7 +393,7 @@ fn requests_indirections_and_time_are_bounded_at_their_edges() {
 }
 
 #[test]
-fn bytes_of_an_exchange_that_is_over_change_nothing() {
+fn late_bytes_of_an_exchange_change_nothing() {
     let (mut world, client) = world();
     let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), LookupOptions::default(), dice(1), BEGIN);
     let (number, _) = lookup.poll_transmit(BEGIN).unwrap();
@@ -419,11 +420,11 @@ fn both_families() -> (World, Arc<Client>, std::net::SocketAddr) {
 }
 
 #[test]
-fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
+fn ipv6_is_tried_first_and_raced_by_ipv4_when_slow() {
     let (mut world, client, six) = both_families();
     let question = Question::all(b"10.a/x");
     let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
-    assert_eq!((answer.from, world.asked.len()), (Some(six), 2), "{:?}", world.asked);
+    assert_eq!((answer.from, world.requests_sent.len()), (Some(six), 2), "{:?}", world.requests_sent);
     // Silent: after 300 ms the other server is asked as well, and the silent one is avoided for a
     // while.
     let fresh = |client: &Arc<Client>| Arc::new(Client::new((*client.root.get()).clone()));
@@ -434,9 +435,12 @@ fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
     let (outcome, now) = world.run(&mut lookup, BEGIN);
     assert_eq!((outcome.unwrap().from, now.ms - BEGIN.ms), (Some(at(21)), 302));
     client.cache.forget(b"10.a/x");
-    world.asked.clear();
+    world.requests_sent.clear();
     let answer = ask(&mut world, &client, &question, &LookupOptions::default()).unwrap();
-    assert_eq!((answer.from, world.asked.as_slice()), (Some(at(21)), &["192.0.2.21/UDP".to_owned()][..]));
+    assert_eq!(
+        (answer.from, world.requests_sent.as_slice()),
+        (Some(at(21)), &["192.0.2.21/UDP".to_owned()][..])
+    );
     // Slow, but not silent: the first answer wins.
     let client = fresh(&client);
     world.faults.clear();
@@ -462,7 +466,7 @@ fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
 }
 
 #[test]
-fn the_first_connection_that_comes_about_ends_the_race() {
+fn the_first_established_connection_ends_the_race() {
     let (mut world, known, six) = both_families();
     let mut client = Client::new((*known.root.get()).clone());
     client.preferences.protocols = vec![InterfaceProtocol::TCP];
@@ -493,7 +497,7 @@ fn the_first_connection_that_comes_about_ends_the_race() {
 }
 
 #[test]
-fn servers_that_have_a_name_alone_are_found_by_it() {
+fn servers_without_an_address_are_found_by_name() {
     let (mut world, client) = world();
     let mut site = signing_site(&[21]).edit();
     site.servers[0].address = handle_proto::data::site::Address::UNSPECIFIED;
@@ -520,7 +524,10 @@ fn servers_that_have_a_name_alone_are_found_by_it() {
     let steps: Vec<String> = lookup.events().iter().map(ToString::to_string).collect();
     let named = "hdl.example is at 192.0.2.22, 2001:db8::1, 192.0.2.21";
     assert!(steps.iter().any(|step| step == named), "{steps:?}");
-    assert_eq!(world.asked[world.asked.len() - 3..], ["2001:db8::1/UDP", "192.0.2.22/UDP", "192.0.2.21/UDP"]);
+    assert_eq!(
+        world.requests_sent[world.requests_sent.len() - 3..],
+        ["2001:db8::1/UDP", "192.0.2.22/UDP", "192.0.2.21/UDP"]
+    );
     client.cache.forget(b"10.a/x");
     world.named.clear();
     assert!(ask(&mut world, &client, &question, &LookupOptions::default()).is_ok());
@@ -544,7 +551,7 @@ fn http_is_the_last_way() {
         let answer = ask(&mut world, &client, &certified("10.a/x"), &LookupOptions::default()).unwrap();
         assert_eq!(data(&answer), ["https://example.org/", "a@b"]);
         assert_eq!(answer.from, Some(([192, 0, 2, 21], 8000).into()));
-        let last = &world.asked[world.asked.len() - 3..];
+        let last = &world.requests_sent[world.requests_sent.len() - 3..];
         assert_eq!(last, ["192.0.2.21/UDP", "192.0.2.21/TCP", "192.0.2.21/HTTP"]);
         // The body has another form each time.
         world.sent_count += 1;
@@ -556,8 +563,8 @@ fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
     for (serial, fault, is_due) in [
         (Some(0), None, false),
         (Some(1), None, true),
-        (None, Some(WorldFault::Says(ResponseCode::OUT_OF_DATE_SITE_INFO)), true),
-        (None, Some(WorldFault::Says(ResponseCode::SERVER_BUSY)), false),
+        (None, Some(WorldFault::Code(ResponseCode::OUT_OF_DATE_SITE_INFO)), true),
+        (None, Some(WorldFault::Code(ResponseCode::SERVER_BUSY)), false),
     ] {
         let (mut world, client) = world();
         let root =

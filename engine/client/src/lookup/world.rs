@@ -40,7 +40,7 @@ pub(crate) enum WorldFault {
     Gone,
     /// The connection ends; over datagrams there is no answer.
     Ends,
-    Says(ResponseCode),
+    Code(ResponseCode),
     /// Random bytes.
     Garbage,
     /// The answer is to another request.
@@ -72,9 +72,9 @@ pub(crate) const SITE_FAULTS: [WorldFault; 16] = [
     WorldFault::Silent,
     WorldFault::Gone,
     WorldFault::Ends,
-    WorldFault::Says(ResponseCode::ERROR),
-    WorldFault::Says(ResponseCode::SERVER_BUSY),
-    WorldFault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
+    WorldFault::Code(ResponseCode::ERROR),
+    WorldFault::Code(ResponseCode::SERVER_BUSY),
+    WorldFault::Code(ResponseCode::SERVER_NOT_RESPONSIBLE),
     WorldFault::Garbage,
     WorldFault::OtherId,
     WorldFault::OtherHandle,
@@ -115,7 +115,7 @@ pub(crate) struct World {
     /// Serial number of all sites in the answers of their servers.
     pub(crate) serial: Option<i16>,
     /// Requests, as address and protocol.
-    pub(crate) asked: Vec<String>,
+    pub(crate) requests_sent: Vec<String>,
     /// Number of transmissions.
     pub(crate) sent_count: usize,
     /// Number of messages that were answered.
@@ -191,7 +191,7 @@ impl World {
         lookup: &mut Lookup,
         mut now: ClockReading,
     ) -> (Result<LookupAnswer, LookupError>, ClockReading) {
-        let mut coming: Vec<PendingReply> = vec![];
+        let mut pending: Vec<PendingReply> = vec![];
         for _ in 0..100_000 {
             if let Some(outcome) = lookup.take_outcome() {
                 return (outcome, now);
@@ -206,17 +206,17 @@ impl World {
             }
             if let Some((number, transmit)) = lookup.poll_transmit(now) {
                 let delay_ms = self.delay_ms.get(&transmit.target.address).copied().unwrap_or(1);
-                let came = self.answer(&transmit, now);
-                coming.push(PendingReply { at_ms: now.ms + delay_ms, number, transmit, content: came });
+                let content = self.answer(&transmit, now);
+                pending.push(PendingReply { at_ms: now.ms + delay_ms, number, transmit, content });
                 continue;
             }
             let deadline_ms = lookup.poll_timeout().expect("something is under way");
-            let first = coming.iter().enumerate().min_by_key(|(_, coming)| coming.at_ms);
-            match first.filter(|(_, coming)| coming.at_ms < deadline_ms).map(|(at, _)| at) {
+            let first = pending.iter().enumerate().min_by_key(|(_, pending)| pending.at_ms);
+            match first.filter(|(_, pending)| pending.at_ms < deadline_ms).map(|(at, _)| at) {
                 Some(at) => {
-                    let PendingReply { at_ms, number, transmit, content: came } = coming.remove(at);
+                    let PendingReply { at_ms, number, transmit, content } = pending.remove(at);
                     now = later(now, at_ms);
-                    self.deliver(lookup, number, &transmit, came, now);
+                    self.deliver(lookup, number, &transmit, content, now);
                 }
                 None => {
                     now = later(now, deadline_ms);
@@ -232,10 +232,10 @@ impl World {
         lookup: &mut Lookup,
         number: u64,
         transmit: &Transmit,
-        came: ReplyContent,
+        content: ReplyContent,
         now: ClockReading,
     ) {
-        match came {
+        match content {
             ReplyContent::Nothing => {}
             ReplyContent::Error(error) => lookup.handle_failure(now, number, error),
             ReplyContent::Message(message) if transmit.target.protocol == InterfaceProtocol::UDP => {
@@ -293,7 +293,7 @@ impl World {
         let address = transmit.target.address;
         if transmit.try_number == 1 {
             let protocol = transmit.target.protocol.name().expect("a name");
-            self.asked.push(format!("{}/{protocol}", address.ip()));
+            self.requests_sent.push(format!("{}/{protocol}", address.ip()));
         }
         let over_udp = transmit.target.protocol == InterfaceProtocol::UDP;
         let fault = self.faults.get(&address).copied();
@@ -363,7 +363,7 @@ impl World {
         };
         let (header, body) = Header::split(&original).expect("a header");
         let Ok(query) = Query::decode(body) else { panic!("no query") };
-        let fault = refused.map(WorldFault::Says).or(fault);
+        let fault = refused.map(WorldFault::Code).or(fault);
         self.reply_to(address, &envelope, &original, &header, &query, proven, fault, now)
     }
 
@@ -392,6 +392,29 @@ impl World {
         seal(&envelope, &header, &Reply { code, digest, response }, None)
     }
 
+    /// The code and values of an answer, which some faults change.
+    fn answer_values(
+        &self,
+        address: SocketAddr,
+        query: &Query<'_>,
+        flags: OpFlags,
+        proven: bool,
+        fault: Option<WorldFault>,
+    ) -> (ResponseCode, Vec<ValueBuf>) {
+        match fault {
+            Some(WorldFault::Code(code)) => (code, vec![]),
+            Some(WorldFault::Refers) => (ResponseCode::SERVICE_REFERRAL, vec![]),
+            Some(WorldFault::RefersToItself) => {
+                let site = self.site_at(address).expect("a site");
+                (ResponseCode::SERVICE_REFERRAL, vec![value(1, b"HS_SITE", site.as_bytes())])
+            }
+            Some(
+                WorldFault::Unsigned | WorldFault::OtherKey | WorldFault::OtherDigest | WorldFault::NoDigest,
+            ) => (ResponseCode::SUCCESS, vec![value(1, b"URL", b"a lie")]),
+            _ => self.look_up(address, query, flags, proven),
+        }
+    }
+
     #[expect(clippy::too_many_arguments, reason = "a whole request, taken apart")]
     fn reply_to(
         &mut self,
@@ -408,22 +431,7 @@ impl World {
             Some(WorldFault::OtherHandle) => b"another/handle".to_vec(),
             _ => query.handle.to_vec(),
         };
-        let (mut code, mut values) = self.look_up(address, query, header.flags, proven);
-        match fault {
-            Some(WorldFault::Says(said)) => (code, values) = (said, vec![]),
-            Some(WorldFault::Refers) => (code, values) = (ResponseCode::SERVICE_REFERRAL, vec![]),
-            Some(WorldFault::RefersToItself) => {
-                let site = self.site_at(address).expect("a site").clone();
-                (code, values) =
-                    (ResponseCode::SERVICE_REFERRAL, vec![value(1, b"HS_SITE", site.as_bytes())]);
-            }
-            Some(
-                WorldFault::Unsigned | WorldFault::OtherKey | WorldFault::OtherDigest | WorldFault::NoDigest,
-            ) => {
-                (code, values) = (ResponseCode::SUCCESS, vec![value(1, b"URL", b"a lie")]);
-            }
-            _ => {}
-        }
+        let (code, values) = self.answer_values(address, query, header.flags, proven, fault);
         let version = envelope.answer_version();
         let digest = match fault {
             Some(WorldFault::OtherDigest) => request_digest(version, b"another request"),
@@ -499,13 +507,13 @@ impl World {
         let Some(values) = service.records.get(&looked_up) else {
             return service.remote_answer(&looked_up);
         };
-        let asked = Question {
+        let question = Question {
             indexes: query.indexes.iter().collect(),
             types: query.types.into_iter().map(<[u8]>::to_vec).collect(),
             ..Question::all(query.handle)
         };
         let selected: Vec<ValueBuf> =
-            values.iter().filter(|value| asked.selects(&value.view())).cloned().collect();
+            values.iter().filter(|value| question.selects(&value.view())).cloned().collect();
         let public: Vec<_> = selected.iter().filter(|value| value.view().is_public()).cloned().collect();
         if !flags.has(OpFlags::PUBLIC_ONLY) && public.len() < selected.len() {
             return match proven {

@@ -13,12 +13,12 @@ fn cases() -> impl Iterator<Item = String> {
 
 /// The parts of a reference besides its handle, as the table writes them.
 fn rest(reference: &HandleReference) -> String {
-    let mut said: Vec<String> = reference.server.iter().map(|server| format!("@{server}")).collect();
-    said.extend(reference.types.iter().map(|kind| format!("type={kind}")));
-    said.extend(reference.indexes.iter().map(|index| format!("index={index}")));
-    said.extend(reference.options.iter().map(|(name, value)| format!("{name}={value}")));
-    said.extend(reference.fragment.iter().map(|fragment| format!("#{fragment}")));
-    said.join(" ")
+    let mut rest_text: Vec<String> = reference.server.iter().map(|server| format!("@{server}")).collect();
+    rest_text.extend(reference.types.iter().map(|kind| format!("type={kind}")));
+    rest_text.extend(reference.indexes.iter().map(|index| format!("index={index}")));
+    rest_text.extend(reference.options.iter().map(|(name, value)| format!("{name}={value}")));
+    rest_text.extend(reference.fragment.iter().map(|fragment| format!("#{fragment}")));
+    rest_text.join(" ")
 }
 
 #[test]
@@ -28,10 +28,10 @@ fn every_case_of_the_table_is_read_refused_or_printed_as_it_says() {
     for case in cases() {
         count += 1;
         if let Some((written, meant)) = case.split_once(" => ") {
-            let (handle, said) = meant.split_once(" | ").unwrap_or((meant, ""));
+            let (handle, rest_text) = meant.split_once(" | ").unwrap_or((meant, ""));
             let read =
                 HandleReference::parse(written, &rules).unwrap_or_else(|error| panic!("{case}: {error}"));
-            assert_eq!((read.handle.as_str(), rest(&read).as_str()), (handle, said), "{case}");
+            assert_eq!((read.handle.as_str(), rest(&read).as_str()), (handle, rest_text), "{case}");
             both_forms_read_back(handle);
         } else if let Some((written, why)) = case.split_once(" !! ") {
             let error = HandleReference::parse(written, &rules).expect_err(&case);
@@ -81,7 +81,7 @@ fn a_proxy_takes_neither_indexes_nor_servers_nor_encodings() {
 }
 
 #[test]
-fn running_text_is_taken_off_only_when_told_to() {
+fn surrounding_text_is_removed_only_on_request() {
     let lenient = ReferenceRules { lenient: true, ..ReferenceRules::typed() };
     for (written, handle) in [
         ("<doi:10.1000/182>.", "10.1000/182"),
@@ -112,7 +112,7 @@ fn running_text_is_taken_off_only_when_told_to() {
 }
 
 #[test]
-fn brackets_without_end_are_taken_off_without_counting_them_again_and_again() {
+fn unclosed_brackets_are_removed_in_linear_time() {
     const COUNT: usize = 100_000;
     let text = format!("{}10.1000/(a)[{}", "<(".repeat(COUNT), ")".repeat(COUNT));
     assert_eq!(out_of_text(&text), "10.1000/(a)[");
@@ -136,7 +136,7 @@ fn an_at_sign_in_a_known_prefix_is_no_modifier() {
 }
 
 #[test]
-fn hosts_of_ones_own_are_proxies_too() {
+fn configured_hosts_are_proxies() {
     let mut rules = ReferenceRules::typed();
     rules.hosts.push("handles.example.org".to_owned());
     let read = HandleReference::parse("https://Handles.example.org/20.500.1/x", &rules).unwrap();
@@ -145,7 +145,7 @@ fn hosts_of_ones_own_are_proxies_too() {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back(handle in r#"[ -~é日\u{0}-\u{1f}./:@%]{1,24}"#) {
+    fn printed_references_read_back(handle in r#"[ -~é日\u{0}-\u{1f}./:@%]{1,24}"#) {
         both_forms_read_back(&handle);
     }
 

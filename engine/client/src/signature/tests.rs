@@ -91,10 +91,10 @@ impl Scene {
     }
 
     /// As [`report`](Self::report), counting the certificates that are fetched.
-    fn report_counting(&self, asked: &std::cell::Cell<usize>) -> SignatureReport {
+    fn report_counting(&self, questions_count: &std::cell::Cell<usize>) -> SignatureReport {
         let answer = LookupAnswer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
         let mut fetch = |question: &Question| {
-            asked.set(asked.get() + 1);
+            questions_count.set(questions_count.get() + 1);
             let values = self.certificates.get(str::from_utf8(&question.handle).unwrap())?;
             let all = LookupAnswer::new(
                 question.handle.clone(),
@@ -132,7 +132,7 @@ fn a_record_is_good_when_a_chain_leads_to_a_trusted_key() {
 }
 
 #[test]
-fn changed_added_and_removed_values_are_told() {
+fn changed_added_and_removed_values_are_reported() {
     let mut scene = scene();
     scene.values[0] = value(1, "URL", "https://evil.example/");
     let report = scene.report();
@@ -149,7 +149,7 @@ fn changed_added_and_removed_values_are_told() {
 }
 
 #[test]
-fn of_two_values_with_one_index_neither_is_verified() {
+fn values_with_equal_indexes_are_not_verified() {
     for at in [0, 1, 3] {
         let mut scene = scene();
         scene.values.insert(at, value(1, "URL", "https://evil.example/"));
@@ -235,7 +235,7 @@ fn a_circle_of_certificates_ends() {
 }
 
 #[test]
-fn a_link_counts_once_and_so_many_do() {
+fn the_length_of_a_chain_is_bounded_and_links_count_once() {
     // The next certificate of the same handle signs each one, so that the link is the handle alone
     // each time.
     let scene_of = |count: usize, link: &dyn Fn(usize) -> String| {
@@ -273,16 +273,16 @@ fn a_record_of_many_signatures_asks_for_a_bounded_number_of_certificates() {
     };
     let most = i32::try_from(CERTIFICATES_FETCHED_MAX).unwrap();
     let unknown: Vec<ValueBuf> = (100..100 + most + 1).map(unknown).collect();
-    let asked = std::cell::Cell::new(0);
+    let questions_count = std::cell::Cell::new(0);
     let mut report = |values: Vec<ValueBuf>| {
         scene.values.truncate(2);
         scene.values.extend(values);
-        asked.set(0);
-        scene.report_counting(&asked)
+        questions_count.set(0);
+        scene.report_counting(&questions_count)
     };
     let first = report([vec![signed.clone()], unknown.clone()].concat());
     assert!(first.is_good(), "{first:?}");
-    assert_eq!(asked.get(), CERTIFICATES_FETCHED_MAX);
+    assert_eq!(questions_count.get(), CERTIFICATES_FETCHED_MAX);
     assert_eq!(first.refused.last().unwrap().1, SignatureError::TooManyCertificates);
     // The valid one takes two certificates: with this many before it the limit is just met, with
     // one more it is exceeded.
@@ -292,7 +292,7 @@ fn a_record_of_many_signatures_asks_for_a_bounded_number_of_certificates() {
 }
 
 #[test]
-fn of_several_certificates_the_newest_of_the_issuer_counts() {
+fn the_newest_certificate_of_an_issuer_counts() {
     let mut scene = scene();
     let mut values = scene.certificates["0.NA/10.1045"].clone();
     let everything = json!({ "perm": "everything" });
@@ -312,9 +312,8 @@ fn of_several_certificates_the_newest_of_the_issuer_counts() {
 }
 
 #[test]
-fn both_forms_read_and_what_is_none_does_not() {
-    let key = private_key("mirror");
-    let public = PublicKey::from_record(&public_record("mirror")).unwrap();
+fn compact_and_json_forms_are_read() {
+    let (key, public) = (private_key("mirror"), PublicKey::from_record(&public_record("mirror")).unwrap());
     let payload = json!({ "iss": "a", "sub": "b" });
     let text = compact("RS256", &payload, &key);
     let parts: Vec<&str> = text.split('.').collect();
@@ -333,6 +332,12 @@ fn both_forms_read_and_what_is_none_does_not() {
     }
     let dsa = private_key("admin_dsa2048");
     assert_eq!(Jws::parse(compact("DS256", &payload, &dsa).as_bytes()).unwrap().verify(dsa.public()), Ok(()));
+}
+
+#[test]
+fn the_algorithm_determines_kind_of_key_and_digest() {
+    let (key, dsa) = (private_key("mirror"), private_key("admin_dsa2048"));
+    let payload = json!({ "iss": "a", "sub": "b" });
     for alg in ["none", "HS256", "ES256", "RS224", "RS", ""] {
         let error = Jws::parse(compact(alg, &payload, &key).as_bytes()).unwrap_err();
         assert_eq!(error, JwsError::Algorithm(alg.to_owned()));
@@ -342,6 +347,14 @@ fn both_forms_read_and_what_is_none_does_not() {
         let jws = Jws::parse(compact(alg, &payload, signer).as_bytes()).unwrap();
         assert_eq!(jws.verify(signer.public()), Ok(()), "{alg}");
     }
+}
+
+#[test]
+fn malformed_compact_forms_are_refused() {
+    let (key, public) = (private_key("mirror"), PublicKey::from_record(&public_record("mirror")).unwrap());
+    let payload = json!({ "iss": "a", "sub": "b" });
+    let text = compact("RS256", &payload, &key);
+    let parts: Vec<&str> = text.split('.').collect();
     for len in 0..text.len() {
         let cut = Jws::parse(&text.as_bytes()[..len]);
         assert!(cut.is_err() || cut.unwrap().verify(&public).is_err(), "cut to {len}");
@@ -366,6 +379,17 @@ fn both_forms_read_and_what_is_none_does_not() {
             "{at} {with:?}"
         );
     }
+    for bad in ["", "a.b", "a.b.c.d", "{}", "{", "\u{e9}.b.c", r#"{"payload": "", "signatures": []}"#] {
+        assert!(matches!(Jws::parse(bad.as_bytes()), Err(JwsError::Malformed(_))), "{bad}");
+    }
+}
+
+#[test]
+fn malformed_json_forms_are_refused() {
+    let (key, public) = (private_key("mirror"), PublicKey::from_record(&public_record("mirror")).unwrap());
+    let payload = json!({ "iss": "a", "sub": "b" });
+    let text = compact("RS256", &payload, &key);
+    let parts: Vec<&str> = text.split('.').collect();
     let long = |json: Json| Jws::parse(json.to_string().as_bytes());
     for bad in [
         json!({ "payload": parts[1], "signatures": { "protected": parts[0], "signature": parts[2] } }),
@@ -385,13 +409,10 @@ fn both_forms_read_and_what_is_none_does_not() {
         ],
     });
     assert_eq!(long(second).unwrap().verify(&public), Err(JwsError::Wrong));
-    for bad in ["", "a.b", "a.b.c.d", "{}", "{", "\u{e9}.b.c", r#"{"payload": "", "signatures": []}"#] {
-        assert!(matches!(Jws::parse(bad.as_bytes()), Err(JwsError::Malformed(_))), "{bad}");
-    }
 }
 
 #[test]
-fn permissions_cover_what_the_table_says() {
+fn permissions_cover_the_handles_of_the_table() {
     let covers = |permitted, own: &str, handle: &str| {
         Permission { permitted, handle: own.to_owned() }.covers(handle_proto::Handle(handle.as_bytes()))
     };

@@ -1,9 +1,9 @@
-//! A store that was put back to an older copy: what is published and kept of its later states.
+//! A store that was replaced by an older copy, below published and kept sets of its later states.
 
 use super::*;
 
 #[test]
-fn an_older_copy_of_the_store_is_noticed_before_it_has_come_as_far_as_the_set() {
+fn an_older_copy_of_the_store_is_noticed_while_it_is_behind_the_set() {
     let mut place = PublishSetup::new();
     place.put("1/a", "one");
     drop(place.engine());
@@ -20,7 +20,7 @@ fn an_older_copy_of_the_store_is_noticed_before_it_has_come_as_far_as_the_set() 
 }
 
 #[test]
-fn nothing_is_put_above_a_kept_set_that_shows_what_an_older_copy_of_the_store_never_had() {
+fn an_older_copy_of_the_store_does_not_continue_a_newer_kept_set() {
     let mut place = PublishSetup::new();
     place.put("1/a", "one");
     drop(place.engine());
@@ -33,7 +33,7 @@ fn nothing_is_put_above_a_kept_set_that_shows_what_an_older_copy_of_the_store_ne
     place.put("1/6", "lost, too");
     settle(&mut engine);
     let mut rounds_with_lost = 0;
-    // Held at an old set, so that what is published is not ahead of the copy, only what is kept.
+    // Held at an old set, so that only kept sets are ahead of the copy, not the published one.
     for is_held_at_old in [false, true] {
         if is_held_at_old {
             let oldest = engine.status().kept[0].generation;
@@ -47,7 +47,7 @@ fn nothing_is_put_above_a_kept_set_that_shows_what_an_older_copy_of_the_store_ne
         let identity = place.store().identity();
         engine = place.engine_with(place.config());
         assert_ne!(place.store().identity(), identity, "held at an old set: {is_held_at_old}");
-        // As many transactions as were lost, so that their numbers say nothing.
+        // As many transactions as were lost, so that their numbers do not tell the states apart.
         (0..20).for_each(|n| place.put(&format!("1/other-{n}"), "new"));
         if is_held_at_old {
             engine.resume().unwrap();

@@ -1,4 +1,4 @@
-//! Files that are damaged anywhere: each program says so, and takes nothing for a record that is none.
+//! Files that are damaged anywhere: every program reports it, and no damaged bytes count as a record.
 
 use super::super::*;
 use handle_proto::{Value, Values};
@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt as _;
 /// Records by name, as far as they could be read.
 type ReadableRecords = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A store with pages of every kind: several levels of them, records longer than a page, a log, homed prefixes.
+/// A store with pages of every kind: several levels, records longer than a page, a log, homed
+/// prefixes.
 fn make(config: &StoreConfig) -> ReadableRecords {
     let store = Store::create(config, true).unwrap();
     (0..40).for_each(|nth| assert!(store.home(format!("10.{nth}").as_bytes()).unwrap()));
@@ -25,7 +26,7 @@ fn make(config: &StoreConfig) -> ReadableRecords {
     found
 }
 
-/// Reads all records, and each by its name; and why that ended early.
+/// Reads all records, and each by its name. Returns the error if reading ended early.
 fn read(store: &Store) -> (ReadableRecords, Option<StoreError>) {
     let mut found = ReadableRecords::new();
     let snapshot = match store.snapshot() {
@@ -46,18 +47,18 @@ fn read(store: &Store) -> (ReadableRecords, Option<StoreError>) {
     (found, error)
 }
 
-/// Places all over a file, each with the bits that are turned there.
+/// Positions all over a file, each with the bits to flip there.
 fn flips(len: usize) -> impl Iterator<Item = (usize, u8)> {
     const COUNT: usize = 200;
     let headers = (0..320).step_by(5).map(|at| (at, 0x11));
     let anywhere = (0..COUNT).map(move |nth| (nth * 2_654_435_761 % len, 1 << (nth % 8)));
-    // Where pages begin they say what they are, and how much is in them.
+    // Pages begin with their type and the number of their entries.
     let pages = (0..len).step_by(4096).flat_map(|at| [0, 1, 2, 3, 5, 9].map(|more| (at + more, 0xff)));
     headers.chain(anywhere).chain(pages)
 }
 
 #[test]
-fn whatever_bits_are_turned_a_store_opens_as_it_was_or_not_at_all() {
+fn flipped_bits_never_open_a_changed_store() {
     for quick_repair in [true, false] {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("store");
@@ -80,14 +81,14 @@ fn whatever_bits_are_turned_a_store_opens_as_it_was_or_not_at_all() {
                 }
                 Err(error) => {
                     refused += 1;
-                    let said = error.to_string();
+                    let text = error.to_string();
                     assert!(
-                        said.contains(&*file.to_string_lossy()) && !said.contains('\n'),
-                        "{what}: {said}"
+                        text.contains(&*file.to_string_lossy()) && !text.contains('\n'),
+                        "{what}: {text}"
                     );
                     assert!(
                         matches!(error, StoreError::Broken { .. } | StoreError::Unopened { .. }),
-                        "{what}: {said}"
+                        "{what}: {text}"
                     );
                     assert_eq!(std::fs::read(&file).unwrap(), bytes, "{what}: it stays as it is");
                 }
@@ -98,15 +99,15 @@ fn whatever_bits_are_turned_a_store_opens_as_it_was_or_not_at_all() {
 }
 
 #[test]
-fn damage_that_comes_later_ends_in_an_error_too() {
+fn damage_of_an_open_store_leads_to_errors() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("store");
-    // Little is kept in memory, so that what happens to the file is seen.
+    // A small cache, so that damage of the file is noticed.
     let config = StoreConfig { cache_bytes: 4096, ..StoreConfig::at(&file) };
     make(&config);
     let whole = std::fs::read(&file).unwrap();
-    let (mut told, mut failed) = (0, 0);
-    // Pages say in their first byte what they are.
+    let (mut reported, mut failed) = (0, 0);
+    // The first byte of a page is its type.
     for at in (4096..whole.len()).step_by(4096) {
         std::fs::write(&file, &whole).unwrap();
         let store = Store::open(&config).unwrap();
@@ -117,10 +118,10 @@ fn damage_that_comes_later_ends_in_an_error_too() {
             .write_all_at(&[0x77], at as u64)
             .unwrap();
         if let (_, Some(error)) = read(&store) {
-            told += 1;
-            let said = error.to_string();
-            let is_named = said.contains(&*file.to_string_lossy());
-            assert!(is_named || matches!(error, StoreError::Damaged(_)), "byte {at}: {said}");
+            reported += 1;
+            let text = error.to_string();
+            let is_named = text.contains(&*file.to_string_lossy());
+            assert!(is_named || matches!(error, StoreError::Damaged(_)), "byte {at}: {text}");
         }
         let changed = store.change(|transaction| {
             transaction.put(b"10.7/7", Values::build([Value::new(1, b"N", b"new")], &mut Vec::new()))
@@ -135,5 +136,5 @@ fn damage_that_comes_later_ends_in_an_error_too() {
             );
         }
     }
-    assert!(told > 20 && failed > 0, "{told} told, {failed} failed");
+    assert!(reported > 20 && failed > 0, "{reported} reported, {failed} failed");
 }

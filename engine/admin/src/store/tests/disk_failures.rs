@@ -1,4 +1,4 @@
-//! The store on a disk that fails, or loses power: what was acknowledged is there, and nothing by half.
+//! The store on a disk that fails or loses power: acknowledged changes are there, and none partially.
 
 use super::super::*;
 use handle_proto::{Value, Values};
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
 
-/// Disks write so many bytes as a whole.
+/// Number of bytes that a disk writes atomically.
 const SECTOR_LEN: usize = 512;
 
-/// A file in memory that forgets what was not synced.
+/// A file in memory that loses unsynced writes.
 #[derive(Clone, Debug, Default)]
 struct FailingDisk(Arc<Mutex<DiskState>>);
 
@@ -18,7 +18,7 @@ struct FailingDisk(Arc<Mutex<DiskState>>);
 struct DiskState {
     now: Vec<u8>,
     synced: Vec<u8>,
-    /// What was done since then.
+    /// The writes since the last sync.
     unsynced: Vec<UnsyncedWrite>,
     steps: usize,
     fails: FailurePlan,
@@ -30,14 +30,14 @@ enum UnsyncedWrite {
     Write(usize, Vec<u8>),
 }
 
-/// Which steps fail.
+/// The steps that fail.
 #[derive(Clone, Copy, Debug, Default)]
 enum FailurePlan {
     #[default]
     None,
-    /// One: the disk was full, or broken for a moment.
+    /// One step: the disk was full, or failed for a moment.
     At(usize),
-    /// All from this one on: the power failed.
+    /// All steps from this one on: the power failed.
     From(usize),
 }
 
@@ -52,7 +52,7 @@ impl DiskState {
         if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
-    /// What may be found after the power failed.
+    /// A possible content after the power failed.
     fn after_crash(&self, random: &mut impl FnMut() -> usize) -> Vec<u8> {
         let mut found = self.synced.clone();
         for change in &self.unsynced {
@@ -116,7 +116,7 @@ impl StorageBackend for FailingDisk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         let step = state.step();
-        // A write that fails may still have written some.
+        // A failed write may have written a part.
         let len = if step.is_ok() { data.len() } else { data.len() / 2 };
         put_at(&mut state.now, place(offset), &data[..len]);
         state.unsynced.push(UnsyncedWrite::Write(place(offset), data[..len].to_vec()));
@@ -146,7 +146,7 @@ impl FailingDisk {
     }
 }
 
-/// What is stored under each name: the number that both values of the record say.
+/// The content of each record: the number in both of its values.
 type RandomWalk = BTreeMap<Vec<u8>, usize>;
 
 fn numbers(store: &Store) -> RandomWalk {
@@ -154,18 +154,18 @@ fn numbers(store: &Store) -> RandomWalk {
     let records = snapshot.records().unwrap().map(|stored| {
         let stored = stored.unwrap();
         let record = stored.record().unwrap();
-        let said: Vec<usize> = record
+        let numbers: Vec<usize> = record
             .values
             .iter()
             .map(|value| std::str::from_utf8(value.data).unwrap().trim().parse().unwrap())
             .collect();
-        assert!(said.len() == 2 && said[0] == said[1], "a record by half");
-        (stored.handle().to_vec(), said[0])
+        assert!(numbers.len() == 2 && numbers[0] == numbers[1], "a record by half");
+        (stored.handle().to_vec(), numbers[0])
     });
     records.collect()
 }
 
-/// Change `nth`: some records are put, some of them large, and every fourth change deletes one.
+/// Change `nth`: stores several records, some of them large; every fourth change deletes one.
 fn change(store: &Store, nth: usize) -> Result<(), StoreError> {
     let key = format!("1/{}", nth % 3).into_bytes();
     store.change(move |transaction| {
@@ -189,12 +189,13 @@ fn apply(numbers: &mut RandomWalk, nth: usize) {
 
 const CHANGES: usize = 12;
 
-/// Makes changes until one fails: what was acknowledged.
+/// Makes changes until one fails. Returns the acknowledged ones.
 fn work(store: &Store) -> usize {
     (0..CHANGES).take_while(|&nth| change(store, nth).is_ok()).count()
 }
 
-/// What is found in `disk` is what was acknowledged, or that and the next change; and the store goes on from there.
+/// Checks that `disk` has the acknowledged changes, or those and the next one, and that the store
+/// continues from there.
 fn check(disk: &FailingDisk, acknowledged: usize, quick_repair: bool, what: &str) {
     let store = disk.open(quick_repair).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut expected = RandomWalk::new();
@@ -214,7 +215,7 @@ fn check(disk: &FailingDisk, acknowledged: usize, quick_repair: bool, what: &str
 }
 
 #[test]
-fn whatever_step_fails_what_was_acknowledged_is_there() {
+fn no_failing_step_loses_an_acknowledged_change() {
     let mut seed = 0x1234_5678_9abc_def1_u64;
     let mut random = move || {
         seed ^= seed << 13;
@@ -222,7 +223,7 @@ fn whatever_step_fails_what_was_acknowledged_is_there() {
         seed ^= seed << 17;
         place(seed >> 8)
     };
-    // Each step takes a file of its own; `HANDLE_FAULTS=all` lets every one of them fail.
+    // Each failing step needs a file of its own; `HANDLE_FAULTS=all` lets every single one fail.
     let every = if std::env::var("HANDLE_FAULTS").is_ok_and(|which| which == "all") { 1 } else { 3 };
     for quick_repair in [true, false] {
         let empty = FailingDisk::default();
@@ -251,7 +252,7 @@ fn whatever_step_fails_what_was_acknowledged_is_there() {
                     let crashed = FailingDisk::of(disk.0.lock().unwrap().after_crash(&mut random));
                     check(&crashed, acknowledged, quick_repair, &what);
                 }
-                // The process ends, and the disk keeps what it was given.
+                // The process ends, and the disk keeps everything that was written.
                 drop(store);
                 check(&FailingDisk::of(disk.bytes()), acknowledged, quick_repair, &what);
             }

@@ -19,15 +19,19 @@ fn every_code_ends_the_lookup_or_leads_to_the_next_server() {
     for code in codes.chain([77, 999, -1]) {
         let (mut world, options) = two_servers();
         let client = Arc::new(Client::new(Root::default()));
-        world.fail(21, WorldFault::Says(ResponseCode(code)));
+        world.fail(21, WorldFault::Code(ResponseCode(code)));
         let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
         let expected = if passed.contains(&code) { 1 } else { code };
-        assert_eq!((answer.code.0, world.asked.len()), (expected, 1 + usize::from(expected == 1)), "{code}");
+        assert_eq!(
+            (answer.code.0, world.requests_sent.len()),
+            (expected, 1 + usize::from(expected == 1)),
+            "{code}"
+        );
         // The last server's answer is better than none.
         let (mut world, options) = two_servers();
         let LookupTarget::Servers(servers) = options.target.clone() else { panic!("servers") };
         servers.iter().for_each(|target| {
-            world.faults.insert(target.address, WorldFault::Says(ResponseCode(code)));
+            world.faults.insert(target.address, WorldFault::Code(ResponseCode(code)));
         });
         let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
         assert_eq!(answer.code.0, code);
@@ -35,7 +39,7 @@ fn every_code_ends_the_lookup_or_leads_to_the_next_server() {
 }
 
 #[test]
-fn a_prefix_without_sites_is_asked_for_once_more_at_a_primary_site() {
+fn a_prefix_without_sites_is_requested_again_at_a_primary_site() {
     let (mut world, client) = world();
     let nowhere = world.service(vec![signing_site(&[31])]);
     world.fail(31, WorldFault::Silent);
@@ -52,15 +56,19 @@ fn a_prefix_without_sites_is_asked_for_once_more_at_a_primary_site() {
         if let Some(values) = values {
             world.record(0, &format!("0.NA/{prefix}"), values);
         }
-        world.asked.clear();
+        world.requests_sent.clear();
         let error = resolve(&mut world, &client, &format!("{prefix}/x")).unwrap_err();
-        assert_eq!(world.asked.len(), requests, "{prefix}: {error}: {:?}", world.asked);
-        assert_eq!(world.asked.last().unwrap(), "192.0.2.1/UDP", "{prefix}: the record itself comes last");
+        assert_eq!(world.requests_sent.len(), requests, "{prefix}: {error}: {:?}", world.requests_sent);
+        assert_eq!(
+            world.requests_sent.last().unwrap(),
+            "192.0.2.1/UDP",
+            "{prefix}: the record itself comes last"
+        );
     }
 }
 
 #[test]
-fn one_branch_that_fails_is_no_harm_and_a_circle_of_services_ends() {
+fn a_failing_branch_is_ignored_and_a_circle_of_services_ends() {
     let (mut world, client) = world();
     let site = signing_site(&[21]);
     world.record(
@@ -104,7 +112,7 @@ fn a_referral_for_prefixes_counts_for_their_records_alone() {
     }
     // A server that refers for another handle is not followed.
     [11, 12, 13, 21].into_iter().for_each(|number| {
-        world.fail(number, WorldFault::Says(ResponseCode::PREFIX_REFERRAL));
+        world.fail(number, WorldFault::Code(ResponseCode::PREFIX_REFERRAL));
     });
     let answer = resolve(&mut world, &client, "10.a/other").unwrap();
     assert_eq!(answer.code, ResponseCode::PREFIX_REFERRAL);

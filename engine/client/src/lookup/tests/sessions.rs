@@ -21,11 +21,11 @@ fn private_world() -> (World, Arc<Client>, LookupOptions) {
     let identity = Arc::new(ClientIdentity { handle: b"10.a/adm".to_vec(), index: 300, key });
     let mut site = signing_site(&[21]).edit();
     site.servers[0].interfaces.push(Interface::new(InterfaceKind::QUERY, InterfaceProtocol::HTTP, 8000));
-    let whom = LookupTarget::Sites(vec![Arc::new(site.build())]);
+    let target = LookupTarget::Sites(vec![Arc::new(site.build())]);
     let options = LookupOptions {
         identity: Some(identity),
         session_timeout_s: Some(60),
-        target: whom,
+        target,
         ..LookupOptions::default()
     };
     (world, client, options)
@@ -37,20 +37,20 @@ fn private(handle: &str, certified: bool) -> Question {
 }
 
 /// Asks a question. Returns the outcome and the events of sessions.
-fn said(
+fn ask_with_events(
     world: &mut World,
     client: &Arc<Client>,
     question: &Question,
     options: &LookupOptions,
 ) -> (Vec<String>, Vec<&'static str>) {
     let answer = ask(world, client, question, options).unwrap();
-    (data(&answer), std::mem::take(&mut world.sessions.said))
+    (data(&answer), std::mem::take(&mut world.sessions.events))
 }
 
 const ALL: [&str; 2] = ["shown", "hidden"];
 
 #[test]
-fn who_asks_is_proved_once_to_a_server_and_then_by_the_session() {
+fn an_identity_is_proven_once_and_then_by_the_session() {
     for (certified, encrypt, protocol) in [
         (false, false, InterfaceProtocol::UDP),
         (true, false, InterfaceProtocol::UDP),
@@ -62,12 +62,12 @@ fn who_asks_is_proved_once_to_a_server_and_then_by_the_session() {
         let mut client = Client::new(Root::default());
         client.preferences.protocols = vec![protocol];
         let client = Arc::new(client);
-        let first = said(&mut world, &client, &private("10.a/p", certified), &options);
+        let first = ask_with_events(&mut world, &client, &private("10.a/p", certified), &options);
         assert_eq!(first, (ALL.map(str::to_owned).to_vec(), vec!["set up", "challenged", "authenticated"]));
         assert_eq!(client.sessions.count(), 1);
         let sent_count = world.sent_count;
         for handle in ["10.a/q", "10.a/p"] {
-            let next = said(&mut world, &client, &private(handle, certified), &options);
+            let next = ask_with_events(&mut world, &client, &private(handle, certified), &options);
             assert_eq!(next, (ALL.map(str::to_owned).to_vec(), vec!["known"]), "{protocol:?}");
         }
         assert_eq!(world.sent_count, sent_count + 2, "one request each");
@@ -75,10 +75,10 @@ fn who_asks_is_proved_once_to_a_server_and_then_by_the_session() {
 }
 
 #[test]
-fn what_is_public_and_what_another_asks_is_not_in_the_session() {
+fn public_questions_and_other_identities_do_not_use_the_session() {
     let (mut world, client, options) = private_world();
-    said(&mut world, &client, &private("10.a/p", false), &options);
-    let public = said(&mut world, &client, &Question::all(b"10.a/q"), &options);
+    ask_with_events(&mut world, &client, &private("10.a/p", false), &options);
+    let public = ask_with_events(&mut world, &client, &Question::all(b"10.a/q"), &options);
     assert_eq!(public, (vec!["shown".to_owned()], vec![]));
     // The same name with another key.
     let key = IdentityKey::Secret(b"open barley".to_vec().into());
@@ -89,37 +89,37 @@ fn what_is_public_and_what_another_asks_is_not_in_the_session() {
         assert_eq!(error.unwrap_err(), LookupError::Challenge("it repeats its challenge"));
     }
     assert_eq!(client.sessions.count(), 1, "a session in which nothing was proved is not kept");
-    let setups = world.sessions.said.iter().filter(|said| **said == "set up").count();
+    let setups = world.sessions.events.iter().filter(|event| **event == "set up").count();
     assert_eq!(setups, 1, "nor is another one set up so soon");
 }
 
 #[test]
-fn who_may_not_read_is_told_so_in_one_session() {
+fn a_refused_identity_keeps_its_session() {
     for code in [400, 401, 403].map(ResponseCode) {
         let (mut world, client, options) = private_world();
         world.services[1].denies = Some(code);
         let expected: [(_, &[_]); 2] =
             [("10.a/p", &["set up", "challenged", "authenticated"]), ("10.a/q", &["known"])];
-        for (handle, said) in expected {
+        for (handle, events) in expected {
             let answer = ask(&mut world, &client, &private(handle, false), &options).unwrap();
-            assert_eq!((answer.code, std::mem::take(&mut world.sessions.said).as_slice()), (code, said));
+            assert_eq!((answer.code, std::mem::take(&mut world.sessions.events).as_slice()), (code, events));
         }
     }
 }
 
 #[test]
-fn a_server_that_has_forgotten_the_session_is_asked_for_another() {
+fn an_expired_session_is_set_up_again() {
     let (mut world, client, options) = private_world();
-    said(&mut world, &client, &private("10.a/p", true), &options);
+    ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     world.sessions.forget();
-    let again = said(&mut world, &client, &private("10.a/p", true), &options);
+    let again = ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     assert_eq!(again.0, ALL);
     assert_eq!(again.1, ["unknown", "set up", "challenged", "authenticated"]);
     assert_eq!(client.sessions.count(), 1);
     // A server that has dropped the session, and refuses new ones, answers without one.
     world.sessions.forget();
     world.sessions.agree = false;
-    let without = said(&mut world, &client, &private("10.a/p", true), &options);
+    let without = ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     assert_eq!(
         (without.0.as_slice(), without.1.as_slice()),
         (&ALL.map(str::to_owned)[..], &["unknown", "refused"][..])
@@ -128,37 +128,37 @@ fn a_server_that_has_forgotten_the_session_is_asked_for_another() {
 }
 
 #[test]
-fn a_session_whose_number_the_server_has_given_to_somebody_else_is_taken_once_more_and_never_again() {
+fn a_reused_session_number_is_retried_once() {
     for (certified, encrypt) in [(true, false), (false, true), (true, true)] {
         let (mut world, client, options) = private_world();
         world.sessions.encrypt = encrypt;
-        said(&mut world, &client, &private("10.a/p", certified), &options);
+        ask_with_events(&mut world, &client, &private("10.a/p", certified), &options);
         world.sessions.restart();
-        let again = said(&mut world, &client, &private("10.a/p", certified), &options);
+        let again = ask_with_events(&mut world, &client, &private("10.a/p", certified), &options);
         assert_eq!(again.0, ALL);
         assert_eq!(again.1, ["another", "set up", "challenged", "authenticated"], "{certified}, {encrypt}");
-        let next = said(&mut world, &client, &private("10.a/q", certified), &options);
+        let next = ask_with_events(&mut world, &client, &private("10.a/q", certified), &options);
         assert_eq!(next, (ALL.map(str::to_owned).to_vec(), vec!["known"]));
     }
 }
 
 #[test]
-fn what_is_decrypted_with_another_key_to_no_message_ends_the_session_too() {
+fn an_undecodable_decrypted_answer_ends_the_session() {
     let (mut world, client, options) = private_world();
     world.sessions.encrypt = true;
-    said(&mut world, &client, &private("10.a/p", true), &options);
+    ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     world.sessions.restart_garbled();
-    let again = said(&mut world, &client, &private("10.a/p", true), &options);
+    let again = ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     assert_eq!(again.0, ALL);
     assert_eq!(again.1, ["another", "set up", "challenged", "authenticated"]);
-    let next = said(&mut world, &client, &private("10.a/q", true), &options);
+    let next = ask_with_events(&mut world, &client, &private("10.a/q", true), &options);
     assert_eq!(next, (ALL.map(str::to_owned).to_vec(), vec!["known"]));
 }
 
 #[test]
-fn a_session_that_is_ended_is_told_to_its_server_once() {
+fn a_session_is_terminated_at_its_server_once() {
     let (mut world, client, options) = private_world();
-    said(&mut world, &client, &private("10.a/p", true), &options);
+    ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     let endings = client.sessions.end(&mut dice(3), BEGIN);
     let [mut ending] = <[_; 1]>::try_from(endings).unwrap();
     assert_eq!(client.sessions.count(), 0);
@@ -171,18 +171,18 @@ fn a_session_that_is_ended_is_told_to_its_server_once() {
 }
 
 #[test]
-fn without_a_session_every_request_is_proved() {
+fn without_sessions_every_request_is_challenged() {
     // The server refuses; it has no key; sessions are disabled.
     let (mut world, client, options) = private_world();
     world.sessions.agree = false;
     assert_eq!(
-        said(&mut world, &client, &private("10.a/p", false), &options),
+        ask_with_events(&mut world, &client, &private("10.a/p", false), &options),
         (ALL.map(str::to_owned).to_vec(), vec!["refused"])
     );
     // The server is not asked for a session again so soon.
     world.sessions.agree = true;
     assert_eq!(
-        said(&mut world, &client, &private("10.a/p", false), &options),
+        ask_with_events(&mut world, &client, &private("10.a/p", false), &options),
         (ALL.map(str::to_owned).to_vec(), vec![])
     );
     let keyless = LookupTarget::Sites(vec![Arc::new(crate::testing::site_at(21))]);
@@ -191,7 +191,7 @@ fn without_a_session_every_request_is_proved() {
         LookupOptions { session_timeout_s: None, ..options },
     ] {
         assert_eq!(
-            said(&mut world, &client, &private("10.a/p", false), &options),
+            ask_with_events(&mut world, &client, &private("10.a/p", false), &options),
             (ALL.map(str::to_owned).to_vec(), vec![])
         );
     }
@@ -199,9 +199,9 @@ fn without_a_session_every_request_is_proved() {
 }
 
 #[test]
-fn what_goes_out_again_has_a_number_of_its_own() {
+fn repeated_messages_have_new_counters() {
     let (mut world, client, options) = private_world();
-    said(&mut world, &client, &private("10.a/p", true), &options);
+    ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     let question = private("10.a/q", true);
     let mut lookup = Lookup::new(Arc::clone(&client), question, options, dice(5), BEGIN);
     let (number, first) = lookup.poll_transmit(BEGIN).unwrap();
@@ -211,15 +211,15 @@ fn what_goes_out_again_has_a_number_of_its_own() {
     assert_ne!(first.datagrams, second.datagrams);
     // The server accepts both, because neither is a replay; a copy of one is.
     let replies = [&first, &second, &second].map(|transmit| world.message(transmit, late));
-    assert_eq!(world.sessions.said, ["known", "known", "repeated"]);
+    assert_eq!(world.sessions.events, ["known", "known", "repeated"]);
     lookup.handle_datagram(late, number, &replies[1]);
     assert_eq!(data(&lookup.take_outcome().unwrap().unwrap()), ALL);
 }
 
 #[test]
-fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
+fn changed_and_replayed_answers_in_a_session_are_refused() {
     let (mut world, client, options) = private_world();
-    said(&mut world, &client, &private("10.a/p", true), &options);
+    ask_with_events(&mut world, &client, &private("10.a/p", true), &options);
     let begin = || {
         let mut lookup =
             Lookup::new(Arc::clone(&client), private("10.a/q", true), options.clone(), dice(5), BEGIN);
@@ -246,7 +246,7 @@ fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
 }
 
 #[test]
-fn a_session_is_no_way_past_the_bound_of_requests() {
+fn session_set_ups_count_as_requests() {
     for requests_max in 1..=4 {
         let (mut world, _, options) = private_world();
         let mut client = Client::new(Root::default());
@@ -262,13 +262,13 @@ fn a_session_is_no_way_past_the_bound_of_requests() {
 }
 
 #[test]
-fn the_steps_say_whether_there_is_a_session() {
-    for (agree, says) in [(true, "a session is set up"), (false, "no session: continuing")] {
+fn steps_report_session_set_ups() {
+    for (agree, text) in [(true, "a session is set up"), (false, "no session: continuing")] {
         let (mut world, client, options) = private_world();
         world.sessions.agree = agree;
         let options = LookupOptions { trace: true, ..options };
         let mut lookup = Lookup::new(client, private("10.a/p", false), options, dice(1), BEGIN);
         world.run(&mut lookup, BEGIN).0.unwrap();
-        assert!(lookup.events().iter().any(|event| event.to_string().contains(says)), "{says}");
+        assert!(lookup.events().iter().any(|event| event.to_string().contains(text)), "{text}");
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct WorldSessions {
     /// Whether servers encrypt their messages in sessions.
     pub(crate) encrypt: bool,
     /// The events of sessions, in order.
-    pub(crate) said: Vec<&'static str>,
+    pub(crate) events: Vec<&'static str>,
     open: HashMap<i32, WorldSession>,
     last_id: i32,
 }
@@ -40,10 +40,10 @@ impl WorldSessions {
         let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
         assert_eq!((setup.identity.handle, setup.identity.index), (&b"10.a/adm"[..], 300));
         if !self.agree {
-            self.said.push("refused");
+            self.events.push("refused");
             return None;
         }
-        self.said.push("set up");
+        self.events.push("set up");
         let (ours, secret) = respond(theirs, &(1024..=4096), &[9; 64]).expect("a key of theirs");
         let key = MacKey::new(SessionKey::derive(Cipher::AES, &secret).expect("long enough"));
         self.last_id += 1;
@@ -65,29 +65,29 @@ impl WorldSessions {
     /// The refusal of a request in a session before it is evaluated; `None` if it is accepted.
     pub(crate) fn refuse(&mut self, envelope: &Envelope, message: &Message<'_>) -> Option<ResponseCode> {
         let Some(open) = self.open.get_mut(&envelope.session_id) else {
-            self.said.push("unknown");
+            self.events.push("unknown");
             return Some(ResponseCode::SESSION_TIMEOUT);
         };
         let credential = open.key.verify(envelope, message).ok().filter(|_| !open.is_garbled);
         let Some(credential) = credential else {
-            self.said.push("another");
+            self.events.push("another");
             return Some(ResponseCode::INVALID_SESSION_KEY);
         };
         if !open.seen.accept(credential.counter) {
-            self.said.push("repeated");
+            self.events.push("repeated");
             return Some(ResponseCode::SESSION_MESSAGE_REJECTED);
         }
         if !open.is_authenticated {
-            self.said.push("challenged");
+            self.events.push("challenged");
             return Some(ResponseCode::AUTHENTICATION_NEEDED);
         }
-        self.said.push("known");
+        self.events.push("known");
         None
     }
 
     pub(crate) fn authenticate(&mut self, id: i32) {
         if let Some(open) = self.open.get_mut(&id) {
-            self.said.push("authenticated");
+            self.events.push("authenticated");
             open.is_authenticated = true;
         }
     }

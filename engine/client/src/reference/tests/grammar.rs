@@ -163,7 +163,7 @@ fn bytes_in(encoding: &'static Encoding, text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_encoding_is_read_by_its_label_and_nothing_is_replaced() {
+fn encodings_are_found_by_label_and_decode_without_replacement() {
     let rules = ReferenceRules::typed();
     for (label, text, wrong) in ENCODINGS {
         let encoding = charset(label).unwrap_or_else(|| panic!("{label}"));
@@ -198,7 +198,7 @@ fn every_encoding_is_read_by_its_label_and_nothing_is_replaced() {
 }
 
 #[test]
-fn every_byte_of_a_handle_is_printed_so_that_it_reads_back_wherever_it_stands() {
+fn every_byte_of_a_handle_reads_back_at_every_position() {
     for byte in 0..=0x7f {
         let c = char::from(byte);
         for handle in [
@@ -225,7 +225,7 @@ fn every_byte_of_a_handle_is_printed_so_that_it_reads_back_wherever_it_stands() 
 
 proptest! {
     #[test]
-    fn what_is_written_by_the_grammar_is_read_as_its_parts(
+    fn references_of_the_grammar_are_read_as_their_parts(
         handle in r##"[a-z0-9.:@%é日 "]{1,5}(/[ -~é日\u{0}\t\n]{0,8})?"##,
         at in 0..INTRODUCTIONS.len(),
         (mask, small) in (any::<u64>(), any::<bool>()),

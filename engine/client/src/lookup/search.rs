@@ -1,16 +1,24 @@
 //! Gathers the sites of a service: from the record of a prefix or a referral, and from the records
 //! that these name. RFC 3651 section 3.2.4 for services by reference.
 
-use super::ask::RecordQuery;
-use super::{Lookup, LookupError, LookupFrame, PartSignal, PartStep};
+use super::LookupError;
+use super::context::{LookupContext, PartSignal, PartStep};
+use crate::Question;
 use crate::question::AnswerWants;
 use crate::service::{Kinds, SITES_MAX, ServiceSites, SharedSite, add_once};
 use crate::trace::QuestionReason;
-use crate::{ClockReading, Question};
 use handle_proto::name::ROOT;
 use handle_proto::wire::referral::Referral;
 use handle_proto::{Handle, ResponseCode, fold};
 use std::collections::VecDeque;
+
+/// A query that a search needs.
+#[derive(Debug)]
+pub(super) struct NeededRecord {
+    pub(super) question: Question,
+    pub(super) reason: QuestionReason,
+    pub(super) recursion_count: u8,
+}
 
 /// The search for the sites of a service.
 #[derive(Debug)]
@@ -25,9 +33,9 @@ pub(super) struct ServiceSearch {
     services: VecDeque<(Vec<u8>, usize)>,
     /// Records that were queried or will be.
     seen: Vec<Vec<u8>>,
-    asking: SearchStep,
+    current: SearchStep,
     /// Whether the record was queried at a primary site, because the prefix may be new.
-    asked_primary: bool,
+    tried_primary: bool,
     /// The response code for the record itself.
     code: Option<ResponseCode>,
     reason: QuestionReason,
@@ -56,7 +64,7 @@ impl ServiceSearch {
         kinds: Kinds,
         wants: AnswerWants,
         recursion_count: u8,
-        why: QuestionReason,
+        reason: QuestionReason,
     ) -> Self {
         Self {
             record,
@@ -67,10 +75,10 @@ impl ServiceSearch {
             sites: vec![],
             services: VecDeque::new(),
             seen: vec![],
-            asking: SearchStep::Record,
-            asked_primary: false,
+            current: SearchStep::Record,
+            tried_primary: false,
             code: None,
-            reason: why,
+            reason,
             last: None,
         }
     }
@@ -94,12 +102,12 @@ impl ServiceSearch {
             found = gather(kinds);
         }
         let record = referral.handle.to_vec();
-        let mut find = Self::new(record, kinds, question.wants, recursion_count, QuestionReason::Referral);
+        let mut search = Self::new(record, kinds, question.wants, recursion_count, QuestionReason::Referral);
         if !found.is_empty() || referral.handle.is_empty() {
-            find.asking = SearchStep::Nothing;
+            search.current = SearchStep::Nothing;
         }
-        find.add(found, 0);
-        find
+        search.add(found, 0);
+        search
     }
 
     pub(super) fn record(&self) -> &[u8] {
@@ -123,22 +131,17 @@ impl ServiceSearch {
         }
     }
 
-    pub(super) fn step(
-        mut self: Box<Self>,
-        lookup: &mut Lookup,
-        _now: ClockReading,
-        signal: PartSignal,
-    ) -> PartStep {
+    pub(super) fn step(&mut self, lookup: &LookupContext, signal: PartSignal) -> PartStep<NeededRecord> {
         match signal {
             PartSignal::Begin | PartSignal::Sites(_) => {
-                if self.asking == SearchStep::Record {
-                    return self.ask_for_record();
+                if self.current == SearchStep::Record {
+                    return self.query_record();
                 }
             }
             PartSignal::Answer(answer) => {
                 if answer.code == ResponseCode::SUCCESS {
                     let found = ServiceSites::gather(answer.values(), self.kinds);
-                    let depth = match self.asking {
+                    let depth = match self.current {
                         SearchStep::Service(depth) => depth + 1,
                         _ => 0,
                     };
@@ -146,67 +149,58 @@ impl ServiceSearch {
                         self.add(found, depth);
                     }
                 }
-                if !matches!(self.asking, SearchStep::Service(_)) {
+                if !matches!(self.current, SearchStep::Service(_)) {
                     self.code = Some(answer.code);
                 }
             }
             // A failure of the primary site matters less than the answers of the others.
-            PartSignal::Failed(_) if self.asked_primary && self.asking == SearchStep::Record => {}
+            PartSignal::Failed(_) if self.tried_primary && self.current == SearchStep::Record => {}
             // A branch may fail if another one leads to sites.
             PartSignal::Failed(error) => self.last = Some(error),
         }
-        self.go_on(lookup)
+        self.next_query(lookup)
     }
 
-    fn ask_for_record(mut self: Box<Self>) -> PartStep {
-        self.asking = SearchStep::Record;
+    fn query_record(&mut self) -> PartStep<NeededRecord> {
+        self.current = SearchStep::Record;
         let mut question = Question {
             handle: self.record.clone(),
-            types: self.kinds.asked(self.reason == QuestionReason::Prefix),
+            types: self.kinds.types(self.reason == QuestionReason::Prefix),
             wants: self.wants,
             indexes: vec![],
         };
-        question.wants.authoritative = self.asked_primary;
-        let why = self.reason;
-        self.ask_for(question, why)
+        question.wants.authoritative = self.tried_primary;
+        self.query(question, self.reason)
     }
 
-    fn ask_for(self: Box<Self>, question: Question, why: QuestionReason) -> PartStep {
-        let ask = RecordQuery::new(question, why, self.recursion_count);
-        PartStep::After(LookupFrame::Find(self), LookupFrame::Ask(Box::new(ask)))
+    const fn query(&self, question: Question, reason: QuestionReason) -> PartStep<NeededRecord> {
+        PartStep::After(NeededRecord { question, reason, recursion_count: self.recursion_count })
     }
 
     /// Queries the next record, or returns the sites when all are known.
-    fn go_on(mut self: Box<Self>, lookup: &Lookup) -> PartStep {
+    fn next_query(&mut self, lookup: &LookupContext) -> PartStep<NeededRecord> {
         while let Some((service, depth)) = self.services.pop_front() {
             if fold::eq(&service, ROOT) && self.kinds == Kinds::Service {
-                lookup
-                    .client
-                    .root
-                    .get()
-                    .sites
-                    .iter()
-                    .for_each(|site| add_once(&mut self.sites, site.clone()));
+                let root = lookup.client.root.get();
+                root.sites.iter().for_each(|site| add_once(&mut self.sites, site.clone()));
                 continue;
             }
-            self.asking = SearchStep::Service(depth);
-            let types = self.kinds.asked(false);
+            self.current = SearchStep::Service(depth);
+            let types = self.kinds.types(false);
             let question = Question { handle: service, types, wants: self.wants, indexes: vec![] };
-            return self.ask_for(question, QuestionReason::Service);
+            return self.query(question, QuestionReason::Service);
         }
         if !self.sites.is_empty() {
-            return PartStep::Done(PartSignal::Sites(self.sites));
+            return PartStep::Done(PartSignal::Sites(std::mem::take(&mut self.sites)));
         }
         // The prefix may be new, and a mirror may not have its record yet.
-        if self.reason == QuestionReason::Prefix && self.code.is_some() && !self.asked_primary {
-            self.asked_primary = true;
-            return self.ask_for_record();
+        if self.reason == QuestionReason::Prefix && self.code.is_some() && !self.tried_primary {
+            self.tried_primary = true;
+            return self.query_record();
         }
-        let Self { record, code, last, .. } = *self;
-        let failed = last.unwrap_or(LookupError::NoService {
-            record,
-            code: code.filter(|&code| code != ResponseCode::SUCCESS),
-        });
-        PartStep::Done(PartSignal::Failed(failed))
+        PartStep::failed(self.last.take().unwrap_or_else(|| LookupError::NoService {
+            record: std::mem::take(&mut self.record),
+            code: self.code.filter(|&code| code != ResponseCode::SUCCESS),
+        }))
     }
 }

@@ -1,0 +1,68 @@
+//! Periodic tasks: sessions expire, disks are checked, and the transaction log is pruned.
+
+use crate::state::AdminState;
+use handle_daemon::clock::now_unix_ms;
+use handle_daemon::sessions::SessionEndpoint;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval at which expired sessions are removed; expired sessions cannot be used before their
+/// removal either.
+const SESSIONS_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval at which free disk space is checked.
+const DISKS_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which the transaction log is searched for old entries.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+/// Maximum number of transactions that one commit drops from the log.
+const PRUNE_COUNT: usize = 10_000;
+
+/// Removes expired sessions.
+pub async fn expire_sessions(state: Arc<AdminState>) {
+    let mut stopping = state.stopping();
+    while tokio::time::timeout(SESSIONS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_err() {
+        state.service.sessions().into_iter().for_each(SessionEndpoint::expire);
+    }
+}
+
+/// Periodically checks free disk space, and reports the lines that the audit log left out.
+pub async fn check_disks(state: Arc<AdminState>) {
+    let mut stopping = state.stopping();
+    loop {
+        let checked = Arc::clone(&state);
+        let check = tokio::task::spawn_blocking(move || {
+            let audit = &checked.service.audit;
+            let rooms = checked.disks.look(&checked.config());
+            audit.set_disk_low(rooms.iter().any(|room| room.of == "audit" && room.is_low));
+            audit.summarise_if_due();
+        });
+        if check.await.is_err() {
+            return;
+        }
+        if tokio::time::timeout(DISKS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Periodically drops old transactions from the log.
+pub async fn prune_log(state: Arc<AdminState>) {
+    let kept_ms = u64::from(state.config().store.log_days) * 86_400_000;
+    let mut stopping = state.stopping();
+    loop {
+        let service = Arc::clone(&state.service);
+        let before = now_unix_ms().saturating_sub(kept_ms);
+        let pruned = tokio::task::spawn_blocking(move || service.store.prune_log(before, PRUNE_COUNT)).await;
+        let has_more = match pruned {
+            Ok(Ok(count)) => count == PRUNE_COUNT,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot remove old transactions from the log");
+                false
+            }
+            Err(_) => return,
+        };
+        let pause = if has_more { Duration::from_millis(100) } else { PRUNE_INTERVAL };
+        if tokio::time::timeout(pause, stopping.wait_for(|&stops| stops)).await.is_ok() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Step 2: the decision on a request. A decision that misses facts about other services is repeated
+//! once the facts are there: the thread of the request, which may block, asks for them in between.
+
+use super::case::RequestCase;
+use super::{ActiveRules, AdminService, ChallengeEffort};
+use crate::operation::{
+    OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, OperationRules, Requester, decide,
+};
+use crate::permission::view::{RemoteFacts, WantedFact};
+use crate::remote::{RemoteFailure, RemoteInquiry};
+use crate::store::{StoreError, StoreSnapshot};
+use handle_proto::wire::list::Reference;
+use handle_proto::{ResponseCode, ValueBuf};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Decides one request, on one snapshot of the store and under one set of rules.
+pub(super) struct Decider<'s, 'a> {
+    pub(super) request: OperationRequest<'a>,
+    pub(super) snapshot: StoreSnapshot,
+    in_force: Arc<ActiveRules>,
+    /// The facts about other services that the request has gathered.
+    facts: RemoteFacts,
+    /// The means to ask for more facts; `None` if other services are not asked.
+    pub(super) inquiry: Option<RemoteInquiry<'s>>,
+    /// Why the first missing fact could not be found out.
+    first_failure: Option<RemoteFailure>,
+}
+
+/// The refusal if too many requests are asking other services.
+pub(super) const TOO_MANY_INQUIRIES: OperationRefusal = OperationRefusal::new(
+    ResponseCode::SERVER_BUSY,
+    "Too many identities of other services are being looked up; ask again later.",
+);
+
+impl AdminService {
+    /// The decider of a request, which has not asked other services yet.
+    pub(super) fn decider<'a>(&self, case: &RequestCase<'a>) -> Result<Decider<'_, 'a>, StoreError> {
+        Ok(Decider {
+            request: case.operation_request(),
+            snapshot: self.store.snapshot()?,
+            in_force: self.in_force(),
+            facts: RemoteFacts::default(),
+            inquiry: self.remote.as_ref().map(|remote| remote.begin_inquiry()),
+            first_failure: None,
+        })
+    }
+}
+
+impl Decider<'_, '_> {
+    /// The rules of the decisions.
+    pub(super) fn rules(&self) -> &OperationRules {
+        &self.in_force.rules
+    }
+
+    /// The limits on verifying answers to challenges.
+    pub(super) fn effort(&self) -> ChallengeEffort {
+        self.in_force.effort
+    }
+
+    /// The gathered facts. The place for asking other services is released, so that the next
+    /// request need not wait while the facts are used.
+    pub(super) fn into_facts(self) -> RemoteFacts {
+        self.facts
+    }
+
+    /// The snapshot of the store.
+    pub(super) fn into_snapshot(self) -> StoreSnapshot {
+        self.snapshot
+    }
+
+    /// Decides; if a fact about another service is missing, asks for it and decides again.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(super) fn decide(&mut self, requester: Requester<'_>) -> Result<OperationDecision, StoreError> {
+        loop {
+            let rules = &self.in_force.rules;
+            let decision = decide(&self.snapshot, rules, &self.request, requester, &self.facts)?;
+            let missing = self.facts.take_missing().into_iter().next();
+            let (Some(inquiry), Some(wanted), true) =
+                (&mut self.inquiry, missing, decision.is_not_permitted())
+            else {
+                return Ok(self.with_failure(decision));
+            };
+            let answer = match &wanted {
+                WantedFact::Group { handle, index } => inquiry.value(Reference { handle, index: *index }),
+                WantedFact::Administrators(record) => inquiry.administrators(record),
+            };
+            let values = match answer {
+                Ok(answer) => answer.values().iter().map(|value| ValueBuf::from(&value)).collect(),
+                Err(RemoteFailure::Busy) => {
+                    return Ok(OperationDecision::Answer(OperationAnswer::Refused(TOO_MANY_INQUIRIES)));
+                }
+                // No more facts can be found out, and a decision may lack a thousand of them: each
+                // attempt repeats all the work.
+                Err(RemoteFailure::Enough) => {
+                    self.first_failure.get_or_insert(RemoteFailure::Enough);
+                    return Ok(self.with_failure(decision));
+                }
+                Err(failure) => {
+                    tracing::debug!(record = %wanted.handle(), why = %failure, "not asked elsewhere");
+                    self.first_failure.get_or_insert(failure);
+                    Vec::new()
+                }
+            };
+            self.facts.learn(wanted, values);
+        }
+    }
+
+    /// A refusal which says that not all facts could be found out. The name of the record concerned
+    /// goes to the log only: the requester may have no right to know whom a record names.
+    fn with_failure(&self, decision: OperationDecision) -> OperationDecision {
+        match (decision, &self.first_failure) {
+            (
+                OperationDecision::Answer(OperationAnswer::Refused(OperationRefusal { code, text })),
+                Some(failure),
+            ) if code == ResponseCode::INVALID_ADMIN => {
+                let but = match failure {
+                    RemoteFailure::Enough => "there is more to look up than is looked up",
+                    failure if failure.was_heard() => "one does not say",
+                    _ => "one does not answer",
+                };
+                let text = format!("{text}, as far as is known of other services: {but}");
+                OperationDecision::Answer(OperationAnswer::Refused(OperationRefusal {
+                    code,
+                    text: Cow::Owned(text),
+                }))
+            }
+            (decision, _) => decision,
+        }
+    }
+
+    /// Whether asking for the keys of the requester may help although index 0 has no permission:
+    /// the records name another value of the same handle.
+    pub(super) fn may_promote_remote_key(&self) -> bool {
+        self.inquiry.is_some() && self.facts.names_identity()
+    }
+}

@@ -1,0 +1,148 @@
+//! Step 3: the identity behind a request. RFC 3652 section 3.5.
+
+use super::AdminService;
+use super::candidates::{KeyCandidate, UNREADABLE_ANSWER};
+use super::case::{ChallengeClaim, RequestCase};
+use super::decide::Decider;
+use super::response::PreparedResponse;
+use super::verify::TOO_MUCH_WAITS;
+use crate::operation::{NotHere, OperationDecision, OperationRefusal, Requester, keys};
+use crate::store::StoreError;
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::{VerifyError, cost};
+use handle_proto::wire::auth;
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, ResponseCode};
+
+/// The outcome of verifying an answer to a challenge.
+pub(super) enum ProofOutcome<'a> {
+    /// The claim is proven, for this identity.
+    Proven(Reference<'a>),
+    /// The claim is not proven; send this response.
+    Response(PreparedResponse),
+}
+
+const TOO_MUCH_WORK: OperationRefusal = OperationRefusal::new(
+    ResponseCode::AUTHENTICATION_FAILED,
+    "The answer asks for more PBKDF2 rounds, or for a longer or shorter key, than this server accepts.",
+);
+
+impl AdminService {
+    /// Verifies an answer to a challenge. `decision` is what the request gets if the claim is
+    /// right. RFC 3652 section 3.5.2.
+    ///
+    /// As in deployed servers, permission is checked first, so that only identities with the
+    /// permission learn whether their key was right. Until the key is verified, nothing but a
+    /// refusal is sent.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(super) fn prove<'a>(
+        &self,
+        case: &RequestCase<'_>,
+        claim: &ChallengeClaim<'a>,
+        decider: &mut Decider<'_, '_>,
+        decision: OperationDecision,
+    ) -> Result<ProofOutcome<'a>, StoreError> {
+        let (claimed, is_public_key) = (claim.answer.identity, claim.answer.auth_type == auth::PUBLIC_KEY);
+        // With index 0 and a public key, the index of the matching key counts too: in sessions as
+        // in deployed servers, and here also outside sessions.
+        let any_index = claimed.index == 0 && is_public_key;
+        let promotes = any_index && decision.is_not_permitted();
+        let mut refusal = decision.is_refusal().then_some(decision);
+        let candidates = match (&refusal, promotes) {
+            (Some(_), false) => Vec::new(),
+            _ => match self.candidates(claim, decider, promotes)? {
+                Ok(candidates) => candidates,
+                Err(refused) => return Ok(ProofOutcome::Response(refused.into())),
+            },
+        };
+        for candidate in &candidates {
+            let index = candidate.index(claimed);
+            let identity = if promotes { Reference { index, ..claimed } } else { claimed };
+            if decider.decide(Requester::Claims(identity))?.is_not_permitted() {
+                continue;
+            }
+            match self.try_candidate(case, claim, candidate, decider) {
+                Err(response) => return Ok(ProofOutcome::Response(response)),
+                Ok(true) => {
+                    if let Some(sessions) = &self.sessions {
+                        // The session gets the identity for which it was set up; any other identity
+                        // counts for this request alone. Later requests of the session may need the
+                        // index of the matching key even if this one did not.
+                        let index = if any_index { index } else { claimed.index };
+                        sessions.authenticate(case.incoming, claimed, index);
+                    }
+                    return Ok(ProofOutcome::Proven(identity));
+                }
+                Ok(false) => refusal = None,
+            }
+        }
+        Ok(ProofOutcome::Response(match refusal {
+            Some(OperationDecision::Answer(answer)) => answer.into(),
+            _ => wrong_key(claimed),
+        }))
+    }
+
+    /// The candidates for verifying the answer to a challenge: the keys in the store, or those of
+    /// another service. A refusal if the identity cannot be verified.
+    fn candidates(
+        &self,
+        claim: &ChallengeClaim<'_>,
+        decider: &mut Decider<'_, '_>,
+        promotes: bool,
+    ) -> Result<Result<Vec<KeyCandidate>, OperationRefusal>, StoreError> {
+        let (identity, effort) = (claim.answer.identity, decider.effort());
+        let kind = claim.answer.auth_type;
+        let keys_tried =
+            cost::keys_max(kind, claim.answer.signed_response, &effort.pbkdf2, effort.keys_tried);
+        Ok(match keys(&decider.snapshot, decider.rules(), identity, kind, keys_tried) {
+            Ok(keys) => Ok(keys.into_iter().map(KeyCandidate::Key).collect()),
+            Err(NotHere::Store(error)) => return Err(error),
+            Err(NotHere::Remote) if promotes && !decider.may_promote_remote_key() => Ok(Vec::new()),
+            Err(NotHere::Remote) => decider.remote_candidates(claim),
+        })
+    }
+
+    /// Whether the answer to a challenge is right for `candidate`.
+    ///
+    /// # Errors
+    /// The response if no other candidate is tried.
+    fn try_candidate(
+        &self,
+        case: &RequestCase<'_>,
+        claim: &ChallengeClaim<'_>,
+        candidate: &KeyCandidate,
+        decider: &Decider<'_, '_>,
+    ) -> Result<bool, PreparedResponse> {
+        let proof = ChallengeProof {
+            version: claim.challenge.version,
+            covered: claim.challenge.covered(),
+            signed_response: claim.answer.signed_response,
+            limits: decider.effort().pbkdf2,
+        };
+        let checked = match candidate {
+            KeyCandidate::Key(key) => {
+                let checked = self.check_proof(&proof, claim.answer.auth_type, key, case.origin());
+                checked.ok_or(TOO_MUCH_WAITS)?
+            }
+            KeyCandidate::Remote(verdict) => verdict.is_right.then_some(()).ok_or(VerifyError::Wrong),
+        };
+        match checked {
+            Ok(()) => Ok(true),
+            Err(VerifyError::Work) => Err(TOO_MUCH_WORK.into()),
+            Err(error) => match candidate.older_form(claim) {
+                Some(suggested) => Err(self.challenge_again(case, claim.challenge, suggested)),
+                None if error.is_unreadable() => Err(UNREADABLE_ANSWER.into()),
+                None => Ok(false),
+            },
+        }
+    }
+}
+
+/// The refusal of an answer that was not made with a key of `identity`.
+pub(super) fn wrong_key(identity: Reference<'_>) -> PreparedResponse {
+    let text =
+        format!("The answer is not made with a key of {}:{}.", identity.index, Handle(identity.handle));
+    OperationRefusal { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }.into()
+}

@@ -1,0 +1,97 @@
+//! The state of the running process, which its control socket and its scrape endpoint report.
+
+use crate::config::Config;
+use crate::connections::AdminConnections;
+use crate::disk::DiskWatch;
+use crate::health::Health;
+use crate::publish::StorePublisher;
+use crate::service::AdminService;
+use crate::settings::{self, AdminSettings, ReloadTargets};
+use handle_daemon::clock::now_unix_ms;
+use handle_daemon::shutdown::Shutdown;
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The state of the process. The parts below it get only what they need of it.
+#[derive(Debug)]
+pub struct AdminState {
+    /// Answers requests.
+    pub service: Arc<AdminService>,
+    /// The table of connections.
+    pub connections: Arc<AdminConnections>,
+    /// The health of the store.
+    pub health: Health,
+    /// Free space on the disks.
+    pub disks: DiskWatch,
+    /// Publishes changes to resolvers, if a directory for that is configured.
+    pub publisher: Option<StorePublisher>,
+    /// The settings in force.
+    pub settings: AdminSettings,
+    stop: watch::Sender<bool>,
+    shutdown: Arc<Shutdown>,
+    started_unix_ms: u64,
+}
+
+impl AdminState {
+    /// The state of a process that starts now. Draining tells `shutdown` too.
+    pub(crate) fn new(
+        service: AdminService,
+        publisher: Option<StorePublisher>,
+        settings: AdminSettings,
+        shutdown: Arc<Shutdown>,
+    ) -> Self {
+        let (service, config) = (Arc::new(service), settings.current());
+        let stop = watch::Sender::new(false);
+        let connections = AdminConnections::new(Arc::clone(&service), &config.tcp, stop.subscribe());
+        Self {
+            service,
+            connections: Arc::new(connections),
+            health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
+            disks: DiskWatch::default(),
+            publisher,
+            settings,
+            stop,
+            shutdown,
+            started_unix_ms: now_unix_ms(),
+        }
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        self.settings.current()
+    }
+
+    /// Reads the configuration again, and reports the result.
+    pub fn reload(&self) -> Value {
+        let (service, connections) = (&*self.service, &*self.connections);
+        let publisher = self.publisher.as_ref();
+        settings::reload(&self.settings, &ReloadTargets { service, connections, publisher })
+    }
+
+    /// Starts draining: the server stops accepting work and comes to an end.
+    pub fn drain(&self) {
+        self.stop.send_replace(true);
+        self.shutdown.drain();
+    }
+
+    /// Whether the server has been told to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Completes when the server has been told to stop.
+    #[must_use]
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// The start time, in milliseconds since 1970.
+    #[must_use]
+    pub const fn started_unix_ms(&self) -> u64 {
+        self.started_unix_ms
+    }
+}
