@@ -1,6 +1,7 @@
 //! Captures in the pcapng format, as written by Wireshark and dumpcap: blocks, each of a device
 //! with its own kind and clock.
 
+use super::CaptureRest;
 use super::cursor::FileCursor;
 
 /// The start of a file in this format: the type of the block that begins a section.
@@ -74,27 +75,36 @@ fn block<'b>(blocks: &mut FileCursor<'b>) -> Option<(u32, FileCursor<'b>)> {
 }
 
 /// Passes each packet with a time to `each`: nanoseconds since 1970, the kind of its device, and
-/// its bytes. Returns the number of packets without a time or with an unknown device.
+/// its bytes. Counts packets without a time or with an unknown device as skipped.
 ///
 /// A capture that ends within a block, or has an invalid one, is read up to there.
 ///
 /// # Errors
 ///
 /// If the header is not valid.
-pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Result<u64, &'static str> {
+pub(super) fn packets<'b>(
+    bytes: &'b [u8],
+    mut each: impl FnMut(i64, u32, &'b [u8]),
+) -> Result<CaptureRest, &'static str> {
     let mut blocks = FileCursor { rest: bytes, is_big: false };
     let mut head = blocks;
     if !matches!(block(&mut head), Some((SECTION, _))) {
         return Err("it ends within the file header");
     }
     let (mut devices, mut skipped) = (Vec::new(), 0);
-    while let Some((kind, body)) = block(&mut blocks) {
+    loop {
+        let is_end = blocks.rest.is_empty();
+        let Some((kind, body)) = block(&mut blocks) else {
+            return Ok(CaptureRest { skipped, is_cut: !is_end });
+        };
         match kind {
             // Each section has its own devices.
             SECTION => devices.clear(),
             DEVICE => devices.push(Device::read(body)),
             PACKET => {
-                let Some((number, ticks, packet)) = packet(body) else { break };
+                let Some((number, ticks, packet)) = packet(body) else {
+                    return Ok(CaptureRest { skipped, is_cut: true });
+                };
                 let number = usize::try_from(number).unwrap_or(usize::MAX);
                 let device = devices.get(number).copied().flatten();
                 let timed = device.and_then(|device: Device| Some((device.at_ns(ticks)?, device.link)));
@@ -107,7 +117,6 @@ pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Re
             _ => {}
         }
     }
-    Ok(skipped)
 }
 
 /// The number of its device, its time on the clock of that device, and its bytes.
@@ -186,9 +195,8 @@ pub(super) mod tests {
 
     fn read(bytes: &[u8]) -> (Vec<(i64, u32, Vec<u8>)>, u64) {
         let mut found = Vec::new();
-        let skipped =
-            packets(bytes, |at_ns, link, packet| found.push((at_ns, link, packet.to_vec()))).unwrap();
-        (found, skipped)
+        let rest = packets(bytes, |at_ns, link, packet| found.push((at_ns, link, packet.to_vec()))).unwrap();
+        (found, rest.skipped)
     }
 
     #[test]
