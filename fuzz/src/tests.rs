@@ -1,9 +1,7 @@
 //! Runs the committed corpora and all earlier findings through the target functions, with any
 //! compiler and without libFuzzer.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
-use handle_fuzz::{TARGETS, replay};
+use super::{TARGETS, replay};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
