@@ -34,7 +34,7 @@ clippy-no-std:
 
 # Builds the documentation, with warnings denied.
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --quiet
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --all-features --no-deps --quiet
 
 # Checks sources, licences and bans of dependencies. Needs cargo-deny.
 deny: fetch
@@ -64,11 +64,12 @@ fuzz-one target seconds="60" seed="1":
 
 # Runs every bench once, over tiny sets and unoptimised.
 bench-smoke:
-    cargo test --locked -p handle-benches --benches
+    cargo test --workspace --locked --bench criterion
 
 # Runs the tests of signatures with AWS-LC.
 test-aws-lc:
-    cargo test --locked -p handle-auth -p handle-tests --features handle-auth/aws-lc --lib --test protocol
+    cargo test --locked -p handle-auth --features aws-lc --lib
+    cargo test --workspace --locked --features handle-auth/aws-lc --test protocol credentials
 
 # Runs all tests; with an argument, those whose name contains it.
 test *filter:

@@ -11,6 +11,7 @@ use handle_net::{Datapath, DatapathChoice, DatapathKind, SocketOptions, open, pi
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::{self, Config, ServerLimits};
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -19,6 +20,15 @@ use std::time::Duration;
 
 /// How long a server waits for a datagram before it looks whether it should stop.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(20);
+
+/// This program and the name of its command that runs, to start both again.
+///
+/// # Errors
+/// When the program has no path, or runs without a command.
+pub fn this_command() -> anyhow::Result<[OsString; 2]> {
+    let command = std::env::args_os().nth(1).context("the name of a command")?;
+    Ok([std::env::current_exe()?.into_os_string(), command])
+}
 
 /// A server in another process. Dropping it stops it.
 #[derive(Debug)]
@@ -34,7 +44,9 @@ impl Child {
     /// # Errors
     /// When it does not start, or ends without an address; it says why on standard error.
     pub fn start(args: &[String]) -> anyhow::Result<Self> {
-        let mut process = Command::new(std::env::current_exe()?)
+        let [program, command] = this_command()?;
+        let mut process = Command::new(program)
+            .arg(command)
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

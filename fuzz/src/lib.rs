@@ -1,8 +1,8 @@
 //! Fuzz targets for every boundary: one function each, which takes any bytes and asserts a
 //! property.
 //!
-//! - [`TARGETS`] lists them. `fuzz_targets/` passes each to libFuzzer, and `tests/replay.rs` runs
-//!   all of them over the committed corpora in ordinary tests.
+//! - [`TARGETS`] lists them. `fuzz_targets/` passes each to libFuzzer, and `tests.rs` runs all of
+//!   them over the committed corpora in ordinary tests.
 //! - A function returns on every input. A broken property is a panic.
 //! - The usual proof is to compute a result in two ways: the plain definition is here, the fast one
 //!   in the engine.
@@ -32,6 +32,8 @@ mod resolver;
 mod sessions;
 mod snapshot;
 mod template;
+#[cfg(test)]
+mod tests;
 mod train;
 mod transport;
 

@@ -15,7 +15,7 @@ use handle_proto::wire::{Envelope, Message};
 /// capture.
 pub fn capture(bytes: &[u8]) {
     const PORT: u16 = 2641;
-    let is_capture = pcap::is_capture(bytes);
+    let is_capture = handle_formats::capture::is_capture(bytes);
     let Ok(recording) = pcap::read(bytes, PORT) else { return };
     assert!(is_capture, "what reads as one begins like one");
     for request in &recording.requests {

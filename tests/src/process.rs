@@ -22,13 +22,15 @@ pub fn program(package: &str, name: &str) -> PathBuf {
     let profile = test.ancestors().nth(2).expect("a target directory").to_owned();
     if !built.iter().any(|one| one == name) {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", package, "--bin", name]);
+        // Cargo chooses features for all that it builds at a time. The whole workspace with an example, which may use the
+        // dependencies of tests, gets the features of `cargo test --workspace`: what that has built is not built again.
+        cargo.args(["build", "--quiet", "--workspace", "--bin", name, "--example", "resolve"]);
         cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         cargo.arg("--target-dir").arg(profile.parent().expect("a target directory"));
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
-        assert!(cargo.status().expect("cargo runs").success(), "{name} builds");
+        assert!(cargo.status().expect("cargo runs").success(), "{name} of {package} builds");
         built.push(name.to_owned());
     }
     profile.join(name)

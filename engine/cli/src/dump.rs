@@ -1,17 +1,27 @@
-//! Extracts messages from hex, dumps of common tools, and pcap files.
+//! Extracts messages from hex, dumps of common tools, and captures.
 
 use anyhow::{bail, ensure};
 use data_encoding::HEXLOWER_PERMISSIVE;
+use handle_formats::capture;
 
 /// The datagrams in `input`, without the headers of IP and UDP.
 pub(crate) fn datagrams(input: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
-    let packets = match pcap(input)? {
-        Some(packets) => packets,
-        None => text(std::str::from_utf8(input).map_err(|_| {
-            anyhow::anyhow!("the input is neither text nor a pcap file (convert pcapng with editcap -F pcap)")
-        })?)?,
-    };
+    if capture::is_capture(input) {
+        return captured_datagrams(input);
+    }
+    let text_of = |_| anyhow::anyhow!("the input is neither text nor a capture (pcap or pcapng)");
+    let packets = text(std::str::from_utf8(input).map_err(text_of)?)?;
     Ok(packets.iter().map(|packet| payload(packet).to_vec()).collect())
+}
+
+/// The UDP datagrams of a capture, to any port.
+fn captured_datagrams(input: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    let rest = capture::datagrams(input, |datagram| found.push(datagram.payload.to_vec()));
+    let rest = rest.map_err(|what| anyhow::anyhow!("cannot read the capture: {what}"))?;
+    ensure!(!rest.is_cut, "the capture ends inside a packet, after {} datagrams", found.len());
+    ensure!(!found.is_empty(), "no UDP datagram in the capture");
+    Ok(found)
 }
 
 /// The packets in a text: hex, with or without offsets before it and characters after it. An empty
@@ -89,41 +99,6 @@ fn payload(packet: &[u8]) -> &[u8] {
     data.get(..len).unwrap_or(data)
 }
 
-/// The IP packets of a pcap file; `None` if the input is not a pcap file.
-fn pcap(input: &[u8]) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
-    const HEADER_LEN: usize = 24;
-    const RECORD_LEN: usize = 16;
-    let big_endian = match input.first_chunk() {
-        Some([0xa1, 0xb2, 0xc3, 0xd4] | [0xa1, 0xb2, 0x3c, 0x4d]) => true,
-        Some([0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1]) => false,
-        _ => return Ok(None),
-    };
-    let u32_at = |at: usize| -> Option<u32> {
-        let bytes = *input.get(at..)?.first_chunk()?;
-        Some(if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
-    };
-    let link_len = match u32_at(20).map(|link| link & 0xffff) {
-        Some(0) => 4,
-        Some(1) => 14,
-        Some(12 | 101 | 228 | 229) => 0,
-        Some(113) => 16,
-        Some(276) => 20,
-        link => bail!(
-            "unsupported link type {link:?} in the pcap file: expected Ethernet, Linux cooked, loopback or raw IP"
-        ),
-    };
-    let mut packets = Vec::new();
-    let mut at = HEADER_LEN;
-    while at < input.len() {
-        let len = u32_at(at + 8).unwrap_or(u32::MAX) as usize;
-        let packet = input.get(at + RECORD_LEN..).and_then(|rest| rest.get(..len));
-        let Some(packet) = packet else { bail!("the pcap file ends inside packet {}", packets.len() + 1) };
-        packets.extend(packet.get(link_len..).map(<[u8]>::to_vec));
-        at += RECORD_LEN + len;
-    }
-    Ok(Some(packets))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,7 +124,7 @@ mod tests {
 
     #[test]
     fn reads_pcap_files_and_refuses_cut_ones() {
-        let mut packet = vec![0; 14];
+        let mut packet = [&[0; 12][..], &[8, 0]].concat();
         packet.extend([0x45, 0, 0, 48, 0, 0, 0x40, 0, 0x40, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
         packet.extend([0, 1, 0x0a, 0x51, 0, 28, 0, 0]);
         packet.extend(BYTES);
@@ -160,7 +135,7 @@ mod tests {
         file.extend([0, 0, 0, 0, 0, 0, 0, 0, len, 0, 0, 0, len, 0, 0, 0]);
         file.extend(&packet);
         assert_eq!(datagrams(&file).unwrap(), [BYTES.to_vec()]);
-        for len in 25..file.len() {
+        for len in 5..file.len() {
             assert!(datagrams(&file[..len]).is_err(), "cut to {len}");
         }
     }

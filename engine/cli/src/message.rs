@@ -26,9 +26,9 @@ pub(crate) struct Args {
 enum Command {
     /// Print the fields of messages with their offsets and meaning.
     ///
-    /// Reads plain hex, the dumps of `tcpdump -x`, `xxd` and `hexdump -C`, and pcap files. Skips IP
-    /// and UDP headers, reassembles fragments, and splits the messages of a stream. Offsets count
-    /// from the first byte of the envelope.
+    /// Reads plain hex, the dumps of `tcpdump -x`, `xxd` and `hexdump -C`, and captures (pcap or
+    /// pcapng). Skips IP and UDP headers, reassembles fragments, and splits the messages of a
+    /// stream. Offsets count from the first byte of the envelope.
     #[command(after_help = "Examples:
   hdl message decode 020b020b0000000001020304000000000000003b...
   tcpdump -x -i lo udp port 2641 | hdl message decode

@@ -11,6 +11,7 @@
 //!   is asked first.
 //! - [`exchange`]: one request to one server: retries, fragments, and whether the answer is
 //!   believed.
+//! - [`raw_exchange`]: one message to one server, and the answer as it arrived.
 //! - [`lookup`]: one question, from the global service down. [`trace`]: the steps of a lookup.
 //!   [`namespace`]: what else is known of its prefix.
 //! - [`cache`], [`flight`]: answers by their time to live, and one request for many askers.
@@ -121,6 +122,7 @@ pub mod names;
 pub mod namespace;
 pub mod plan;
 pub mod question;
+pub mod raw_exchange;
 pub mod reference;
 pub mod refresh;
 pub mod service;

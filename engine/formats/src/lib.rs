@@ -1,12 +1,14 @@
-//! Files of handle server operators: batch files, and exports of other servers.
+//! Files of handle server operators: batch files, exports of other servers, and captures of
+//! traffic.
 //!
 //! - [`batch`]: operations as text, one after the other.
+//! - [`capture`]: the datagrams in captures of network traffic, in the formats pcap and pcapng.
 //! - [`dct`]: settings of deployed servers and clients.
 //! - [`export`]: the JSON export of a reference server's tools, with all records in one object.
 //! - [`dump`]: the tables of a reference server that keeps its records in MySQL or PostgreSQL.
 //!
-//! Every reader works piece by piece in bounded memory, reports the line of an error, and continues
-//! after it where that is possible. This crate opens no files and sends nothing.
+//! Every reader of text works piece by piece in bounded memory, reports the line of an error, and
+//! continues after it where that is possible. This crate opens no files and sends nothing.
 //!
 //! ```
 //! use handle_formats::batch::{BatchOperation, BatchReader};
@@ -35,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod capture;
 pub mod dct;
 pub mod dump;
 pub mod export;

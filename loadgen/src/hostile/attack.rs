@@ -1,7 +1,7 @@
 //! Sends one case, checks its answer, and checks that the server is alive.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::HostileOptions;
 use super::mutate::{HostileCase, request};
-use crate::judge::replay::{exchange_tcp, exchange_udp, read_until};
+use crate::load::single_request;
 
 /// The fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -119,9 +119,9 @@ impl Attack {
             // Ids of their own, distinct from those of cases.
             self.probes = self.probes % 0x00ff_ffff + 1;
             let question = request(&self.probe, 0x7000_0000 | self.probes, OpFlags::PLAIN_REQUEST);
-            let exchange = if self.over_tcp { exchange_tcp } else { exchange_udp };
             let asked = Instant::now();
-            let Some(answer) = exchange(self.target, &question, self.timeout)? else { continue };
+            let answer = single_request::send(self.target, self.over_tcp, &question, self.timeout)?;
+            let Some(answer) = answer else { continue };
             // The fastest probe shows the distance to the server; a delayed one does not.
             let patience = (4 * asked.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
             self.patience = self.patience.min(patience);
@@ -194,8 +194,27 @@ impl Attack {
         let _ = stream.write_all(&case.datagrams.concat());
         let mut answer = Vec::new();
         let len_max = MESSAGE_LEN_MAX as usize + Envelope::LEN;
-        let _ = read_until(&stream, len_max, Instant::now() + self.patience, &mut answer);
+        read_until(&stream, len_max, Instant::now() + self.patience, &mut answer);
         Ok((!answer.is_empty(), answer.is_empty() || is_sound_stream(&answer)))
+    }
+}
+
+/// Appends up to `len` bytes to `bytes`, within the deadline however slowly they arrive, or until the
+/// server ends the connection.
+fn read_until(mut stream: &TcpStream, len: usize, until: Instant, bytes: &mut Vec<u8>) {
+    let mut room = [0; 4096];
+    while bytes.len() < len {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
+            break;
+        }
+        let room_len = (len - bytes.len()).min(room.len());
+        match stream.read(&mut room[..room_len]) {
+            Ok(0) => break,
+            Ok(len) => bytes.extend_from_slice(&room[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
     }
 }
 

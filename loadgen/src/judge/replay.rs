@@ -2,24 +2,22 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::{self, BufReader};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use handle_proto::ResponseCode;
-use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::printable::Printable;
-use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::{Envelope, Header, Message};
+use handle_proto::wire::{Header, Message};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::judge::expect::ExpectedAnswer;
 use crate::judge::verify::{HEX_LEN_MAX, Mismatch};
-use crate::load::fragments::{FragmentOutcome, FragmentTable};
 use crate::load::options::RunOptions;
 use crate::load::question::GeneratedQuestion;
+use crate::load::single_request;
 use crate::read::LineReader;
 use crate::show::environment::Environment;
 
@@ -175,8 +173,7 @@ fn send_again(
     let hex = |text: &str| data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes());
     let bad = |what| Error::Option(format!("cannot send the request for {} again: {what}", mismatch.handle));
     let request = hex(&mismatch.request_hex).map_err(|error| bad(error.to_string()))?;
-    let exchange = if over_tcp { exchange_tcp } else { exchange_udp };
-    let answer = exchange(target, &request, timeout).map_err(Error::Open)?;
+    let answer = single_request::send(target, over_tcp, &request, timeout).map_err(Error::Open)?;
     let outcome = match &answer {
         None => ReplayOutcome::NoAnswer,
         Some(answer) => match mismatch.expected_code.map(ResponseCode) {
@@ -220,112 +217,13 @@ fn is_same(answer: &[u8], before: &[u8]) -> bool {
     now.response_code == then.response_code && now.body_len == then.body_len && is_same_body
 }
 
-/// The whole answer without its envelope; `None` if it did not arrive in time.
-pub(crate) fn exchange_udp(
-    target: SocketAddr,
-    request: &[u8],
-    timeout: Duration,
-) -> io::Result<Option<Vec<u8>>> {
-    let any: SocketAddr = if target.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(target)?;
-    let id = Envelope::split(request).map_or(0, |(envelope, _)| envelope.request_id);
-    match socket.send(request) {
-        // A refused connection counts as no answer, not as an error.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-        result => result?,
-    };
-    let (mut fragments, mut room, until) = (FragmentTable::new(), [0; 2048], Instant::now() + timeout);
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        socket.set_read_timeout(Some(left))?;
-        let len = match socket.recv(&mut room) {
-            Ok(len) => len,
-            Err(error) if is_silence(&error) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let Ok((envelope, data)) = Envelope::split(&room[..len]) else { continue };
-        let is_piece =
-            envelope.flags.has(EnvelopeFlags::TRUNCATED) && envelope.message_len as usize > UDP_DATA_LEN_MAX;
-        // A server that could not read the request cannot repeat its id either.
-        if envelope.request_id != id && envelope.request_id != -1 {
-            continue;
-        }
-        if !is_piece {
-            let len = data.len().min(envelope.message_len as usize);
-            return Ok(Some(data[..len].to_vec()));
-        }
-        if let FragmentOutcome::Complete(at) = fragments.put(&envelope, data, 0, 0) {
-            return Ok(Some(fragments.complete(at).to_vec()));
-        }
-    }
-}
-
-fn is_silence(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut, WouldBlock};
-    matches!(error.kind(), ConnectionRefused | ConnectionReset | TimedOut | WouldBlock)
-}
-
-/// The same over a new connection.
-pub(crate) fn exchange_tcp(
-    target: SocketAddr,
-    request: &[u8],
-    timeout: Duration,
-) -> io::Result<Option<Vec<u8>>> {
-    let until = Instant::now() + timeout;
-    let Ok(mut stream) = TcpStream::connect_timeout(&target, timeout) else { return Ok(None) };
-    stream.set_write_timeout(Some(timeout))?;
-    let mut head = Vec::new();
-    let answered =
-        stream.write_all(request).and_then(|()| read_until(&stream, Envelope::LEN, until, &mut head));
-    let Some(envelope) = head.first_chunk().filter(|_| answered.is_ok()).map(Envelope::from_bytes) else {
-        return Ok(None);
-    };
-    let mut answer = Vec::new();
-    // What is missing at the end is missing in the answer as well.
-    let _ = read_until(&stream, envelope.message_len.min(MESSAGE_LEN_MAX) as usize, until, &mut answer);
-    Ok(Some(answer))
-}
-
-/// Appends up to `len` bytes to `bytes`, within the deadline however slowly they arrive.
-///
-/// # Errors
-///
-/// Those of the stream; bytes received before are in `bytes`.
-pub(crate) fn read_until(
-    mut stream: &TcpStream,
-    len: usize,
-    until: Instant,
-    bytes: &mut Vec<u8>,
-) -> io::Result<()> {
-    let mut room = [0; 4096];
-    while bytes.len() < len {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        stream.set_read_timeout(Some(left))?;
-        let room = &mut room[..(len - bytes.len()).min(4096)];
-        match stream.read(room) {
-            Ok(0) => break,
-            Ok(len) => bytes.extend_from_slice(&room[..len]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if is_silence(&error) => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::judge::verify::request;
     use crate::judge::verify::tests::{message, values};
-    use std::thread;
+    use handle_proto::wire::Envelope;
+    use std::net::UdpSocket;
 
     fn mismatch(answer: &[u8]) -> Mismatch {
         let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
@@ -383,27 +281,6 @@ mod tests {
             });
             assert_eq!(replayed[0].outcome, outcome, "{outcome}");
         }
-    }
-
-    #[test]
-    fn a_trickle_is_no_answer() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let target = listener.local_addr().unwrap();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                let (mut stream, _) = listener.accept().unwrap();
-                let envelope = Envelope { message_len: MESSAGE_LEN_MAX, ..Envelope::request(9) };
-                stream.write_all(&envelope.to_bytes()).unwrap();
-                // Until the connection is closed; each byte arrives well in time.
-                while stream.write_all(&[0]).is_ok() {
-                    thread::sleep(Duration::from_millis(10));
-                }
-            });
-            let request = request(&GeneratedQuestion::plain(b"10.1/a"), 9);
-            let answer = exchange_tcp(target, &request, Duration::from_millis(200)).unwrap().unwrap();
-            // The whole answer would take three quarters of an hour.
-            assert!(answer.len() < 10_000, "{} bytes in the time of 20", answer.len());
-        });
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod recording;
 pub(crate) mod run;
 pub mod schedule;
 mod server_key;
+pub(crate) mod single_request;
 pub mod stream;
 pub mod worker;
 pub mod workload;

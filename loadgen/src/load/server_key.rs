@@ -13,8 +13,8 @@ use handle_proto::wire::{Envelope, Header, Message, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 
 use crate::error::Error;
-use crate::judge::replay::{exchange_tcp, exchange_udp};
 use crate::load::options::{KeySource, RunOptions};
+use crate::load::single_request;
 use crate::load::stream::{Protocol, StreamTransport, Streams};
 use crate::read::whole_of;
 
@@ -46,15 +46,15 @@ pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey
 
 /// Requests the site record; returns the whole answer without its envelope.
 fn ask(options: &RunOptions) -> Result<Option<Vec<u8>>, Error> {
-    let exchange = match options.transport {
-        StreamTransport::Udp { .. } => exchange_udp,
-        StreamTransport::Stream(Streams { protocol: Protocol::Tcp, .. }) => exchange_tcp,
+    let over_tcp = match options.transport {
+        StreamTransport::Udp { .. } => false,
+        StreamTransport::Stream(Streams { protocol: Protocol::Tcp, .. }) => true,
         StreamTransport::Stream(_) => {
             let what = "--ask-server-key works over udp and tcp only: give --server-key FILE";
             return Err(Error::Option(what.to_owned()));
         }
     };
-    exchange(options.target, &request(), options.timeout).map_err(Error::Open)
+    single_request::send(options.target, over_tcp, &request(), options.timeout).map_err(Error::Open)
 }
 
 fn request() -> Vec<u8> {

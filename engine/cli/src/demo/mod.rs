@@ -226,12 +226,25 @@ fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The beginning of a `cargo run` command with the profile that built this program.
+fn cargo_run() -> String {
+    let profile = std::env::current_exe().ok().and_then(|program| {
+        // target/<profile>/hdl
+        Some(program.parent()?.file_name()?.to_string_lossy().into_owned())
+    });
+    match profile.as_deref() {
+        Some("debug") => "cargo run --bin".to_owned(),
+        Some("demo") => "cargo run --profile demo --bin".to_owned(),
+        _ => "cargo run --release --bin".to_owned(),
+    }
+}
+
 /// Prints commands to try for a user who has built only this program.
 fn show_what_next(args: &Args) {
     println!();
     println!("== what to try next");
     let directory = args.keep.as_deref().unwrap_or(Path::new("./demo-files"));
-    let (set, run) = (directory.join("set"), "cargo run --release --bin");
+    let (set, run) = (directory.join("set"), cargo_run());
     let set = set.display();
     if args.keep.is_none() {
         println!("{run} hdl -- demo --keep {}    # keep the files", directory.display());

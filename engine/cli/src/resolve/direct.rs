@@ -2,11 +2,12 @@
 
 use super::{Args, outcome};
 use crate::ExitOutcome;
-use crate::exchange::{self, AssembledAnswer, OutgoingQuery};
+use crate::exchange::{self, OutgoingQuery};
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail, ensure};
 use handle_client::Question;
+use handle_client::raw_exchange::{RawAnswer, UNREAD_REQUEST_ID};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::UDP_RETRY_MS;
 use handle_proto::wire::list::{Indexes, Strings};
@@ -67,9 +68,9 @@ pub(super) fn run(
 
 /// Sends the query over UDP, and again over TCP where the answer is RC 2: so do servers answer whose answer takes too
 /// many datagrams. The first answer counts where there is none over TCP.
-fn ask_over_udp(server: SocketAddr, asked: &OutgoingQuery) -> anyhow::Result<Option<AssembledAnswer>> {
+fn ask_over_udp(server: SocketAddr, asked: &OutgoingQuery) -> anyhow::Result<Option<RawAnswer>> {
     let answered = exchange::ask(server, asked, &UDP_RETRY_MS)?;
-    let is_refused = |answered: &AssembledAnswer| {
+    let is_refused = |answered: &RawAnswer| {
         let (_, message) = Envelope::split(&answered.message).ok()?;
         Some(Message::decode(message).ok()?.header.response_code == ResponseCode::ERROR)
     };
@@ -86,7 +87,7 @@ fn show(
     handle: &str,
     server: SocketAddr,
     asked: &OutgoingQuery,
-    answered: &AssembledAnswer,
+    answered: &RawAnswer,
 ) -> anyhow::Result<ExitOutcome> {
     let (envelope, message) = Envelope::split(&answered.message).context("cannot decode the answer")?;
     let message = Message::decode(message).context("cannot decode the answer")?;
@@ -116,7 +117,7 @@ fn check(
     reply: &Reply<'_>,
 ) -> anyhow::Result<()> {
     // A server that could not read the request knows neither its operation nor its digest.
-    if envelope.request_id == exchange::NO_REQUEST {
+    if envelope.request_id == UNREAD_REQUEST_ID {
         // It cannot say anything about the handle either.
         let code = reply.code;
         ensure!(
@@ -158,7 +159,7 @@ fn digest_of(covered: &[u8], algorithm: DigestAlgorithm) -> anyhow::Result<Vec<u
 fn show_values(
     args: &Args,
     server: SocketAddr,
-    answered: &AssembledAnswer,
+    answered: &RawAnswer,
     answer: &QueryAnswer<'_>,
 ) -> anyhow::Result<()> {
     if args.json {

@@ -1,9 +1,7 @@
 //! Recorded traffic: requests with their times, from a capture or from an access log.
 
 pub mod access_log;
-mod cursor;
 pub mod pcap;
-mod pcapng;
 
 use std::fmt;
 use std::fs::File;
@@ -11,6 +9,8 @@ use std::io::{self, BufReader, Read as _};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::str::FromStr;
+
+use handle_formats::capture;
 
 use crate::error::Error;
 use crate::read::{READ_LEN, StoppableFile, whole_of};
@@ -85,7 +85,7 @@ impl Recording {
         let read_error = |source| Error::read(path, source);
         let error = |what: String| Error::Recording { path: path.to_owned(), what };
         let (file, head) = open(path, &mut go_on).map_err(read_error)?;
-        let is_capture = pcap::is_capture(head.get_ref());
+        let is_capture = capture::is_capture(head.get_ref());
         let input = head.chain(file);
         let (mut recording, kind) = if is_capture {
             let bytes = whole_of(input, Self::CAPTURE_LEN_MAX).map_err(read_error)?;
@@ -131,7 +131,7 @@ fn open<'a>(
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
 ) -> io::Result<(StoppableFile<'a>, io::Cursor<Vec<u8>>)> {
     let (mut file, mut head) = (StoppableFile { file: File::open(path)?, go_on }, Vec::new());
-    (&mut file).take(pcap::MAGIC_LEN).read_to_end(&mut head)?;
+    (&mut file).take(capture::MAGIC_LEN).read_to_end(&mut head)?;
     Ok((file, io::Cursor::new(head)))
 }
 

@@ -1,0 +1,31 @@
+//! Records to a layer file, on one core. Making the records is measured by itself, to be subtracted.
+
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group};
+use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::sets;
+
+fn build(c: &mut Criterion) {
+    let generator = RecordGenerator::new().expect("the vectors are there");
+    let mut group = c.benchmark_group("build");
+    group.sampling_mode(SamplingMode::Flat).sample_size(10);
+    let sizes = if sets::is_test() { vec![2_000] } else { vec![100_000, 1_000_000] };
+    for size in sizes {
+        let name = sets::size_name(size);
+        group.throughput(Throughput::Elements(size));
+        group.bench_function(BenchmarkId::new("layer", &name), |b| {
+            let temp_dir = tempfile::tempdir().expect("a directory");
+            b.iter(|| {
+                let mut builder = sets::builder(&generator, temp_dir.path());
+                sets::add_all(&mut builder, &generator, size).expect("records that can be stored");
+                let file = tempfile::tempfile_in(temp_dir.path()).expect("a file");
+                builder.finish(file).expect("a layer").1
+            });
+        });
+        group.bench_function(BenchmarkId::new("records_alone", &name), |b| {
+            let mut room = RecordRoom::default();
+            b.iter(|| (0..size).map(|n| generator.record(n, &mut room).handle.len()).sum::<usize>());
+        });
+    }
+}
+
+criterion_group!(benches, build);

@@ -1,0 +1,81 @@
+//! How fast `hdl import` takes records into a new store, and how much memory it needs for that.
+
+use anyhow::{Context as _, ensure};
+use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::usage;
+use handle_proto::json::{record_to_json, text};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Measures an import of lines of JSON into a new store. `hdl` has to be built before, in the same way.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Records to import.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// The program; the one beside this unless given.
+    #[arg(long)]
+    hdl: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let beside = std::env::current_exe()?.with_file_name("hdl");
+    let hdl = args.hdl.unwrap_or(beside);
+    ensure!(hdl.exists(), "there is no {}: cargo build --release -p handle-cli", hdl.display());
+    let directory = tempfile::tempdir()?;
+    let (lines, store) = (directory.path().join("records.jsonl"), directory.path().join("store.redb"));
+    write_lines(&lines, args.records)?;
+    let mut command = Command::new(hdl);
+    command.arg("import").arg(&store).arg(&lines).args(["--create", "--home", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let memory = watch(&mut child)?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "hdl import: {}", output.status);
+    let told: Value = serde_json::from_slice(&output.stdout)?;
+    let seconds = told["seconds"].as_f64().context("the time it took")?;
+    let rate = args.records as f64 / seconds;
+    let (lines_len, store_len) = (fs::metadata(&lines)?.len(), fs::metadata(&store)?.len());
+    if args.json {
+        let figures = json!({
+            "records": args.records, "seconds": seconds, "records_per_s": rate, "memory_bytes": memory,
+            "lines_bytes": lines_len, "store_bytes": store_len, "machine": usage::machine(),
+        });
+        println!("{figures}");
+        return Ok(());
+    }
+    println!("{}", usage::machine());
+    println!("{} records in {seconds:.1} s: {rate:.0}/s, at most {} MiB", args.records, memory >> 20);
+    println!("{} MiB of JSON, {} MiB of store", lines_len >> 20, store_len >> 20);
+    Ok(())
+}
+
+fn write_lines(path: &Path, records: u64) -> anyhow::Result<()> {
+    let (generator, mut room) = (RecordGenerator::new()?, RecordRoom::default());
+    let mut out = BufWriter::new(File::create(path)?);
+    for n in 0..records {
+        let record = generator.record(n, &mut room);
+        writeln!(out, "{}", text(&record_to_json(record.handle, record.values)))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Waits for the end of a process, and gives the most memory it was seen to have, in bytes.
+fn watch(child: &mut Child) -> anyhow::Result<u64> {
+    let mut most = 0;
+    while child.try_wait()?.is_none() {
+        // Its status is gone with it, so this may come too late once.
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        most = most.max(kib.unwrap_or(0) << 10);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(most)
+}

@@ -1,0 +1,54 @@
+//! The commands of `handle-bench`: one file for each figure or group of figures.
+
+mod against_dnsperf;
+mod answer_loop;
+mod bulk_resolve;
+mod certified_share;
+mod import_rate;
+mod latency;
+mod share_of_echo;
+mod side_by_side;
+mod snapshot_figures;
+mod tcp_rate;
+mod visible;
+
+use clap::{Parser, Subcommand};
+
+/// Measures the figures of docs/performance.md, which describes the commands.
+#[derive(Parser)]
+#[command(name = "handle-bench")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    AgainstDnsperf(against_dnsperf::Args),
+    AnswerLoop(answer_loop::Args),
+    BulkResolve(bulk_resolve::Args),
+    CertifiedShare(certified_share::Args),
+    ImportRate(import_rate::Args),
+    Latency(latency::Args),
+    ShareOfEcho(share_of_echo::Args),
+    SideBySide(side_by_side::Args),
+    SnapshotFigures(snapshot_figures::Args),
+    TcpRate(tcp_rate::Args),
+    Visible(visible::Args),
+}
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    match Args::parse().command {
+        Command::AgainstDnsperf(args) => against_dnsperf::run(args),
+        Command::AnswerLoop(args) => answer_loop::run(args),
+        Command::BulkResolve(args) => bulk_resolve::run(args),
+        Command::CertifiedShare(args) => certified_share::run(args),
+        Command::ImportRate(args) => import_rate::run(args),
+        Command::Latency(args) => latency::run(args),
+        Command::ShareOfEcho(args) => share_of_echo::run(args),
+        Command::SideBySide(args) => side_by_side::run(args),
+        Command::SnapshotFigures(args) => snapshot_figures::run(args),
+        Command::TcpRate(args) => tcp_rate::run(args),
+        Command::Visible(args) => visible::run(args),
+    }
+}

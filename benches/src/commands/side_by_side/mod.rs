@@ -1,0 +1,242 @@
+//! Everything that answers, side by side: echoes by both datapaths, `handled` by both, name servers; then `handled` over
+//! TCP, and with signatures beside the key alone.
+//!
+//! Each server is a process of its own on one core and the load is on another. They take turns under the
+//! same load, the order changing from round to round, and one table has it all.
+
+mod connections;
+mod dns;
+mod report;
+mod scenario;
+mod signed;
+
+use self::dns::NameServer;
+use self::scenario::{Load, Result, SCENARIOS, Scenario, take_turns};
+use anyhow::{Context as _, ensure};
+use clap::Subcommand;
+use handle_benches::answers::Answerer;
+use handle_benches::flood::{Flood, WINDOW};
+use handle_benches::requests::{RequestKind, Requests};
+use handle_benches::serve::{self, Child, ServePath};
+use handle_benches::turns::ServerTurn;
+use handle_benches::{certified, sets};
+use handle_server::config::ServerLimits;
+use handle_snapshot::PublishedSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Measures echoes, `handled` and name servers side by side: one datagram at a time, in trains, over TCP, signed.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Records in the set; built if it is not there.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Names in the zone of the name servers, at most so many as there are records.
+    #[arg(long, default_value_t = 1_000_000)]
+    names: u64,
+    /// Turns of each.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Length of a turn.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Requests under way, one at a time.
+    #[arg(long, default_value_t = WINDOW)]
+    window: usize,
+    /// Requests under way, in trains.
+    #[arg(long, default_value_t = 4096)]
+    train_window: usize,
+    /// Different requests; asked around.
+    #[arg(long, default_value_t = 1 << 20)]
+    requests: usize,
+    /// Connections over TCP.
+    #[arg(long, default_value_t = 32)]
+    connections: usize,
+    /// Requests under way on each connection.
+    #[arg(long, default_value_t = 256)]
+    connection_window: usize,
+    /// Run only loads whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Leave out the name servers.
+    #[arg(long)]
+    no_dns: bool,
+    /// Datagrams and trains that servers take together.
+    #[arg(long, default_value_t = ServerLimits::default().batch_datagrams)]
+    batch_datagrams: usize,
+    /// Datagrams that servers take together, with those in trains.
+    #[arg(long, default_value_t = ServerLimits::default().batch_segments)]
+    batch_segments: usize,
+    /// Core of the servers.
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// Core of the load.
+    #[arg(long, default_value_t = 1)]
+    client_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a child is; not for people.
+#[derive(Clone, Subcommand)]
+enum Role {
+    #[command(hide = true)]
+    Handled { records: u64, kind: ServePath, core: usize, batch_datagrams: usize, batch_segments: usize },
+    #[command(hide = true)]
+    Signed { records: u64, kind: ServePath, key: PathBuf, core: usize },
+    #[command(hide = true)]
+    Echo { kind: ServePath, core: usize, batch_datagrams: usize, batch_segments: usize },
+}
+
+/// What takes part in a scenario.
+struct Contestant {
+    name: String,
+    /// The name of the echo that it is compared with.
+    echo: Option<String>,
+    pid: u32,
+    address: SocketAddr,
+    speaks_dns: bool,
+}
+
+pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
+    match args.role.take() {
+        None => measure(&args),
+        Some(Role::Signed { records, kind, key, core }) => {
+            certified::serve(sets::directory(records), key, kind.datapath(), core)
+        }
+        Some(Role::Handled { records, kind, core, batch_datagrams, batch_segments }) => {
+            serve::handled(records, kind, core, limits(batch_datagrams, batch_segments))
+        }
+        Some(Role::Echo { kind, core, batch_datagrams, batch_segments }) => {
+            let mut echo = serve::EchoServer::of_noted_lens();
+            let limits = limits(batch_datagrams, batch_segments);
+            serve::on_path_with(kind.kind(), Some(core), &limits, move |path| echo.turn(path))
+        }
+    }
+}
+
+/// As the server has them, with room for the answers of a batch.
+fn limits(batch_datagrams: usize, batch_segments: usize) -> ServerLimits {
+    let usual = ServerLimits::default();
+    let outbox_datagrams = usual.outbox_datagrams.max(2 * batch_segments);
+    let outbox_bytes = usual.outbox_bytes.max(512 * batch_segments);
+    ServerLimits { batch_datagrams, batch_segments, outbox_datagrams, outbox_bytes, ..usual }
+}
+
+fn measure(args: &Args) -> anyhow::Result<()> {
+    ensure!(args.rounds > 0, "at least one round");
+    ensure!(args.requests <= 1 << 20, "at most 1048576 requests: their number shares 32 bits with a length");
+    let set = sets::open(args.records)?;
+    let mut requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
+    let lens = answer_lens(&set, &requests);
+    let usual_len = lens.iter().sum::<usize>() / lens.len().max(1);
+    requests.note_answer_lens(&lens);
+    let one_len = requests.most_frequent_lens(&lens);
+    drop(set);
+
+    let (children, mut contestants) = start_ours(args)?;
+    let names = args.names.min(args.records);
+    let name_servers = if args.no_dns { Vec::new() } else { start_name_servers(args, names, usual_len) };
+    contestants.extend(name_servers.iter().map(|server| Contestant {
+        name: server.name.to_owned(),
+        echo: None,
+        pid: server.pid(),
+        address: server.address,
+        speaks_dns: true,
+    }));
+    let is_wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let signers = is_wanted(signed::NAME).then(|| signed::start(args)).transpose()?;
+    let queries = dns::queries(names, args.requests);
+    serve::pin(Some(args.client_core));
+    let mut results = Vec::new();
+    for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.name)) {
+        let requests = match scenario.load {
+            Load::OneLength => &one_len,
+            Load::AsTheyCome => &requests,
+        };
+        results.extend(run_scenario(args, scenario, &contestants, requests, &queries)?);
+    }
+    if is_wanted(connections::NAME) {
+        results.extend(connections::run(args, &contestants, &requests)?);
+    }
+    drop((children, name_servers));
+    if let Some(signers) = signers {
+        results.extend(signed::run(args, &signers)?);
+    }
+    report::print(args, usual_len, &results);
+    Ok(())
+}
+
+fn answer_lens(set: &PublishedSet, requests: &Requests) -> Vec<usize> {
+    let mut answerer = Answerer::new(set);
+    (0..requests.len()).map(|at| answerer.one(requests, at)).collect()
+}
+
+fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
+    let tail = [args.server_core, args.batch_datagrams, args.batch_segments].map(|number| number.to_string());
+    let (mut children, mut contestants) = (Vec::new(), Vec::new());
+    for path in [ServePath::Uring, ServePath::Portable] {
+        let kind = path.name().to_owned();
+        if let Err(error) = serve::open_loopback(path.kind()) {
+            eprintln!("{kind}: left out, for it does not work here: {error}");
+            continue;
+        }
+        let echo = format!("echo, {kind}");
+        for (name, echo_of, role) in [
+            (echo.clone(), None, vec!["echo".to_owned()]),
+            (format!("handled, {kind}"), Some(echo), vec!["handled".to_owned(), args.records.to_string()]),
+        ] {
+            let child = Child::start(&[role, vec![kind.clone()], tail.to_vec()].concat())
+                .with_context(|| format!("cannot start {name}"))?;
+            let (pid, address) = (child.pid(), child.address);
+            contestants.push(Contestant { name, echo: echo_of, pid, address, speaks_dns: false });
+            children.push(child);
+        }
+    }
+    Ok((children, contestants))
+}
+
+fn start_name_servers(args: &Args, names: u64, answer_len: usize) -> Vec<NameServer> {
+    let mut servers = Vec::new();
+    for program in dns::PROGRAMS {
+        match NameServer::start(program, names, answer_len, args.server_core) {
+            Ok(server) => servers.push(server),
+            Err(error) => eprintln!("{}: left out: {error:#}", program.name),
+        }
+    }
+    servers
+}
+
+/// All rounds of one scenario.
+fn run_scenario(
+    args: &Args,
+    scenario: &Scenario,
+    contestants: &[Contestant],
+    requests: &Requests,
+    queries: &Requests,
+) -> anyhow::Result<Vec<Result>> {
+    let shape = scenario.shape(args.window, args.train_window);
+    let mut floods = [
+        Flood::open(requests, shape, handle_benches::flood::is_success)?,
+        Flood::open(queries, shape, handle_benches::dns::is_success)?,
+    ];
+    let taking_part: Vec<_> =
+        contestants.iter().filter(|contestant| scenario.with_dns || !contestant.speaks_dns).collect();
+    let turns = take_turns(args, taking_part.len(), |at, seconds| {
+        let contestant = taking_part[at];
+        let flood = &mut floods[usize::from(contestant.speaks_dns)];
+        ServerTurn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
+            .with_context(|| format!("{}: {}", scenario.name, contestant.name))
+    })?;
+    let of = |name: &str| taking_part.iter().position(|contestant| contestant.name == name);
+    let results = taking_part.iter().enumerate().map(|(at, contestant)| Result {
+        load: scenario.name,
+        server: contestant.name.clone(),
+        turns: turns[at].clone(),
+        ceiling: contestant.echo.as_deref().and_then(of).map(|at| turns[at].clone()),
+    });
+    Ok(results.collect())
+}

@@ -1,0 +1,94 @@
+//! The table, and the same as JSON.
+
+use super::Args;
+use super::scenario::Result;
+use comfy_table::Table;
+use handle_benches::spread::Spread;
+use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread, user_us};
+use handle_benches::usage;
+use serde_json::{Value, json};
+
+pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
+    if args.json {
+        let report = json!({
+            "machine": usage::machine(), "records": args.records, "answer_len": usual_len,
+            "signatures_by": handle_auth::BACKEND,
+            "rounds": args.rounds, "seconds": args.seconds,
+            "results": results.iter().map(to_json).collect::<Vec<_>>(),
+        });
+        println!("{report:#}");
+        return;
+    }
+    println!("{}", usage::machine());
+    println!(
+        "{} records, answers of {usual_len} bytes, {} rounds of {} s; median (least to most); signatures by {}",
+        args.records,
+        args.rounds,
+        args.seconds,
+        handle_auth::BACKEND
+    );
+    println!(
+        "the ceiling is the echo of the same datapath; of signed answers, the key alone on the same core"
+    );
+    let mut table = Table::new();
+    table.set_header([
+        "load",
+        "server",
+        "answers/s",
+        "CPU us/answer",
+        "user us",
+        "busy",
+        "answers a train",
+        "of the ceiling",
+        "by CPU",
+        "lost",
+    ]);
+    for result in results {
+        let turns = &result.turns;
+        let shares = result.ceiling.as_ref().map(|most| (share(turns, most), share_by_cpu(turns, most)));
+        let text = |spread: Option<Spread>| spread.map_or_else(String::new, |spread| format!("{spread:.2}"));
+        table.add_row([
+            result.load.to_owned(),
+            result.server.clone(),
+            format!("{:.0}", spread(turns, ServerTurn::rate)),
+            format!("{:.3}", spread(turns, ServerTurn::cpu_us)),
+            format!("{:.3}", user_us(turns)),
+            format!("{:.2}", spread(turns, ServerTurn::busy).median),
+            train_len(turns).map_or_else(String::new, |spread| format!("{:.1}", spread.median)),
+            text(shares.map(|(share, _)| share)),
+            text(shares.map(|(_, by_cpu)| by_cpu)),
+            lost(turns).to_string(),
+        ]);
+    }
+    println!("{table}");
+}
+
+/// Answers in one train, where there are trains.
+fn train_len(turns: &[ServerTurn]) -> Option<Spread> {
+    let lens: Option<Vec<f64>> = turns.iter().map(ServerTurn::train_len).collect();
+    lens.map(Spread::of)
+}
+
+fn lost(turns: &[ServerTurn]) -> u64 {
+    turns.iter().map(|turn| turn.got.lost).sum()
+}
+
+fn to_json(result: &Result) -> Value {
+    let turns = &result.turns;
+    let of_ceiling = |what: fn(&[ServerTurn], &[ServerTurn]) -> Spread| {
+        result.ceiling.as_ref().map(|most| what(turns, most).to_json())
+    };
+    json!({
+        "load": result.load,
+        "server": result.server,
+        "answers_per_s": spread(turns, ServerTurn::rate).to_json(),
+        "cpu_us": spread(turns, ServerTurn::cpu_us).to_json(),
+        "user_us": user_us(turns),
+        "busy": spread(turns, ServerTurn::busy).to_json(),
+        "idle": spread(turns, |turn| turn.idle).to_json(),
+        "answers_per_train": train_len(turns).map(|spread| spread.to_json()),
+        "share_of_ceiling": of_ceiling(share),
+        "share_of_ceiling_by_cpu": of_ceiling(share_by_cpu),
+        "lost": lost(turns),
+    })
+}

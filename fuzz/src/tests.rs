@@ -1,0 +1,55 @@
+//! Runs the committed corpora and all earlier findings through the target functions, with any
+//! compiler and without libFuzzer.
+
+use super::{TARGETS, replay};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn names_in(name: &str) -> BTreeSet<String> {
+    let entries = folder(name).read_dir().unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn every_input_of_the_corpora_keeps_its_property() {
+    for (name, target) in TARGETS {
+        let count = replay(*target, &folder("corpus").join(name)).unwrap();
+        assert!(count > 0, "{name} has no corpus");
+    }
+}
+
+#[test]
+fn what_was_found_once_stays_fixed() {
+    for name in names_in("found") {
+        let path = folder("found").join(&name);
+        if path.is_dir() {
+            let target = TARGETS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}"));
+            replay(target.1, &path).unwrap();
+        }
+    }
+}
+
+/// Much less than a fuzzer does, but every target gets inputs unlike any seed.
+#[test]
+fn short_and_uniform_inputs_keep_every_property() {
+    for (name, target) in TARGETS {
+        for byte in [0, 1, 0x20, 0x7f, 0x80, 0xff] {
+            for len in (0..70).chain([511, 512, 513, 4096]) {
+                println!("{name}: {len} bytes of {byte:#04x}");
+                target(&vec![byte; len]);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_target_is_a_program_with_a_corpus() {
+    let names: BTreeSet<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let programs: BTreeSet<_> = names.iter().map(|name| format!("{name}.rs")).collect();
+    assert_eq!(names_in("fuzz_targets"), programs);
+    assert_eq!(names_in("corpus"), names);
+}
