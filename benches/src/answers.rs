@@ -5,7 +5,7 @@ use handle_net::{Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
-    AnswerContext, AnswerOutcome, FastAnswer, InBatch, ReplyParts, ServiceFacts, answer, answer_batch,
+    AnswerContext, AnswerOutcome, InBatch, ServiceFacts, WireReply, answer, answer_batch,
 };
 use handle_snapshot::{MappedFile, PublishedSet};
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ impl<'a> Answerer<'a> {
         let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
         answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
             len += match outcome {
-                InBatch::Fast(reply) => push_fast(outbox, peer, reply),
+                InBatch::Fast(reply) => push(outbox, peer, reply),
                 InBatch::Other(AnswerOutcome::Reply(reply)) => push(outbox, peer, reply),
                 _ => 0,
             };
@@ -72,20 +72,9 @@ pub fn context(set: &PublishedSet) -> AnswerContext<'_, MappedFile> {
     AnswerContext::new(set.records(), ServiceFacts::ALONE, NOW_UNIX_S)
 }
 
-/// Puts a usual answer into the outbox.
-#[inline]
-pub fn push_fast(outbox: &mut Outbox, peer: Peer, reply: &FastAnswer<'_>) -> usize {
-    let len = reply.len();
-    let write = |room: &mut [u8]| {
-        reply.write(room);
-        len
-    };
-    if outbox.push(peer, len, write).is_ok() { len } else { 0 }
-}
-
 /// Puts a reply into the outbox, as one datagram or as a train.
 #[inline]
-pub fn push(outbox: &mut Outbox, peer: Peer, reply: &ReplyParts<'_>) -> usize {
+pub fn push(outbox: &mut Outbox, peer: Peer, reply: &impl WireReply) -> usize {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);

@@ -16,8 +16,8 @@ use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Va
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{FirstEvaluation, SlowReason};
 use handle_resolver::{
-    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ReplyParts, SlowPathRequest, answer,
-    answer_batch, answer_message,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ReplyParts, SlowPathRequest,
+    WireReply as _, answer, answer_batch, answer_message,
 };
 
 /// Types whose values delegate derived prefixes.
@@ -515,9 +515,9 @@ pub fn batch(bytes: &[u8]) {
         let mut answered: Vec<Option<DatagramOutcome>> = asked.iter().map(|_| None).collect();
         answer_batch(&context, &mut scratch, asked.iter().copied(), |at, outcome| {
             let bytes = match outcome {
-                InBatch::Fast(usual) => {
-                    let mut datagram = vec![0xaa; usual.len()];
-                    usual.write(&mut datagram);
+                InBatch::Fast(reply) => {
+                    let mut datagram = vec![0xaa; reply.datagrams_len()];
+                    reply.write_datagrams(&mut datagram);
                     DatagramOutcome::Datagrams(datagram)
                 }
                 InBatch::Other(outcome) => written(outcome),

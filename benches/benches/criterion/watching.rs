@@ -5,7 +5,7 @@ use handle_benches::requests::{RequestKind, request};
 use handle_proto::ResponseCode;
 use handle_server::counters::{Counters, Transport};
 use handle_server::latency::{Histogram, Stopwatch};
-use handle_server::query_log::{QueryLog, QueryLogSettings, QueryLogTap, now_unix};
+use handle_server::query_log::{QueryLog, QueryLogSettings, QueryLogTap};
 use handle_server::sources::{PrefixBits, SourceSampler, Sources};
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ fn watching(c: &mut Criterion) {
             let mut at = 0;
             b.iter(|| {
                 at = (at + BATCH_LEN) % sources.len();
-                let since = stopwatch.start();
+                let since = stopwatch.measures_next().then(Instant::now);
                 sampler.sample(&table, 5, BATCH_LEN, |i| sources[at + i]);
                 if let Some(since) = since {
                     histogram.add(since.elapsed(), BATCH_LEN as u64);
@@ -63,7 +63,7 @@ fn query_log(c: &mut Criterion) {
             b.iter(|| {
                 if let Some(tap) = black_box(&mut tap) {
                     now += Duration::from_secs(step_s);
-                    tap.begin(now, now_unix());
+                    tap.set_time(now, Duration::from_secs(1_800_000_000));
                     for _ in 0..BATCH_LEN {
                         tap.record(Transport::Udp, ip, &datagram, ResponseCode::SUCCESS, &counters);
                     }

@@ -3,12 +3,12 @@
 
 use crate::Runtime;
 use anyhow::Result;
-use handle_benches::answers::{context, push, push_fast};
+use handle_benches::answers::{context, push};
 use handle_benches::serve;
 use handle_net::{Datapath, DatapathKind};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
-use handle_resolver::{AnswerOutcome, InBatch, answer, answer_batch};
+use handle_resolver::{AnswerOutcome, InBatch, WireReply as _, answer, answer_batch};
 use handle_snapshot::PublishedSet;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn ours(kind: DatapathKind, set: &PublishedSet, core: usize) -> Result<()> {
         answer_batch(&context, &mut scratch, datagrams, |at, outcome| {
             let peer = inbox.get(at).peer;
             match outcome {
-                InBatch::Fast(reply) => push_fast(outbox, peer, reply),
+                InBatch::Fast(reply) => push(outbox, peer, reply),
                 InBatch::Other(AnswerOutcome::Reply(reply)) => push(outbox, peer, reply),
                 InBatch::Other(_) => 0,
             };

@@ -3,7 +3,7 @@
 
 use crate::referral;
 use crate::refusal::RefusalReason;
-use crate::reply::{ReplyParts, too_long};
+use crate::reply::{ReplyParts, WireReply as _, too_long};
 use crate::request::{DropReason, ParsedRequest, UndecidableMessage, UnreadableRequest};
 use crate::select::{SelectedValues, ValueFilter};
 use crate::service::AnswerContext;

@@ -82,108 +82,33 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     scratch: &mut Scratch,
     requests: impl IntoIterator<Item = &'a [u8]>,
-    read: impl Fn(&'a [u8]) -> Result<ParsedRequest<'a>, UndecidableMessage>,
+    parse: impl Fn(&'a [u8]) -> Result<ParsedRequest<'a>, UndecidableMessage>,
     mut sink: impl FnMut(usize, &InBatch<'a>),
 ) {
     let mut requests = requests.into_iter().enumerate();
-    let mut staged: ArrayVec<StagedRequest<'a>, STAGED_COUNT> = ArrayVec::new();
-    let mut questions: ArrayVec<RecordQuestion<'a>, STAGED_COUNT> = ArrayVec::new();
+    let mut staged = StagedRequests { requests: ArrayVec::new(), questions: ArrayVec::new() };
     loop {
-        staged.clear();
-        questions.clear();
-        while !staged.is_full()
+        staged.requests.clear();
+        staged.questions.clear();
+        while !staged.requests.is_full()
             && let Some((at, bytes)) = requests.next()
         {
-            if bytes.len() > UDP_MESSAGE_LEN_MAX {
-                // In a message of a stream the handle may be longer than a staged key. In a
-                // datagram such a handle is refused anyway.
-                sink(at, &InBatch::Other(answer_request(context, read(bytes))));
-                continue;
-            }
-            let key = &mut scratch.keys[staged.len()];
-            if let Some(asked) = FastRequest::read(bytes)
-                && context.service.has(asked.handle())
-                && key.write(asked.handle(), context.records.folds())
-            {
-                let hash = RecordLookup::new(context, key.as_bytes()).hash;
-                staged.push(StagedRequest { at, hash, request: Ok(asked) });
-                continue;
-            }
-            match prepare(context, read(bytes), key) {
-                PreparedRequest::Done(outcome) => sink(at, &InBatch::Other(outcome)),
-                PreparedRequest::Find(question) => {
-                    let hash = RecordLookup::new(context, key.as_bytes()).hash;
-                    staged.push(StagedRequest { at, hash, request: Err(questions.len()) });
-                    questions.push(question);
-                }
+            if let Some(outcome) = staged.add(context, scratch, at, bytes, &parse) {
+                sink(at, &InBatch::Other(outcome));
             }
         }
-        // All records are prefetched at once, because each prefetch waits for the page tables and
-        // delays the work behind it.
-        for one in &staged {
-            context.records.prefetch_index(one.hash);
-        }
-        let mut lookups = [StagedLookup::default(); STAGED_COUNT];
-        for (one, lookup) in staged.iter().zip(&mut lookups) {
-            *lookup = context.records.probe(one.hash);
-            context.records.prefetch_record(*lookup);
-        }
-        for ((one, lookup), key) in staged.iter().zip(&lookups).zip(&scratch.keys) {
-            let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
-            let lookup = RecordLookup::hashed(key.as_bytes(), one.hash);
-            match one.request {
-                Ok(asked) => match answer_fast(context, asked, &found) {
-                    Some(usual) => sink(one.at, &InBatch::Fast(usual)),
-                    None => sink(one.at, &InBatch::Other(answer_other(context, asked, &lookup, found))),
-                },
-                Err(question) => {
-                    let question = &questions[question];
-                    let mut outcome = InBatch::Other(AnswerOutcome::Reply(question.success(context)));
-                    if let InBatch::Other(AnswerOutcome::Reply(reply)) = &mut outcome
-                        && question.answer_into(context, &lookup, found, reply)
-                    {
-                        outcome =
-                            InBatch::Other(AnswerOutcome::Slow(SlowPathRequest::template(&question.request)));
-                    } else if question.request.is_in_session(&context.service)
-                        && let InBatch::Other(AnswerOutcome::Reply(reply)) = outcome
-                    {
-                        outcome = InBatch::Other(AnswerOutcome::InSession(reply));
-                    }
-                    sink(one.at, &outcome);
-                }
-            }
-        }
-        if !staged.is_full() {
+        staged.answer(context, scratch, &mut sink);
+        if !staged.requests.is_full() {
             return;
         }
     }
 }
 
-#[inline]
-fn answer_fast<'a, B>(
-    context: &AnswerContext<'a, B>,
-    asked: FastRequest<'a>,
-    found: &Result<Option<EncodedRecord<'a>>, CorruptRecord>,
-) -> Option<FastAnswer<'a>> {
-    match found {
-        Ok(Some(record)) => asked.answer(record, &context.service, context.now_unix_s),
-        _ => None,
-    }
-}
-
-/// Answers a request of the fast path that has another answer than a [`FastAnswer`].
-#[inline(never)]
-fn answer_other<'a, B: AsRef<[u8]>>(
-    context: &AnswerContext<'a, B>,
-    asked: FastRequest<'a>,
-    lookup: &RecordLookup<'_>,
-    found: Result<Option<EncodedRecord<'a>>, CorruptRecord>,
-) -> AnswerOutcome<'a> {
-    match ParsedRequest::from_stream(asked.bytes()) {
-        Ok(request) => RecordQuestion { request, query: asked.query() }.outcome(context, lookup, found),
-        // Unreachable: a fast request can always be parsed.
-        refused => answer_request(context, refused),
-    }
+/// The requests of one pass through the stages.
+struct StagedRequests<'a> {
+    requests: ArrayVec<StagedRequest<'a>, STAGED_COUNT>,
+    /// The questions of those that are no fast requests.
+    questions: ArrayVec<RecordQuestion<'a>, STAGED_COUNT>,
 }
 
 /// A request between two stages.
@@ -192,4 +117,127 @@ struct StagedRequest<'a> {
     hash: u64,
     /// A fast request, or the position of its question among the questions of the batch.
     request: Result<FastRequest<'a>, usize>,
+}
+
+impl<'a> StagedRequests<'a> {
+    /// The first stage for request number `at`: decodes it and hashes the key of its record.
+    /// Returns its outcome, if it needs no record.
+    #[inline(always)]
+    fn add<B: AsRef<[u8]>>(
+        &mut self,
+        context: &AnswerContext<'a, B>,
+        scratch: &mut Scratch,
+        at: usize,
+        bytes: &'a [u8],
+        parse: impl Fn(&'a [u8]) -> Result<ParsedRequest<'a>, UndecidableMessage>,
+    ) -> Option<AnswerOutcome<'a>> {
+        if bytes.len() > UDP_MESSAGE_LEN_MAX {
+            // In a message of a stream the handle may be longer than a staged key. In a datagram
+            // such a handle is refused anyway.
+            return Some(answer_request(context, parse(bytes)));
+        }
+        let key = &mut scratch.keys[self.requests.len()];
+        if let Some(request) = FastRequest::read(bytes)
+            && context.service.has(request.handle())
+            && key.write(request.handle(), context.records.folds())
+        {
+            let hash = RecordLookup::new(context, key.as_bytes()).hash;
+            self.requests.push(StagedRequest { at, hash, request: Ok(request) });
+            return None;
+        }
+        match prepare(context, parse(bytes), key) {
+            PreparedRequest::Done(outcome) => Some(outcome),
+            PreparedRequest::Find(question) => {
+                let hash = RecordLookup::new(context, key.as_bytes()).hash;
+                self.requests.push(StagedRequest { at, hash, request: Err(self.questions.len()) });
+                self.questions.push(question);
+                None
+            }
+        }
+    }
+
+    /// The later stages: looks the records up and answers the requests.
+    #[inline(always)]
+    fn answer<B: AsRef<[u8]>>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        scratch: &Scratch,
+        mut sink: impl FnMut(usize, &InBatch<'a>),
+    ) {
+        // All records are prefetched at once, because each prefetch waits for the page tables and
+        // delays the work behind it.
+        for request in &self.requests {
+            context.records.prefetch_index(request.hash);
+        }
+        let mut lookups = [StagedLookup::default(); STAGED_COUNT];
+        for (request, lookup) in self.requests.iter().zip(&mut lookups) {
+            *lookup = context.records.probe(request.hash);
+            context.records.prefetch_record(*lookup);
+        }
+        for ((staged, lookup), key) in self.requests.iter().zip(&lookups).zip(&scratch.keys) {
+            let found = context.records.resolve(*lookup, staged.hash, key.as_bytes());
+            let lookup = RecordLookup::hashed(key.as_bytes(), staged.hash);
+            match staged.request {
+                Ok(request) => match answer_fast(context, request, &found) {
+                    Some(answer) => sink(staged.at, &InBatch::Fast(answer)),
+                    None => {
+                        sink(staged.at, &InBatch::Other(answer_other(context, request, &lookup, found)))
+                    }
+                },
+                Err(at) => answer_question(context, &self.questions[at], &lookup, found, |outcome| {
+                    sink(staged.at, outcome);
+                }),
+            }
+        }
+    }
+}
+
+/// Passes the outcome for `question` to `sink`. The reply is written where `sink` reads it: see
+/// [`RecordQuestion::answer_into`].
+#[inline(always)]
+fn answer_question<'a, B: AsRef<[u8]>>(
+    context: &AnswerContext<'a, B>,
+    question: &RecordQuestion<'a>,
+    lookup: &RecordLookup<'_>,
+    found: Result<Option<EncodedRecord<'a>>, CorruptRecord>,
+    sink: impl FnOnce(&InBatch<'a>),
+) {
+    let mut outcome = InBatch::Other(AnswerOutcome::Reply(question.success(context)));
+    if let InBatch::Other(AnswerOutcome::Reply(reply)) = &mut outcome
+        && question.answer_into(context, lookup, found, reply)
+    {
+        outcome = InBatch::Other(AnswerOutcome::Slow(SlowPathRequest::template(&question.request)));
+    } else if question.request.is_in_session(&context.service)
+        && let InBatch::Other(AnswerOutcome::Reply(reply)) = outcome
+    {
+        outcome = InBatch::Other(AnswerOutcome::InSession(reply));
+    }
+    sink(&outcome);
+}
+
+#[inline]
+fn answer_fast<'a, B>(
+    context: &AnswerContext<'a, B>,
+    request: FastRequest<'a>,
+    found: &Result<Option<EncodedRecord<'a>>, CorruptRecord>,
+) -> Option<FastAnswer<'a>> {
+    match found {
+        Ok(Some(record)) => request.answer(record, &context.service, context.now_unix_s),
+        _ => None,
+    }
+}
+
+/// Answers a request of the fast path that has another answer than a [`FastAnswer`].
+#[inline(never)]
+fn answer_other<'a, B: AsRef<[u8]>>(
+    context: &AnswerContext<'a, B>,
+    fast: FastRequest<'a>,
+    lookup: &RecordLookup<'_>,
+    found: Result<Option<EncodedRecord<'a>>, CorruptRecord>,
+) -> AnswerOutcome<'a> {
+    match ParsedRequest::from_stream(fast.bytes()) {
+        Ok(request) => RecordQuestion { request, query: fast.query() }.outcome(context, lookup, found),
+        // Unreachable: a fast request can always be parsed.
+        refused => answer_request(context, refused),
+    }
 }

@@ -7,7 +7,8 @@
 //! every other request goes to that function. A test and the fuzz targets compare the bytes of
 //! both.
 
-use crate::reply::{ReplyParts, flags_of_reply};
+use crate::refusal::RefusalReason;
+use crate::reply::{ReplyParts, WireReply, flags_of_reply};
 use crate::service::ServiceFacts;
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::name::SITE_STATUS;
@@ -50,9 +51,9 @@ impl<'a> FastRequest<'a> {
             | ((number::<28>(head) & DECIDE) ^ OpFlags::PUBLIC_ONLY.0)
             | (number::<40>(head) ^ len_u32(handle_len + HANDLE_AT - BODY_AT + 8))
             | (number::<44>(head) ^ len_u32(handle_len));
-        let asked = Self(bytes);
-        let is_usual = frame == 0 && *tail == TAIL && bytes.len() <= UDP_MESSAGE_LEN_MAX;
-        (is_usual && !is_status(asked.handle())).then_some(asked)
+        let request = Self(bytes);
+        let is_fast = frame == 0 && *tail == TAIL && bytes.len() <= UDP_MESSAGE_LEN_MAX;
+        (is_fast && !is_status(request.handle())).then_some(request)
     }
 
     /// The message, envelope first.
@@ -124,70 +125,17 @@ pub struct FastAnswer<'a> {
 }
 
 impl FastAnswer<'_> {
-    /// Bytes of the datagram, envelope first.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Always false: there is an envelope.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The response code.
-    #[must_use]
-    pub const fn response_code(&self) -> ResponseCode {
-        ResponseCode::SUCCESS
-    }
-
-    /// A number that equal answers share. See [`ReplyParts::identity`].
-    #[must_use]
-    pub fn identity(&self) -> u64 {
-        self.values.as_ptr().addr() as u64
-    }
-
-    /// The reply that the rate limit sends in place of this answer. See [`ReplyParts::limited`].
-    #[must_use]
-    pub fn limited(&self) -> ReplyParts<'static> {
-        let (envelope, header) = self.frame();
-        ReplyParts::limited_to(envelope, header)
-    }
-
-    /// Writes the answer into the first [`len`](Self::len) bytes of `out`: a datagram, or a message
-    /// of a stream.
-    ///
-    /// # Panics
-    /// If `out` is shorter.
-    #[inline]
-    pub fn write(&self, out: &mut [u8]) {
-        let (envelope, header) = self.frame();
-        let handle = FastRequest(self.request).handle().0;
-        let (head, out) = out.split_at_mut(HANDLE_AT);
-        head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
-        head[Envelope::LEN..BODY_AT].copy_from_slice(&header.to_bytes());
-        head[BODY_AT..].copy_from_slice(&len_u32(handle.len()).to_be_bytes());
-        let (place, out) = out.split_at_mut(handle.len());
-        place.copy_from_slice(handle);
-        let (place, out) = out.split_at_mut(4);
-        place.copy_from_slice(&self.values_count.to_be_bytes());
-        let (place, out) = out.split_at_mut(self.values.len());
-        place.copy_from_slice(self.values);
-        out[..4].copy_from_slice(&[0; 4]);
-    }
-
     #[inline]
     fn frame(&self) -> (Envelope, Header) {
-        let head = self.request.first_chunk::<BODY_AT>().expect("a usual request has a frame");
-        let asked = Envelope::from_bytes(head.first_chunk().expect("an envelope"));
+        let head = self.request.first_chunk::<BODY_AT>().expect("a fast request has a frame");
+        let request = Envelope::from_bytes(head.first_chunk().expect("an envelope"));
         let flags = OpFlags(u32::from_be_bytes([head[28], head[29], head[30], head[31]]));
         let envelope = Envelope {
-            version: asked.answer_version(),
+            version: request.answer_version(),
             flags: EnvelopeFlags::default(),
             suggested: Version::CURRENT,
             session_id: 0,
-            request_id: asked.request_id,
+            request_id: request.request_id,
             sequence: 0,
             message_len: self.len - len_u32(Envelope::LEN),
         };
@@ -202,5 +150,65 @@ impl FastAnswer<'_> {
             body_len: self.len - len_u32(BODY_AT + 4),
         };
         (envelope, header)
+    }
+}
+
+/// The answer fits into one datagram, so its bytes are the same over both transports.
+impl WireReply for FastAnswer<'_> {
+    #[inline]
+    fn response_code(&self) -> ResponseCode {
+        ResponseCode::SUCCESS
+    }
+
+    #[inline]
+    fn refused(&self) -> Option<RefusalReason> {
+        None
+    }
+
+    #[inline]
+    fn identity(&self) -> u64 {
+        self.values.as_ptr().addr() as u64
+    }
+
+    fn limited(&self) -> ReplyParts<'static> {
+        let (envelope, header) = self.frame();
+        ReplyParts::limited_to(envelope, header)
+    }
+
+    #[inline]
+    fn datagrams_count(&self) -> usize {
+        1
+    }
+
+    #[inline]
+    fn datagrams_len(&self) -> usize {
+        self.stream_len()
+    }
+
+    #[inline]
+    fn write_datagrams(&self, out: &mut [u8]) {
+        self.write_stream(out);
+    }
+
+    #[inline]
+    fn stream_len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline]
+    fn write_stream(&self, out: &mut [u8]) {
+        let (envelope, header) = self.frame();
+        let handle = FastRequest(self.request).handle().0;
+        let (head, out) = out.split_at_mut(HANDLE_AT);
+        head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+        head[Envelope::LEN..BODY_AT].copy_from_slice(&header.to_bytes());
+        head[BODY_AT..].copy_from_slice(&len_u32(handle.len()).to_be_bytes());
+        let (place, out) = out.split_at_mut(handle.len());
+        place.copy_from_slice(handle);
+        let (place, out) = out.split_at_mut(4);
+        place.copy_from_slice(&self.values_count.to_be_bytes());
+        let (place, out) = out.split_at_mut(self.values.len());
+        place.copy_from_slice(self.values);
+        out[..4].copy_from_slice(&[0; 4]);
     }
 }

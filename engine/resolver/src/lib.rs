@@ -17,7 +17,7 @@
 //! use handle_proto::wire::query::Query;
 //! use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 //! use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
-//! use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, answer};
+//! use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, WireReply as _, answer};
 //! use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, RecordSet};
 //! use std::io::Cursor;
 //!
@@ -89,7 +89,7 @@ pub use answer::{AnswerOutcome, NotLocal, answer, answer_message, refuse_listing
 pub use batch::{InBatch, answer_batch, answer_messages};
 pub use fast_path::FastAnswer;
 pub use refusal::RefusalReason;
-pub use reply::{ReplyParts, too_long};
+pub use reply::{ReplyParts, WireReply, too_long};
 pub use request::DropReason;
 pub use select::SortingRoom;
 pub use service::{AnswerContext, MayCompute, ServiceFacts};

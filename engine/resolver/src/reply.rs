@@ -209,14 +209,8 @@ impl<'a> ReplyParts<'a> {
         }
     }
 
-    /// The reply that the rate limit sends in place of this one: the same frame with an error and
-    /// an empty body.
-    #[must_use]
-    pub fn limited(&self) -> Self {
-        Self::limited_to(self.envelope, self.header)
-    }
-
-    /// As [`limited`](Self::limited), for the frame of another reply.
+    /// The reply that the rate limit sends in place of one with this frame: see
+    /// [`WireReply::limited`].
     pub(crate) fn limited_to(envelope: Envelope, header: Header) -> Self {
         let code = RefusalReason::RateLimited.code().for_version(envelope.version);
         let flags = header.flags.without(OpFlags::REQUEST_DIGEST);
@@ -256,18 +250,6 @@ impl<'a> ReplyParts<'a> {
         self
     }
 
-    /// The reason, if the reply is an error.
-    #[must_use]
-    pub const fn refused(&self) -> Option<RefusalReason> {
-        self.refused
-    }
-
-    /// The response code.
-    #[must_use]
-    pub const fn response_code(&self) -> ResponseCode {
-        self.header.response_code
-    }
-
     /// The number of the session or of the challenge; 0 for neither.
     #[must_use]
     pub const fn session_id(&self) -> i32 {
@@ -284,62 +266,6 @@ impl<'a> ReplyParts<'a> {
     #[must_use]
     pub const fn message_len(&self) -> usize {
         self.envelope.message_len as usize
-    }
-
-    /// A number that equal answers from one set of records share, whoever asks and however the
-    /// handle is spelt: the address of the record's values, or a number made of operation and
-    /// response code if there are no values. Different answers have different numbers.
-    #[must_use]
-    pub fn identity(&self) -> u64 {
-        match self.values_count {
-            Some(_) => self.values.identity(),
-            // No value is at so low an address.
-            None => {
-                let refused = self.refused.map_or(0, |refused| refused as u64 + 1);
-                let code = u64::from(self.header.response_code.0.cast_unsigned() & 0xff);
-                u64::from(self.header.op_code.0.cast_unsigned() & 0xfff) << 16 | code << 8 | refused
-            }
-        }
-    }
-
-    /// Number of datagrams that the reply takes.
-    #[must_use]
-    pub const fn datagrams_count(&self) -> usize {
-        self.message_len().div_ceil(UDP_DATA_LEN_MAX)
-    }
-
-    /// Bytes of all datagrams together.
-    #[must_use]
-    pub const fn datagrams_len(&self) -> usize {
-        self.message_len() + self.datagrams_count() * Envelope::LEN
-    }
-
-    /// Writes the reply as datagrams, one after the other, into the first
-    /// [`datagrams_len`](Self::datagrams_len) bytes of `out`.
-    ///
-    /// Each datagram but the last has [`UDP_MESSAGE_LEN_MAX`] bytes, so that the kernel can send
-    /// them as a train. All fragments, the last one too, carry the length of the whole message and
-    /// the truncated bit, as those of deployed servers do.
-    ///
-    /// # Panics
-    /// If `out` is shorter.
-    #[inline]
-    pub fn write_datagrams(&self, out: &mut [u8]) {
-        if self.datagrams_count() == 1 {
-            return self.write_whole(self.envelope, out);
-        }
-        let mut envelope = self.envelope;
-        let mut cutter = Cutter { out, at: Envelope::LEN };
-        cutter.out[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
-        self.each_part(|part| cutter.write(part, &mut envelope));
-    }
-
-    /// Writes the reply as one message, envelope first, as streams carry it.
-    ///
-    /// # Panics
-    /// If `out` is shorter than the message and its envelope.
-    pub fn write_stream(&self, out: &mut [u8]) {
-        self.write_whole(Envelope { flags: EnvelopeFlags::default(), ..self.envelope }, out);
     }
 
     #[inline]
@@ -372,6 +298,116 @@ impl<'a> ReplyParts<'a> {
             self.values.runs().for_each(&mut take);
         }
         take(&UNSIGNED);
+    }
+}
+
+/// What a transport needs to know about a reply, and how it is written.
+///
+/// [`ReplyParts`] is the general form, and [`FastAnswer`](crate::FastAnswer) that of the fast path.
+pub trait WireReply {
+    /// The response code.
+    fn response_code(&self) -> ResponseCode;
+
+    /// The reason, if the reply is an error.
+    fn refused(&self) -> Option<RefusalReason>;
+
+    /// Whether the reply carries the MAC of a session. No reply of this crate does.
+    fn has_mac(&self) -> bool {
+        false
+    }
+
+    /// A number that equal answers from one set of records share, whoever asks and however the
+    /// handle is spelt: the address of the record's values, or a number made of operation and
+    /// response code if there are no values. Different answers have different numbers.
+    fn identity(&self) -> u64;
+
+    /// The reply that the rate limit sends in place of this one: the same frame with an error and
+    /// an empty body.
+    fn limited(&self) -> ReplyParts<'static>;
+
+    /// Number of datagrams that the reply takes.
+    fn datagrams_count(&self) -> usize;
+
+    /// Bytes of all datagrams together.
+    fn datagrams_len(&self) -> usize;
+
+    /// Writes the reply as datagrams, one after the other, into the first
+    /// [`datagrams_len`](Self::datagrams_len) bytes of `out`.
+    ///
+    /// Each datagram but the last has [`UDP_MESSAGE_LEN_MAX`] bytes, so that the kernel can send
+    /// them as a train. All fragments, the last one too, carry the length of the whole message and
+    /// the truncated bit, as those of deployed servers do.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    fn write_datagrams(&self, out: &mut [u8]);
+
+    /// Bytes of the reply as one message, envelope first.
+    fn stream_len(&self) -> usize;
+
+    /// Writes the reply as one message, envelope first, as streams carry it, into the first
+    /// [`stream_len`](Self::stream_len) bytes of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    fn write_stream(&self, out: &mut [u8]);
+}
+
+impl WireReply for ReplyParts<'_> {
+    #[inline]
+    fn response_code(&self) -> ResponseCode {
+        self.header.response_code
+    }
+
+    #[inline]
+    fn refused(&self) -> Option<RefusalReason> {
+        self.refused
+    }
+
+    fn identity(&self) -> u64 {
+        match self.values_count {
+            Some(_) => self.values.identity(),
+            // No value is at so low an address.
+            None => {
+                let refused = self.refused.map_or(0, |refused| refused as u64 + 1);
+                let code = u64::from(self.header.response_code.0.cast_unsigned() & 0xff);
+                u64::from(self.header.op_code.0.cast_unsigned() & 0xfff) << 16 | code << 8 | refused
+            }
+        }
+    }
+
+    fn limited(&self) -> ReplyParts<'static> {
+        ReplyParts::limited_to(self.envelope, self.header)
+    }
+
+    #[inline]
+    fn datagrams_count(&self) -> usize {
+        self.message_len().div_ceil(UDP_DATA_LEN_MAX)
+    }
+
+    #[inline]
+    fn datagrams_len(&self) -> usize {
+        self.message_len() + self.datagrams_count() * Envelope::LEN
+    }
+
+    #[inline]
+    fn write_datagrams(&self, out: &mut [u8]) {
+        if self.datagrams_count() == 1 {
+            return self.write_whole(self.envelope, out);
+        }
+        let mut envelope = self.envelope;
+        let mut cutter = Cutter { out, at: Envelope::LEN };
+        cutter.out[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+        self.each_part(|part| cutter.write(part, &mut envelope));
+    }
+
+    #[inline]
+    fn stream_len(&self) -> usize {
+        Envelope::LEN + self.message_len()
+    }
+
+    fn write_stream(&self, out: &mut [u8]) {
+        self.write_whole(Envelope { flags: EnvelopeFlags::default(), ..self.envelope }, out);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::answer::{
 use crate::authority::{AuthorityOutcome, ServerAdministrators, entitles};
 use crate::digest::RequestDigest;
 use crate::refusal::RefusalReason;
-use crate::reply::ReplyParts;
+use crate::reply::{ReplyParts, WireReply as _};
 use crate::request::ParsedRequest;
 use crate::select::{SelectedValues, ValueFilter};
 use crate::service::{AnswerContext, ServiceFacts};
@@ -380,7 +380,7 @@ impl<'a> SlowPathRequest<'a> {
     /// # Errors
     /// The reply, if it does not depend on the identity.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
-    pub fn by_somebody_known<B: AsRef<[u8]>>(
+    pub fn evaluate_identified<B: AsRef<[u8]>>(
         &self,
         context: &AnswerContext<'a, B>,
     ) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {

@@ -13,8 +13,8 @@ use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::SlowReason;
 use handle_resolver::{
-    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ServiceFacts, SortingRoom, answer,
-    answer_batch, answer_message, too_long,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ServiceFacts, SortingRoom,
+    WireReply as _, answer, answer_batch, answer_message, too_long,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -607,7 +607,7 @@ fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
         assert!(batch[at].is_none(), "each once");
         batch[at] = Some(*outcome);
     });
-    let mut usual_count = 0;
+    let mut fast_count = 0;
     for (datagram, batch) in datagrams.iter().zip(batch) {
         let alone = answer(&context, datagram);
         match batch.expect("an outcome of each") {
@@ -615,19 +615,20 @@ fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
                 assert_eq!(format!("{outcome:?}"), format!("{alone:?}"));
                 assert_eq!(written(&outcome), written(&alone));
             }
-            InBatch::Fast(usual) => {
+            InBatch::Fast(fast) => {
                 let AnswerOutcome::Reply(reply) = alone else { panic!("{alone:?}") };
-                let (mut bytes, mut expected) = (vec![0xaa; usual.len()], vec![0x55; reply.datagrams_len()]);
-                usual.write(&mut bytes);
+                let (mut bytes, mut expected) =
+                    (vec![0xaa; fast.datagrams_len()], vec![0x55; reply.datagrams_len()]);
+                fast.write_datagrams(&mut bytes);
                 reply.write_datagrams(&mut expected);
                 assert_eq!(bytes, expected);
-                assert_eq!((usual.response_code(), reply.refused()), (reply.response_code(), None));
-                assert_eq!(format!("{:?}", usual.limited()), format!("{:?}", reply.limited()));
-                usual_count += 1;
+                assert_eq!((fast.response_code(), reply.refused()), (reply.response_code(), None));
+                assert_eq!(format!("{:?}", fast.limited()), format!("{:?}", reply.limited()));
+                fast_count += 1;
             }
         }
     }
-    usual_count
+    fast_count
 }
 
 #[test]

@@ -16,7 +16,7 @@ use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
     AnswerContext, AnswerOutcome, InBatch, MayCompute, NotLocal, RefusalReason, ReplyParts, ServiceFacts,
-    SlowPathRequest, answer, answer_batch, answer_message, refuse_listing,
+    SlowPathRequest, WireReply as _, answer, answer_batch, answer_message, refuse_listing,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -664,7 +664,7 @@ fn what_is_confidential_follows_from_flags_version_and_values() {
         let indexes = Indexes::build([index], &mut storage);
         let query = Query { handle: b"10.1/half", indexes, types: Strings::EMPTY };
         let asked = message(envelope, flags, &Request::Resolution(query));
-        let known = slow(&context, &asked).by_somebody_known(&context).unwrap();
+        let known = slow(&context, &asked).evaluate_identified(&context).unwrap();
         let reply = known.answer(&context, &mut room);
         assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![index]));
         assert_eq!(reply.is_confidential(), is_confidential, "2.{minor}, index {index}");

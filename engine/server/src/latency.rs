@@ -9,7 +9,7 @@
 
 use crate::counters::Counter;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// All times below 2^10 ns are in the first bucket.
 const OCTAVE_FIRST: u32 = 10;
@@ -164,20 +164,17 @@ impl Stopwatch {
         Self { every, left: if every == 0 { u32::MAX } else { 1 } }
     }
 
-    /// Returns the current time if this batch is measured.
+    /// Whether this batch is measured.
     #[inline]
-    pub fn start(&mut self) -> Option<Instant> {
+    pub fn measures_next(&mut self) -> bool {
         self.left -= 1;
-        if self.left > 0 {
-            return None;
-        }
-        self.restart()
+        self.left == 0 && self.restart()
     }
 
     #[cold]
-    fn restart(&mut self) -> Option<Instant> {
+    const fn restart(&mut self) -> bool {
         self.left = if self.every == 0 { u32::MAX } else { self.every };
-        (self.every > 0).then(Instant::now)
+        self.every > 0
     }
 }
 
@@ -224,7 +221,7 @@ mod tests {
     fn measures_one_batch_of_some() {
         let measured = |every| {
             let mut stopwatch = Stopwatch::new(every);
-            (0..10).map(|_| u8::from(stopwatch.start().is_some())).collect::<Vec<_>>()
+            (0..10).map(|_| u8::from(stopwatch.measures_next())).collect::<Vec<_>>()
         };
         assert_eq!(measured(1), [1; 10]);
         assert_eq!(measured(4), [1, 0, 0, 0, 1, 0, 0, 0, 1, 0]);

@@ -6,7 +6,8 @@
 //! - [`worker`]: a worker thread: waits for a batch, answers it and flushes the answers.
 //! - [`slow`]: work that must not run on a worker: signatures, challenges and their answers.
 //! - [`forward`]: requests that `handle-admin` answers.
-//! - [`tcp`]: requests over connections, on the same core.
+//! - `dispatch`: where the outcome of each request goes.
+//! - `udp`, [`tcp`]: requests over both transports, on the same core.
 //! - [`rate_limit`]: limits on the datagrams sent to each peer.
 //! - [`counters`]: counters for every datagram, by reason.
 //! - [`control`]: the commands of the control socket.
@@ -19,23 +20,21 @@
 //! - [`templates`]: values computed for handles that are not stored.
 //! - [`program`]: the arguments, and the life of the process.
 //! - [`server`]: starts all of these parts and stops them.
-//! - [`program`]: the arguments, and the life of the process.
-//! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]
 
+mod clock;
 pub mod config;
 pub mod control;
 pub mod counters;
+mod dispatch;
 pub mod first_set;
 pub mod forward;
 pub mod latency;
-mod leftovers;
 pub mod live;
 pub mod observe;
 pub mod program;
 pub mod query_log;
 pub mod rate_limit;
-mod replies;
 pub mod server;
 pub mod sessions;
 mod settings;
@@ -49,6 +48,7 @@ mod telemetry;
 pub mod templates;
 #[cfg(test)]
 mod tests;
+mod udp;
 pub mod verification;
 pub mod wakers;
 pub mod watchdog;

@@ -192,9 +192,10 @@ impl RateLimit {
         (this.dry_run, this.slip, this.limited_until_slip) = (config.dry_run, config.slip, config.slip);
     }
 
-    /// Reads the clock. Called once for each batch.
-    pub fn tick(&mut self) {
-        self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    /// Sets the current time. Called once for each batch.
+    pub fn set_time(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.started);
+        self.now_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// Whether `peer` is exempt from limits: it is this host, or listed.

@@ -209,13 +209,11 @@ impl Server {
             Some(control) if config.take_over => Predecessor::meet(control)?,
             _ => None,
         };
-        let mut sockets = predecessor.as_mut().map_or(vec![], |it| take_over(config, workers_count, it));
+        let mut sockets = match &mut predecessor {
+            Some(predecessor) => take_over(config, workers_count, predecessor)?,
+            None => Vec::new(),
+        };
         let inherited_count = sockets.len();
-        if predecessor.is_some() {
-            // Check what may fail before a socket is opened that clients would use.
-            let options = net_options(config, (Ipv4Addr::LOCALHOST, 0).into());
-            handle_net::open(config.datapath.into(), &options).context("cannot open the datapath")?;
-        }
         bind_missing(config, workers_count, &mut sockets)?;
         let listeners = bind_listeners(config, &sockets, predecessor.as_mut())?;
         let scrapes = open_scrapes(config, predecessor.as_mut())?;
@@ -532,11 +530,19 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
 
 /// Takes the sockets of another process that are bound to our addresses, each with its worker's
 /// number.
-fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> Vec<(usize, UdpSocket)> {
+fn take_over(
+    config: &Config,
+    workers_count: usize,
+    from: &mut Predecessor,
+) -> anyhow::Result<Vec<(usize, UdpSocket)>> {
     let workers = config.listen.iter().flat_map(|&listen| (0..workers_count).map(move |_| listen));
     let taken =
         workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(SocketKind::Udp, listen)?.into())));
-    taken.collect()
+    let taken = taken.collect();
+    // Check what may fail before a socket is opened that clients would use.
+    let options = net_options(config, (Ipv4Addr::LOCALHOST, 0).into());
+    handle_net::open(config.datapath.into(), &options).context("cannot open the datapath")?;
+    Ok(taken)
 }
 
 /// Opens the scrape endpoint, on the listener of another process if it has one for this address.
@@ -618,7 +624,7 @@ fn bind_listeners(
             }
         }
     }
-    for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, it)| it.is_empty()) {
+    for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, listeners)| listeners.is_empty()) {
         listeners.extend(
             tcp::worker::listen(config, address).map_err(|error| ListenError::Refused(address, error))?,
         );

@@ -36,7 +36,12 @@ impl ServerSessions {
 
     /// The current time of the clock of the table, in seconds.
     pub(crate) fn now_s(&self) -> u32 {
-        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
+        self.second_at(Instant::now())
+    }
+
+    /// The time `at` by the clock of the table, in seconds.
+    pub(crate) fn second_at(&self, at: Instant) -> u32 {
+        u32::try_from(at.saturating_duration_since(self.started).as_secs()).unwrap_or(u32::MAX)
     }
 
     /// The counters of sessions and their current number, as JSON.

@@ -38,9 +38,9 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
 use handle_resolver::{
-    AnswerContext, RefusalReason, ReplyParts, answer_message, answer_messages, refuse_stream,
+    AnswerContext, InBatch, RefusalReason, ReplyParts, answer_message, answer_messages, refuse_stream,
 };
-use replies::ReplyRound;
+use replies::TcpReplies;
 use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -441,8 +441,8 @@ impl TcpConnections {
         let after = loop {
             let after = self.answers.gather(input, &mut at, self.settings.request_bytes);
             has_progressed |= !self.answers.messages.is_empty();
-            let asker = (id, self.table.address_of(id));
-            self.answers.answer(asker, input, turn);
+            let client = (id, self.table.address_of(id));
+            self.answers.answer(client, input, turn);
             self.defer(id);
             let is_done = !self.answers.done.contains(&false);
             if is_done && after == StreamRest::More && self.answers.used < ROUND_LEN {
@@ -459,7 +459,7 @@ impl TcpConnections {
                         // The answers before this message have to be read first.
                         left.extend_from_slice(message);
                     } else {
-                        self.answers.answer_alone(asker, message, turn);
+                        self.answers.answer_alone(client, message, turn);
                         self.defer(id);
                         kept = self.flush(id, turn);
                     }
@@ -732,13 +732,14 @@ impl AnswerRoom {
     /// handled.
     fn answer<B: AsRef<[u8]>, W>(
         &mut self,
-        (id, source): (StreamId, IpAddr),
+        client: (StreamId, IpAddr),
         input: &[u8],
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let Self { scratch, messages, done, out, used, deferred } = self;
-        let context = turn.context;
-        let mut round = ReplyRound { asker: (id, source), out, used, deferred, turn };
+        let ConnectionTurn { context, counters, defer, sealer, tap, .. } = turn;
+        let tap = tap.as_deref_mut();
+        let mut replies = TcpReplies { client, out, used, deferred, defer, tap, counters };
         done.clear();
         done.resize(messages.len(), false);
         let message = |at: usize| &input[messages[at].clone()];
@@ -751,7 +752,7 @@ impl AnswerRoom {
             answer_messages(context, scratch, gathered, |at, outcome| {
                 #[cfg(test)]
                 crate::tests::before_answering(message(at));
-                done[at] = round.finish_in_batch(message(at), outcome);
+                done[at] = replies.finish(message(at), outcome, context, sealer.as_deref_mut());
             });
         }));
     }
@@ -760,20 +761,22 @@ impl AnswerRoom {
     #[cold]
     fn answer_alone<B: AsRef<[u8]>, W>(
         &mut self,
-        (id, source): (StreamId, IpAddr),
+        client: (StreamId, IpAddr),
         message: &[u8],
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let Self { out, used, deferred, .. } = self;
-        let mut round = ReplyRound { asker: (id, source), out, used, deferred, turn };
+        let ConnectionTurn { context, counters, defer, sealer, tap, .. } = turn;
+        let tap = tap.as_deref_mut();
+        let mut replies = TcpReplies { client, out, used, deferred, defer, tap, counters };
         let answered = catch_unwind(AssertUnwindSafe(|| {
             #[cfg(test)]
             crate::tests::before_reading(message);
             #[cfg(test)]
             crate::tests::before_answering(message);
             let Ok((envelope, rest)) = Envelope::split(message) else { return false };
-            let outcome = answer_message(round.turn.context, envelope, rest);
-            round.finish(message, &outcome)
+            let outcome = InBatch::Other(answer_message(context, envelope, rest));
+            replies.finish(message, &outcome, context, sealer.as_deref_mut())
         }));
         if !matches!(answered, Ok(true)) {
             turn.counters.tcp_dropped_bug.add(1);

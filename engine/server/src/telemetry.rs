@@ -1,5 +1,6 @@
 //! Telemetry of a worker: answer times, source networks and the query log.
 
+use crate::clock::WorkerClock;
 use crate::config::Config;
 use crate::counters::{AnswerPath, Counters, Transport};
 use crate::latency::Stopwatch;
@@ -7,15 +8,16 @@ use crate::query_log::QueryLogTap;
 use crate::server::ServerState;
 use crate::slow::queue::SlowJob;
 use crate::sources::SourceSampler;
-use handle_daemon::clock::now_unix;
 use handle_net::Peer;
 use handle_proto::ResponseCode;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Telemetry of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerTelemetry {
+    shared: Arc<ServerState>,
     at: usize,
     /// Selects the batches that are measured.
     stopwatch: Stopwatch,
@@ -32,9 +34,10 @@ pub(crate) struct WorkerTelemetry {
 }
 
 impl WorkerTelemetry {
-    pub(crate) fn new(config: &Config, shared: &ServerState, at: usize) -> Self {
+    pub(crate) fn new(config: &Config, shared: &Arc<ServerState>, at: usize) -> Self {
         let observe = &config.observe;
         Self {
+            shared: Arc::clone(shared),
             at,
             stopwatch: Stopwatch::new(observe.latency_every),
             measured_since: None,
@@ -46,24 +49,30 @@ impl WorkerTelemetry {
     }
 
     /// Applies other settings.
-    pub(crate) fn set(&mut self, config: &Config, shared: &ServerState) {
+    pub(crate) fn set(&mut self, config: &Config) {
         let observe = &config.observe;
         self.stopwatch = Stopwatch::new(observe.latency_every);
         self.connections_stopwatch = self.stopwatch;
         self.measures = observe.latency_every > 0;
-        self.sampler.set(&shared.sources[self.at], observe.sources_every, observe.sources_bits());
+        self.sampler.set(&self.shared.sources[self.at], observe.sources_every, observe.sources_bits());
         if let Some(tap) = &mut self.tap {
             tap.set(&config.query_log);
         }
     }
 
-    /// Called when a batch that is not empty has been received.
+    /// Sets the current time.
     #[inline]
-    pub(crate) fn begin(&mut self, now_unix: Duration, counters: &Counters) {
-        self.measured_since = self.stopwatch.start().map(|now| (now, counters.requests_answered.get()));
+    pub(crate) fn set_time(&mut self, clock: &WorkerClock) {
         if let Some(tap) = &mut self.tap {
-            tap.begin(Instant::now(), now_unix);
+            tap.set_time(clock.now(), clock.now_unix());
         }
+    }
+
+    /// Called when a batch that is not empty has been received, at `now`.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Instant, counters: &Counters) {
+        let is_measured = self.stopwatch.measures_next();
+        self.measured_since = is_measured.then(|| (now, counters.requests_answered.get()));
     }
 
     /// Notes the sources of a sample of `count` datagrams; `source` returns the source address of
@@ -71,12 +80,11 @@ impl WorkerTelemetry {
     #[inline]
     pub(crate) fn sample_sources(
         &mut self,
-        shared: &ServerState,
-        now_unix: Duration,
+        clock: &WorkerClock,
         count: usize,
         source: impl Fn(usize) -> IpAddr,
     ) {
-        self.sampler.sample(&shared.sources[self.at], now_unix.as_secs(), count, source);
+        self.sampler.sample(&self.shared.sources[self.at], clock.now_unix().as_secs(), count, source);
     }
 
     /// Called when an answer with `code` to `request`, a message with its envelope, is in the
@@ -84,14 +92,13 @@ impl WorkerTelemetry {
     #[inline]
     pub(crate) fn answered<'r>(
         &mut self,
-        transport: Transport,
         peer: Peer,
         request: impl FnOnce() -> &'r [u8],
         code: ResponseCode,
         counters: &Counters,
     ) {
         if let Some(tap) = &mut self.tap {
-            tap.record(transport, peer.remote().ip(), request(), code, counters);
+            tap.record(Transport::Udp, peer.remote().ip(), request(), code, counters);
         }
     }
 
@@ -104,14 +111,13 @@ impl WorkerTelemetry {
         }
     }
 
-    /// Called when data has arrived on connections. Returns the current time if the answers are
+    /// Called when data has arrived on connections, at `now`. Returns that time if the answers are
     /// measured.
-    pub(crate) fn begin_connections(&mut self) -> Option<Instant> {
-        self.begin_log();
-        self.connections_stopwatch.start()
+    pub(crate) fn begin_connections(&mut self, now: Instant) -> Option<Instant> {
+        self.connections_stopwatch.measures_next().then_some(now)
     }
 
-    /// Called when `answered` answers over connections have been sent.
+    /// Called when `answered` answers to data that arrived at `since` have been sent.
     pub(crate) fn end_connections(&self, since: Option<Instant>, answered: u64, counters: &Counters) {
         if let Some(since) = since.filter(|_| answered > 0) {
             counters.answer_times(Transport::Tcp, AnswerPath::Worker).add(since.elapsed(), answered);
@@ -121,13 +127,6 @@ impl WorkerTelemetry {
     /// The query log for answers over connections; `None` when disabled.
     pub(crate) const fn tap(&mut self) -> Option<&mut QueryLogTap> {
         self.tap.as_mut()
-    }
-
-    /// Called when answers have come back from the slow path.
-    pub(crate) fn begin_log(&mut self) {
-        if let Some(tap) = &mut self.tap {
-            tap.begin(Instant::now(), now_unix());
-        }
     }
 
     /// Called when the answer of a job has been sent.

@@ -1,37 +1,27 @@
 //! A worker thread: waits for a batch, answers it and flushes the answers.
 
-use crate::config::{ANSWER_LEN_MAX, Config};
+use crate::clock::WorkerClock;
+use crate::config::Config;
 use crate::counters::Counters;
-use crate::leftovers::LeftoverDatagrams;
 use crate::live::{LiveSet, SetReader};
-use crate::rate_limit::{RateLimit, shortest_len};
-use crate::replies::ReplySender;
+use crate::rate_limit::RateLimit;
 use crate::server::{ServerState, net_options};
 use crate::sessions::sealer::SessionSealer;
 use crate::settings::ActiveSettings;
-use crate::slow;
 use crate::slow::queue::JobRoute;
 use crate::slow::shard::{ListingReader, SlowShard};
 use crate::takeover;
 use crate::tcp::worker::TcpWorker;
 use crate::telemetry::WorkerTelemetry;
+use crate::udp::{self, UdpWorker};
 use anyhow::Context as _;
-use handle_daemon::clock::{now_unix, now_unix_s, wire_s};
-use handle_net::{Datagram, Datapath, DatapathKind, Inbox, Peer, TrainSupport};
-use handle_proto::limit::FRAGMENTS_MAX;
-use handle_proto::wire::Envelope;
-use handle_proto::wire::reassembly::{FragmentRefusal, Reassembly, ReassemblyLimits, ReassemblyOutcome};
-use handle_resolver::batch::Scratch;
-use handle_resolver::{
-    AnswerContext, AnswerOutcome, DropReason, InBatch, MayCompute, RefusalReason, ServiceFacts, answer,
-    answer_batch, answer_message, refuse_stream,
-};
+use handle_net::{Datapath, DatapathKind, TrainSupport};
+use handle_resolver::{AnswerContext, MayCompute, ServiceFacts};
 use handle_snapshot::map::MappedFile;
-use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest sleep of a worker. Requests, a new set, changed settings and a stop wake it earlier.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
@@ -71,32 +61,43 @@ pub(crate) struct Worker {
     shared: Arc<ServerState>,
     at: usize,
     path: Box<dyn Datapath>,
+    udp: UdpWorker,
     /// Connections; `None` without TCP.
     tcp: Option<TcpWorker>,
+    parts: WorkerParts,
     live: SetReader,
-    scratch: Scratch,
-    /// Reassembly of fragmented requests, keyed by the sender's address as in deployed servers.
-    fragments: Reassembly<IpAddr>,
-    /// Rate limits; `None` when disabled.
-    rate_limit: Option<Box<RateLimit>>,
-    /// For each datagram of the batch, including those in trains, its place in the inbox.
-    places: Vec<u16>,
-    /// For each datagram of the batch, whether it has been handled.
-    done: Vec<bool>,
-    slow: SlowShard,
-    /// Seals answers in sessions; `None` without sessions.
-    sealer: Option<SessionSealer>,
-    /// Datagrams that the batch could not answer.
-    leftovers: LeftoverDatagrams,
     /// Batches until the next round of periodic work.
     batches_until_look: u32,
     /// The settings in force and their generation.
     in_force: Arc<ActiveSettings>,
     settings_generation: u64,
-    started: Instant,
-    telemetry: WorkerTelemetry,
     /// Whether nothing has arrived since the last periodic work.
     has_settled: bool,
+}
+
+/// The parts of a worker that requests over UDP and TCP use alike.
+pub(crate) struct WorkerParts {
+    pub(crate) slow: SlowShard,
+    /// Answers in sessions; `None` without sessions.
+    pub(crate) sealer: Option<SessionSealer>,
+    /// Limits on replies over UDP; `None` when disabled.
+    pub(crate) rate_limit: Option<Box<RateLimit>>,
+    pub(crate) telemetry: WorkerTelemetry,
+    pub(crate) clock: WorkerClock,
+}
+
+impl WorkerParts {
+    /// Reads the clock for everything that happens until the next call.
+    fn read_clock(&mut self) {
+        self.clock.read();
+        if let Some(rate_limit) = &mut self.rate_limit {
+            rate_limit.set_time(self.clock.now());
+        }
+        if let Some(sealer) = &mut self.sealer {
+            sealer.set_time(self.clock.now());
+        }
+        self.telemetry.set_time(&self.clock);
+    }
 }
 
 impl Worker {
@@ -125,25 +126,24 @@ impl Worker {
         let slow = SlowShard::open(shared.slow.clone(), at, opened.path.waker());
         shared.live.wakers().add(opened.path.waker());
         let sessions = shared.slow.as_ref().and_then(|path| path.sessions.as_ref());
-        let worker = Self {
+        let parts = WorkerParts {
             slow,
             sealer: sessions.map(SessionSealer::new),
+            rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
+            telemetry: WorkerTelemetry::new(config, shared, at),
+            clock: WorkerClock::new(),
+        };
+        let worker = Self {
             shared: Arc::clone(shared),
             at,
             path: opened.path,
+            udp: UdpWorker::new(config),
             tcp,
+            parts,
             live: shared.live.reader(),
-            scratch: Scratch::new(),
-            fragments: Reassembly::new(reassembly_limits(config)),
-            rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
-            places: Vec::new(),
-            done: Vec::new(),
-            leftovers: LeftoverDatagrams::default(),
             batches_until_look: BATCHES_UNTIL_LOOK,
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
-            started: Instant::now(),
-            telemetry: WorkerTelemetry::new(config, shared, at),
             has_settled: false,
         };
         Ok((worker, info))
@@ -161,7 +161,7 @@ impl Worker {
                 stopped = self.stop_receiving();
             }
             let patience = match (draining, stopped) {
-                (_, true) if !self.has_connections(Duration::ZERO) && self.slow.is_idle() => Duration::ZERO,
+                (_, true) if !self.has_connections(Duration::ZERO) && self.parts.slow.is_idle() => Duration::ZERO,
                 (_, true) => DRAIN_QUIET,
                 (true, false) => DRAIN_QUIET,
                 (false, false) => self.patience(),
@@ -177,14 +177,14 @@ impl Worker {
             if !draining {
                 continue;
             }
-            let now = Instant::now();
+            let now = self.parts.clock.now();
             if received > 0 {
                 quiet_since = None;
             }
             let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
             let drained_for = now - *draining_since.get_or_insert(now);
             // Requests on the slow path have arrived as well and must be answered.
-            if self.slow.is_idle()
+            if self.parts.slow.is_idle()
                 && !self.has_connections(drained_for)
                 && (is_quiet || stopped && received == 0)
             {
@@ -202,19 +202,20 @@ impl Worker {
     }
 
     /// Longest time to wait for the next batch.
-    fn patience(&self) -> Duration {
-        if !self.slow.is_idle() {
+    fn patience(&mut self) -> Duration {
+        if !self.parts.slow.is_idle() {
             return PATIENCE_SLOW;
         }
         if !self.has_settled {
             return PATIENCE_SETTLING;
         }
         let connections = self.tcp.as_ref().and_then(TcpWorker::next_expiry_ms);
-        match [self.fragments.next_expiry_ms(), connections].into_iter().flatten().min() {
+        match [self.udp.next_expiry_ms(), connections].into_iter().flatten().min() {
             None => PATIENCE_MAX,
             // One millisecond is added because the wake-up uses a different clock.
             Some(at_ms) => {
-                let wait_ms = at_ms.saturating_sub(elapsed_ms(self.started)).saturating_add(1);
+                self.parts.clock.read();
+                let wait_ms = at_ms.saturating_sub(self.parts.clock.now_ms()).saturating_add(1);
                 Duration::from_millis(wait_ms).min(PATIENCE_MAX)
             }
         }
@@ -238,60 +239,49 @@ impl Worker {
             // Timeouts of connections are checked only as often as the other periodic work.
             return 0;
         }
-        let measured_since = if has_events { self.telemetry.begin_connections() } else { None };
-        let set = self.live.load();
-        let counters = self.shared.shards.shard(self.at);
-        let context = context_of(set, self.in_force.site.stream_service(), now_unix_s());
+        let Self { parts, live, in_force, shared, at, .. } = self;
+        let counters = shared.shards.shard(*at);
+        let measured_since =
+            if has_events { parts.telemetry.begin_connections(parts.clock.now()) } else { None };
+        let context = context_of(live.load(), in_force.site.stream_service(), &parts.clock);
         let answered_before = counters.tcp_requests_answered.get();
-        let parts = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
-        let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), parts);
+        let events_count = tcp.turn(&mut *self.path, &context, parts, counters);
         let answered = counters.tcp_requests_answered.get() - answered_before;
-        self.telemetry.end_connections(measured_since, answered, counters);
-        happened
+        parts.telemetry.end_connections(measured_since, answered, counters);
+        events_count
     }
 
     /// Sends the answers that the slow path has completed.
     #[cold]
-    fn deliver(&mut self) -> std::io::Result<()> {
+    fn deliver(&mut self) -> io::Result<()> {
+        let Self { parts, path, tcp, live, in_force, .. } = self;
         let counters = self.shared.shards.shard(self.at);
-        self.telemetry.begin_log();
-        if let Some(rate_limit) = &mut self.rate_limit {
-            rate_limit.tick();
-        }
-        while let Some(job) = self.slow.answered(counters) {
-            match (job.route, &mut self.tcp) {
-                (JobRoute::Udp(peer), _) => {
-                    let limits = (self.rate_limit.as_deref_mut(), &mut self.telemetry);
-                    slow::shard::send(&mut *self.path, peer, &job, limits, counters)?;
-                }
+        parts.read_clock();
+        while let Some(job) = parts.slow.answered(counters) {
+            match (job.route, &mut *tcp) {
+                (JobRoute::Udp(peer), _) => udp::reply(&mut **path, peer, &job, parts, counters)?,
                 (JobRoute::Tcp(id, _), Some(tcp)) => {
-                    let set = self.live.load();
-                    let service = self.in_force.site.stream_service();
-                    let context = context_of(set, service, now_unix_s());
-                    let now_ms = elapsed_ms(self.started);
-                    let parts = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
-                    let path = &mut *self.path;
-                    let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, parts);
+                    let context = context_of(live.load(), in_force.site.stream_service(), &parts.clock);
+                    let is_there = tcp.reply(&mut **path, (id, &job), &context, parts, counters);
                     if is_there && !job.answer.is_empty() && !job.is_continued {
-                        self.telemetry.sent(&job, counters);
+                        parts.telemetry.sent(&job, counters);
                     }
                     if job.has_more() {
-                        self.slow.keep_listing(job);
+                        parts.slow.keep_listing(job);
                         continue;
                     }
                 }
                 (JobRoute::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
             }
-            self.slow.release(job);
+            parts.slow.release(job);
         }
         // Continue listings whose previous part the client has read, including a part sent just
         // now.
-        if self.slow.has_listings() {
-            let tcp = &self.tcp;
+        if parts.slow.has_listings() {
             let reader = |id| tcp.as_ref().map_or(ListingReader::Gone, |tcp| tcp.reader(id));
-            self.slow.go_on_listing(reader, counters);
+            parts.slow.go_on_listing(reader, counters);
         }
-        flush(&mut *self.path, counters)
+        flush(&mut **path, counters)
     }
 
     /// Whether to wait for connections: at first for all of them to end, after [`DRAIN_MAX`] only
@@ -303,8 +293,8 @@ impl Worker {
     /// Aborts the remaining connections.
     fn abort_connections(&mut self) {
         let Some(tcp) = &mut self.tcp else { return };
-        let set = self.live.load();
-        let context = context_of(set, self.in_force.site.stream_service(), now_unix_s());
+        let service = self.in_force.site.stream_service();
+        let context = context_of(self.live.load(), service, &self.parts.clock);
         tcp.abort_all(&mut *self.path, &context, self.shared.shards.shard(self.at));
     }
 
@@ -314,8 +304,7 @@ impl Worker {
     fn look_around(&mut self) {
         let counters = self.shared.shards.shard(self.at);
         counters.dropped_by_kernel.set(self.path.kernel_drops());
-        self.fragments.expire(elapsed_ms(self.started));
-        counters.fragmented_expired.set(self.fragments.counts().expired);
+        self.udp.expire(self.parts.clock.now_ms(), counters);
         self.batches_until_look = BATCHES_UNTIL_LOOK;
         let generation = self.shared.settings.generation();
         if generation != self.settings_generation {
@@ -330,140 +319,43 @@ impl Worker {
     fn take_settings(&mut self) {
         self.in_force = self.shared.settings.current();
         let config = &self.in_force.config;
-        self.fragments.set_limits(reassembly_limits(config));
-        RateLimit::set(&mut self.rate_limit, &config.rate_limit, self.shared.running.len());
-        self.telemetry.set(config, &self.shared);
+        self.udp.set(config);
+        RateLimit::set(&mut self.parts.rate_limit, &config.rate_limit, self.shared.running.len());
+        self.parts.telemetry.set(config);
         if let Some(tcp) = &mut self.tcp {
             tcp.set(&mut *self.path, &config.tcp);
         }
     }
 
     /// Handles one batch: waits, answers and flushes. Returns the number of datagrams.
-    fn turn(&mut self, patience: Duration) -> std::io::Result<usize> {
-        if !self.slow.is_idle() {
+    fn turn(&mut self, patience: Duration) -> io::Result<usize> {
+        if !self.parts.slow.is_idle() {
             self.deliver()?;
         }
         let counters = self.shared.shards.shard(self.at);
         counters.turns.add(1);
         let batch = self.path.wait(patience)?;
+        self.parts.read_clock();
         // Loaded even when idle, so that a retired set is released.
         let set = self.live.load();
-        let (inbox, outbox) = (batch.inbox, batch.outbox);
-        if inbox.is_empty() {
+        if batch.inbox.is_empty() {
             self.look_around();
             return Ok(0);
         }
-        let now_unix = now_unix();
-        self.telemetry.begin(now_unix, counters);
-        let context = context_of(set, self.in_force.site.service(), wire_s(now_unix));
-        let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
-        count_received(inbox, places, counters);
-        let received = places.len();
-        let source = |at: usize| inbox.get(usize::from(places[at])).peer.remote().ip();
-        self.telemetry.sample_sources(&self.shared, now_unix, received, source);
-        if let Some(rate_limit) = &mut self.rate_limit {
-            rate_limit.tick();
+        let parts = &mut self.parts;
+        parts.telemetry.begin(parts.clock.now(), counters);
+        let context = context_of(set, self.in_force.site.service(), &parts.clock);
+        let received = self.udp.receive(batch.inbox, counters);
+        let is_done = self.udp.answer(batch, &context, parts, counters);
+        flush(&mut *self.path, counters)?;
+        if !is_done {
+            self.udp.answer_leftovers(&mut *self.path, &context, parts, counters)?;
         }
-        done.clear();
-        done.resize(received, false);
-        let mut replies = ReplySender {
-            outbox,
-            slow: &mut self.slow,
-            sealer: &mut self.sealer,
-            rate_limit: &mut self.rate_limit,
-            telemetry: &mut self.telemetry,
-            counters,
-        };
-        // Once the outbox is full, the remaining datagrams are not looked up until there is room.
-        let is_full = Cell::new(false);
-        // Answering has no side effects, so a panic leaves no broken state: the remaining datagrams
-        // are retried one by one.
-        let answered = catch_unwind(AssertUnwindSafe(|| {
-            let datagrams = inbox.iter().flat_map(|datagram| datagram.segments());
-            let datagrams = datagrams.take_while(|_| !is_full.get());
-            #[cfg(test)]
-            let datagrams = datagrams.inspect(|datagram| crate::tests::before_reading(datagram));
-            answer_batch(&context, scratch, datagrams, |at, outcome| {
-                #[cfg(test)]
-                crate::tests::before_answering(datagram_at(inbox, places, at));
-                match outcome {
-                    InBatch::Fast(_) | InBatch::Other(AnswerOutcome::Reply(_)) => {
-                        let asked = inbox.get(usize::from(places[at]));
-                        let (len, request) = (|| shortest_len(&asked), || datagram_at(inbox, places, at));
-                        done[at] = match outcome {
-                            InBatch::Fast(reply) => replies.send(asked.peer, len, request, reply),
-                            InBatch::Other(AnswerOutcome::Reply(reply)) => {
-                                replies.send(asked.peer, len, request, reply)
-                            }
-                            InBatch::Other(_) => false,
-                        };
-                        is_full.set(!done[at]);
-                    }
-                    InBatch::Other(AnswerOutcome::Drop(reason)) => {
-                        count_drop(*reason, counters);
-                        done[at] = true;
-                    }
-                    InBatch::Other(AnswerOutcome::Fragment(_)) => {}
-                    InBatch::Other(AnswerOutcome::InSession(reply)) => {
-                        let (asked, bytes) = asked_at(inbox, places, at);
-                        let len = shortest_len(&asked);
-                        done[at] = replies.send_in_session(&context, asked.peer, len, bytes, reply);
-                        is_full.set(!done[at]);
-                    }
-                    InBatch::Other(AnswerOutcome::Encrypted) => {
-                        let (asked, bytes) = asked_at(inbox, places, at);
-                        let busy = refuse_stream(&context, RefusalReason::Busy, b"");
-                        done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
-                    }
-                    // Cannot happen: the resolver forwards no listing over UDP.
-                    InBatch::Other(AnswerOutcome::Listing) => counters.dropped_bug.add(1),
-                    InBatch::Other(AnswerOutcome::Slow(request)) => {
-                        let (asked, bytes) = asked_at(inbox, places, at);
-                        let busy = request.refuse(&context, RefusalReason::Busy);
-                        done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
-                    }
-                }
-            });
-        }));
+        parts.telemetry.end(counters);
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
-        if answered.is_ok() && !done.contains(&false) {
-            flush(&mut *self.path, counters)?;
-            self.telemetry.end(counters);
-            if self.batches_until_look == 0 {
-                self.look_around();
-            }
-            return Ok(received);
+        if self.batches_until_look == 0 {
+            self.look_around();
         }
-        // Flushing returns the receive buffers, so unanswered datagrams are copied first.
-        self.leftovers.clear();
-        let datagrams =
-            inbox.iter().flat_map(|datagram| datagram.segments().map(move |bytes| (datagram.peer, bytes)));
-        for ((peer, datagram), _) in datagrams.zip(done.iter()).filter(|&(_, &done)| !done) {
-            self.leftovers.push(peer, datagram);
-        }
-        flush(&mut *self.path, counters)?;
-        for (peer, datagram) in self.leftovers.iter() {
-            if !self.path.outbox().has_room(FRAGMENTS_MAX, ANSWER_LEN_MAX) {
-                flush(&mut *self.path, counters)?;
-            }
-            let (outbox, now_ms) = (self.path.outbox(), elapsed_ms(self.started));
-            let fragments = FragmentStore {
-                table: &mut self.fragments,
-                len_max: self.in_force.config.limits.fragmented_request_bytes,
-                now_ms,
-            };
-            let mut replies = ReplySender {
-                outbox,
-                slow: &mut self.slow,
-                sealer: &mut self.sealer,
-                rate_limit: &mut self.rate_limit,
-                telemetry: &mut self.telemetry,
-                counters,
-            };
-            answer_alone(&context, fragments, &mut replies, peer, datagram);
-        }
-        flush(&mut *self.path, counters)?;
-        self.telemetry.end(counters);
         Ok(received)
     }
 }
@@ -472,129 +364,17 @@ impl Worker {
 fn context_of<'a>(
     set: &'a LiveSet,
     service: ServiceFacts<'a>,
-    now_unix_s: u32,
+    clock: &WorkerClock,
 ) -> AnswerContext<'a, MappedFile> {
     let templates = set.templates().map(|templates| templates as &dyn MayCompute);
-    AnswerContext::new(set.records(), service, now_unix_s).computing(templates)
+    AnswerContext::new(set.records(), service, clock.now_unix_s()).computing(templates)
 }
 
-fn reassembly_limits(config: &Config) -> ReassemblyLimits {
-    ReassemblyLimits {
-        messages_max: config.limits.fragmented_requests,
-        messages_per_sender_max: config.limits.fragmented_requests_per_sender,
-        bytes_max: config.limits.fragmented_bytes,
-        age_ms_max: config.limits.fragmented_wait_ms.into(),
-    }
-}
-
-/// Counts the received datagrams and notes the place of each one in the inbox.
-fn count_received(inbox: Inbox<'_>, places: &mut Vec<u16>, counters: &Counters) {
-    let (mut bytes, mut trains, mut truncated) = (0, 0, 0);
-    places.clear();
-    for (place, datagram) in (0u16..).zip(inbox.iter()) {
-        let count = datagram.segments_count();
-        bytes += datagram.bytes.len() as u64;
-        trains += u64::from(count > 1);
-        truncated += u64::from(datagram.truncated);
-        places.resize(places.len() + count, place);
-    }
-    counters.batches.add(1);
-    counters.datagrams_received.add(places.len() as u64);
-    counters.bytes_received.add(bytes);
-    counters.trains_received.add(trains);
-    counters.received_truncated.add(truncated);
-}
-
-/// Returns datagram number `at` with its metadata.
-fn asked_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> (Datagram<'a>, &'a [u8]) {
-    (inbox.get(usize::from(places[at])), datagram_at(inbox, places, at))
-}
-
-/// Returns the bytes of datagram number `at`, located by `places`.
-fn datagram_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> &'a [u8] {
-    let place = places[at];
-    let first = places.partition_point(|&other| other < place);
-    inbox.get(usize::from(place)).segments().nth(at - first).unwrap_or_default()
-}
-
-/// Answers what a batch could not: fragments, datagrams for which the outbox had no room, and
-/// datagrams after one that caused a panic.
-#[cold]
-fn answer_alone(
-    context: &AnswerContext<'_, MappedFile>,
-    fragments: FragmentStore<'_>,
-    replies: &mut ReplySender<'_>,
-    peer: Peer,
-    datagram: &[u8],
-) {
-    let counters = replies.counters;
-    let answered = catch_unwind(AssertUnwindSafe(|| {
-        #[cfg(test)]
-        crate::tests::before_reading(datagram);
-        #[cfg(test)]
-        crate::tests::before_answering(datagram);
-        match answer(context, datagram) {
-            AnswerOutcome::Fragment(envelope) => {
-                if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
-                    && let Ok((envelope, bytes)) = Envelope::split(&message)
-                {
-                    let outcome = answer_message(context, envelope, bytes);
-                    replies.finish(context, outcome, peer, datagram.len(), &message);
-                }
-            }
-            outcome => replies.finish(context, outcome, peer, datagram.len(), datagram),
-        }
-    }));
-    if answered.is_err() {
-        counters.dropped_bug.add(1);
-    }
-}
-
-/// The reassembly of fragmented requests, with the current time.
-struct FragmentStore<'w> {
-    table: &'w mut Reassembly<IpAddr>,
-    len_max: u32,
-    now_ms: u64,
-}
-
-impl FragmentStore<'_> {
-    /// Stores a fragment. Returns the whole message once it is complete.
-    fn put_together(
-        self,
-        peer: Peer,
-        envelope: &Envelope,
-        datagram: &[u8],
-        counters: &Counters,
-    ) -> Option<Vec<u8>> {
-        if envelope.message_len > self.len_max {
-            counters.dropped_fragment_too_long.add(1);
-            return None;
-        }
-        let repeated = self.table.counts().repeated;
-        let counter = match self.table.accept(peer.remote().ip(), datagram, self.now_ms) {
-            Ok(ReassemblyOutcome::Complete(message)) => return Some(message),
-            Ok(ReassemblyOutcome::Incomplete) if self.table.counts().repeated > repeated => {
-                &counters.dropped_fragment_repeated
-            }
-            Ok(ReassemblyOutcome::Incomplete) => &counters.fragments_kept,
-            // Deployed servers do not answer a message in a single fragment: `conversations.jsonl`,
-            // `truncated_flag_single_packet`.
-            Ok(ReassemblyOutcome::Whole(_))
-            | Err(
-                FragmentRefusal::Unreadable(_) | FragmentRefusal::Misfit | FragmentRefusal::Contradiction,
-            ) => &counters.dropped_fragment_invalid,
-            Err(FragmentRefusal::NoRoom) => &counters.dropped_fragment_no_room,
-        };
-        counter.add(1);
-        None
-    }
-}
-
-fn elapsed_ms(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
+/// Sends what is in the outbox, and counts it.
+///
+/// # Errors
+/// Errors of the datapath, after which it is unusable.
+pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> io::Result<()> {
     let flushed = path.flush()?;
     counters.datagrams_sent.add(flushed.sent.into());
     counters.trains_sent.add(flushed.trains.into());
@@ -609,12 +389,4 @@ pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Re
         counters.dropped_send_full.add(flushed.would_block.into());
     }
     Ok(())
-}
-
-pub(crate) fn count_drop(reason: DropReason, counters: &Counters) {
-    match reason {
-        DropReason::ErrorReply => counters.dropped_error_reply.add(1),
-        DropReason::TooShort => counters.dropped_too_short.add(1),
-        _ => counters.dropped_bug.add(1),
-    }
 }

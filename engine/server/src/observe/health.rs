@@ -6,7 +6,7 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{AnswerContext, AnswerOutcome, RefusalReason, answer_message};
+use handle_resolver::{AnswerContext, AnswerOutcome, RefusalReason, WireReply as _, answer_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -11,7 +11,6 @@ pub mod settings;
 use crate::counters::{Counters, Transport};
 use anyhow::Context as _;
 use crossbeam_queue::ArrayQueue;
-pub use handle_daemon::clock::now_unix;
 use handle_daemon::shutdown::Shutdown;
 use handle_proto::ResponseCode;
 use line::{QueryLogEntry, RequestSummary};
@@ -127,8 +126,9 @@ impl QueryLogTap {
         (self.left, self.full_second) = (settings.sample_every, None);
     }
 
-    /// Called when a batch has been received, or answers have come back, at `now` by both clocks.
-    pub fn begin(&mut self, now: Instant, now_unix: Duration) {
+    /// Sets the current time by both clocks. Called when a batch has been received, or answers have
+    /// come back.
+    pub fn set_time(&mut self, now: Instant, now_unix: Duration) {
         self.received = now;
         // Seconds start at 1, because 0 means none.
         let second = now.saturating_duration_since(self.log.started).as_secs() + 1;
@@ -311,14 +311,14 @@ mod tests {
         let start = log.started;
         for second in 0..3 {
             for (tap, counters) in taps.iter_mut().zip(&counters) {
-                tap.begin(start + Duration::from_secs(second), Duration::ZERO);
+                tap.set_time(start + Duration::from_secs(second), Duration::ZERO);
                 (0..8).for_each(|_| record(tap, counters, "192.0.2.1"));
             }
         }
         let sum = |counter: fn(&Counters) -> u64| counters.iter().map(counter).sum::<u64>();
         assert_eq!((sum(|c| c.query_log_queued.get()), sum(|c| c.query_log_dropped_rate.get())), (30, 18));
         // A worker with an older clock uses the limit of the current second.
-        taps[0].begin(start, Duration::ZERO);
+        taps[0].set_time(start, Duration::ZERO);
         record(&mut taps[0], &counters[0], "192.0.2.1");
         assert_eq!(sum(|c| c.query_log_dropped_rate.get()), 19);
         writer.write_all(QueryLogFormat::Handle);
@@ -330,7 +330,7 @@ mod tests {
     fn a_full_queue_drops_and_counts() {
         let (mut tap, mut writer, _directory) = log(|settings| settings.queue_lines = 4);
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
-        tap.begin(log.started, Duration::ZERO);
+        tap.set_time(log.started, Duration::ZERO);
         (0..6).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
         assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_full.get()), (4, 2));
         writer.write_all(QueryLogFormat::Handle);
@@ -346,7 +346,7 @@ mod tests {
     fn one_of_some_is_logged() {
         let (mut tap, mut writer, _directory) = log(|settings| settings.sample_every = 3);
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
-        tap.begin(log.started, Duration::ZERO);
+        tap.set_time(log.started, Duration::ZERO);
         (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
         writer.write_all(QueryLogFormat::Handle);
         assert_eq!(lines(&log.path).len(), 2);
@@ -357,7 +357,7 @@ mod tests {
         let (mut tap, mut writer, _directory) =
             log(|settings| (settings.sample_every, settings.lines_per_second) = (3, 1));
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
-        tap.begin(log.started, Duration::ZERO);
+        tap.set_time(log.started, Duration::ZERO);
         (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.77"));
         assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_rate.get()), (1, 1));
         tap.set(&QueryLogSettings { whole_addresses: true, ..QueryLogSettings::default() });
@@ -376,7 +376,7 @@ mod tests {
         let (mut tap, _writer, _directory) = log(|_| {});
         let counters = Counters::default();
         let since = Instant::now();
-        tap.begin(since + Duration::from_millis(40), Duration::from_secs(1_800_000_000));
+        tap.set_time(since + Duration::from_millis(40), Duration::from_secs(1_800_000_000));
         let (ip, code) = ([192, 0, 2, 1].into(), ResponseCode::SUCCESS);
         tap.record_since(since, Transport::Tcp, ip, b"", code, &counters);
         let entry = tap.log.queue.pop().unwrap();

@@ -6,12 +6,14 @@ use super::ServerSessions;
 use crate::config::ANSWER_LEN_MAX;
 use handle_daemon::sessions::traffic::{check, is_downgraded, seal};
 use handle_daemon::sessions::{LiveSession as _, MessageRejection, Session};
+use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Message, fragment};
-use handle_resolver::{RefusalReason, ReplyParts, ServiceFacts};
+use handle_resolver::{RefusalReason, ReplyParts, ServiceFacts, WireReply};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Most bytes of a credential with a MAC.
 const MAC_CREDENTIAL_LEN: usize = 96;
@@ -20,6 +22,7 @@ const MAC_CREDENTIAL_LEN: usize = 96;
 #[derive(Debug)]
 pub struct SessionSealer {
     sessions: Arc<ServerSessions>,
+    now: Instant,
     message: Vec<u8>,
     text: [u8; 80],
 }
@@ -29,11 +32,19 @@ pub struct SessionSealer {
 pub(crate) enum SealOutcome<'s> {
     /// An answer without a MAC.
     Plain(ReplyParts<'s>, AnswerRecipient),
-    /// An answer with a MAC, and its complete message.
-    Mac(ReplyParts<'s>, &'s [u8], AnswerRecipient),
+    /// An answer with a MAC.
+    Mac(SealedReply<'s>, AnswerRecipient),
     /// The session does not exist, and the answer is to be signed nevertheless, so the slow path
     /// makes it.
     SlowPath,
+}
+
+/// A reply with the MAC of its session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SealedReply<'s> {
+    reply: ReplyParts<'s>,
+    /// The reply with its MAC, envelope first.
+    message: &'s [u8],
 }
 
 /// What a request in a session proves about its source address.
@@ -51,7 +62,12 @@ impl SessionSealer {
     #[must_use]
     pub fn new(sessions: &Arc<ServerSessions>) -> Self {
         let message = Vec::with_capacity(ANSWER_LEN_MAX + MAC_CREDENTIAL_LEN);
-        Self { sessions: Arc::clone(sessions), message, text: [0; 80] }
+        Self { sessions: Arc::clone(sessions), now: Instant::now(), message, text: [0; 80] }
+    }
+
+    /// Sets the current time. Called once for each batch.
+    pub(crate) const fn set_time(&mut self, now: Instant) {
+        self.now = now;
     }
 
     /// Most bytes and datagrams of the answer. There has to be room for it before it is made,
@@ -74,11 +90,11 @@ impl SessionSealer {
         reply: &ReplyParts<'s>,
         service: &ServiceFacts<'_>,
     ) -> SealOutcome<'s> {
-        let now_s = self.sessions.now_s();
-        let Self { sessions, message, text } = self;
-        let asked = Envelope::split(request).ok();
-        let found = asked.and_then(|(envelope, _)| sessions.table.find(envelope.session_id, now_s));
-        let (Some((envelope, rest)), Some(session)) = (asked, found) else {
+        let Self { sessions, now, message, text } = self;
+        let now_s = sessions.second_at(*now);
+        let parts = Envelope::split(request).ok();
+        let found = parts.and_then(|(envelope, _)| sessions.table.find(envelope.session_id, now_s));
+        let (Some((envelope, rest)), Some(session)) = (parts, found) else {
             return match reply.certifies() && service.signs {
                 true => SealOutcome::SlowPath,
                 false => SealOutcome::Plain(
@@ -88,7 +104,7 @@ impl SessionSealer {
             };
         };
         let checked = match Message::decode(&rest[..rest.len().min(envelope.message_len as usize)]) {
-            Ok(asked) => check(&*session, &envelope, &asked, now_s),
+            Ok(request) => check(&*session, &envelope, &request, now_s),
             Err(_) => Err(MessageRejection::WrongMac),
         };
         let sender = match checked {
@@ -106,12 +122,61 @@ impl SessionSealer {
             true => too_long(message, service.answer_datagrams_max),
             false => Some(RefusalReason::AnswerTooLong),
         };
-        let Some(refused) = refused else { return SealOutcome::Mac(reply, message, sender) };
+        let Some(refused) = refused else {
+            return SealOutcome::Mac(SealedReply { reply, message }, sender);
+        };
         let reply = reply.refusing(refused);
         match put(&reply, &session, message) {
-            true => SealOutcome::Mac(reply, message, sender),
+            true => SealOutcome::Mac(SealedReply { reply, message }, sender),
             false => SealOutcome::Plain(reply, sender),
         }
+    }
+}
+
+impl WireReply for SealedReply<'_> {
+    fn response_code(&self) -> ResponseCode {
+        self.reply.response_code()
+    }
+
+    fn refused(&self) -> Option<RefusalReason> {
+        self.reply.refused()
+    }
+
+    fn has_mac(&self) -> bool {
+        true
+    }
+
+    fn identity(&self) -> u64 {
+        self.reply.identity()
+    }
+
+    fn limited(&self) -> ReplyParts<'static> {
+        self.reply.limited()
+    }
+
+    fn datagrams_count(&self) -> usize {
+        (self.message.len() - Envelope::LEN).div_ceil(UDP_DATA_LEN_MAX)
+    }
+
+    fn datagrams_len(&self) -> usize {
+        self.message.len() + (self.datagrams_count() - 1) * Envelope::LEN
+    }
+
+    fn write_datagrams(&self, out: &mut [u8]) {
+        let mut room = &mut out[..self.datagrams_len()];
+        each_datagram_part(self.message, |part| {
+            let (now, later) = std::mem::take(&mut room).split_at_mut(part.len());
+            now.copy_from_slice(part);
+            room = later;
+        });
+    }
+
+    fn stream_len(&self) -> usize {
+        self.message.len()
+    }
+
+    fn write_stream(&self, out: &mut [u8]) {
+        out[..self.message.len()].copy_from_slice(self.message);
     }
 }
 

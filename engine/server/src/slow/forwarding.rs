@@ -1,8 +1,8 @@
-//! Which requests of the slow path another process answers, and what it is told about them.
+//! Which requests of the slow path another process answers, and the form in which it gets them.
 
 use super::in_session::SessionProof;
 use super::queue::JobRoute;
-use super::work::{AnswerBuffers, JobContext};
+use super::work::{AnswerBuffers, JobContext, undecryptable};
 use crate::forward::ForwardState;
 use crate::sessions::sealer::refusing;
 use handle_auth::challenges::IssuedChallenge;
@@ -11,7 +11,7 @@ use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};
-use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, refuse_listing};
+use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, WireReply as _, refuse_listing};
 use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
 
@@ -29,17 +29,15 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         (envelope, rest): (Envelope, &'a [u8]),
-        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
-        was_encrypted: bool,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let refuse = |refused| refuse_listing(context, envelope, rest, refused);
         match self.session.map(|session| (session, self.proof(session))) {
-            Some((_, Ok(SessionProof::None) | Err(MessageRejection::WrongMac))) if was_encrypted => {
-                return unreadable(RefusalReason::Undecryptable);
+            Some((_, Ok(SessionProof::None) | Err(MessageRejection::WrongMac))) if self.was_encrypted => {
+                return undecryptable(context);
             }
             Some((session, Err(reject))) => {
-                return refusing(&refuse(RefusalReason::WrongMac), session, reject, held.text());
+                return refusing(&refuse(RefusalReason::WrongMac), session, reject, buffers.text());
             }
             Some((_, Ok(_))) | None => {}
         }
@@ -92,12 +90,11 @@ impl JobContext<'_> {
     }
 
     /// The request in the form in which it is forwarded, if it gets a place. `busy` is the answer
-    /// when no other arrives; `was_hidden` says whether the request was encrypted.
+    /// when no other arrives.
     pub(crate) fn hand_over(
         &self,
         note: ForwardNote,
         busy: &ReplyParts<'_>,
-        was_hidden: bool,
         route: JobRoute,
         datagrams_max: usize,
     ) -> Option<Box<ForwardState>> {
@@ -113,7 +110,10 @@ impl JobContext<'_> {
             },
             datagrams_max: route.is_datagram().then(|| u16::try_from(datagrams_max).unwrap_or(u16::MAX)),
             opening: match self.session {
-                Some(_) => ForwardedForm::InSession { was_hidden, has_mac: self.has_mac.get() },
+                Some(_) => ForwardedForm::InSession {
+                    was_hidden: self.was_encrypted,
+                    has_mac: self.has_mac.get(),
+                },
                 None => ForwardedForm::AsReceived,
             },
             challenge: note.challenge,

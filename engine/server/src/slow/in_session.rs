@@ -61,12 +61,12 @@ impl JobContext<'_> {
         slow: &SlowPathRequest<'a>,
         session: &Session,
         proof: SessionProof,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         match slow.op_code() {
-            OpCode::RESPONSE_TO_CHALLENGE => self.challenge_answer(context, slow, held),
+            OpCode::RESPONSE_TO_CHALLENGE => self.challenge_answer(context, slow, buffers),
             OpCode::VERIFY_CHALLENGE => self.verification(context, slow),
-            OpCode::SESSION_SETUP => self.set_up(context, slow, held),
+            OpCode::SESSION_SETUP => self.set_up(context, slow, buffers),
             OpCode::SESSION_TERMINATE if proof == SessionProof::None => {
                 slow.refuse(context, RefusalReason::WrongMac)
             }
@@ -78,39 +78,39 @@ impl JobContext<'_> {
             }
             _ => match slow.evaluate(context) {
                 FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
-                FirstEvaluation::Template => self.compute(context, slow, held, |held| {
-                    self.who_asks(context, slow, (session, proof), held)
+                FirstEvaluation::Template => self.compute(context, slow, buffers, |buffers| {
+                    self.answer_by_identity(context, slow, (session, proof), buffers)
                 }),
-                FirstEvaluation::Identity => self.who_asks(context, slow, (session, proof), held),
+                FirstEvaluation::Identity => self.answer_by_identity(context, slow, (session, proof), buffers),
             },
         }
     }
 
     /// The answer that depends on the identity of the session. The request has to prove that it
     /// comes from the session.
-    fn who_asks<'a>(
+    fn answer_by_identity<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         (session, proof): (&Session, SessionProof),
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         if proof == SessionProof::None {
             return slow.refuse(context, RefusalReason::NoMac);
         }
         let Some(identity) = session.proven_identity() else {
-            return self.challenge_in_session(context, slow, held);
+            return self.challenge_in_session(context, slow, buffers);
         };
-        let known = slow.by_somebody_known(context);
-        match self.with_computed(context, known, &mut held.computed) {
-            Ok(asked) if !self.permits(context, &asked, identity.as_reference()) => {
-                if self.is_elsewhere.get() {
-                    self.forward_read(&asked, None);
+        let identified = slow.evaluate_identified(context);
+        match self.with_computed(context, identified, &mut buffers.computed) {
+            Ok(request) if !self.permits(context, &request, identity.as_reference()) => {
+                if self.depends_on_remote.get() {
+                    self.forward_read(&request, None);
                 }
-                asked.refuse(context, RefusalReason::NotPermitted)
+                request.refuse(context, RefusalReason::NotPermitted)
             }
-            Ok(asked) if asked.is_status() => self.status(context, &asked, &mut held.body),
-            Ok(asked) => asked.answer(context, &mut held.values),
+            Ok(request) if request.is_status() => self.status(context, &request, &mut buffers.body),
+            Ok(request) => request.answer(context, &mut buffers.values),
             Err(reply) => reply,
         }
     }
@@ -121,7 +121,7 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let mut nonce = [0; NONCE_LEN];
         if !(self.path.random)(&mut nonce) {
@@ -131,7 +131,7 @@ impl JobContext<'_> {
         let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
         let pending = self.path.challenges().issue_in_session(id, self.origin, challenge, self.path.now_ms());
         match pending {
-            Ok(SessionChallenge { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, held),
+            Ok(SessionChallenge { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, buffers),
             Err(refusal) => slow.refuse(context, not_challenged(refusal)),
         }
     }
@@ -141,7 +141,7 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let Ok(setup) = SessionSetup::decode(slow.body()) else {
             return slow.refuse(context, RefusalReason::Malformed);
@@ -176,9 +176,9 @@ impl JobContext<'_> {
         match opened {
             Ok(session) => {
                 let answer = SessionAnswer { mode: setup.exchange.mode(), data: &agreed.data };
-                held.body.clear();
-                answer.encode(&mut held.body);
-                slow.session(context, session.keys().id, &held.body)
+                buffers.body.clear();
+                answer.encode(&mut buffers.body);
+                slow.session(context, session.keys().id, &buffers.body)
             }
             Err(table::SessionRefusal::OverTcp) => slow.refuse(context, RefusalReason::OverTcp),
             Err(table::SessionRefusal::Full | table::SessionRefusal::NoNumber) => {

@@ -66,7 +66,7 @@ pub(crate) struct SlowJob {
     pub(crate) shard: usize,
     /// Where the answer goes.
     pub(crate) route: JobRoute,
-    /// When the request was handed over.
+    /// When the request was received.
     pub(crate) since: Instant,
     /// The request, envelope first.
     pub(crate) request: Vec<u8>,
@@ -190,16 +190,22 @@ impl JobQueues {
         let _ = self.returns[shard].waker.set(waker);
     }
 
-    /// Takes a free job for a request, to be [submitted](Self::submit). Returns `None` when all
-    /// jobs are in use, or the source has its share of them.
-    pub(crate) fn take(&self, shard: usize, route: JobRoute, request: &[u8]) -> Option<Box<SlowJob>> {
+    /// Takes a free job for a request received at `now`, to be [submitted](Self::submit). Returns
+    /// `None` when all jobs are in use, or the source has its share of them.
+    pub(crate) fn take(
+        &self,
+        shard: usize,
+        route: JobRoute,
+        request: &[u8],
+        now: Instant,
+    ) -> Option<Box<SlowJob>> {
         let mut free = lock(&self.free);
         if !free.shares.enter(route.origin()) {
             return None;
         }
         let mut job = free.jobs.pop()?;
         drop(free);
-        (job.shard, job.route, job.since, job.cost) = (shard, route, Instant::now(), 0);
+        (job.shard, job.route, job.since, job.cost) = (shard, route, now, 0);
         job.request.extend_from_slice(request);
         Some(job)
     }
@@ -211,28 +217,28 @@ impl JobQueues {
     /// Hands over the jobs of a worker, in order. While a slow thread holds the lock of the queue,
     /// the jobs stay in `jobs`.
     pub(crate) fn submit(&self, jobs: &mut VecDeque<Box<SlowJob>>) {
-        let Some(mut asked) = try_lock(&self.queued) else { return };
-        let woken = asked.idle.min(jobs.len());
+        let Some(mut queue) = try_lock(&self.queued) else { return };
+        let woken = queue.idle.min(jobs.len());
         self.waiting.fetch_add(jobs.len(), Ordering::Relaxed);
-        jobs.drain(..).for_each(|job| asked.jobs.push(job.route.origin(), job));
-        drop(asked);
+        jobs.drain(..).for_each(|job| queue.jobs.push(job.route.origin(), job));
+        drop(queue);
         (0..woken).for_each(|_| self.more.notify_one());
     }
 
     /// Waits for the next request, for a slow thread. Returns `None` when the queue is closed.
     pub(crate) fn next(&self) -> Option<Box<SlowJob>> {
-        let mut asked = lock(&self.queued);
+        let mut queue = lock(&self.queued);
         loop {
-            if asked.closed {
+            if queue.closed {
                 return None;
             }
-            if let Some(job) = asked.jobs.pop(self.now_ms()) {
+            if let Some(job) = queue.jobs.pop(self.now_ms()) {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
                 return Some(job);
             }
-            asked.idle += 1;
-            asked = self.more.wait(asked).unwrap_or_else(PoisonError::into_inner);
-            asked.idle -= 1;
+            queue.idle += 1;
+            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.idle -= 1;
         }
     }
 
@@ -240,11 +246,11 @@ impl JobQueues {
     /// ended, so the answers would not be sent, and threads of low priority could take minutes to
     /// make them.
     pub(crate) fn close(&self) {
-        let mut asked = lock(&self.queued);
-        asked.closed = true;
-        self.waiting.fetch_sub(asked.jobs.len(), Ordering::Relaxed);
-        asked.jobs.clear();
-        drop(asked);
+        let mut queue = lock(&self.queued);
+        queue.closed = true;
+        self.waiting.fetch_sub(queue.jobs.len(), Ordering::Relaxed);
+        queue.jobs.clear();
+        drop(queue);
         self.more.notify_all();
     }
 
@@ -305,7 +311,7 @@ mod tests {
     }
 
     fn ask(queues: &JobQueues, shard: usize, port: u16, request: &[u8]) -> bool {
-        let Some(job) = queues.take(shard, route(port), request) else { return false };
+        let Some(job) = queues.take(shard, route(port), request, Instant::now()) else { return false };
         let mut jobs = VecDeque::from([job]);
         queues.submit(&mut jobs);
         jobs.is_empty()
@@ -338,7 +344,8 @@ mod tests {
         let queues = JobQueues::new(1, 16, SourceList::default());
         let ask = |host: u8, request: &[u8]| {
             let route = JobRoute::Udp(Peer::to(([10, host, 0, 1], 1).into()));
-            let job = queues.take(0, route, request).map(|job| queues.submit(&mut VecDeque::from([job])));
+            let job = queues.take(0, route, request, Instant::now());
+            let job = job.map(|job| queues.submit(&mut VecDeque::from([job])));
             job.is_some()
         };
         assert!(ask(1, b"first"));
@@ -363,7 +370,7 @@ mod tests {
     #[test]
     fn workers_do_not_wait_for_a_slow_thread_that_stands_still() {
         let queues = JobQueues::new(1, 2, SourceList::default());
-        let mut jobs: VecDeque<_> = (0..2).filter_map(|n| queues.take(0, route(n), b"asked")).collect();
+        let mut jobs: VecDeque<_> = (0..2).filter_map(|n| queues.take(0, route(n), b"asked", Instant::now())).collect();
         {
             let _standing = lock(&queues.queued);
             queues.submit(&mut jobs);

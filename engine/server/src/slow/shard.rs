@@ -2,15 +2,13 @@
 
 use super::SlowPath;
 use super::queue::{JobRoute, SlowJob};
-use crate::counters::{Counter, Counters, Transport};
+use crate::counters::{Counter, Counters};
 use crate::forward::queue::ForwardItem;
-use crate::rate_limit::{RateLimit, SlowRequest};
-use crate::telemetry::WorkerTelemetry;
-use handle_net::{Datapath, Peer, StreamId, Waker};
-use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_net::{StreamId, Waker};
 use handle_resolver::RefusalReason;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Hands requests to the slow path, and returns their answers to the worker.
 #[derive(Debug)]
@@ -55,12 +53,18 @@ impl SlowShard {
         }
     }
 
-    /// Hands over a request, envelope first. Returns false when the slow path is full, and the
-    /// worker then refuses the request.
+    /// Hands over a request, envelope first, that was received at `now`. Returns false when the slow
+    /// path is full, and the worker then refuses the request.
     #[cold]
-    pub(crate) fn defer(&mut self, route: JobRoute, request: &[u8], counters: &Counters) -> bool {
+    pub(crate) fn defer(
+        &mut self,
+        route: JobRoute,
+        request: &[u8],
+        now: Instant,
+        counters: &Counters,
+    ) -> bool {
         let Some(path) = &self.path else { return false };
-        let Some(job) = path.queues.take(self.shard, route, request) else { return false };
+        let Some(job) = path.queues.take(self.shard, route, request, now) else { return false };
         self.unsent.push_back(job);
         path.queues.submit(&mut self.unsent);
         self.under_way += 1;
@@ -91,12 +95,12 @@ impl SlowShard {
         }
         let job = queues.answered(self.shard)?;
         if !job.has_more() {
-            self.came_back(&job, counters);
+            self.count_return(&job, counters);
         }
         Some(job)
     }
 
-    fn came_back(&mut self, job: &SlowJob, counters: &Counters) {
+    fn count_return(&mut self, job: &SlowJob, counters: &Counters) {
         let under_way = self.under_way_of(&job.route, counters);
         under_way.set(under_way.get() - 1);
         self.under_way -= 1;
@@ -126,7 +130,7 @@ impl SlowShard {
                 ListingReader::Gone => {
                     let mut job = self.listings.swap_remove(at);
                     self.unsent_listings.extend(job.forwarding.take().map(ForwardItem::End));
-                    self.came_back(&job, counters);
+                    self.count_return(&job, counters);
                     self.release(job);
                 }
             }
@@ -156,46 +160,4 @@ impl SlowShard {
             JobRoute::Tcp(..) => &counters.tcp_requests_under_way,
         }
     }
-}
-
-/// Sends an answer from the slow path as datagrams to `peer`. The caller flushes.
-///
-/// # Errors
-/// Errors of the datapath, after which it is unusable.
-#[cold]
-pub(crate) fn send(
-    net: &mut dyn Datapath,
-    peer: Peer,
-    job: &SlowJob,
-    (rate_limit, watch): (Option<&mut RateLimit>, &mut WorkerTelemetry),
-    counters: &Counters,
-) -> std::io::Result<()> {
-    let is_sent = !job.answer.is_empty()
-        && (push(net, peer, &job.answer) || {
-            // An empty outbox has room for any one answer.
-            crate::worker::flush(net, counters)?;
-            push(net, peer, &job.answer)
-        });
-    if is_sent {
-        if let Some(rate_limit) = rate_limit.filter(|_| !job.is_proven) {
-            let answer = (job.answer.len(), job.answer.len().div_ceil(UDP_MESSAGE_LEN_MAX));
-            rate_limit.count_slow(peer, SlowRequest::of(&job.request), job.request.len(), answer);
-        }
-        counters.requests_answered.add(1);
-        counters.bytes_sent.add(job.answer.len() as u64);
-        counters.count_reply(Transport::Udp, job.code, job.refused);
-        watch.sent(job, counters);
-    } else {
-        counters.dropped_bug.add(1);
-    }
-    Ok(())
-}
-
-fn push(net: &mut dyn Datapath, peer: Peer, answer: &[u8]) -> bool {
-    let len = answer.len();
-    let write = |room: &mut [u8]| {
-        room[..len].copy_from_slice(answer);
-        len
-    };
-    net.outbox().push_train(peer, UDP_MESSAGE_LEN_MAX, len, write).is_ok()
 }

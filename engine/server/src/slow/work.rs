@@ -27,12 +27,12 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::{self, ChallengeAnswer, VerificationRequest};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
-use handle_proto::{Permissions, Value, Version};
+use handle_proto::{Permissions, ResponseCode, Value, Version};
 use handle_resolver::authority::{AuthorityOutcome, ServerAdministrators};
 use handle_resolver::slow::{AnsweredChallenge, FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
     AnswerContext, AnswerOutcome, NotLocal, RefusalReason, ReplyParts, SlowPathRequest, SortingRoom,
-    answer_message, refuse_stream,
+    WireReply as _, answer_message, refuse_stream,
 };
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
@@ -109,7 +109,7 @@ impl SlowThread {
     fn answer(&mut self, job: &mut SlowJob) {
         #[cfg(test)]
         crate::tests::before_slow_answer(&job.request);
-        let Self { shared, path, at, buffers: held, message } = self;
+        let Self { shared, path, at, buffers, message } = self;
         // Held for this request only: a thread that waits must not keep a retired set alive.
         let set = shared.live.current();
         let counters = &path.counters[*at];
@@ -117,34 +117,26 @@ impl SlowThread {
         let Ok((envelope, _)) = Envelope::split(&job.request) else { return };
         let session = path.sessions.as_ref();
         let session = session.and_then(|all| all.table.find(envelope.session_id, all.now_s()));
-        let hidden = envelope.flags.has(EnvelopeFlags::ENCRYPTED);
         let decrypted = match &session {
-            Some(session) if hidden => in_session::decrypt(session, &job.request),
+            Some(session) if envelope.flags.has(EnvelopeFlags::ENCRYPTED) => {
+                in_session::decrypt(session, &job.request)
+            }
             _ => None,
         };
         // Only the owner of the session can encrypt, and the owner received the answer to the
         // set-up at the address that set the session up.
         job.is_proven = decrypted.is_some()
-            && session.as_ref().is_some_and(|it| it.source() == source::of(job.route.origin().ip));
+            && session.as_ref().is_some_and(|session| session.source() == source::of(job.route.origin().ip));
         let request = decrypted.as_ref().map_or(&job.request[..], |plain| &plain[..]);
         let Ok((envelope, rest)) = Envelope::split(request) else { return };
-        let now_unix_s = match &path.signer {
-            // An answer whose time is rounded stays equal for a while, so that one signature serves
-            // many.
-            Some(_) if AnswerSigner::keeps(envelope.answer_version()) => {
-                let now = handle_daemon::clock::now_unix_s();
-                now - now % path.config.signature_reuse_s
-            }
-            _ => handle_daemon::clock::now_unix_s(),
-        };
         let in_force = shared.settings.current();
         let service = match job.route.is_datagram() {
             true => in_force.site.service(),
             false => in_force.site.stream_service(),
         };
         let (templates, sorting) = (set.templates(), SortingRoom::new());
-        let context = AnswerContext::new(set.records(), service, now_unix_s)
-            .computing(templates.map(|one| one as _))
+        let context = AnswerContext::new(set.records(), service, path.answer_time(envelope.answer_version()))
+            .computing(templates.map(|templates| templates as _))
             .sorting_in(&sorting);
         let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
         let work = JobContext {
@@ -153,67 +145,40 @@ impl SlowThread {
             counters,
             origin: job.route.origin(),
             request: &request[..len],
+            was_encrypted: decrypted.is_some(),
             session: session.as_deref(),
             templates,
             forward: None.into(),
-            is_elsewhere: false.into(),
+            depends_on_remote: false.into(),
             has_mac: false.into(),
             cost: Cell::new(0),
         };
-        let unreadable = |refused| refuse_stream(&context, refused, b"");
-        let reply = match answer_message(&context, envelope, rest) {
-            AnswerOutcome::Encrypted if session.is_some() => unreadable(RefusalReason::Undecryptable),
-            AnswerOutcome::Encrypted => unreadable(RefusalReason::EncryptedInUnknownSession),
-            // The answer must not reveal whether a forged message had correct padding, so only a
-            // sender with the key of the session is told that administration is done elsewhere.
-            AnswerOutcome::Reply(reply)
-                if decrypted.is_some()
-                    && reply.refused() == Some(RefusalReason::Administration)
-                    && work.has_right_mac() =>
-            {
-                reply
+        let Some(mut reply) = work.reply(&context, (envelope, rest), buffers) else { return };
+        if let Some(note) = work.forward.take() {
+            reply = reply.refusing(RefusalReason::Busy);
+            job.forwarding = work.hand_over(note, &reply, job.route, service.answer_datagrams_max);
+            if job.forwarding.is_some() {
+                return;
             }
-            AnswerOutcome::Reply(_) | AnswerOutcome::Drop(_) if decrypted.is_some() => {
-                unreadable(RefusalReason::Undecryptable)
-            }
-            AnswerOutcome::Listing => {
-                work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held)
-            }
-            // The set was replaced after the worker looked at it.
-            AnswerOutcome::Reply(reply) => reply,
-            AnswerOutcome::InSession(reply) => {
-                work.public_in_session(reply, &unreadable, decrypted.is_some(), held)
-            }
-            AnswerOutcome::Slow(slow) if envelope.session_id > 0 && path.sessions.is_some() => {
-                work.any_in_session(&context, &slow, &unreadable, decrypted.is_some(), held)
-            }
-            AnswerOutcome::Slow(slow) => work.decide(&context, &slow, held),
-            AnswerOutcome::Drop(_) | AnswerOutcome::Fragment(_) => return,
-        };
-        let reply = match work.forward.take() {
-            Some(note) => {
-                let (busy, datagrams_max) =
-                    (reply.refusing(RefusalReason::Busy), service.answer_datagrams_max);
-                job.forwarding = work.hand_over(note, &busy, decrypted.is_some(), job.route, datagrams_max);
-                if job.forwarding.is_some() {
-                    return;
-                }
-                busy
-            }
-            None => reply,
-        };
-        (job.code, job.refused) = (reply.response_code(), reply.refused());
-        work.write(&reply, message);
-        if let Some(refused) = too_long(message, service.answer_datagrams_max) {
-            let reply = reply.refusing(refused);
-            (job.code, job.refused) = (reply.response_code(), reply.refused());
-            work.write(&reply, message);
         }
+        (job.code, job.refused) = work.finish(&reply, message, service.answer_datagrams_max);
         job.cost = work.cost.get();
         counters.work_units.add(job.cost);
         match job.route.is_datagram() {
             true => each_datagram_part(message, |part| job.answer.extend_from_slice(part)),
             false => job.answer.extend_from_slice(message),
+        }
+    }
+}
+
+impl SlowPath {
+    /// The time in an answer of `version`, in seconds since 1970. An answer whose time is rounded
+    /// stays equal for a while, so that one signature serves many.
+    fn answer_time(&self, version: Version) -> u32 {
+        let now_unix_s = handle_daemon::clock::now_unix_s();
+        match &self.signer {
+            Some(_) if AnswerSigner::keeps(version) => now_unix_s - now_unix_s % self.config.signature_reuse_s,
+            _ => now_unix_s,
         }
     }
 }
@@ -226,6 +191,7 @@ pub(crate) struct JobContext<'w> {
     pub(crate) origin: RequestOrigin,
     /// The decrypted request, envelope first.
     pub(crate) request: &'w [u8],
+    pub(crate) was_encrypted: bool,
     /// The session of the request, if it is in one.
     pub(crate) session: Option<&'w Session>,
     /// The templates of the set.
@@ -233,7 +199,7 @@ pub(crate) struct JobContext<'w> {
     /// Set when another process is to answer instead.
     pub(crate) forward: Cell<Option<ForwardNote>>,
     /// Whether the last decision may change when other services are asked.
-    pub(crate) is_elsewhere: Cell<bool>,
+    pub(crate) depends_on_remote: Cell<bool>,
     /// Whether the request has a MAC of its session that is correct and was not used before.
     pub(crate) has_mac: Cell<bool>,
     /// The work done for this request so far.
@@ -250,25 +216,77 @@ impl JobContext<'_> {
         self.sessions().map_or(0, ServerSessions::now_s)
     }
 
+    /// The reply to the request, or to one that another process answers: see
+    /// [`forward`](Self::forward). `None` when there is no reply.
+    fn reply<'a>(
+        &self,
+        context: &AnswerContext<'a, MappedFile>,
+        (envelope, rest): (Envelope, &'a [u8]),
+        buffers: &'a mut AnswerBuffers,
+    ) -> Option<ReplyParts<'a>> {
+        Some(match answer_message(context, envelope, rest) {
+            AnswerOutcome::Encrypted if self.session.is_some() => undecryptable(context),
+            AnswerOutcome::Encrypted => {
+                refuse_stream(context, RefusalReason::EncryptedInUnknownSession, b"")
+            }
+            // The answer must not reveal whether a forged message had correct padding, so only a
+            // sender with the key of the session is told that another server administers handles.
+            AnswerOutcome::Reply(reply)
+                if self.was_encrypted
+                    && reply.refused() == Some(RefusalReason::Administration)
+                    && self.has_right_mac() =>
+            {
+                reply
+            }
+            AnswerOutcome::Reply(_) | AnswerOutcome::Drop(_) if self.was_encrypted => undecryptable(context),
+            AnswerOutcome::Listing => self.list(context, (envelope, rest), buffers),
+            // The set was replaced after the worker had looked at it.
+            AnswerOutcome::Reply(reply) => reply,
+            AnswerOutcome::InSession(reply) => self.public_in_session(context, reply, buffers),
+            AnswerOutcome::Slow(slow) if envelope.session_id > 0 && self.sessions().is_some() => {
+                self.any_in_session(context, &slow, buffers)
+            }
+            AnswerOutcome::Slow(slow) => self.decide(context, &slow, buffers),
+            AnswerOutcome::Drop(_) | AnswerOutcome::Fragment(_) => return None,
+        })
+    }
+
+    /// Writes `reply` to `message` as [`write`](Self::write) does, or a refusal if it takes more
+    /// than `datagrams_max` datagrams. Returns the code, and the reason if it is an error.
+    fn finish(
+        &self,
+        reply: &ReplyParts<'_>,
+        message: &mut Vec<u8>,
+        datagrams_max: usize,
+    ) -> (ResponseCode, Option<RefusalReason>) {
+        self.write(reply, message);
+        let Some(refused) = too_long(message, datagrams_max) else {
+            return (reply.response_code(), reply.refused());
+        };
+        let reply = reply.refusing(refused);
+        self.write(&reply, message);
+        (reply.response_code(), reply.refused())
+    }
+
     /// The answer to a request outside sessions.
     fn decide<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         match slow.reason() {
             SlowReason::Certify | SlowReason::Identity | SlowReason::Template => match slow.evaluate(context)
             {
                 FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
-                FirstEvaluation::Identity => self.challenge(context, slow, held),
+                FirstEvaluation::Identity => self.challenge(context, slow, buffers),
                 FirstEvaluation::Template => {
-                    self.compute(context, slow, held, |held| self.challenge(context, slow, held))
+                    self.compute(context, slow, buffers, |buffers| self.challenge(context, slow, buffers))
                 }
             },
-            SlowReason::ChallengeAnswer => self.challenge_answer(context, slow, held),
+            SlowReason::ChallengeAnswer => self.challenge_answer(context, slow, buffers),
             SlowReason::Verification => self.verification(context, slow),
-            SlowReason::SessionSetup => self.set_up(context, slow, held),
+            SlowReason::SessionSetup => self.set_up(context, slow, buffers),
             SlowReason::Session => slow.refuse(context, RefusalReason::UnknownSession),
         }
     }
@@ -276,16 +294,15 @@ impl JobContext<'_> {
     /// Finishes `reply` to a request for public values in a session.
     fn public_in_session<'a>(
         &self,
+        context: &AnswerContext<'a, MappedFile>,
         reply: ReplyParts<'a>,
-        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
-        was_encrypted: bool,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let Some(session) = self.session else { return reply.refusing(RefusalReason::UnknownSession) };
         match self.proof(session) {
-            Ok(SessionProof::None) | Err(_) if was_encrypted => unreadable(RefusalReason::Undecryptable),
+            Ok(SessionProof::None) | Err(_) if self.was_encrypted => undecryptable(context),
             Ok(_) => reply,
-            Err(reject) => refusing(&reply, session, reject, &mut held.text),
+            Err(reject) => refusing(&reply, session, reject, &mut buffers.text),
         }
     }
 
@@ -294,36 +311,34 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
-        was_encrypted: bool,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let is_answer = slow.op_code() == OpCode::RESPONSE_TO_CHALLENGE;
         let Some(session) = self.session else {
             // Challenges have numbers of the same kind as sessions.
             return match is_answer {
-                true => self.challenge_answer(context, slow, held),
+                true => self.challenge_answer(context, slow, buffers),
                 false => slow.refuse(context, RefusalReason::UnknownSession),
             };
         };
         match self.proof(session) {
             // Answers to challenges have no MAC.
-            Ok(SessionProof::None) if was_encrypted && !is_answer => unreadable(RefusalReason::Undecryptable),
-            Err(MessageRejection::WrongMac) if was_encrypted => unreadable(RefusalReason::Undecryptable),
+            Ok(SessionProof::None) if self.was_encrypted && !is_answer => undecryptable(context),
+            Err(MessageRejection::WrongMac) if self.was_encrypted => undecryptable(context),
             Ok(proof) => {
-                let reply = self.in_session(context, slow, session, proof, held);
+                let reply = self.in_session(context, slow, session, proof, buffers);
                 // Without a MAC, nothing authenticates the sender. Only a sender that answers the
                 // pending challenge gets a more precise error.
                 let is_guess =
                     matches!(reply.refused(), Some(RefusalReason::Malformed | RefusalReason::NoChallenge));
-                match was_encrypted && proof == SessionProof::None && is_guess {
-                    true => unreadable(RefusalReason::Undecryptable),
+                match self.was_encrypted && proof == SessionProof::None && is_guess {
+                    true => undecryptable(context),
                     false => reply,
                 }
             }
             Err(reject) => {
                 let reply = slow.refuse(context, RefusalReason::WrongMac);
-                refusing(&reply, session, reject, &mut held.text)
+                refusing(&reply, session, reject, &mut buffers.text)
             }
         }
     }
@@ -334,7 +349,7 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
         identify: impl FnOnce(&'a mut AnswerBuffers) -> ReplyParts<'a>,
     ) -> ReplyParts<'a> {
         let Some(templates) = self.templates else { return slow.not_computed(context) };
@@ -346,10 +361,10 @@ impl JobContext<'_> {
         self.counters.computed.add(1);
         match slow.hides(context, &bytes, count) {
             None => {
-                held.body = bytes;
-                slow.computed(context, &mut held.body, count)
+                buffers.body = bytes;
+                slow.computed(context, &mut buffers.body, count)
             }
-            Some(RefusalReason::NotPublic) => identify(held),
+            Some(RefusalReason::NotPublic) => identify(buffers),
             Some(refused) => slow.refuse(context, refused),
         }
     }
@@ -381,7 +396,7 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let mut nonce = [0; NONCE_LEN];
         let mut numbers = [0; 4 * 8];
@@ -400,7 +415,7 @@ impl JobContext<'_> {
         };
         let issued = self.path.challenges().issue(self.origin, challenge, number, self.path.now_ms());
         match issued {
-            Ok(id) => self.put_challenge(context, slow, id, &nonce, held),
+            Ok(id) => self.put_challenge(context, slow, id, &nonce, buffers),
             Err(refusal) => slow.refuse(context, not_challenged(refusal)),
         }
     }
@@ -423,15 +438,15 @@ impl JobContext<'_> {
         slow: &SlowPathRequest<'a>,
         id: i32,
         nonce: &[u8; NONCE_LEN],
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let challenge = auth::Challenge { nonce };
-        held.body.clear();
+        buffers.body.clear();
         match slow.has_old_form() {
-            true => challenge.encode_old(slow.digest().as_bytes(), &mut held.body),
-            false => held.body.extend_from_slice(nonce),
+            true => challenge.encode_old(slow.digest().as_bytes(), &mut buffers.body),
+            false => buffers.body.extend_from_slice(nonce),
         }
-        slow.challenge(context, id, &held.body)
+        slow.challenge(context, id, &buffers.body)
     }
 
     /// Handles the answer to a challenge. RFC 3652 section 3.5.2.
@@ -439,13 +454,13 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut AnswerBuffers,
+        buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
             return slow.refuse(context, RefusalReason::Malformed);
         };
-        held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
-        let AnswerBuffers { challenge: Some(challenge), values, body, computed, .. } = held else {
+        buffers.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
+        let AnswerBuffers { challenge: Some(challenge), values, body, computed, .. } = buffers else {
             // A number that was never issued is reported as an unknown session, as by deployed
             // servers.
             let id = slow.session_id();
@@ -487,7 +502,7 @@ impl JobContext<'_> {
                 }
             }
             Err(refused) => {
-                if self.is_elsewhere.get() {
+                if self.depends_on_remote.get() {
                     self.forward_read(&challenged, Some(challenge));
                 }
                 challenged.refuse(context, refused)
@@ -513,7 +528,7 @@ impl JobContext<'_> {
         if entitled == AuthorityOutcome::GaveUp {
             self.counters.groups_given_up.add(1);
         }
-        self.is_elsewhere.set(entitled == AuthorityOutcome::Remote);
+        self.depends_on_remote.set(entitled == AuthorityOutcome::Remote);
         entitled == AuthorityOutcome::Yes
     }
 
@@ -548,11 +563,11 @@ impl JobContext<'_> {
         let keys = match keys(context, identity, kind) {
             Ok(keys) => keys.take(keys_max),
             Err(NotLocal::Remote) if is_permitted => {
-                self.is_elsewhere.set(true);
+                self.depends_on_remote.set(true);
                 return Err(RefusalReason::IdentityElsewhere);
             }
             Err(NotLocal::Remote) if promotes => {
-                self.is_elsewhere.set(true);
+                self.depends_on_remote.set(true);
                 return Err(RefusalReason::NotPermitted);
             }
             Err(NotLocal::Damaged) if is_permitted => return Err(RefusalReason::DamagedRecord),
@@ -613,17 +628,17 @@ impl JobContext<'_> {
         slow: &SlowPathRequest<'a>,
     ) -> ReplyParts<'a> {
         let unreadable = || refuse_stream(context, RefusalReason::Malformed, b"");
-        let Ok(asked) = VerificationRequest::decode(slow.body()) else { return unreadable() };
-        if let Err(reply) = slow.verifies(context, asked.identity.handle) {
+        let Ok(request) = VerificationRequest::decode(slow.body()) else { return unreadable() };
+        if let Err(reply) = slow.verifies(context, request.identity.handle) {
             return reply;
         }
         let answered = ChallengeProof {
             version: slow.version(),
-            covered: [asked.nonce, asked.digest.digest],
-            signed_response: asked.signed_response,
+            covered: [request.nonce, request.digest.digest],
+            signed_response: request.signed_response,
             limits: self.limits(),
         };
-        let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
+        let keys = match keys(context, request.identity, auth::SECRET_KEY) {
             Ok(keys) => keys.take(self.keys_max(auth::SECRET_KEY, &answered)),
             // The name is too long for any record.
             Err(NotLocal::Remote) => return slow.verdict(context, false),
@@ -713,6 +728,11 @@ impl JobContext<'_> {
     }
 }
 
+/// The reply to an encrypted request that does not come from the owner of its session.
+pub(crate) fn undecryptable<'a>(context: &AnswerContext<'a, MappedFile>) -> ReplyParts<'a> {
+    refuse_stream(context, RefusalReason::Undecryptable, b"")
+}
+
 /// The refusal for a request that gets no challenge.
 pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
     match refusal {
@@ -722,5 +742,5 @@ pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
 }
 
 fn references(identities: &[super::config::HandleIdentity]) -> Vec<Reference<'_>> {
-    identities.iter().map(|one| Reference { handle: &one.handle, index: one.index }).collect()
+    identities.iter().map(|identity| Reference { handle: &identity.handle, index: identity.index }).collect()
 }

@@ -4,10 +4,9 @@ use super::settings::{PLACES_BESIDES, TcpSettings};
 use super::{ConnectionTurn, TcpConnections};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
-use crate::query_log::QueryLogTap;
-use crate::sessions::sealer::SessionSealer;
 use crate::slow::queue::{JobRoute, SlowJob};
-use crate::slow::shard::{ListingReader, SlowShard};
+use crate::slow::shard::ListingReader;
+use crate::worker::WorkerParts;
 use handle_net::{Datapath, StreamId, bind_listener};
 use handle_resolver::AnswerContext;
 use std::io;
@@ -33,10 +32,6 @@ fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Op
     let backlog = config.tcp.backlog.into();
     config.tcp.enabled.then(|| bind_listener(address, reuse_port, false, backlog)).transpose()
 }
-
-/// The other parts of the worker that a turn uses: the slow path, sessions, the query log.
-pub(crate) type WorkerParts<'w> =
-    (&'w mut SlowShard, Option<&'w mut SessionSealer>, Option<&'w mut QueryLogTap>);
 
 /// The connections of a worker.
 pub(crate) struct TcpWorker {
@@ -87,14 +82,16 @@ impl TcpWorker {
         &mut self,
         path: &mut dyn Datapath,
         context: &AnswerContext<'_, B>,
+        parts: &mut WorkerParts,
         counters: &Counters,
-        now_ms: u64,
-        (slow, sealer, tap): WorkerParts<'_>,
     ) -> usize {
         let Some(streams) = path.streams() else { return 0 };
         let (inbox, wire) = (streams.inbox, streams.connections);
-        let defer =
-            &mut |id, source, request: &[u8]| slow.defer(JobRoute::Tcp(id, source), request, counters);
+        let WorkerParts { slow, sealer, telemetry, clock, .. } = parts;
+        let (sealer, tap, now_ms) = (sealer.as_mut(), telemetry.tap(), clock.now_ms());
+        let defer = &mut |id, source, request: &[u8]| {
+            slow.defer(JobRoute::Tcp(id, source), request, clock.now(), counters)
+        };
         let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         for event in inbox.iter() {
             self.tcp.handle(event, &mut turn);
@@ -114,9 +111,8 @@ impl TcpWorker {
         path: &mut dyn Datapath,
         (id, job): (StreamId, &SlowJob),
         context: &AnswerContext<'_, B>,
+        parts: &mut WorkerParts,
         counters: &Counters,
-        now_ms: u64,
-        (slow, sealer, tap): WorkerParts<'_>,
     ) -> bool {
         if job.is_continued {
             // A continued answer was counted with its first part.
@@ -127,8 +123,11 @@ impl TcpWorker {
             counters.count_reply(Transport::Tcp, job.code, job.refused);
         }
         let Some(streams) = path.streams() else { return false };
-        let defer =
-            &mut |id, source, request: &[u8]| slow.defer(JobRoute::Tcp(id, source), request, counters);
+        let WorkerParts { slow, sealer, telemetry, clock, .. } = parts;
+        let (sealer, tap, now_ms) = (sealer.as_mut(), telemetry.tap(), clock.now_ms());
+        let defer = &mut |id, source, request: &[u8]| {
+            slow.defer(JobRoute::Tcp(id, source), request, clock.now(), counters)
+        };
         let wire = streams.connections;
         let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         self.tcp.reply(id, &job.answer, !job.has_more(), &mut turn)
