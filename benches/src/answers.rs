@@ -4,9 +4,7 @@ use crate::requests::Requests;
 use handle_net::{Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
-use handle_resolver::{
-    AnswerContext, AnswerOutcome, InBatch, ServiceFacts, WireReply, answer, answer_batch,
-};
+use handle_resolver::{AnswerContext, AnswerOutcome, InBatch, ServiceFacts, WireReply, answer, answer_batch};
 use handle_snapshot::{MappedFile, PublishedSet};
 use std::net::SocketAddr;
 
@@ -80,10 +78,9 @@ pub fn push(outbox: &mut Outbox, peer: Peer, reply: &impl WireReply) -> usize {
         reply.write_datagrams(room);
         len
     };
-    let pushed = if len <= UDP_MESSAGE_LEN_MAX {
-        outbox.push(peer, len, write)
-    } else {
-        outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write)
+    let pushed = match reply.datagrams_count() {
+        1 => outbox.push(peer, len, write),
+        _ => outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write),
     };
     if pushed.is_ok() { len } else { 0 }
 }

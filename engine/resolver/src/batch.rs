@@ -180,9 +180,7 @@ impl<'a> StagedRequests<'a> {
             match staged.request {
                 Ok(request) => match answer_fast(context, request, &found) {
                     Some(answer) => sink(staged.at, &InBatch::Fast(answer)),
-                    None => {
-                        sink(staged.at, &InBatch::Other(answer_other(context, request, &lookup, found)))
-                    }
+                    None => sink(staged.at, &InBatch::Other(answer_other(context, request, &lookup, found))),
                 },
                 Err(at) => answer_question(context, &self.questions[at], &lookup, found, |outcome| {
                     sink(staged.at, outcome);

@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 
 /// The commands, with their help.
 const COMMANDS: [CommandHelp; 7] = [
-    ("status", "what is served since when, by which workers"),
-    ("stats", "counters and times, in all and for each worker, and who asks most"),
+    ("status", "the served set, the uptime and the workers"),
+    ("stats", "counters and answer times, in total and for each worker, and the busiest networks"),
     ("reload", "read the configuration again, and take the published set now"),
     ("reopen-log", "open the file of the query log again, after it was renamed"),
     ("drain", "answer what has arrived, then exit"),
-    ("restart", "start this program once more, and let it take over without loss"),
-    ("take-over", "what the new process says to get the sockets"),
+    ("restart", "start this program again, and let it take over without loss"),
+    ("take-over", "sent by the new process to get the sockets"),
 ];
 
 impl ControlCommands for ServerState {

@@ -177,13 +177,13 @@ counters! {
     datagrams_received => counter "datagrams_received",
     /// Trains received: of two datagrams or more.
     trains_received,
-    /// Datagrams and trains that were longer than a receive buffer, so that the end of them is lost.
+    /// Datagrams and trains that were longer than a receive buffer and lost their end.
     received_truncated,
     /// Bytes received.
     bytes_received => counter "bytes_received" [transport = "udp"],
     /// Datagrams that were, or completed, a request that was answered.
     requests_answered => counter "requests_answered" [transport = "udp"],
-    /// Requests handed to the slow path, to be signed or for who asks; they are answered later.
+    /// Requests handed to the slow path, for a signature or an identity; it answers them later.
     requests_deferred,
     /// Answers with the MAC of a session that the worker itself made.
     answers_with_mac,
@@ -197,27 +197,27 @@ counters! {
     trains_refused,
     /// Bytes of answers, with their envelopes.
     bytes_sent => counter "bytes_sent" [transport = "udp"],
-    /// Times the worker looked for something to do; few where nothing comes.
+    /// Turns of the worker: returns from a wait. There are few without requests.
     turns,
     /// Batches that held at least one datagram.
     batches,
-    /// Fragments kept until the rest of their message comes.
+    /// Fragments kept until the rest of their message arrives.
     fragments_kept,
-    /// Messages in fragments given up because the rest did not come in time.
+    /// Fragmented messages that were dropped because the rest did not arrive in time.
     fragmented_expired,
-    /// Datagrams dropped: somebody's reply to something unreadable.
+    /// Datagrams dropped: an error reply to an unreadable message.
     dropped_error_reply => counter "datagrams_dropped" [reason = "error_reply"],
     /// Datagrams dropped: shorter than an envelope.
     dropped_too_short => counter "datagrams_dropped" [reason = "too_short"],
-    /// Fragments dropped: their numbers or lengths make no sense.
+    /// Fragments dropped: their numbers or lengths contradict each other.
     dropped_fragment_invalid => counter "datagrams_dropped" [reason = "fragment_invalid"],
-    /// Fragments dropped: of a message that is longer than a request may be.
+    /// Fragments dropped: their message is longer than a request may be.
     dropped_fragment_too_long => counter "datagrams_dropped" [reason = "fragment_too_long"],
-    /// Fragments dropped: no room for another message in fragments.
+    /// Fragments dropped: no room for another fragmented message.
     dropped_fragment_no_room => counter "datagrams_dropped" [reason = "fragment_no_room"],
-    /// Fragments dropped: a copy of one that is there.
+    /// Fragments dropped: a copy of a stored fragment.
     dropped_fragment_repeated => counter "datagrams_dropped" [reason = "fragment_repeated"],
-    /// Datagrams dropped: their sender, or a prefix of its address, has had its answers.
+    /// Datagrams dropped: their sender, or its network, has reached its limit.
     dropped_rate_limited => counter "datagrams_dropped" [reason = "rate_limited"],
     /// Of the datagrams answered, those that got a short error in place of a limited answer.
     rate_limit_slipped,
@@ -225,19 +225,19 @@ counters! {
     rate_limit_dry_run,
     /// Answers to addresses that are not limited.
     rate_limit_exempt,
-    /// Datagrams dropped: answering them failed inside, which is a bug.
+    /// Datagrams dropped: answering them failed because of a bug.
     dropped_bug => counter "datagrams_dropped" [reason = "bug"],
     /// Answer datagrams dropped: the kernel refused to send them.
     dropped_send_refused => counter "answer_datagrams_dropped" [reason = "send_refused"],
     /// Answer datagrams dropped: the send queue stayed full.
     dropped_send_full => counter "answer_datagrams_dropped" [reason = "send_full"],
-    /// Lines of the query log dropped: the second has had as many as it may.
+    /// Lines of the query log dropped: the limit of lines per second is reached.
     query_log_dropped_rate => counter "query_log_dropped" [reason = "rate"],
-    /// Lines of the query log dropped: too many waited to be written.
+    /// Lines of the query log dropped: the queue of the writer is full.
     query_log_dropped_full => counter "query_log_dropped" [reason = "full"],
     /// Lines handed to the writer of the query log.
     query_log_queued,
-    /// Datagrams that the kernel dropped because we were too slow.
+    /// Datagrams that the kernel dropped because the worker was too slow.
     dropped_by_kernel => counter "kernel_drops",
     /// Bytes received over connections.
     tcp_bytes_received => counter "bytes_received" [transport = "tcp"],
@@ -247,19 +247,19 @@ counters! {
     tcp_requests_under_way => gauge "requests_under_way" [transport = "tcp"],
     /// Bytes of answers over connections, with their envelopes.
     tcp_bytes_sent => counter "bytes_sent" [transport = "tcp"],
-    /// Messages over connections dropped: somebody's reply to something unreadable.
+    /// Messages over connections dropped: an error reply to an unreadable message.
     tcp_dropped_error_reply => counter "tcp_messages_dropped" [reason = "error_reply"],
-    /// Messages over connections dropped: answering them failed inside, which is a bug.
+    /// Messages over connections dropped: answering them failed because of a bug.
     tcp_dropped_bug => counter "tcp_messages_dropped" [reason = "bug"],
-    /// Errors told to connections for what was no request: cut off, too slow, too long.
+    /// Errors sent over connections that answer no request: cut off, too slow, too long.
     tcp_notices,
-    /// Answers made elsewhere whose connection was gone by then.
+    /// Answers of the slow path whose connection was closed before.
     tcp_replies_late,
-    /// Connections there are now.
+    /// Open connections.
     tcp_connections => gauge "tcp_connections",
-    /// Bytes kept now of requests that are not whole.
+    /// Bytes of incomplete requests that are buffered now.
     tcp_input_bytes => gauge "tcp_input_bytes",
-    /// Bytes kept now of answers that were not read.
+    /// Bytes of unread answers that are buffered now.
     tcp_output_bytes => gauge "tcp_output_bytes",
     /// Connections accepted.
     tcp_accepted,
@@ -267,29 +267,29 @@ counters! {
     tcp_refused_full => counter "tcp_refused" [reason = "full"],
     /// Connections refused: too many from this source.
     tcp_refused_source => counter "tcp_refused" [reason = "source"],
-    /// Connections refused: the server stops.
+    /// Connections refused: the server is stopping.
     tcp_refused_draining => counter "tcp_refused" [reason = "draining"],
-    /// Connections given up: the last request is answered.
+    /// Connections closed: the last request is answered.
     tcp_closed_done => counter "tcp_closed" [reason = "done"],
-    /// Connections given up: the other side ended between requests.
+    /// Connections closed: the other side ended between requests.
     tcp_closed_ended => counter "tcp_closed" [reason = "ended"],
-    /// Connections given up: the other side ended within a request.
+    /// Connections closed: the other side ended within a request.
     tcp_closed_cut_off => counter "tcp_closed" [reason = "cut_off"],
-    /// Connections given up: they broke.
+    /// Connections closed: they failed.
     tcp_closed_broken => counter "tcp_closed" [reason = "broken"],
-    /// Connections given up: what came is no request, or is too long.
+    /// Connections closed: the received bytes are not a request, or are too long.
     tcp_closed_unreadable => counter "tcp_closed" [reason = "unreadable"],
-    /// Connections given up: no request came in time.
+    /// Connections closed: no request arrived in time.
     tcp_closed_idle => counter "tcp_closed" [reason = "idle"],
-    /// Connections given up: the rest of a request did not come in time.
+    /// Connections closed: the rest of a request did not arrive in time.
     tcp_closed_half_request => counter "tcp_closed" [reason = "half_request"],
-    /// Connections given up: answers were not read in time.
+    /// Connections closed: answers were not read in time.
     tcp_closed_slow_reader => counter "tcp_closed" [reason = "slow_reader"],
-    /// Connections given up: idle when a place was needed.
+    /// Connections closed: idle when their place was needed.
     tcp_closed_evicted => counter "tcp_closed" [reason = "evicted"],
-    /// Connections given up: no room for what they sent or did not read.
+    /// Connections closed: the limit of buffered bytes is reached.
     tcp_closed_no_room => counter "tcp_closed" [reason = "no_room"],
-    /// Connections given up: the server stops.
+    /// Connections closed: the server is stopping.
     tcp_closed_drained => counter "tcp_closed" [reason = "drained"],
 }
 

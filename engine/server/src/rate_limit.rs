@@ -1,6 +1,6 @@
 //! Response-rate limiting over UDP: bounds on what is sent to unproven addresses.
 //!
-//! A forged sender address directs our answers at somebody else. What a forger gains is the bytes
+//! A forged sender address directs our answers at another host. A forger gains the bytes
 //! of an answer beyond those of its request, so these are counted, as in the response-rate limiting
 //! of DNS servers:
 //!

@@ -274,7 +274,7 @@ impl Server {
     ) -> anyhow::Result<()> {
         let (opened, openings) = mpsc::channel();
         // Listeners come after the UDP sockets, whose positions say which ones are inherited.
-        let mut held = Vec::new();
+        let mut listener_handovers = Vec::new();
         for ((at, socket), listeners) in sockets {
             let address = socket.local_addr()?;
             let announced = SocketAnnouncement { kind: SocketKind::Udp, address };
@@ -283,7 +283,11 @@ impl Server {
                 self.addresses.push(address);
             }
             for listener in &listeners {
-                held.push((at, SocketAnnouncement { kind: SocketKind::Tcp, address }, listener.try_clone()?));
+                listener_handovers.push((
+                    at,
+                    SocketAnnouncement { kind: SocketKind::Tcp, address },
+                    listener.try_clone()?,
+                ));
             }
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
@@ -303,7 +307,7 @@ impl Server {
             });
             self.workers.push(thread.context("cannot start a worker thread")?);
         }
-        for (at, announced, listener) in held {
+        for (at, announced, listener) in listener_handovers {
             self.shared.handover.hold(Some(at), announced, listener.into());
         }
         drop(opened);
@@ -476,11 +480,11 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 /// # Errors
 /// When there is none or it is damaged.
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
-    let how = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
+    let load_mode = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let directory = config.snapshot.display();
     let opened = ServedSet::open(
         &config.snapshot,
-        how,
+        load_mode,
         config.verify_new_layers,
         config.check_records,
         templates_of(config),
@@ -615,16 +619,18 @@ fn bind_listeners(
     let addresses: Vec<SocketAddr> =
         sockets.iter().map(|(_, socket)| socket.local_addr()).collect::<Result<_, _>>()?;
     if let Some(from) = from.filter(|_| config.tcp.enabled) {
-        let mut left = true;
-        while std::mem::take(&mut left) {
+        let mut has_more = true;
+        while std::mem::take(&mut has_more) {
             for (&address, listeners) in addresses.iter().zip(&mut listeners) {
                 let taken = from.take(SocketKind::Tcp, address);
-                left |= taken.is_some();
+                has_more |= taken.is_some();
                 listeners.extend(taken.map(TcpListener::from));
             }
         }
     }
-    for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, listeners)| listeners.is_empty()) {
+    for (&address, listeners) in
+        addresses.iter().zip(&mut listeners).filter(|(_, listeners)| listeners.is_empty())
+    {
         listeners.extend(
             tcp::worker::listen(config, address).map_err(|error| ListenError::Refused(address, error))?,
         );

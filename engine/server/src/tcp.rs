@@ -17,6 +17,7 @@
 //!   request is in exactly one of `tcp_answered`, `tcp_dropped_error_reply` and `tcp_dropped_bug`.
 
 mod actions;
+mod close_reason;
 mod replies;
 pub mod settings;
 mod table;
@@ -30,6 +31,7 @@ use crate::counters::Counters;
 use crate::query_log::QueryLogTap;
 use crate::sessions::sealer::SessionSealer;
 use crate::slow::shard::ListingReader;
+use close_reason::CloseReason;
 use handle_net::{ConnectionGone, StreamEvent, StreamId};
 use handle_proto::OpFlags;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -54,52 +56,6 @@ const FIRST_REQUEST_MS: u64 = 300;
 const ROUND_LEN: usize = 128 << 10;
 /// Buffer length for a round and the longest answer on top.
 const OUT_LEN: usize = ROUND_LEN + Envelope::LEN + MESSAGE_LEN_MAX as usize;
-
-/// Why a connection is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CloseReason {
-    /// The last request of the connection is answered.
-    Done,
-    /// The peer closed its side between two requests.
-    Ended,
-    /// The peer closed its side within a request.
-    CutOff,
-    /// The connection failed.
-    Broken,
-    /// The received bytes are not a request, or are too long for one.
-    Unreadable,
-    /// No request arrived in time.
-    Idle,
-    /// The rest of a request did not arrive in time.
-    HalfRequest,
-    /// The client did not read its answers in time.
-    SlowReader,
-    /// The connection was idle, and its place was needed for another.
-    Evicted,
-    /// The limit of buffered bytes of requests or answers is reached.
-    NoRoom,
-    /// The server is stopping.
-    Drained,
-}
-
-impl CloseReason {
-    fn count(self, counters: &Counters) {
-        match self {
-            Self::Done => &counters.tcp_closed_done,
-            Self::Ended => &counters.tcp_closed_ended,
-            Self::CutOff => &counters.tcp_closed_cut_off,
-            Self::Broken => &counters.tcp_closed_broken,
-            Self::Unreadable => &counters.tcp_closed_unreadable,
-            Self::Idle => &counters.tcp_closed_idle,
-            Self::HalfRequest => &counters.tcp_closed_half_request,
-            Self::SlowReader => &counters.tcp_closed_slow_reader,
-            Self::Evicted => &counters.tcp_closed_evicted,
-            Self::NoRoom => &counters.tcp_closed_no_room,
-            Self::Drained => &counters.tcp_closed_drained,
-        }
-        .add(1);
-    }
-}
 
 /// The context of one call of [`TcpConnections`].
 pub struct ConnectionTurn<'t, 'a, B, W> {
@@ -436,7 +392,7 @@ impl TcpConnections {
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let mut at = 0;
-        let mut left = Vec::new();
+        let mut unanswered = Vec::new();
         let mut has_progressed = false;
         let after = loop {
             let after = self.answers.gather(input, &mut at, self.settings.request_bytes);
@@ -457,7 +413,7 @@ impl TcpConnections {
                     let message = &input[self.answers.messages[i].clone()];
                     if matches!(kept, Ok(1..)) {
                         // The answers before this message have to be read first.
-                        left.extend_from_slice(message);
+                        unanswered.extend_from_slice(message);
                     } else {
                         self.answers.answer_alone(client, message, turn);
                         self.defer(id);
@@ -477,9 +433,9 @@ impl TcpConnections {
         match after {
             StreamRest::Last => {
                 connection.is_last = true;
-                self.keep(id, left);
+                self.keep(id, unanswered);
             }
-            StreamRest::Unreadable if left.is_empty() => {
+            StreamRest::Unreadable if unanswered.is_empty() => {
                 let rest = &input[at..];
                 let refused = match Envelope::split(rest) {
                     // The message is well-formed, but longer than `tcp.request_bytes`.
@@ -489,8 +445,8 @@ impl TcpConnections {
                 self.give_up(id, CloseReason::Unreadable, Some((refused, b"")), turn);
             }
             _ => {
-                left.extend_from_slice(&input[at..]);
-                self.keep(id, left);
+                unanswered.extend_from_slice(&input[at..]);
+                self.keep(id, unanswered);
             }
         }
     }
@@ -628,7 +584,7 @@ impl TcpConnections {
         }
         let input = std::mem::take(&mut connection.input);
         self.input_len -= input.len();
-        let why = if input.is_empty() { CloseReason::Ended } else { CloseReason::CutOff };
+        let reason = if input.is_empty() { CloseReason::Ended } else { CloseReason::CutOff };
         // A client that closes early gets an error, as `conversations.jsonl`,
         // `malformed/*_half_close`, shows.
         match Envelope::split(&input) {
@@ -641,25 +597,25 @@ impl TcpConnections {
                     0..=MESSAGE_LEN_MAX => RefusalReason::Short,
                     _ => RefusalReason::Malformed,
                 };
-                self.give_up(id, why, Some((refused, b"")), turn);
+                self.give_up(id, reason, Some((refused, b"")), turn);
             }
             Ok((envelope, rest)) => {
                 let text = format!("Expecting {} bytes, only received {}", envelope.message_len, rest.len());
-                self.give_up(id, why, Some((RefusalReason::CutOff, text.as_bytes())), turn);
+                self.give_up(id, reason, Some((RefusalReason::CutOff, text.as_bytes())), turn);
             }
         }
     }
 
-    /// Closes a connection after its unsent answers and, if `said` is set, after an error that
+    /// Closes a connection after its unsent answers and, if `notice` is set, after an error that
     /// tells the client why.
     fn give_up<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
-        why: CloseReason,
-        said: Option<(RefusalReason, &[u8])>,
+        reason: CloseReason,
+        notice: Option<(RefusalReason, &[u8])>,
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
-        if let Some((refused, text)) = said {
+        if let Some((refused, text)) = notice {
             let reply = refuse_stream(turn.context, refused, text);
             turn.counters.tcp_notices.add(1);
             self.answers.push(&reply, turn.counters);
@@ -667,7 +623,7 @@ impl TcpConnections {
                 return self.broke(id, turn);
             }
         }
-        why.count(turn.counters);
+        reason.count(turn.counters);
         if turn.wire.close(id) {
             return self.forget(id);
         }
@@ -681,10 +637,10 @@ impl TcpConnections {
     fn abort<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         id: StreamId,
-        why: CloseReason,
+        reason: CloseReason,
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
-        why.count(turn.counters);
+        reason.count(turn.counters);
         turn.wire.abort(id);
         self.forget(id);
     }

@@ -115,8 +115,8 @@ impl SetTemplates {
             folds,
         };
         let namespaces = this.by_prefix.values().chain(&this.configured).chain(&this.root);
-        let has_delimiter =
-            this.delimiter.is_some() || namespaces.into_iter().any(|one| one.delimiter().is_some());
+        let has_delimiter = this.delimiter.is_some()
+            || namespaces.into_iter().any(|namespace| namespace.delimiter().is_some());
         has_delimiter.then_some(this)
     }
 
@@ -130,7 +130,7 @@ impl SetTemplates {
             self.by_prefix.get(&*folded)
         });
         let mut chain = Chain::new();
-        self.root.iter().chain(own.or(self.configured.as_ref())).for_each(|one| chain.push(one));
+        self.root.iter().chain(own.or(self.configured.as_ref())).for_each(|template| chain.push(template));
         chain
     }
 

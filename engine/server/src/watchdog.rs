@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 pub struct Watchdog {
     heartbeat: Heartbeat,
     patience: Duration,
-    told: Instant,
+    last_notification: Instant,
 }
 
 impl Watchdog {
     /// For a service manager that expects a notification within `patience`.
     #[must_use]
     pub fn new(shared: &ServerState, patience: Duration, now: Instant) -> Self {
-        Self { heartbeat: Heartbeat::new(&shared.shards), patience, told: now }
+        Self { heartbeat: Heartbeat::new(&shared.shards), patience, last_notification: now }
     }
 
     /// Interval at which [`is_due`](Self::is_due) must be called.
@@ -32,13 +32,13 @@ impl Watchdog {
     /// Draining workers end as they should; the duration of a drain is bounded elsewhere.
     pub fn is_due(&mut self, shared: &ServerState, now: Instant) -> bool {
         look(&mut self.heartbeat, shared, now);
-        if now.saturating_duration_since(self.told) < self.patience / 4 {
+        if now.saturating_duration_since(self.last_notification) < self.patience / 4 {
             return false;
         }
         let turns = || self.heartbeat.ages(now).all(|age| age < self.patience / 2);
         let may = shared.is_draining() || !shared.is_degraded() && turns();
         if may {
-            self.told = now;
+            self.last_notification = now;
         }
         may
     }

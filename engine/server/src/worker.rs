@@ -161,7 +161,9 @@ impl Worker {
                 stopped = self.stop_receiving();
             }
             let patience = match (draining, stopped) {
-                (_, true) if !self.has_connections(Duration::ZERO) && self.parts.slow.is_idle() => Duration::ZERO,
+                (_, true) if !self.has_connections(Duration::ZERO) && self.parts.slow.is_idle() => {
+                    Duration::ZERO
+                }
                 (_, true) => DRAIN_QUIET,
                 (true, false) => DRAIN_QUIET,
                 (false, false) => self.patience(),

@@ -44,6 +44,24 @@ const RIDDLE_MODULES: &str = "\
 /// Longer files are more than one thing.
 const LINES_MAX: usize = 800;
 
+/// Most lines of a function of `engine`, from the one with `fn` to its closing brace.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Functions that are still longer, by file and name.
+const LONG_FUNCTIONS: [(&str, &str); 11] = [
+    ("engine/admin/src/config.rs", "check"),
+    ("engine/admin/src/observe.rs", "metrics"),
+    ("engine/admin/src/server.rs", "start_with"),
+    ("engine/admin/src/service/mod.rs", "authenticated"),
+    ("engine/admin/src/service/reply.rs", "seal"),
+    ("engine/client/src/administration/session_tests.rs", "answer"),
+    ("engine/client/src/lookup/ask.rs", "hear"),
+    ("engine/client/src/lookup/simulation.rs", "world"),
+    ("engine/client/src/lookup/world.rs", "reply_to"),
+    ("engine/client/src/signature/tests.rs", "both_forms_read_and_what_is_none_does_not"),
+    ("engine/server/src/config.rs", "check"),
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
@@ -304,6 +322,42 @@ fn fuzz_targets_are_listed_documented_and_have_seeds() {
         count += 1;
     }
     assert!(count >= 12, "every boundary has a target");
+}
+
+/// The functions with a body in `text`, as rustfmt writes them: the name and the number of lines.
+fn functions(text: &str) -> Vec<(&str, usize)> {
+    let keywords = [&["fn"][..], &["const", "fn"], &["async", "fn"], &["unsafe", "fn"]];
+    let keywords = keywords.map(|words| words.join(" "));
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(name) = keywords.iter().find_map(|keyword| defined(line, keyword)) else { continue };
+        let is_end = |line: &&str| [";", "{", "}"].iter().any(|end| line.ends_with(end));
+        let Some(opening) = lines[at..].iter().position(is_end) else { continue };
+        if !lines[at + opening].ends_with('{') {
+            continue;
+        }
+        let closing = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
+        let len = lines[at..].iter().position(|line| *line == closing);
+        found.push((name, len.expect("a function ends") + 1));
+    }
+    found
+}
+
+#[test]
+fn functions_of_engine_fit_on_a_screen() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (file, text) in sources().iter().filter(|(file, _)| file.starts_with("engine/")) {
+        for (name, lines) in functions(text) {
+            let is_known = LONG_FUNCTIONS.contains(&(file.as_str(), name));
+            if lines > FUNCTION_LINES_MAX && !is_known {
+                wrong.push(format!("{file}: `{name}` has {lines} lines"));
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 2000, "functions are found");
+    assert!(wrong.is_empty(), "more than {FUNCTION_LINES_MAX} lines:\n{}", wrong.join("\n"));
 }
 
 /// The name that `line` defines with `keyword`, if it defines one.

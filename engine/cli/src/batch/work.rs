@@ -1,6 +1,6 @@
 //! Runs one operation of a batch on a connection.
 
-use super::log::LoggedResult as Verdict;
+use super::log::LoggedResult;
 use crate::handle::values::from_file;
 use crate::server::ServerClients;
 use crate::{key, secret};
@@ -20,13 +20,13 @@ use zeroize::Zeroizing;
 
 /// The result of an operation.
 pub(super) struct OperationResult {
-    pub(super) verdict: Verdict,
+    pub(super) verdict: LoggedResult,
     pub(super) code: Option<i32>,
     pub(super) message: Option<String>,
 }
 
 impl OperationResult {
-    pub(super) const DONE: Self = Self { verdict: Verdict::Done, code: Some(1), message: None };
+    pub(super) const DONE: Self = Self { verdict: LoggedResult::Done, code: Some(1), message: None };
 
     /// Combines the results of two requests of one operation; the code is that of the first.
     pub(super) fn and(self, other: Self) -> Self {
@@ -38,7 +38,7 @@ impl OperationResult {
     }
 
     pub(super) fn failed(error: &anyhow::Error) -> Self {
-        Self { verdict: Verdict::Failed, code: None, message: Some(format!("{error:#}")) }
+        Self { verdict: LoggedResult::Failed, code: None, message: Some(format!("{error:#}")) }
     }
 }
 
@@ -65,15 +65,6 @@ pub(super) fn ask(
     operation: &BatchOperation,
     was_begun: bool,
 ) -> anyhow::Result<OperationResult> {
-    let mut storage = Vec::new();
-    let done_already = match operation {
-        BatchOperation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
-        BatchOperation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
-        BatchOperation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
-        BatchOperation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
-        // These operations can be repeated safely.
-        _ => None,
-    };
     let values = match operation {
         BatchOperation::Create(_, values)
         | BatchOperation::Add(_, values)
@@ -84,9 +75,32 @@ pub(super) fn ask(
         Ok(values) => values,
         Err(error) => return Ok(OperationResult::failed(&error)),
     };
-    let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
-    let mut indexes = Vec::new();
-    let request = match operation {
+    let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
+    let values = Values::build(values.iter().map(ValueBuf::view), &mut values_room);
+    let Some(request) = request_of(operation, values, &mut indexes_room) else {
+        return Ok(OperationResult::DONE);
+    };
+    let client = match clients.of(request.handle().unwrap_or_default()) {
+        Ok(client) => client,
+        // The servers of other handles may still be found, so the batch continues.
+        Err(error) if error.downcast_ref().is_some_and(names_no_server) => {
+            return Ok(OperationResult::failed(&error));
+        }
+        Err(error) => return Err(error),
+    };
+    let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
+    let result = operation_result(&answer)?;
+    Ok(consider_repetition(result, operation, was_begun, answer.was_repeated()))
+}
+
+/// The request for `operation` with its `values`; `None` for operations that need none of their
+/// own.
+fn request_of<'a>(
+    operation: &'a BatchOperation,
+    values: Values<'a>,
+    indexes_room: &'a mut Vec<[u8; 4]>,
+) -> Option<Request<'a>> {
+    Some(match operation {
         BatchOperation::Create(handle, _) => {
             Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values })
         }
@@ -98,42 +112,51 @@ pub(super) fn ask(
         }
         BatchOperation::Delete(handle) => Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }),
         BatchOperation::Remove(handle, list) => {
-            let indexes = Indexes::build(list.iter().copied(), &mut indexes);
+            let indexes = Indexes::build(list.iter().copied(), indexes_room);
             Request::RemoveValue(HandleIndexes { handle: handle.as_bytes(), indexes })
         }
         BatchOperation::Home(_) | BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {
-            return Ok(OperationResult::DONE);
+            return None;
         }
+    })
+}
+
+/// Changes the `result` of an operation that may have been done before: by an earlier run if
+/// `was_begun`, or by the first request if the client sent it again.
+fn consider_repetition(
+    mut result: OperationResult,
+    operation: &BatchOperation,
+    was_begun: bool,
+    was_repeated: bool,
+) -> OperationResult {
+    let done_already = match operation {
+        BatchOperation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
+        BatchOperation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
+        BatchOperation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
+        BatchOperation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
+        // These operations can be repeated safely.
+        _ => None,
     };
-    let client = match clients.of(request.handle().unwrap_or_default()) {
-        Ok(client) => client,
-        // The servers of other handles may still be found, so the batch continues.
-        Err(error) if error.downcast_ref().is_some_and(names_nobody) => {
-            return Ok(OperationResult::failed(&error));
-        }
-        Err(error) => return Err(error),
+    let (Some(code), Some(message)) = (result.code.map(ResponseCode), &mut result.message) else {
+        return result;
     };
-    let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
-    let mut came = operation_result(&answer)?;
-    if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
+    let is_done_already = done_already == Some(code);
+    let is_taken_away = TAKEN_AWAY.contains(&code);
+    if was_begun && is_done_already {
         let message = Some("was already done before the interruption".to_owned());
-        return Ok(OperationResult { message, ..OperationResult::DONE });
+        return OperationResult { message, ..OperationResult::DONE };
     }
-    if let (true, Some(code), Some(message)) = (was_begun, came.code, &mut came.message)
-        && TAKEN_AWAY.contains(&ResponseCode(code))
-    {
+    if was_begun && is_taken_away {
         message.push_str(" (or it was done before the interruption, and removed this right)");
     }
     // Usually it was not: a restarted server has no sessions, and the handle may belong to somebody
     // else.
-    if let (true, Some(code), Some(message)) = (answer.was_repeated(), came.code, &mut came.message)
-        && (done_already.is_some_and(|done| code == done.0) || TAKEN_AWAY.contains(&ResponseCode(code)))
-    {
+    if was_repeated && (is_done_already || is_taken_away) {
         message.push_str(
             " (or the first request succeeded: the session had ended, and the request was sent again)",
         );
     }
-    Ok(came)
+    result
 }
 
 /// Whether an error of [`ask`] shows that nothing was done: no server was found or reached, the
@@ -148,12 +171,11 @@ pub(super) fn was_not_begun(error: &anyhow::Error) -> bool {
 
 /// Whether the records that were found show that no server administers the handle. False if a
 /// server did not answer.
-const fn names_nobody(error: &LookupError) -> bool {
+const fn names_no_server(error: &LookupError) -> bool {
     matches!(error, LookupError::NoService { .. } | LookupError::NoServer { .. } | LookupError::Circle { .. })
 }
 
-/// Whether a refusal can be the effect of a lost right or key, possibly lost by the repeated change
-/// itself.
+/// Refusals that a lost right or key can cause, possibly lost by the repeated change itself.
 const TAKEN_AWAY: [ResponseCode; 3] = [
     ResponseCode::INVALID_ADMIN,
     ResponseCode::INSUFFICIENT_PERMISSIONS,
@@ -171,9 +193,9 @@ pub(super) fn home(
 ) -> anyhow::Result<OperationResult> {
     let body = HandleBody { handle: prefix.as_bytes() };
     let request = if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) };
-    let mut came = operation_result(&client.ask(&request, OpFlags::PLAIN_REQUEST)?)?;
-    came.message = came.message.map(|message| format!("{prefix}: {message}"));
-    Ok(came)
+    let mut result = operation_result(&client.ask(&request, OpFlags::PLAIN_REQUEST)?)?;
+    result.message = result.message.map(|message| format!("{prefix}: {message}"));
+    Ok(result)
 }
 
 fn operation_result(answer: &AdministrationAnswer) -> anyhow::Result<OperationResult> {
@@ -188,7 +210,7 @@ fn operation_result(answer: &AdministrationAnswer) -> anyhow::Result<OperationRe
     if [ResponseCode::SERVER_BUSY, ResponseCode::SERVER_READ_ONLY].contains(&code) {
         return Err(NotNow(message).into());
     }
-    Ok(OperationResult { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
+    Ok(OperationResult { verdict: LoggedResult::Refused, code: Some(code.0), message: Some(message) })
 }
 
 /// Reads each file that an operation names, unless `seen` has it already.

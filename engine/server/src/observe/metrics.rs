@@ -150,7 +150,7 @@ impl Metrics {
             }
             Ok(())
         })?;
-        let help = "Replies that are errors, by what is wrong with the request.";
+        let help = "Replies that are errors, by reason.";
         out.family("handled_refused", help, MetricType::Counter, |mut family| {
             shards
                 .refused()
@@ -168,7 +168,7 @@ impl Metrics {
             })?;
         }
         let (counts, waiting, bytes) = slow.challenges_now();
-        let help = "Challenges, by what became of them.";
+        let help = "Challenges, by outcome.";
         out.family("handled_slow_challenges", help, MetricType::Counter, |mut family| {
             [
                 ("issued", counts.issued),
@@ -186,25 +186,25 @@ impl Metrics {
             gauge(slow.waiting()),
         )?;
         out.gauge("handled_slow_challenges_waiting", "Challenges that wait for an answer.", gauge(waiting))?;
-        let help = "Bytes of the requests whose challenges wait for an answer.";
+        let help = "Bytes of the requests whose challenges are not answered yet.";
         out.gauge("handled_slow_challenges_bytes", help, gauge(bytes))?;
         if let Some(forward) = &slow.forward {
             let stats = forward.stats();
-            let help = "Requests that handle-admin is to answer, by what came of them.";
+            let help = "Requests to forward to handle-admin, by outcome.";
             out.family("handled_forwarded", help, MetricType::Counter, |mut family| {
                 stats
                     .events
                     .iter()
                     .try_for_each(|&(event, count)| family.counter(&labels([("event", event)]), count))
             })?;
-            let help = "Requests that are forwarded to handle-admin or wait for that.";
+            let help = "Requests that are being forwarded to handle-admin, or wait for it.";
             out.gauge("handled_forward_waiting", help, gauge(stats.waiting))?;
             out.gauge("handled_forward_listings", "Listings under way.", gauge(stats.listings))?;
-            let help = "1 while handle-admin is given a rest because it did not answer in time.";
+            let help = "1 while forwarding pauses because handle-admin did not answer in time.";
             out.gauge("handled_forward_resting", help, u32::from(stats.is_resting))?;
         }
         let Some(sessions) = &slow.sessions else { return Ok(()) };
-        let help = "Sessions, by what became of them.";
+        let help = "Sessions, by outcome.";
         out.family("handled_sessions", help, MetricType::Counter, |mut family| {
             let mut counts = sessions.table.counts().by_name().into_iter();
             counts.try_for_each(|(event, count)| family.counter(&labels([("event", event)]), count))
@@ -214,10 +214,10 @@ impl Metrics {
 
     /// Answer times by transport, path and worker.
     fn times(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let help = "Time from requests handed over to their answers with the kernel, for each answer that was measured.";
+        let help = "Time from receiving a request until its answer is with the kernel, for each measured answer.";
         out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
             for (transport, way) in
-                Transport::ALL.into_iter().flat_map(|it| AnswerPath::ALL.map(|way| (it, way)))
+                Transport::ALL.into_iter().flat_map(|transport| AnswerPath::ALL.map(|path| (transport, path)))
             {
                 for (shard, counters) in self.0.shared.shards.iter().enumerate() {
                     let times = AnswerTimes::of([counters.answer_times(transport, way)]);
@@ -290,9 +290,9 @@ impl Metrics {
         let (whole, damaged) = (live.ledger.whole_count() as u64, live.ledger.damaged().len() as u64);
         let help = "Layers of the set of which every byte has been verified.";
         out.gauge("handled_snapshot_layers_verified", help, whole)?;
-        let help = "Layers of the set that are damaged; what is damaged of them is answered with an error.";
+        let help = "Damaged layers of the set; requests for their damaged records get an error.";
         out.gauge("handled_snapshot_layers_damaged", help, damaged)?;
-        let help = "Whether the newest published set could not be opened; the one before is served.";
+        let help = "Whether the newest published set cannot be opened and the previous one is served.";
         out.gauge("handled_snapshot_failing", help, u64::from(live.is_failing()))?;
         out.family(
             "handled_snapshot_reloads",
@@ -305,7 +305,7 @@ impl Metrics {
     /// The workers and their datapaths.
     fn workers(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
-        let help = "Whether a worker runs, with the address it answers on and how it moves datagrams.";
+        let help = "Whether a worker runs, with its address and its datapath.";
         out.family("handled_worker_running", help, MetricType::Gauge, |mut family| {
             for worker in shared.workers.get().into_iter().flatten() {
                 let running = shared.running[worker.at].load(Ordering::Relaxed);
@@ -318,7 +318,7 @@ impl Metrics {
             }
             Ok(())
         })?;
-        let help = "Time since the worker was last seen to turn, looked at some times a second.";
+        let help = "Time since the last turn of the worker, sampled several times a second.";
         let ages: Vec<_> = self.0.heartbeat().ages(Instant::now()).collect();
         out.family("handled_worker_idle_seconds", help, MetricType::Gauge, |mut family| {
             let mut ages = ages.iter().enumerate();
@@ -351,7 +351,7 @@ impl Metrics {
             },
         )?;
         let count = state.http_abandoned.load(Ordering::Relaxed);
-        let help = "HTTP connections that ended without an answer: too slow, or gone.";
+        let help = "HTTP connections that ended without an answer: too slow, or closed.";
         out.family("handled_http_abandoned", help, MetricType::Counter, |mut family| {
             family.counter(&MetricLabels::new(), count)
         })

@@ -53,16 +53,16 @@ fn connect(address: SocketAddr) -> TcpStream {
 fn talk(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(address);
     stream.write_all(bytes).unwrap();
-    let mut said = Vec::new();
+    let mut response = Vec::new();
     // A client that sends too much may see a reset after the response.
-    let _ = stream.read_to_end(&mut said);
-    String::from_utf8(said).unwrap()
+    let _ = stream.read_to_end(&mut response);
+    String::from_utf8(response).unwrap()
 }
 
 /// Returns status and body.
 fn get(address: SocketAddr, path: &str) -> (String, String) {
-    let said = talk(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
-    let (head, body) = said.split_once("\r\n\r\n").unwrap();
+    let response = talk(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
     assert_eq!(length.parse::<usize>().unwrap(), body.len());
     (head["HTTP/1.1 ".len()..][..3].to_owned(), body.to_owned())
@@ -136,8 +136,8 @@ fn the_table_of_metrics_and_the_endpoint_agree() {
             _ => "",
         };
         let mut labels: Vec<String> = Vec::new();
-        for one in series.keys() {
-            let (own, rest) = one.split_once('{').unwrap_or((one, ""));
+        for series_name in series.keys() {
+            let (own, rest) = series_name.split_once('{').unwrap_or((series_name, ""));
             if own.starts_with(&format!("{name}{suffix}")) {
                 let names =
                     rest.trim_end_matches('}').split("\",").filter_map(|pair| Some(pair.split_once('=')?.0));
@@ -162,8 +162,11 @@ fn the_table_of_metrics_and_the_endpoint_agree() {
         .map(|(name, (kind, labels))| format!("| `{name}` | {kind} | {labels} | ... |"))
         .collect();
     assert!(missing.is_empty(), "docs/operations/metrics.md needs these lines:\n{}", missing.join("\n"));
-    let gone: Vec<_> = documented.keys().filter(|name| !served.contains_key(*name)).collect();
-    assert!(gone.is_empty(), "docs/operations/metrics.md has what is not there: {gone:?}");
+    let not_served: Vec<_> = documented.keys().filter(|name| !served.contains_key(*name)).collect();
+    assert!(
+        not_served.is_empty(),
+        "docs/operations/metrics.md has metrics that are not served: {not_served:?}"
+    );
     server.stop().unwrap();
 }
 
@@ -204,8 +207,8 @@ fn says_what_is_wrong_with_a_request() {
     assert_eq!(status(&head(256)), "200");
     assert_eq!(status(&head(257)), "431");
     assert_eq!(status(&vec![b'a'; 300_000]), "431", "and what follows is thrown away");
-    let said = talk(address, b"HEAD /metrics HTTP/1.1\r\n\r\n");
-    assert!(said.starts_with("HTTP/1.1 200") && said.ends_with("\r\n\r\n"), "{said}");
+    let response = talk(address, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("\r\n\r\n"), "{response}");
     server.stop().unwrap();
 }
 
@@ -330,9 +333,9 @@ fn whatever_is_sent_there_is_one_response_or_none() {
                             _ => bytes.insert(at, u8::try_from(next(256)).unwrap()),
                         }
                     }
-                    let said = talk(address, &bytes);
+                    let response = talk(address, &bytes);
                     assert!(
-                        said.is_empty() || said.matches("HTTP/1.1 ").count() == 1,
+                        response.is_empty() || response.matches("HTTP/1.1 ").count() == 1,
                         "{}",
                         bytes.escape_ascii()
                     );

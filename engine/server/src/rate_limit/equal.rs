@@ -161,14 +161,14 @@ mod tests {
     proptest! {
         #[test]
         fn no_pair_gets_more_than_its_limit_where_slots_are_shared(
-            asked in prop::collection::vec((0..4_u8, 0..4_u64, 0..600_u32, 0..50 * MS), 1..300),
+            requests in prop::collection::vec((0..4_u8, 0..4_u64, 0..600_u32, 0..50 * MS), 1..300),
             seed in any::<[u64; 7]>(),
             slots in 1..64_usize,
         ) {
             let mut table = EqualAnswers::new(MS, 1000 * MS, slots * 8, HashSeed(seed));
             let mut used_until_ns: HashMap<(u8, u64), u64> = HashMap::new();
             let mut now_ns = MS;
-            for (network, answer, bytes, later_ns) in asked {
+            for (network, answer, bytes, later_ns) in requests {
                 now_ns += later_ns;
                 let hash = table.network(IpAddr::from([198, 51, network, 1]));
                 let model = used_until_ns.entry((network, answer)).or_default();

@@ -315,14 +315,14 @@ pub(super) mod tests {
             let busy = IpAddr::from((0x0a00_0000 + host * 977).to_be_bytes());
             drawn(&mut limiter, std::iter::repeat_n(busy, 20), MS);
         }
-        let asked = 100_000_u32;
-        let others = (0..asked).map(|host| IpAddr::from((0xc000_0000 + host * 31).to_be_bytes()));
-        let waiting = asked as usize - drawn(&mut limiter, others, MS);
+        let requests_count = 100_000_u32;
+        let others = (0..requests_count).map(|host| IpAddr::from((0xc000_0000 + host * 31).to_be_bytes()));
+        let waiting = requests_count as usize - drawn(&mut limiter, others, MS);
         // 2,000 of 131,072 slots are 1.5 %; collisions among the others add less than that.
-        assert!(waiting < asked as usize / 50, "{waiting} of {asked} wait");
+        assert!(waiting < requests_count as usize / 50, "{waiting} of {requests_count} wait");
     }
 
-    fn asked() -> impl Strategy<Value = Vec<(bool, u8, u8, u32, u64)>> {
+    fn requests() -> impl Strategy<Value = Vec<(bool, u8, u8, u32, u64)>> {
         let times = prop_oneof![0..3 * MS, Just(0), 50 * MS..200 * MS];
         let datagrams = prop_oneof![Just(1_u32), 1..10_u32, Just(534)];
         prop::collection::vec((any::<bool>(), 0..6_u8, 0..6_u8, datagrams, times), 1..300)
@@ -340,12 +340,12 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_its_definition_where_no_slots_are_shared(asked in asked()) {
+        fn agrees_with_its_definition_where_no_slots_are_shared(requests in requests()) {
             // Large enough that the few prefixes of this test have slots of their own with this
             // seed.
             let mut limiter = Limiter::new(&limits(), 1 << 24, SEED);
             let (mut model, mut now_ns) = (LimiterModel::new(&limits()), MS);
-            for (is_ipv4, network, host, datagrams, later_ns) in asked {
+            for (is_ipv4, network, host, datagrams, later_ns) in requests {
                 now_ns += later_ns;
                 let address = address_of(is_ipv4, network, host);
                 let expected = model.would_allow(address, now_ns);
@@ -358,11 +358,11 @@ pub(super) mod tests {
 
         #[test]
         fn no_prefix_gets_more_than_its_limit_where_slots_are_shared(
-            asked in asked(), seed in any::<[u64; 7]>()
+            requests in requests(), seed in any::<[u64; 7]>()
         ) {
             let mut limiter = Limiter::new(&limits(), 64, HashSeed(seed));
             let (mut model, mut now_ns) = (LimiterModel::new(&limits()), MS);
-            for (is_ipv4, network, host, datagrams, later_ns) in asked {
+            for (is_ipv4, network, host, datagrams, later_ns) in requests {
                 now_ns += later_ns;
                 let address = address_of(is_ipv4, network, host);
                 if limiter.allows(address, datagrams, now_ns) {

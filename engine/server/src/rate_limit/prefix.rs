@@ -27,12 +27,12 @@ pub enum InvalidPrefix {
 
 impl fmt::Display for InvalidPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (text, why) = match self {
+        let (text, expectation) = match self {
             Self::NotAnAddress(text) => (text, "it must be an address, or a prefix as \"192.0.2.0/24\""),
             Self::NotALength(text) => (text, "the length must be 0 to 32 of IPv4, 0 to 128 of IPv6"),
             Self::BitsBeyond(text) => (text, "the address has bits beyond the length of the prefix"),
         };
-        write!(f, "\"{text}\" is not an address prefix: {why}")
+        write!(f, "\"{text}\" is not an address prefix: {expectation}")
     }
 }
 

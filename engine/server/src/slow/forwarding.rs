@@ -110,10 +110,9 @@ impl JobContext<'_> {
             },
             datagrams_max: route.is_datagram().then(|| u16::try_from(datagrams_max).unwrap_or(u16::MAX)),
             opening: match self.session {
-                Some(_) => ForwardedForm::InSession {
-                    was_hidden: self.was_encrypted,
-                    has_mac: self.has_mac.get(),
-                },
+                Some(_) => {
+                    ForwardedForm::InSession { was_hidden: self.was_encrypted, has_mac: self.has_mac.get() }
+                }
                 None => ForwardedForm::AsReceived,
             },
             challenge: note.challenge,

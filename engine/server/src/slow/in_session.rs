@@ -81,7 +81,9 @@ impl JobContext<'_> {
                 FirstEvaluation::Template => self.compute(context, slow, buffers, |buffers| {
                     self.answer_by_identity(context, slow, (session, proof), buffers)
                 }),
-                FirstEvaluation::Identity => self.answer_by_identity(context, slow, (session, proof), buffers),
+                FirstEvaluation::Identity => {
+                    self.answer_by_identity(context, slow, (session, proof), buffers)
+                }
             },
         }
     }

@@ -95,10 +95,10 @@ const ANSWER_LEN: usize = 2048;
 
 impl SlowJob {
     fn new() -> Self {
-        let nobody = ([0, 0, 0, 0], 0).into();
+        let unspecified = ([0, 0, 0, 0], 0).into();
         Self {
             shard: 0,
-            route: JobRoute::Udp(Peer::to(nobody)),
+            route: JobRoute::Udp(Peer::to(unspecified)),
             since: Instant::now(),
             request: Vec::with_capacity(REQUEST_LEN),
             answer: Vec::with_capacity(ANSWER_LEN),
@@ -370,7 +370,8 @@ mod tests {
     #[test]
     fn workers_do_not_wait_for_a_slow_thread_that_stands_still() {
         let queues = JobQueues::new(1, 2, SourceList::default());
-        let mut jobs: VecDeque<_> = (0..2).filter_map(|n| queues.take(0, route(n), b"asked", Instant::now())).collect();
+        let mut jobs: VecDeque<_> =
+            (0..2).filter_map(|n| queues.take(0, route(n), b"asked", Instant::now())).collect();
         {
             let _standing = lock(&queues.queued);
             queues.submit(&mut jobs);

@@ -79,8 +79,8 @@ impl AnswerSigner {
                 .chain_update(covered)
                 .finalize()
                 .into();
-            let known = self.lock_credentials().get(&name);
-            match known {
+            let kept = self.lock_credentials().get(&name);
+            match kept {
                 Some(credential) => (Signature::Kept, credential),
                 None => {
                     // Signing happens without the lock. Another thread may sign the same bytes

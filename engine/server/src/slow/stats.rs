@@ -24,13 +24,13 @@ macro_rules! slow_counters {
 }
 
 slow_counters! {
-    /// Requests taken on.
+    /// Requests taken from the queue.
     requests,
     /// Answers with values that templates have computed.
     computed,
     /// Answers signed.
     signed,
-    /// Answers with a signature that was made before, over the same bytes.
+    /// Answers with a kept signature, made before over the same bytes.
     signed_before,
     /// Answers sent unsigned because signing failed.
     signing_failed,
@@ -40,15 +40,15 @@ slow_counters! {
     encrypted,
     /// Answers to challenges that were right.
     answers_right,
-    /// Questions of other servers whether an answer is right.
+    /// Requests of other servers to verify the answer to a challenge.
     verifications,
-    /// Decisions without a look at all groups of administrators: there were too many.
+    /// Decisions that did not check all groups of administrators, because there were too many.
     groups_given_up,
-    /// Work done for others, in rounds of PBKDF2 and what takes as long.
+    /// Work done for clients, in rounds of PBKDF2 and their equivalents.
     work_units,
     /// Challenges not made because the kernel gave no random numbers.
     without_random,
-    /// Requests lost: answering them failed inside, which is a bug.
+    /// Requests lost: answering them failed because of a bug.
     bugs,
 }
 

@@ -177,7 +177,9 @@ impl SlowPath {
     fn answer_time(&self, version: Version) -> u32 {
         let now_unix_s = handle_daemon::clock::now_unix_s();
         match &self.signer {
-            Some(_) if AnswerSigner::keeps(version) => now_unix_s - now_unix_s % self.config.signature_reuse_s,
+            Some(_) if AnswerSigner::keeps(version) => {
+                now_unix_s - now_unix_s % self.config.signature_reuse_s
+            }
             _ => now_unix_s,
         }
     }
@@ -226,9 +228,7 @@ impl JobContext<'_> {
     ) -> Option<ReplyParts<'a>> {
         Some(match answer_message(context, envelope, rest) {
             AnswerOutcome::Encrypted if self.session.is_some() => undecryptable(context),
-            AnswerOutcome::Encrypted => {
-                refuse_stream(context, RefusalReason::EncryptedInUnknownSession, b"")
-            }
+            AnswerOutcome::Encrypted => refuse_stream(context, RefusalReason::EncryptedInUnknownSession, b""),
             // The answer must not reveal whether a forged message had correct padding, so only a
             // sender with the key of the session is told that another server administers handles.
             AnswerOutcome::Reply(reply)

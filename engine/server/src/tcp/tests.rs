@@ -87,13 +87,13 @@ fn with_connection(
 }
 
 #[test]
-fn an_answer_made_elsewhere_holds_up_no_other() {
+fn an_answer_of_the_slow_path_holds_up_no_other() {
     with_connection(|tcp, id, turn| {
-        made_elsewhere(tcp, id);
+        defer_request(tcp, id);
         tcp.handle(StreamEvent::Received { id, bytes: &request(2, true) }, turn);
         assert_eq!(turn.wire.sent.len(), 1, "the later request is answered first");
-        assert!(tcp.reply(id, b"made elsewhere", true, turn));
-        assert_eq!(turn.wire.sent[1], b"made elsewhere");
+        assert!(tcp.reply(id, b"made on the slow path", true, turn));
+        assert_eq!(turn.wire.sent[1], b"made on the slow path");
         assert!(!turn.wire.closed, "it was asked to stay");
         tcp.handle(StreamEvent::Received { id, bytes: &request(3, true) }, turn);
         assert_eq!(turn.wire.sent.len(), 3);
@@ -101,17 +101,17 @@ fn an_answer_made_elsewhere_holds_up_no_other() {
 }
 
 /// Has the effect of a request that is answered on the slow path.
-fn made_elsewhere(tcp: &mut TcpConnections, id: StreamId) {
+fn defer_request(tcp: &mut TcpConnections, id: StreamId) {
     tcp.answers.deferred = 1;
     tcp.defer(id);
 }
 
 #[test]
-fn the_end_waits_for_what_is_made_elsewhere() {
+fn the_end_waits_for_answers_of_the_slow_path() {
     for has_ended in [false, true] {
         with_connection(|tcp, id, turn| {
-            made_elsewhere(tcp, id);
-            made_elsewhere(tcp, id);
+            defer_request(tcp, id);
+            defer_request(tcp, id);
             let bytes = request(2, has_ended);
             tcp.handle(StreamEvent::Received { id, bytes: &bytes }, turn);
             if has_ended {
@@ -128,9 +128,9 @@ fn the_end_waits_for_what_is_made_elsewhere() {
 }
 
 #[test]
-fn an_answer_for_nobody_is_counted() {
+fn an_answer_for_a_closed_connection_is_counted() {
     with_connection(|tcp, id, turn| {
-        made_elsewhere(tcp, id);
+        defer_request(tcp, id);
         tcp.handle(StreamEvent::Closed { id }, turn);
         assert!(!tcp.reply(id, b"too late", true, turn), "it is not sent");
         assert!(!tcp.reply(StreamId::new(77, 1), b"never was", true, turn));
@@ -143,9 +143,9 @@ fn an_answer_for_nobody_is_counted() {
 }
 
 #[test]
-fn what_never_comes_from_elsewhere_is_not_waited_for_without_end() {
+fn the_wait_for_the_slow_path_has_an_end() {
     with_connection(|tcp, id, turn| {
-        made_elsewhere(tcp, id);
+        defer_request(tcp, id);
         tcp.handle(StreamEvent::Received { id, bytes: &request(2, false) }, turn);
         turn.now_ms = u64::from(TcpSettings::default().idle_ms) - 1;
         tcp.tick(turn);

@@ -35,15 +35,15 @@ mod tests {
     #[test]
     fn keeps_what_is_added_until_it_is_cleared() {
         let peers = [1, 2].map(|port| Peer::to(([127, 0, 0, 1], port).into()));
-        let mut left = LeftoverDatagrams::default();
+        let mut leftovers = LeftoverDatagrams::default();
         for _ in 0..2 {
-            left.push(peers[0], b"ab");
-            left.push(peers[1], b"");
-            left.push(peers[0], b"c");
-            let all: Vec<_> = left.iter().collect();
+            leftovers.push(peers[0], b"ab");
+            leftovers.push(peers[1], b"");
+            leftovers.push(peers[0], b"c");
+            let all: Vec<_> = leftovers.iter().collect();
             assert_eq!(all, [(peers[0], &b"ab"[..]), (peers[1], b""), (peers[0], b"c")]);
-            left.clear();
-            assert_eq!(left.iter().count(), 0);
+            leftovers.clear();
+            assert_eq!(leftovers.iter().count(), 0);
         }
     }
 }

@@ -117,10 +117,9 @@ impl UdpReplies<'_> {
             reply.write_datagrams(room);
             len
         };
-        let pushed = if len <= UDP_MESSAGE_LEN_MAX {
-            self.outbox.push(peer, len, write)
-        } else {
-            self.outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write)
+        let pushed = match reply.datagrams_count() {
+            1 => self.outbox.push(peer, len, write),
+            _ => self.outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write),
         };
         if pushed.is_err() {
             return false;
