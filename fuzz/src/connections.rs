@@ -10,7 +10,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{AnswerContext, AnswerOutcome, answer_message};
+use handle_resolver::{AnswerContext, AnswerOutcome, WireReply as _, answer_message};
 use handle_server::counters::Counters;
 use handle_server::tcp::settings::TcpSettings;
 use handle_server::tcp::{ConnectionActions, ConnectionTurn, TcpConnections};
@@ -320,7 +320,7 @@ fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &Answer
         rest = after;
         let (envelope, bytes) = Envelope::split(message).expect("a whole message");
         if let AnswerOutcome::Reply(reply) = answer_message(context, envelope, bytes) {
-            let mut out = vec![0; Envelope::LEN + reply.message_len()];
+            let mut out = vec![0; reply.stream_len()];
             reply.write_stream(&mut out);
             *expected.entry(out).or_default() += 1;
         }
