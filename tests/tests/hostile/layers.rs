@@ -11,11 +11,11 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{ReceivedReply, TestClient};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
+use handle_tests::http::{HttpReply, get, is_ok};
 use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, fail, run, until};
 use handle_tests::test_server;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -177,16 +177,6 @@ fn without_checks_damage_is_answered_from() {
     assert!(!outcome.answers_wrong.is_empty(), "{outcome:?}");
 }
 
-/// Status and body of an HTTP response.
-fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response).ok()?;
-    let (head, body) = response.split_once("\r\n\r\n")?;
-    Some((head.get(9..12)?.to_owned(), body.to_owned()))
-}
-
 /// A directory with a set, and what `handled` needs to serve it.
 struct LayersSetup {
     directory: TempDir,
@@ -230,7 +220,7 @@ impl LayersSetup {
     }
 
     fn is_ready(&self) -> bool {
-        get(self.http, "/readyz").is_some_and(|(status, _)| status == "200")
+        is_ok(self.http, "/readyz")
     }
 }
 
@@ -250,11 +240,11 @@ fn damage_is_found_in_the_background_told_and_mended_by_a_reload() {
     let state = |nth: usize| status()["set"]["layers"][nth]["verification"].clone();
     until("the damage is found", || state(1) == "damaged" && state(0) == "whole");
     assert_eq!(status()["set"]["layers"][1]["records_checked"], true);
-    let (ready, why) = get(place.http, "/readyz").unwrap();
+    let HttpReply { status, body: why } = get(place.http, "/readyz").unwrap();
     let name = base.file_name().unwrap().to_string_lossy().into_owned();
-    assert!(ready == "503" && why.contains(&name) && why.contains("is damaged"), "{ready} {why}");
-    assert_eq!(get(place.http, "/healthz").unwrap().0, "200", "a restart would not help");
-    let (_, metrics) = get(place.http, "/metrics").unwrap();
+    assert!(status == 503 && why.contains(&name) && why.contains("is damaged"), "{status} {why}");
+    assert_eq!(get(place.http, "/healthz").unwrap().status, 200, "a restart would not help");
+    let metrics = get(place.http, "/metrics").unwrap().body;
     assert!(metrics.contains("handled_snapshot_layers_damaged 1\n"), "{metrics}");
     assert!(metrics.contains("handled_snapshot_layers_verified 1\n"), "{metrics}");
     let log = place.log();
@@ -290,11 +280,11 @@ fn handled_waits_for_its_first_set_says_so_and_then_serves() {
     });
     assert!(code == 2 && error.contains("no set is published here"), "{code}: {error}");
     let mut process = place.start();
-    until("it is alive", || get(place.http, "/healthz").is_some_and(|(status, _)| status == "200"));
-    let (ready, why) = get(place.http, "/readyz").unwrap();
+    until("it is alive", || is_ok(place.http, "/healthz"));
+    let HttpReply { status, body: why } = get(place.http, "/readyz").unwrap();
     let set = place.path("set");
     assert!(
-        ready == "503" && why.contains(&format!("waiting for the first set in {}", set.display())),
+        status == 503 && why.contains(&format!("waiting for the first set in {}", set.display())),
         "{why}"
     );
     assert!(place.log().contains("hdl snapshot publish"), "{}", place.log());

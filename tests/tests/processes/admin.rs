@@ -16,6 +16,7 @@ use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode as Code, Value, Va
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::exchange_over_tcp;
 use handle_tests::daemon::{ask as ask_control, free_address};
+use handle_tests::http;
 use handle_tests::process::{RunningProcess, fail, program, succeed, until};
 use handle_tests::vectors::{fixture, hex};
 use std::io::{Read as _, Write as _};
@@ -497,20 +498,14 @@ fn many_create_at_once_and_share_commits() {
 #[test]
 fn metrics_and_health_are_told_over_http() {
     let administered = root(|config| config.observe.http = Some(([127, 0, 0, 1], 0).into()));
-    let get = |path: &str| {
-        let mut stream = TcpStream::connect(administered.server().http_address().unwrap()).unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    };
+    let get = |path: &str| http::get(administered.server().http_address().unwrap(), path).unwrap();
     assert_eq!(resolve(&administered, b"TST/ITEM-001").code, Code::SUCCESS);
-    assert!(get("/healthz").starts_with("HTTP/1.1 200"));
+    assert_eq!(get("/healthz").status, 200);
     let before = administered.server().shared().service.store.commits().0;
-    assert!(get("/readyz").contains("written and read back"));
+    assert!(get("/readyz").body.contains("written and read back"));
     assert!(administered.server().shared().service.store.commits().0 > before, "by a real write");
-    assert!(get("/").starts_with("HTTP/1.1 404"));
-    let metrics = get("/metrics");
+    assert_eq!(get("/").status, 404);
+    let metrics = get("/metrics").body;
     assert!(
         metrics.contains("handle_admin_requests_total{operation=\"resolution\",code=\"1\"} 1"),
         "{metrics}"

@@ -6,10 +6,11 @@ use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::TestClient;
 use handle_tests::daemon::{Daemon, free_address, handled};
+use handle_tests::http;
 use handle_tests::process::until;
 use handle_tests::records::{self, Record};
 use std::fs::read_to_string;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -49,14 +50,6 @@ impl IdleSetup {
         let status = threads.filter_map(|thread| read_to_string(thread.path().join("status")).ok());
         status.map(|status| field(&status, "voluntary_ctxt_switches:")).sum()
     }
-
-    fn health(&self) -> String {
-        let mut stream = TcpStream::connect(self.http).unwrap();
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    }
 }
 
 fn record(url: &str) -> Record {
@@ -86,7 +79,7 @@ fn sleeps_and_wakes(datapath: &str) {
 
     // Healthy all the same, however often and late it is asked.
     for _ in 0..3 {
-        assert!(place.health().starts_with("HTTP/1.1 200"), "{}", place.health());
+        assert!(http::is_ok(place.http, "/healthz"), "{:?}", http::get(place.http, "/healthz"));
     }
     assert_eq!(place.daemon.ask("status")["state"], "serving");
 

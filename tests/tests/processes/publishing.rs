@@ -10,11 +10,11 @@ use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_tests::client::{TestClient, exchange_over_tcp};
 use handle_tests::daemon::{ask, free_address};
+use handle_tests::http;
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use handle_tests::{test_server, vectors};
 use serde_json::Value as Json;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -112,11 +112,8 @@ fn named(text: &str) -> Vec<&str> {
 fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
     let place = ServiceSetup::new();
     let _admin = place.start();
-    let mut stream = TcpStream::connect(place.http).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut told = String::new();
-    stream.read_to_string(&mut told).unwrap();
-    let told: Vec<&str> = told.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let metrics = http::get(place.http, "/metrics").unwrap().body;
+    let told: Vec<&str> = metrics.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
     let (board, alerts) = (
         include_str!("../../../docs/operations/handled-dashboard.json"),
         include_str!("../../../docs/operations/alerts.yml"),
@@ -174,10 +171,7 @@ fn what_is_created_over_the_network_is_answered_by_the_resolver() {
     let (code, _) = fail(place.control(&["roll-back", "123456"]));
     assert_ne!(code, 0, "no such generation is kept");
 
-    let mut http = TcpStream::connect(place.http).unwrap();
-    http.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-    let mut metrics = String::new();
-    http.read_to_string(&mut metrics).unwrap();
+    let metrics = http::get(place.http, "/metrics").unwrap().body;
     for name in ["publish_generation ", "publish_pending_transactions 0", "publish_rebuilds_total "] {
         assert!(metrics.contains(&format!("handle_admin_{name}")), "{name} in {metrics}");
     }

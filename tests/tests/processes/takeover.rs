@@ -269,11 +269,8 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
     assert_eq!(old.ask("status")["state"], "serving");
     std::fs::write(&config, format!("{text}limits.batch_datagrams = 7\n")).unwrap();
     let is_ready = || {
-        let mut stream = TcpStream::connect(http).unwrap();
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).unwrap();
-        assert!(line.contains(" 200 "), "{line}");
+        let reply = handle_tests::http::get(http, "/readyz").unwrap();
+        assert_eq!(reply.status, 200, "{reply:?}");
     };
     let done = AtomicBool::new(false);
     let (report, successor) = std::thread::scope(|scope| {

@@ -13,11 +13,11 @@ use handle_server::query_log::QueryLogFormat;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{TestClient, exchange, exchange_over_tcp, request};
 use handle_tests::daemon::free_address;
+use handle_tests::http::{get, is_ok};
 use handle_tests::process::{RunningProcess, hdl, program, succeed, until};
 use handle_tests::test_server::serve_with;
 use handle_tests::{records, test_server};
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -199,17 +199,6 @@ fn a_log_that_hangs_keeps_nobody_waiting() {
     server.stop().unwrap();
 }
 
-/// The body of a response, if it has that status.
-fn get(address: SocketAddr, path: &str, status: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).ok()?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said).ok()?;
-    let (head, body) = said.split_once("\r\n\r\n")?;
-    head.starts_with(&format!("HTTP/1.1 {status} ")).then(|| body.to_owned())
-}
-
 fn metric(body: &str, name: &str) -> f64 {
     let lines = body.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
@@ -235,11 +224,11 @@ fn is_scraped_while_it_is_flooded() {
         });
         let mut before = 0.0;
         for _ in 0..30 {
-            let body = get(address, "/metrics", "200").expect("metrics");
+            let body = get(address, "/metrics").expect("metrics").body;
             let received = metric(&body, "handled_datagrams_received_total");
             assert!(received >= before, "{received} after {before}");
             before = received;
-            assert!(get(address, "/readyz", "200").is_some(), "busy is ready");
+            assert!(is_ok(address, "/readyz"), "busy is ready");
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -266,7 +255,7 @@ fn a_process_is_watched_and_its_log_rotated() {
     command.env("HANDLED_ALLOW_ROOT", "true");
     command.arg("--config").arg(path("handled.toml")).args(["--log", "warn"]).stdin(Stdio::null());
     let mut process = RunningProcess::start(command);
-    until("handled is ready", || get(http, "/readyz", "200").is_some());
+    until("handled is ready", || is_ok(http, "/readyz"));
     let log = path("query.log");
     let ask = || drop(TestClient::new(udp).resolve(b"10.1/a").expect("an answer"));
     ask();
@@ -282,7 +271,7 @@ fn a_process_is_watched_and_its_log_rotated() {
     assert!(succeed(reopen).contains("ok: true"));
     until("a new file after the command", || log.exists());
     assert_eq!(lines(&path("query.log.1")).len() + lines(&path("query.log.2")).len(), 2);
-    let body = get(http, "/metrics", "200").unwrap();
+    let body = get(http, "/metrics").unwrap().body;
     assert_eq!(metric(&body, "handled_query_log_written_total"), 2.0);
     assert_eq!(metric(&body, "handled_requests_answered_total"), 2.0);
     process.signal("TERM");
