@@ -111,6 +111,9 @@ impl<'s> MetricsReading<'s> {
     }
 }
 
+/// Counts with the names of their events.
+type CountsByEvent = Vec<(&'static str, u64)>;
+
 /// How the value of a metric is read.
 #[derive(Clone, Copy)]
 enum MetricSource {
@@ -121,7 +124,7 @@ enum MetricSource {
     /// A gauge for each disk, where it is known.
     Disks(fn(&DiskRoom) -> Option<u64>),
     /// A counter for each event; `None` if the part of the process is not in use.
-    Events(fn(&MetricsReading<'_>) -> Option<Vec<(&'static str, u64)>>),
+    Events(fn(&MetricsReading<'_>) -> Option<CountsByEvent>),
 }
 
 /// All metrics but `requests` and those of the publisher: name, help and source.
@@ -171,7 +174,7 @@ const METRICS: &[(&str, &str, MetricSource)] = {
     ]
 };
 
-fn remote_events(service: &AdminService) -> Vec<(&'static str, u64)> {
+fn remote_events(service: &AdminService) -> CountsByEvent {
     let RemoteCounts { asked, unanswered, refused, rested, cached } =
         service.remote().map(RemoteServices::counts).unwrap_or_default();
     vec![
@@ -183,7 +186,7 @@ fn remote_events(service: &AdminService) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn referral_events(service: &AdminService) -> Vec<(&'static str, u64)> {
+fn referral_events(service: &AdminService) -> CountsByEvent {
     let ReferralCounts { resolved, unresolved, refused } =
         service.referrals().map(ReferralResolver::counts).unwrap_or_default();
     vec![("resolved", resolved), ("unresolved", unresolved), ("refused", refused)]
@@ -214,7 +217,7 @@ impl EncodeMetric for DiskGauges {
 
 /// The counts of one metric, by event.
 #[derive(Debug)]
-struct EventCounts(Vec<(&'static str, u64)>);
+struct EventCounts(CountsByEvent);
 
 impl EncodeMetric for EventCounts {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
