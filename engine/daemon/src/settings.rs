@@ -323,7 +323,7 @@ impl<T: SettingType> SettingType for Vec<T> {
 }
 
 /// Declares a section of a configuration; the documentation of
-/// [the module](crate::settings) describes the form.
+/// [the module](mod@crate::settings) describes the form.
 #[macro_export]
 macro_rules! settings {
     (
