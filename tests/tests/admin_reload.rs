@@ -164,7 +164,8 @@ fn with_hooks(
     (server, std::mem::replace(&mut made.directory, tempfile::tempdir().unwrap()))
 }
 
-/// Every part in turn is the bad one, all others are new and good: nothing of them comes into force.
+/// Every part in turn is the bad one, all others are new and good: nothing of them comes into
+/// force.
 #[test]
 fn one_bad_part_keeps_all_others_back() {
     type Spoil = fn(&mut Config);

@@ -78,8 +78,8 @@ impl<C> fmt::Debug for Startup<C> {
     }
 }
 
-/// A program, as its arguments. Serialized, a field overrides the setting of its name: for a setting
-/// in a section, the field is renamed to the dotted name.
+/// A program, as its arguments. Serialized, a field overrides the setting of its name: for a
+/// setting in a section, the field is renamed to the dotted name.
 pub trait Program: Parser + Serialize + Send + Sync + 'static {
     /// Its name, which begins its messages.
     const NAME: &'static str;
