@@ -28,20 +28,21 @@ settings! {
     pub struct Config of process on port 2642 where each_address_once {
         /// Site record, as JSON; the same as that of `handled`.
         restart site: PathBuf = PathBuf::from("/etc/handled/siteinfo.json");
-        /// Which server of the site this is, by its `serverId`. Required if the site has several servers.
+        /// Which server of the site this is, by its `serverId`. Required if the site has several
+        /// servers.
         restart server_id: Option<i32> = None;
         /// Threads that answer requests; 0 for one on each core. Threads that wait for the disk are
         /// additional.
         restart threads: usize = 0, 0..=1024;
-        /// File of the audit log, one line of JSON for each administrative request. Without it, the lines
-        /// are in the log of the process.
+        /// File of the audit log, one line of JSON for each administrative request. Without it, the
+        /// lines are in the log of the process.
         live audit: Option<PathBuf> = None;
         /// Allow listing handles (opcode 105).
         live list_handles: bool = true;
         /// Refuse requests outside a session instead of sending a challenge.
         live require_sessions: bool = false;
-        /// Allow handles and prefixes with control characters, or with characters that change the direction
-        /// of text.
+        /// Allow handles and prefixes with control characters, or with characters that change the
+        /// direction of text.
         live allow_control_characters: bool = false;
         /// Allow everything to everyone. For tests, and for networks without other hosts.
         live anonymous_full_access: bool = false;
@@ -90,8 +91,8 @@ settings! {
         live keys_tried: usize = 16, 1..=1024;
         /// Most PBKDF2 rounds in the answer to a challenge. Four take about a microsecond.
         live pbkdf2_iterations: u32 = 100_000, 1..=limit::PBKDF2_ITERATIONS_MAX;
-        /// Most PBKDF2 work for one answer: rounds, times one for each 160 bits of the derived key, times
-        /// the keys that are tried.
+        /// Most PBKDF2 work for one answer: rounds, times one for each 160 bits of the derived key,
+        /// times the keys that are tried.
         live pbkdf2_work: u32 = 160_000, 1..=1 << 30;
         /// Least bits of the derived key.
         live pbkdf2_key_bits_min <= pbkdf2_key_bits_max: u32 = 160, 128..=limit::PBKDF2_KEY_BITS_MAX;
@@ -122,14 +123,16 @@ settings! {
         /// Connections at a time. One more displaces a connection that is idle, or whose request is
         /// incomplete.
         live connections: usize = 4096, 1..=1 << 20;
-        /// Of these, from one IPv4 address or IPv6 /64. A /56 may have twice as many, a /48 four times.
+        /// Of these, from one IPv4 address or IPv6 /64. A /56 may have twice as many, a /48 four
+        /// times.
         live connections_per_source <= connections: usize = 512, 1..=1 << 20;
-        /// Requests in progress at a time; others wait. Each may need as much memory as the longest message.
+        /// Requests in progress at a time; others wait. Each may need as much memory as the longest
+        /// message.
         restart requests: usize = 256, 1..=1 << 12;
         /// Most bytes of a request, without its envelope.
         live request_bytes: u32 = limit::MESSAGE_LEN_MAX, 64..=limit::MESSAGE_LEN_MAX;
-        /// Bytes of all incomplete requests, without the first 4096 of each. Beyond it, the connections
-        /// with the oldest ones are closed.
+        /// Bytes of all incomplete requests, without the first 4096 of each. Beyond it, the
+        /// connections with the oldest ones are closed.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
         /// Most time that a connection stays open without a request.
         live idle_ms: u32 = limit::TCP_IDLE_TIMEOUT_MS, 1..=DAY_MS;
@@ -145,8 +148,8 @@ settings! {
 settings! {
     /// Scrape endpoint and readiness ([admin-metrics.md](admin-metrics.md)).
     pub struct ObserveConfig {
-        /// TCP address of `/metrics`, `/healthz` and `/readyz`; none if not set. The endpoint has neither
-        /// encryption nor authentication, so it belongs on loopback or a private network.
+        /// TCP address of `/metrics`, `/healthz` and `/readyz`; none if not set. The endpoint has
+        /// neither encryption nor authentication, so it belongs on loopback or a private network.
         restart http: Option<SocketAddr> = None;
         /// HTTP connections at a time; more are refused.
         restart http_connections: usize = 16, 1..=1024;

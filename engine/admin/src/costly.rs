@@ -32,8 +32,8 @@ settings! {
     pub struct CostlyConfig {
         /// Low-priority threads for this work; 0 for one for each two cores, and at least one.
         restart threads: usize = 0, 0..=256;
-        /// Requests waiting for these threads or in progress. If 8 or more, one source gets a quarter, its
-        /// /24 or /48 a half. One more gets RC 3.
+        /// Requests waiting for these threads or in progress. If 8 or more, one source gets a
+        /// quarter, its /24 or /48 a half. One more gets RC 3.
         restart requests: usize = 64, 1..=1 << 12;
     }
 }

@@ -5,13 +5,14 @@ use crate::settings;
 use crate::settings::IDENTITIES;
 
 settings! {
-    /// Identities with permissions of the server, such as `300:0.NA/10.1000`; the lists may name groups.
-    /// A process ignores the lists for operations that it does not perform.
+    /// Identities with permissions of the server, such as `300:0.NA/10.1000`; the lists may name
+    /// groups. A process ignores the lists for operations that it does not perform.
     pub struct AdministratorsConfig {
-        /// Administrators of the server: may home prefixes, and have the permissions of all lists below.
+        /// Administrators of the server: may home prefixes, and have the permissions of all lists
+        /// below.
         restart server: Vec<String> = Vec::new(), IDENTITIES;
-        /// Administrators of the server have all permissions on every handle; at `handled`, they may read
-        /// it.
+        /// Administrators of the server have all permissions on every handle; at `handled`, they
+        /// may read it.
         restart server_full_access: bool = true;
         /// Identities that may home, release and list prefixes, at `handle-admin`.
         restart home_only: Vec<String> = Vec::new(), IDENTITIES;

@@ -14,7 +14,7 @@
 //! - [`scrape`]: metrics and health over HTTP.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
 //! - [`sessions`]: sessions of the protocol, and sharing them between processes.
-//! - [`settings`]: the table of settings, and everything that is made from it.
+//! - [`settings`](mod@settings): the table of settings, and everything that is made from it.
 //! - [`shutdown`]: the end of a process, as an event to sleep on.
 //! - [`signals`]: what SIGTERM, SIGINT and SIGHUP ask for.
 //! - [`site`]: the site record, and the place of a server in it.

@@ -1,10 +1,31 @@
 //! The log of a process, on standard error. The filter can change while the process serves.
 
+use std::fmt;
 use std::io::{IsTerminal as _, stderr};
-use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 /// Changes the filter of the log.
-pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
+pub type SetLog = Box<dyn Fn(&str) -> Result<(), LogError> + Send + Sync>;
+
+/// Why a filter is not applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogError {
+    /// It cannot be parsed.
+    Filter(String),
+    /// The log has ended.
+    Ended,
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Filter(why) => f.write_str(why),
+            Self::Ended => f.write_str("the log has ended"),
+        }
+    }
+}
+
+impl std::error::Error for LogError {}
 
 /// Refuses an invalid filter, and words in it that are not levels: these would count as names of
 /// modules, and silently disable the rest of the log.
@@ -24,8 +45,9 @@ pub fn check(filter: &str) -> Result<(), String> {
 }
 
 /// Parses the filter without the blanks between its parts, which would become part of a name.
-fn read(filter: &str) -> Result<EnvFilter, ParseError> {
-    EnvFilter::try_new(parts(filter).collect::<Vec<_>>().join(","))
+fn read(filter: &str) -> Result<EnvFilter, LogError> {
+    let filter = EnvFilter::try_new(parts(filter).collect::<Vec<_>>().join(","));
+    filter.map_err(|error| LogError::Filter(error.to_string()))
 }
 
 fn parts(filter: &str) -> impl Iterator<Item = &str> {
@@ -36,7 +58,7 @@ fn parts(filter: &str) -> impl Iterator<Item = &str> {
 ///
 /// # Errors
 /// When the filter is invalid.
-pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
+pub fn start(filter: &str, as_json: bool) -> Result<SetLog, LogError> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(read(filter)?)
         .with_writer(stderr)
@@ -46,12 +68,12 @@ pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
         let log = log.json().with_filter_reloading();
         let handle = log.reload_handle();
         log.init();
-        Box::new(move |filter| Ok(handle.reload(read(filter)?)?))
+        Box::new(move |filter| handle.reload(read(filter)?).map_err(|_| LogError::Ended))
     } else {
         let log = log.with_filter_reloading();
         let handle = log.reload_handle();
         log.init();
-        Box::new(move |filter| Ok(handle.reload(read(filter)?)?))
+        Box::new(move |filter| handle.reload(read(filter)?).map_err(|_| LogError::Ended))
     })
 }
 

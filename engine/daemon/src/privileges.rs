@@ -1,11 +1,12 @@
 //! Drops root privileges, once ports are bound and before a thread is started.
 
-use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Gid, Uid, getegid, geteuid, getgid, getuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
+use std::fmt;
+use std::io;
 use std::time::{Duration, Instant};
 
 /// Time in which the kernel stops listing a thread that has ended.
@@ -20,6 +21,67 @@ struct SystemAccount {
     groups: Vec<u32>,
 }
 
+/// Why a process does not change to a user.
+#[derive(Debug)]
+pub enum PrivilegeError {
+    /// The process is neither root nor the user: it is the user with this number.
+    OtherUser {
+        /// The user that it should be.
+        user: String,
+        /// The user that it is.
+        uid: u32,
+    },
+    /// Several threads are running; the others would stay root.
+    Threads(usize),
+    /// The kernel let the process become root again.
+    StillRoot,
+    /// There is no such account.
+    NoAccount(String),
+    /// The account is root, or in its group.
+    RootAccount(String),
+    /// A system call or a file failed: the first sentence of the message, and the error.
+    System(&'static str, io::Error),
+}
+
+impl fmt::Display for PrivilegeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherUser { user, uid } => write!(
+                f,
+                "`user` is {user}, but this process is user {uid} and may not change that: start it as root or as {user}"
+            ),
+            Self::Threads(count) => write!(f, "{count} threads are running already and would stay root"),
+            Self::StillRoot => f.write_str("the privileges of root were not dropped for good"),
+            Self::NoAccount(user) => write!(
+                f,
+                "`user`: /etc/passwd has no {user:?} (make it: useradd --system {user}; or say uid:gid)"
+            ),
+            Self::RootAccount(user) => write!(f, "`user` is {user:?}, which is root or in its group"),
+            Self::System(what, _) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for PrivilegeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System(_, error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Adds what failed to an error of the kernel.
+trait ToPrivilegeError<T> {
+    fn or_say(self, what: &'static str) -> Result<T, PrivilegeError>;
+}
+
+impl<T, E: Into<io::Error>> ToPrivilegeError<T> for Result<T, E> {
+    fn or_say(self, what: &'static str) -> Result<T, PrivilegeError> {
+        self.map_err(|error| PrivilegeError::System(what, error.into()))
+    }
+}
+
 /// Whether this process is root.
 #[must_use]
 pub fn is_root() -> bool {
@@ -31,49 +93,49 @@ pub fn is_root() -> bool {
 ///
 /// # Errors
 /// When there is no such user, or this process is neither root nor that user.
-pub fn become_user(user: &str) -> anyhow::Result<()> {
+pub fn become_user(user: &str) -> Result<(), PrivilegeError> {
     let account = account(user)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
     if !is_root() {
-        ensure!(
-            geteuid() == uid,
-            "`user` is {user}, but this process is user {} and may not change that: start it as root or as {user}",
-            geteuid().as_raw()
-        );
-        return set_no_new_privs(true).context("cannot give up new privileges");
+        if geteuid() != uid {
+            let uid = geteuid().as_raw();
+            return Err(PrivilegeError::OtherUser { user: user.to_owned(), uid });
+        }
+        return set_no_new_privs(true).or_say("cannot give up new privileges");
     }
     // The kernel keeps credentials by thread, and threads get those of the one that starts them.
     let threads = threads_count()?;
-    ensure!(threads == 1, "{threads} threads are running already and would stay root");
+    if threads != 1 {
+        return Err(PrivilegeError::Threads(threads));
+    }
     let groups: Vec<Gid> = account.groups.iter().copied().map(Gid::from_raw).collect();
-    set_thread_groups(&groups).context("cannot give up the groups of root (needs CAP_SETGID)")?;
-    set_thread_res_gid(gid, gid, gid).context("cannot change the group (needs CAP_SETGID)")?;
-    clear_ambient_capability_set().context("cannot give up ambient capabilities")?;
+    set_thread_groups(&groups).or_say("cannot give up the groups of root (needs CAP_SETGID)")?;
+    set_thread_res_gid(gid, gid, gid).or_say("cannot change the group (needs CAP_SETGID)")?;
+    clear_ambient_capability_set().or_say("cannot give up ambient capabilities")?;
     for capability in CapabilitySet::all().iter() {
         // Without CAP_SETPCAP they stay in the bounding set, which `no_new_privs` makes worth
         // nothing.
         let _ = remove_capability_from_bounding_set(capability);
     }
-    set_thread_res_uid(uid, uid, uid).context("cannot change the user (needs CAP_SETUID)")?;
+    set_thread_res_uid(uid, uid, uid).or_say("cannot change the user (needs CAP_SETUID)")?;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    set_capabilities(None, sets).context("cannot give up capabilities")?;
-    set_no_new_privs(true).context("cannot give up new privileges")?;
+    set_capabilities(None, sets).or_say("cannot give up capabilities")?;
+    set_no_new_privs(true).or_say("cannot give up new privileges")?;
     let is_there = (getuid(), geteuid(), getgid(), getegid()) == (uid, uid, gid, gid);
     let root = Uid::ROOT;
-    ensure!(
-        is_there && set_thread_res_uid(root, root, root).is_err(),
-        "the privileges of root were not dropped for good"
-    );
-    Ok(())
+    match is_there && set_thread_res_uid(root, root, root).is_err() {
+        true => Ok(()),
+        false => Err(PrivilegeError::StillRoot),
+    }
 }
 
 /// Number of threads. The kernel lists threads for a moment after their end, so this function waits
 /// for that.
-fn threads_count() -> anyhow::Result<usize> {
+fn threads_count() -> Result<usize, PrivilegeError> {
     let deadline = Instant::now() + ENDING_PATIENCE;
     loop {
-        let count = std::fs::read_dir("/proc/self/task").context("cannot count threads")?.count();
+        let count = std::fs::read_dir("/proc/self/task").or_say("cannot count threads")?.count();
         if count == 1 || Instant::now() >= deadline {
             return Ok(count);
         }
@@ -85,25 +147,21 @@ fn threads_count() -> anyhow::Result<usize> {
 ///
 /// # Errors
 /// When the user does not exist or is root.
-pub fn check_user(user: &str) -> anyhow::Result<()> {
+pub fn check_user(user: &str) -> Result<(), PrivilegeError> {
     account(user).map(drop)
 }
 
-fn account(user: &str) -> anyhow::Result<SystemAccount> {
+fn account(user: &str) -> Result<SystemAccount, PrivilegeError> {
     let account = match numbers(user) {
         Some(account) => account,
         None => {
-            let read = |file| std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
-            let (passwd, group) = (read("/etc/passwd")?, read("/etc/group").unwrap_or_default());
-            find(user, &passwd, &group).with_context(|| {
-                format!(
-                    "`user`: /etc/passwd has no {user:?} (make it: useradd --system {user}; or say uid:gid)"
-                )
-            })?
+            let passwd = std::fs::read_to_string("/etc/passwd").or_say("cannot read /etc/passwd")?;
+            let group = std::fs::read_to_string("/etc/group").unwrap_or_default();
+            find(user, &passwd, &group).ok_or_else(|| PrivilegeError::NoAccount(user.to_owned()))?
         }
     };
     if account.uid == 0 || account.groups.contains(&0) {
-        bail!("`user` is {user:?}, which is root or in its group");
+        return Err(PrivilegeError::RootAccount(user.to_owned()));
     }
     Ok(account)
 }
@@ -156,7 +214,7 @@ mod tests {
         for user in ["root", "0:0", "1:0"] {
             assert!(account(user).unwrap_err().to_string().contains("is root or in its group"), "{user}");
         }
-        let error = format!("{:#}", account("no-such-user-here").unwrap_err());
+        let error = account("no-such-user-here").unwrap_err().to_string();
         assert!(error.contains("useradd --system no-such-user-here"), "{error}");
     }
 
@@ -167,6 +225,6 @@ mod tests {
             return;
         }
         // The thread of this test and the one that waits for it.
-        assert!(become_user("65534:65534").unwrap_err().to_string().contains("threads are running already"));
+        assert!(matches!(become_user("65534:65534"), Err(PrivilegeError::Threads(2..))));
     }
 }

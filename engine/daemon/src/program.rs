@@ -78,8 +78,8 @@ impl<C> fmt::Debug for Startup<C> {
     }
 }
 
-/// A program, as its arguments. Serialized, a field overrides the setting of its name: for a setting
-/// in a section, the field is renamed to the dotted name.
+/// A program, as its arguments. Serialized, a field overrides the setting of its name: for a
+/// setting in a section, the field is renamed to the dotted name.
 pub trait Program: Parser + Serialize + Send + Sync + 'static {
     /// Its name, which begins its messages.
     const NAME: &'static str;
@@ -177,7 +177,8 @@ fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
             name = P::NAME
         )));
     }
-    let set_log = log::start(text("log").unwrap_or_default(), common.log_json)?;
+    let set_log =
+        log::start(text("log").unwrap_or_default(), common.log_json).map_err(anyhow::Error::from)?;
     let signals = Signals::new().context("cannot listen to signals")?;
     if let Err(error) = raise_file_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");

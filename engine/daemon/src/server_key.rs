@@ -14,10 +14,11 @@ const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
 settings! {
     /// The key that signs answers; without this section, answers are not signed
-    /// ([authentication.md](authentication.md)). At most one of the settings for the passphrase is set.
+    /// ([authentication.md](authentication.md)). At most one of the settings for the passphrase is
+    /// set.
     pub struct ServerKeyConfig where passphrase_has_one_source {
-        /// Private key file, as `hdl-keygen` of the reference implementation writes it. Only its owner may
-        /// have access to it.
+        /// Private key file, as `hdl-keygen` of the reference implementation writes it. Only its
+        /// owner may have access to it.
         restart file: PathBuf = PathBuf::new(), PATH;
         /// File with the passphrase of the key. Only its owner may have access to it.
         restart passphrase_file: Option<PathBuf> = None;

@@ -323,7 +323,7 @@ impl<T: SettingType> SettingType for Vec<T> {
 }
 
 /// Declares a section of a configuration; the documentation of
-/// [the module](crate::settings) describes the form.
+/// [the module](mod@crate::settings) describes the form.
 #[macro_export]
 macro_rules! settings {
     (
@@ -336,20 +336,21 @@ macro_rules! settings {
             $(#[doc = $about])*
             $visibility struct $section $(where $rule)? {
                 /// File with settings that several processes read
-                /// ([settings.md](settings.md#settings-that-both-processes-read)). They apply as if they
-                /// were set here.
+                /// ([settings.md](settings.md#settings-that-both-processes-read)). They apply as if
+                /// they were set here.
                 restart shared: Option<std::path::PathBuf> = None;
                 /// Addresses to serve. `[::]` includes IPv4.
                 restart listen: Vec<std::net::SocketAddr> =
                     vec![std::net::SocketAddr::from(([0u16; 8], $port))], $crate::settings::LISTEN;
                 /// UNIX socket for the commands of `hdl control`; none if not set.
                 restart control: Option<std::path::PathBuf> = None;
-                /// User to switch to once ports are bound, if started as root: a name, or `uid:gid`.
+                /// User to switch to once ports are bound, if started as root: a name, or
+                /// `uid:gid`.
                 restart user: Option<String> = None;
                 /// Allow running as root, without `user`.
                 restart allow_root: bool = false;
-                /// Log filter: `error`, `warn`, `info`, `debug` or `trace`, and `module=level` for single
-                /// modules.
+                /// Log filter: `error`, `warn`, `info`, `debug` or `trace`, and `module=level` for
+                /// single modules.
                 live log: String = "info".to_owned(), $crate::settings::LOG_FILTER;
                 $($lines)*
             }

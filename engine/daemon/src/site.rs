@@ -1,12 +1,12 @@
 //! The identity of a server: its site record, and its position in that record.
 
-use crate::text;
-use anyhow::{Context as _, anyhow, bail};
+use crate::text::{self, TextError};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, Server, Site, SiteBuf};
-use handle_proto::json::site_from_json;
+use handle_proto::json::{JsonError, site_from_json};
 use handle_proto::{Handle, HashOption};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A site record and the position of this server in it.
 #[derive(Clone, Debug)]
@@ -23,36 +23,34 @@ impl SiteRecord {
     ///
     /// # Errors
     /// When the file cannot be read, is not a site record, or has no such server.
-    pub fn read(path: &Path, server_id: Option<i32>) -> anyhow::Result<Self> {
-        let text = text::read(path, "the site record")?;
-        Self::parse(&text, server_id).with_context(|| format!("in the site record {}", path.display()))
+    pub fn read(path: &Path, server_id: Option<i32>) -> Result<Self, SiteFileError> {
+        let text = text::read(path, "the site record").map_err(SiteFileError::Text)?;
+        Self::parse(&text, server_id).map_err(|error| SiteFileError::Record(path.to_owned(), error))
     }
 
     /// Like [`read`](Self::read), from the text of the file.
     ///
     /// # Errors
     /// When it is not a site record, or has no such server.
-    pub fn parse(text: &str, server_id: Option<i32>) -> anyhow::Result<Self> {
-        let site = site_from_json(&serde_json::from_str(text)?)?;
+    pub fn parse(text: &str, server_id: Option<i32>) -> Result<Self, SiteError> {
+        let json = serde_json::from_str(text).map_err(SiteError::Syntax)?;
+        let site = site_from_json(&json).map_err(SiteError::Json)?;
         let view = site.view();
         let number = view.hash_option_number;
-        let hash_option = view
-            .hash_option()
-            .ok_or_else(|| anyhow!("hash option {number} is not defined: use 0, 1 or 2"))?;
+        let hash_option = view.hash_option().ok_or(SiteError::HashOption(number))?;
         let ids: Vec<i32> = view.servers.iter().map(|server| server.id).collect();
-        let shown = ids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
         let server_at = match (server_id, ids.as_slice()) {
-            (_, []) => bail!("the site has no server"),
+            (_, []) => return Err(SiteError::NoServer),
             (None, [_]) => 0,
-            (None, _) => {
-                bail!("the site has several servers: set `server_id` to the one that this is: {shown}")
-            }
-            (Some(id), _) => ids
-                .iter()
-                .position(|&other| other == id)
-                .ok_or_else(|| anyhow!("no server has the number {id} (`server_id`); there are: {shown}"))?,
+            (None, _) => return Err(SiteError::SeveralServers(ids)),
+            (Some(id), _) => match ids.iter().position(|&other| other == id) {
+                Some(at) => at,
+                None => return Err(SiteError::UnknownServer { id, ids }),
+            },
         };
-        let (servers_count, server_at) = (u32::try_from(ids.len())?, u32::try_from(server_at)?);
+        // A list in a record has far fewer entries.
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let (servers_count, server_at) = (count(ids.len()), count(server_at));
         Ok(Self { site, hash_option, servers_count, server_at })
     }
 
@@ -102,6 +100,77 @@ impl SiteRecord {
     #[must_use]
     pub fn has(&self, handle: Handle<'_>) -> bool {
         handle.server_at(self.hash_option, self.servers_count) == Some(self.server_at)
+    }
+}
+
+/// Why a text is not the site record of a server.
+#[derive(Debug)]
+pub enum SiteError {
+    /// It is not JSON.
+    Syntax(serde_json::Error),
+    /// It is not the JSON of a site record.
+    Json(JsonError),
+    /// The hash option is not one of those that are defined.
+    HashOption(u8),
+    /// The site has no server.
+    NoServer,
+    /// The site has several servers, with these numbers, and `server_id` is not set.
+    SeveralServers(Vec<i32>),
+    /// No server of the site has the number `id`.
+    UnknownServer {
+        /// The number that is set as `server_id`.
+        id: i32,
+        /// The numbers of the servers.
+        ids: Vec<i32>,
+    },
+}
+
+impl fmt::Display for SiteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |ids: &[i32]| ids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Syntax(error) => error.fmt(f),
+            Self::Json(error) => error.fmt(f),
+            Self::HashOption(number) => write!(f, "hash option {number} is not defined: use 0, 1 or 2"),
+            Self::NoServer => f.write_str("the site has no server"),
+            Self::SeveralServers(ids) => write!(
+                f,
+                "the site has several servers: set `server_id` to the one that this is: {}",
+                shown(ids)
+            ),
+            Self::UnknownServer { id, ids } => {
+                write!(f, "no server has the number {id} (`server_id`); there are: {}", shown(ids))
+            }
+        }
+    }
+}
+
+impl std::error::Error for SiteError {}
+
+/// Why the file of a site record cannot be used.
+#[derive(Debug)]
+pub enum SiteFileError {
+    /// It cannot be read.
+    Text(TextError),
+    /// Its content is not the site record of this server.
+    Record(PathBuf, SiteError),
+}
+
+impl fmt::Display for SiteFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(error) => error.fmt(f),
+            Self::Record(path, _) => write!(f, "in the site record {}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for SiteFileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Text(error) => error.source(),
+            Self::Record(_, error) => Some(error),
+        }
     }
 }
 

@@ -22,35 +22,42 @@ settings! {
     pub struct Config of process on port 2641 where settings_agree {
         /// Directory of the published set, which contains the file `MANIFEST`.
         restart snapshot: PathBuf = PathBuf::from("/var/lib/handled/snapshot");
-        /// Site record, as JSON. Without it, the server is the only server of a site without a record.
+        /// Site record, as JSON. Without it, the server is the only server of a site without a
+        /// record.
         live site: Option<PathBuf> = None;
-        /// Which server of the site this is, by its `serverId`. Required if the site has several servers.
+        /// Which server of the site this is, by its `serverId`. Required if the site has several
+        /// servers.
         live server_id: Option<i32> = None;
         /// Worker threads for each address; 0 for one on each core that the process may use.
         restart workers: usize = 0, 0..=1024;
-        /// Cores that the workers are pinned to, in turn. If empty, all cores that the process may use.
+        /// Cores that the workers are pinned to, in turn. If empty, all cores that the process may
+        /// use.
         restart cores: Vec<usize> = Vec::new();
         /// Pin workers to cores.
         restart pin: bool = true;
-        /// Interface to the kernel for datagrams. `auto` is io_uring where it works; the log says why not.
+        /// Interface to the kernel for datagrams. `auto` is io_uring where it works; the log says
+        /// why not.
         restart datapath: Datapath = Datapath::Auto;
-        /// Receive consecutive datagrams of one peer as one buffer, a train, if the kernel supports it
-        /// (UDP_GRO).
+        /// Receive consecutive datagrams of one peer as one buffer, a train, if the kernel supports
+        /// it (UDP_GRO).
         restart receive_trains: bool = true;
         /// Send answers of equal length to one peer as one buffer, if the kernel supports it
         /// (UDP_SEGMENT).
         restart send_trains: bool = true;
-        /// Share the ports of `listen` with other processes of this user, to hand over between them.
+        /// Share the ports of `listen` with other processes of this user, to hand over between
+        /// them.
         restart share_port: bool = false;
-        /// Take over from the `handled` that listens on `control`, if there is one: continue with its
-        /// sockets, without loss. Needs `control`.
+        /// Take over from the `handled` that listens on `control`, if there is one: continue with
+        /// its sockets, without loss. Needs `control`.
         restart take_over: bool = false;
-        /// Verify every byte of new layers before they go live, in addition to the check by the publisher.
+        /// Verify every byte of new layers before they go live, in addition to the check by the
+        /// publisher.
         live verify_new_layers: bool = true;
-        /// Compare each record with its checksum before it is used in an answer. `auto`: in sets with
-        /// values that are not public ([security.md](../security.md#damaged-layers)).
+        /// Compare each record with its checksum before it is used in an answer. `auto`: in sets
+        /// with values that are not public ([security.md](../security.md#damaged-layers)).
         live check_records: RecordChecks = RecordChecks::Auto;
-        /// Rate at which the set is verified in the background after the start; 0 for no verification.
+        /// Rate at which the set is verified in the background after the start; 0 for no
+        /// verification.
         live verify_bytes_per_s: u64 = 64 << 20, 0..=1 << 40;
         /// If no set has been published yet, wait for the first one instead of exiting.
         restart wait_for_set: bool = true;
@@ -71,10 +78,11 @@ settings! {
 }
 
 settings! {
-    /// Bounds of all queues, buffers and tables. When one is full, datagrams are dropped and counted.
+    /// Bounds of all queues, buffers and tables. When one is full, datagrams are dropped and
+    /// counted.
     pub struct ServerLimits {
-        /// Datagrams received and answered together; a train counts as one. The portable datapath takes at
-        /// most 64 single datagrams.
+        /// Datagrams received and answered together; a train counts as one. The portable datapath
+        /// takes at most 64 single datagrams.
         restart batch_datagrams: usize = 512, 1..=1024;
         /// Datagrams answered together, including those in trains. A single train may have more.
         restart batch_segments: usize = 1 << 14, 1..=1 << 16;
@@ -86,8 +94,9 @@ settings! {
         restart socket_receive_bytes: usize = 4 << 20, 0..=SOCKET_BYTES_MAX;
         /// Send buffer of each socket in the kernel; 0 for the default of the kernel.
         restart socket_send_bytes: usize = 4 << 20, 0..=SOCKET_BYTES_MAX;
-        /// Most datagrams of one answer. A longer answer is replaced by RC 2, and deployed clients then
-        /// repeat the request over TCP. This bounds the amplification of a request with a forged source.
+        /// Most datagrams of one answer. A longer answer is replaced by RC 2, and deployed clients
+        /// then repeat the request over TCP. This bounds the amplification of a request with a
+        /// forged source.
         live answer_datagrams: usize = 4, 1..=limit::FRAGMENTS_MAX;
         /// Most bytes of a request in fragments.
         live fragmented_request_bytes: u32 = 16 << 10, 0..=limit::MESSAGE_LEN_MAX;

@@ -147,6 +147,7 @@ fn reload_all(shared: &ServerState) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handle_daemon::log::LogError;
 
     fn settings() -> LiveSettings {
         LiveSettings::new(Config::default(), OwnSite::alone())
@@ -206,7 +207,7 @@ mod tests {
         assert!(settings.take(&wrong, |_| Ok(()), None).unwrap_err().to_string().contains("/nonexistent"));
         let mut wrong = Config { log: "debug".to_owned(), ..Config::default() };
         wrong.limits.fragmented_requests = 7;
-        let refuse: SetLog = Box::new(|_| anyhow::bail!("no such filter"));
+        let refuse: SetLog = Box::new(|_| Err(LogError::Ended));
         assert!(settings.take(&wrong, |_| Ok(()), Some(&refuse)).is_err());
         assert_eq!(settings.current().config.limits.fragmented_requests, 256);
         assert_eq!(settings.generation(), 0);

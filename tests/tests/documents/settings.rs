@@ -52,8 +52,8 @@ impl Process {
         (self.check)(&table)
     }
 
-    /// The same, with room for `value`: settings that may not exceed it are lowered, and those that it
-    /// may not exceed are raised.
+    /// The same, with room for `value`: settings that may not exceed it are lowered, and those that
+    /// it may not exceed are raised.
     fn check_with_room(&self, row: &SettingRow, value: u64) -> Result<(), String> {
         let mut table = self.defaults.clone();
         self.put_with_room(&mut table, row, value);

@@ -6,6 +6,7 @@ use handle_admin::config::Config;
 use handle_admin::server::Server;
 use handle_admin::settings::AdminHooks;
 use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
+use handle_daemon::log::LogError;
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
@@ -150,7 +151,7 @@ fn what_is_wrong_changes_nothing_and_a_signal_does_as_the_command() {
 fn with_hooks(
     change: impl FnOnce(&mut Config),
     read: impl Fn(&Config) -> Config + Send + Sync + 'static,
-    set_log: impl Fn(&str) -> anyhow::Result<()> + Send + Sync + 'static,
+    set_log: impl Fn(&str) -> Result<(), LogError> + Send + Sync + 'static,
 ) -> (Server, tempfile::TempDir) {
     let mut made = administer_with("root", change);
     made.stop();
@@ -163,7 +164,8 @@ fn with_hooks(
     (server, std::mem::replace(&mut made.directory, tempfile::tempdir().unwrap()))
 }
 
-/// Every part in turn is the bad one, all others are new and good: nothing of them comes into force.
+/// Every part in turn is the bad one, all others are new and good: nothing of them comes into
+/// force.
 #[test]
 fn one_bad_part_keeps_all_others_back() {
     type Spoil = fn(&mut Config);
@@ -208,7 +210,9 @@ fn one_bad_part_keeps_all_others_back() {
         {
             let logged = Arc::clone(&logged);
             move |filter| {
-                anyhow::ensure!(filter != "refused=debug", "no such log");
+                if filter == "refused=debug" {
+                    return Err(LogError::Filter("no such log".to_owned()));
+                }
                 logged.lock().unwrap().push(filter.to_owned());
                 Ok(())
             }

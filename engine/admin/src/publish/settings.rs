@@ -8,14 +8,15 @@ use std::time::Duration;
 settings! {
     /// Publishing from the store ([publishing.md](publishing.md)).
     pub struct PublishConfig {
-        /// Directory of the published set, which `handled` serves. Without it, nothing is published.
+        /// Directory of the published set, which `handled` serves. Without it, nothing is
+        /// published.
         restart directory: Option<PathBuf> = None;
         /// Least time between two publications. Changes in between are published together.
         live interval_ms: u64 = 20, 0..=60_000;
         /// Number of changes that are published before the interval is over.
         live changes_max: u64 = 10_000, 1..=1 << 30;
-        /// New layers of up to this length are merged with the newest ones when they are written. Each
-        /// publication writes up to this many bytes.
+        /// New layers of up to this length are merged with the newest ones when they are written.
+        /// Each publication writes up to this many bytes.
         live absorb_len: u64 = 64 << 10, 0..=64 << 20;
         /// Least ratio of the length of a layer to that of all newer layers together, which merging
         /// restores.
@@ -42,10 +43,11 @@ settings! {
 settings! {
     /// A command that checks each set before it is published, and may refuse it.
     pub struct CheckConfig {
-        /// Program and its arguments; the directory of the candidate is appended. If empty, there is no
-        /// check.
+        /// Program and its arguments; the directory of the candidate is appended. If empty, there
+        /// is no check.
         live command: Vec<String> = Vec::new();
-        /// Check delta layers too, not only merges and rebuilds. Each delta then waits for the command.
+        /// Check delta layers too, not only merges and rebuilds. Each delta then waits for the
+        /// command.
         live deltas: bool = true;
         /// Time after which the command is killed and the set rejected.
         live timeout_s: u64 = 60, 1..=RETRY_S_MAX;

@@ -57,11 +57,13 @@ settings! {
         restart file: PathBuf = PathBuf::from("/var/lib/handle-admin/store.redb"), PATH;
         /// Memory for pages of the store.
         restart cache_bytes: usize = 256 << 20, 1 << 20..=1 << 40;
-        /// Write the allocator state with each commit, so that the store opens at once after a crash.
-        /// Without it, opening after a crash reads the whole file, but commits take one sync instead of two.
+        /// Write the allocator state with each commit, so that the store opens at once after a
+        /// crash. Without it, opening after a crash reads the whole file, but commits take one sync
+        /// instead of two.
         restart quick_repair: bool = true;
-        /// Read the whole file and compare its checksums before opening it; without `quick_repair`, not
-        /// after a crash. Otherwise disk damage is found only when a damaged page is read, if at all.
+        /// Read the whole file and compare its checksums before opening it; without `quick_repair`,
+        /// not after a crash. Otherwise disk damage is found only when a damaged page is read, if
+        /// at all.
         restart verify_at_start: bool = true;
         /// Changes waiting for the writer. One more gets RC 3.
         restart queue_changes: usize = 1024, 1..=1 << 20;

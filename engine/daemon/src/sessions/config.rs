@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 settings! {
-    /// Sessions: a key agreed on with a client, so that answers can be certified and encrypted without a
-    /// signature or a challenge for each ([sessions.md](sessions.md)).
+    /// Sessions: a key agreed on with a client, so that answers can be certified and encrypted
+    /// without a signature or a challenge for each ([sessions.md](sessions.md)).
     pub struct SessionsConfig {
         /// Enable sessions. In `handled`, they need `slow.threads`.
         restart enabled: bool = true;
@@ -24,29 +24,30 @@ settings! {
         /// Unproven sessions of one source, in which no message has arrived. One more displaces the
         /// oldest of them.
         restart unproven_per_source <= sessions: usize = 64, 1..=1 << 24;
-        /// Of these, sessions set up over UDP, at `handled`. One more gets RC 2, upon which deployed
-        /// clients use TCP.
+        /// Of these, sessions set up over UDP, at `handled`. One more gets RC 2, upon which
+        /// deployed clients use TCP.
         restart unproven_per_source_udp <= unproven_per_source: usize = 16, 0..=1 << 24;
         /// Time after which an unproven session ends.
         restart unproven_s: u32 = 60, 1..=3600;
         /// Sources that are exempt from the limits of sessions by source.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Allow sessions of versions below 2.7, in which messages are not protected against replay and
-        /// downgrade.
+        /// Allow sessions of versions below 2.7, in which messages are not protected against replay
+        /// and downgrade.
         restart old_versions: bool = false;
-        /// Time without a message after which a session ends, if its client requests no other time-out.
+        /// Time without a message after which a session ends, if its client requests no other
+        /// time-out.
         restart timeout_s <= timeout_s_max: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
         /// Longest time-out that a client may request.
         restart timeout_s_max: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
-        /// Allowed ciphers; the first one is used. Peers below version 2.4 support only DES, which is
-        /// used with them if it is listed; otherwise they are refused.
+        /// Allowed ciphers; the first one is used. Peers below version 2.4 support only DES, which
+        /// is used with them if it is listed; otherwise they are refused.
         restart ciphers: Vec<CipherName> = vec![CipherName::Aes], CIPHERS;
         /// Least bits of the modulus of a key exchange, which the client chooses.
         restart modulus_bits_min <= modulus_bits_max: u32 = 1024, DH_MODULUS_BITS_MIN..=DH_MODULUS_BITS_MAX;
         /// Most bits of that modulus. Twice the bits take seven times as long.
         restart modulus_bits_max: u32 = 2048, DH_MODULUS_BITS_MIN..=DH_MODULUS_BITS_MAX;
-        /// UNIX socket over which `handled` shares its sessions with `handle-admin`, a process of the
-        /// same user. If not set, each process has its own sessions.
+        /// UNIX socket over which `handled` shares its sessions with `handle-admin`, a process of
+        /// the same user. If not set, each process has its own sessions.
         restart socket: Option<PathBuf> = None;
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 settings! {
     /// Scrape endpoint and measurements, with bounds on their cost.
     pub struct ObserveParameters {
-        /// TCP address of `/metrics`, `/healthz` and `/readyz`; none if not set. The endpoint has neither
-        /// encryption nor authentication, so it belongs on loopback or a private network.
+        /// TCP address of `/metrics`, `/healthz` and `/readyz`; none if not set. The endpoint has
+        /// neither encryption nor authentication, so it belongs on loopback or a private network.
         restart http: Option<SocketAddr> = None;
         /// HTTP connections at a time; others wait in the kernel.
         live http_connections: usize = 16, 1..=1024;
@@ -30,7 +30,8 @@ settings! {
         live sources_ipv4_bits: u8 = 24, 0..=32;
         /// Prefix length of a source network, IPv6.
         live sources_ipv6_bits: u8 = 48, 0..=64;
-        /// Time without progress after which a worker counts as stalled. Workers report 50 times a second.
+        /// Time without progress after which a worker counts as stalled. Workers report 50 times a
+        /// second.
         live stalled_after_ms: u32 = 5000, 200..=600_000;
     }
 }

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 settings! {
     /// The query log ([README.md](README.md#query-log)).
     pub struct QueryLogSettings {
-        /// File of the query log; without it, queries are not logged. Lines are appended; a new file gets
-        /// mode 0640.
+        /// File of the query log; without it, queries are not logged. Lines are appended; a new
+        /// file gets mode 0640.
         restart path: Option<PathBuf> = None;
         /// Format of a line: the access log of deployed servers, or JSON.
         live format: QueryLogFormat = QueryLogFormat::Handle;

@@ -6,9 +6,9 @@ use handle_daemon::settings;
 use handle_daemon::settings::{SettingRule, SettingType};
 
 settings! {
-    /// Limits on answers over UDP ([rate-limit.md](../rate-limit.md)). A rate applies to a prefix of
-    /// source addresses and to the whole server; 0 is no limit. Bytes are those of answers beyond the
-    /// bytes of their requests.
+    /// Limits on answers over UDP ([rate-limit.md](../rate-limit.md)). A rate applies to a prefix
+    /// of source addresses and to the whole server; 0 is no limit. Bytes are those of answers
+    /// beyond the bytes of their requests.
     pub struct RateLimitConfig {
         /// Limit answers over UDP.
         live enabled: bool = true;
@@ -17,8 +17,8 @@ settings! {
         /// Bytes of one answer to one IPv4 /24 or IPv6 /56.
         // About 80 times a second the same plain answer.
         live equal_bytes_per_s: u32 = 16 << 10;
-        /// Bytes of answers of more than one datagram to an IPv4 address or IPv6 /64. A /24 or /48 may have
-        /// four times as much.
+        /// Bytes of answers of more than one datagram to an IPv4 address or IPv6 /64. A /24 or /48
+        /// may have four times as much.
         // About 65 answers of 2 KiB.
         live long_bytes_per_s: u32 = 128 << 10;
         /// Bytes of certified answers, for the same addresses and networks.
@@ -40,15 +40,15 @@ settings! {
         live ipv6_48_per_s: u32 = 0;
         /// Time for which unused rate accumulates: the size of a burst.
         live burst_ms: u32 = 1_000, 1..=60_000;
-        /// One in this many limited answers is sent as a short error, after which clients use TCP; 0 for
-        /// none.
+        /// One in this many limited answers is sent as a short error, after which clients use TCP;
+        /// 0 for none.
         // A slipped answer is never longer than its request, so dropping it instead gains nothing, and
         // honest clients do not wait for a timeout before they use TCP.
         live slip: u32 = 1;
         /// Addresses and prefixes without a limit, besides 127.0.0.1 and ::1.
         live exempt: Vec<AddressPrefix> = Vec::new(), EXEMPT;
-        /// Bytes of the table of equal answers of each worker. The table of each other limit has a quarter
-        /// of this.
+        /// Bytes of the table of equal answers of each worker. The table of each other limit has a
+        /// quarter of this.
         restart table_bytes: usize = 1 << 20, 1 << 12..=1 << 30;
     }
 }

@@ -13,7 +13,8 @@ use handle_proto::limit::{
 settings! {
     /// The slow path, which answers requests that need a signature or an identity.
     pub struct SlowConfig {
-        /// Threads of the slow path. With 0, nothing is signed, and values that are not public are refused.
+        /// Threads of the slow path. With 0, nothing is signed, and values that are not public are
+        /// refused.
         restart threads: usize = 1, 0..=256;
         /// Cores that these threads run on. If empty, any core.
         restart cores: Vec<usize> = Vec::new();
@@ -21,9 +22,9 @@ settings! {
         restart idle: bool = true;
         /// If `idle` is false, nice value of these threads; 19 is the lowest priority.
         restart nice: u8 = 10, 0..=19;
-        /// Requests on the slow path, waiting or in progress. If 8 or more, one source gets a quarter, its
-        /// /24 or /48 a half, and UDP three quarters. One more gets RC 2 over UDP, upon which deployed
-        /// clients use TCP, and RC 3 over TCP.
+        /// Requests on the slow path, waiting or in progress. If 8 or more, one source gets a
+        /// quarter, its /24 or /48 a half, and UDP three quarters. One more gets RC 2 over UDP,
+        /// upon which deployed clients use TCP, and RC 3 over TCP.
         restart queue_requests: usize = 1024, 1..=1 << 16;
         /// Challenges waiting for an answer. One more displaces the oldest.
         restart challenges: usize = 65_536, 1..=1 << 24;
@@ -43,17 +44,18 @@ settings! {
         restart keys_tried: usize = 16, 1..=1024;
         /// Most PBKDF2 rounds in the answer to a challenge. Four take about a microsecond.
         restart pbkdf2_iterations: u32 = 100_000, 1..=PBKDF2_ITERATIONS_MAX;
-        /// Most PBKDF2 work for one answer: rounds, times one for each 160 bits of the derived key, times
-        /// the keys that are tried.
+        /// Most PBKDF2 work for one answer: rounds, times one for each 160 bits of the derived key,
+        /// times the keys that are tried.
         restart pbkdf2_work: u32 = 160_000, 1..=1 << 30;
         /// Least bits of the derived key.
         restart pbkdf2_key_bits_min <= pbkdf2_key_bits_max: u32 = 160, 128..=PBKDF2_KEY_BITS_MAX;
         /// Most bits of the derived key.
         restart pbkdf2_key_bits_max: u32 = 256, 128..=PBKDF2_KEY_BITS_MAX;
-        /// Signatures kept for peers below version 2.7, whose signatures do not cover the request id.
+        /// Signatures kept for peers below version 2.7, whose signatures do not cover the request
+        /// id.
         restart signatures_kept: usize = 4096, 0..=1 << 24;
-        /// Time for which a kept signature is reused. The expiry time in the answer is rounded to multiples
-        /// of it.
+        /// Time for which a kept signature is reused. The expiry time in the answer is rounded to
+        /// multiples of it.
         restart signature_reuse_s: u32 = 600, 1..=MESSAGE_EXPIRATION_S / 2;
     }
 }

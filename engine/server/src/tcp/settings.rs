@@ -13,11 +13,11 @@ settings! {
         restart enabled: bool = true;
         /// Connections waiting to be accepted. The kernel allows at most `net.core.somaxconn`.
         restart backlog: u16 = 4096, 1..=u16::MAX;
-        /// Connections at a time. One more displaces the connection that has been idle for longest, or
-        /// whose request has been incomplete for longest; if there is none, it is refused.
+        /// Connections at a time. One more displaces the connection that has been idle for longest,
+        /// or whose request has been incomplete for longest; if there is none, it is refused.
         live connections: usize = 10_240, 1..=1 << 20;
-        /// Of these, from one source. IPv6 networks whose prefix is 8 and 16 bits shorter may have two and
-        /// four times as many.
+        /// Of these, from one source. IPv6 networks whose prefix is 8 and 16 bits shorter may have
+        /// two and four times as many.
         live connections_per_source: usize = 1024, 1..=1 << 20;
         /// Prefix length of a source, IPv4.
         live source_prefix_v4: u32 = 32, 0..=32;
@@ -25,11 +25,11 @@ settings! {
         live source_prefix_v6: u32 = 64, 0..=128;
         /// Most bytes of a request, without its envelope.
         live request_bytes: u32 = 64 << 10, 64..=limit::MESSAGE_LEN_MAX;
-        /// Bytes of requests that are incomplete, or that wait until answers have been read, over all
-        /// connections. A client that sends more is disconnected.
+        /// Bytes of requests that are incomplete, or that wait until answers have been read, over
+        /// all connections. A client that sends more is disconnected.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Bytes of answers that have not been read, over all connections. A client that asks for more is
-        /// disconnected.
+        /// Bytes of answers that have not been read, over all connections. A client that asks for
+        /// more is disconnected.
         live output_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
         /// Bytes of one receive buffer.
         restart receive_buffer_bytes: usize = 16 << 10, 512..=1 << 20;
