@@ -18,7 +18,7 @@ fn data(json: &Json) -> Vec<u8> {
 
 /// A value of each kind: type, data, and permissions.
 fn samples() -> Vec<(&'static str, Vec<u8>, u8)> {
-    let key = json!({ "kty": "RSA", "e": "AQAB", "n": format!("x{}", "A1b2".repeat(85)) });
+    let key = json!({ "kty": "RSA", "e": "AQAB", "n": format!("x{}Q", "A1b2".repeat(85)) });
     let text = |text: &str| text.as_bytes().to_vec();
     let loc = "<locations chooseby=\"locatt,country,weighted\">\n  <location id=\"0\" href=\"https://uk.example.org/\" \
          country=\"gb\" weight=\"0\" />\n  <location id=\"1\" href=\"https://a.example.org/\" weight=\"1\" />\n</locations>";

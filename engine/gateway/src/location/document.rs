@@ -91,7 +91,8 @@ impl LocationDocument {
     }
 }
 
+/// The attributes of an element. Those of other namespaces, as `xml:id`, do not count.
 fn attributes_of(element: Node<'_, '_>) -> Attributes {
-    let attributes = element.attributes();
+    let attributes = element.attributes().filter(|attribute| attribute.namespace().is_none());
     attributes.map(|attribute| (attribute.name().to_owned(), attribute.value().to_owned())).collect()
 }

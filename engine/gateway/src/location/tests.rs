@@ -56,6 +56,16 @@ fn each_method_keeps_the_locations_that_it_names() {
         (networks, address("198.51.100.7"), "1"),
         (networks, address("198.51.100.8"), "any"),
         (scores, any, "2"),
+    ] {
+        assert_eq!(chosen(&set(xml), criteria), expected, "{xml} {criteria:?}");
+    }
+}
+
+#[test]
+fn weights_decide_last_and_other_methods_where_they_are_named() {
+    let any = LocationCriteria::default();
+    let country = |name| LocationCriteria { country: Some(name), ..any };
+    for (xml, criteria, expected) in [
         ("<locations/>", any, ""),
         // A location without a target cannot be chosen.
         ("<locations><location id='0'/></locations>", any, ""),
@@ -286,8 +296,8 @@ fn xml_that_is_not_a_list_of_locations_is_refused() {
     }
     assert_eq!(LocationDocument::parse(b"<locations \xff/>"), Err(LocationError::NotUtf8));
     // A byte order mark, a declaration, other elements and character references are in order.
-    let fine = "\u{feff}<?xml version='1.0'?><!-- x --><locations a='b'><x><location href='no'/></x>\
-        <location href='&#x41;&amp;&lt;'/></locations>\n";
+    let fine = "\u{feff}<?xml version='1.0'?><!-- x --><locations a='b' xmlns:n='n'><x><location href='no'/></x>\
+        <location n:href='c' href='&#x41;&amp;&lt;'/></locations>\n";
     let document = LocationDocument::parse(fine.as_bytes()).unwrap();
     assert_eq!(document.locations, [[("href".to_owned(), "A&<".to_owned())]]);
 }
