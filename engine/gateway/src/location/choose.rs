@@ -114,7 +114,7 @@ fn weight(location: &Location) -> f64 {
 fn weighted<'a>(left: &[&'a Location], random: u64) -> Option<&'a Location> {
     let total: f64 = left.iter().map(|location| weight(location)).sum();
     if total <= 0.0 {
-        let at = u128::from(random) * left.len() as u128 >> 64;
+        let at = (u128::from(random) * left.len() as u128) >> 64;
         return usize::try_from(at).ok().and_then(|at| left.get(at).copied());
     }
     // The upper 53 bits, which a float of 64 bits has exactly.

@@ -1,6 +1,6 @@
 //! Pages about errors.
 
-use super::value::{HandleLink, link};
+use super::value::{HandleLink, field_text, link, mail_url};
 use super::{PageFrame, dates, fill, html};
 use crate::redirect::{MissingReason, RefusalReason};
 use askama::Template;
@@ -124,11 +124,13 @@ pub struct ErrorPage<'a> {
     title: &'static str,
     explanation: &'static str,
     name: Option<String>,
+    field: String,
     /// The handle without the slash at its end.
     neighbour: Option<HandleLink>,
     reason: Option<&'a str>,
     notice: Option<&'a str>,
     contact: Option<&'a str>,
+    contact_url: Option<String>,
     retry_after: Option<String>,
 }
 
@@ -143,10 +145,12 @@ impl<'a> ErrorPage<'a> {
             title,
             explanation,
             name: None,
+            field: String::new(),
             neighbour: None,
             reason: None,
             notice: None,
             contact: None,
+            contact_url: None,
             retry_after: None,
         }
     }
@@ -155,6 +159,7 @@ impl<'a> ErrorPage<'a> {
     #[must_use]
     pub fn about(mut self, handle: Handle<'_>) -> Self {
         self.name = Some(Printable(handle).to_string());
+        self.field = field_text(handle);
         let without_slash = handle.0.strip_suffix(b"/").filter(|_| self.error == PageError::NotFound);
         self.neighbour =
             without_slash.filter(|name| name.contains(&b'/')).map(|name| link(name, &self.frame));
@@ -170,8 +175,9 @@ impl<'a> ErrorPage<'a> {
 
     /// With the contact and the message that the namespace of the prefix has.
     #[must_use]
-    pub const fn with_notice(mut self, contact: Option<&'a str>, message: Option<&'a str>) -> Self {
+    pub fn with_notice(mut self, contact: Option<&'a str>, message: Option<&'a str>) -> Self {
         (self.contact, self.notice) = (contact, message);
+        self.contact_url = contact.and_then(mail_url);
         self
     }
 
@@ -196,7 +202,7 @@ impl<'a> ErrorPage<'a> {
     }
 
     fn query(&self) -> &str {
-        self.name.as_deref().unwrap_or_default()
+        &self.field
     }
 
     fn status_text(&self) -> String {

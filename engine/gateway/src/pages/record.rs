@@ -1,12 +1,11 @@
 //! The page with a record.
 
 use super::dates::{self, DateView};
-use super::value::{DataView, HandleLink, ValueView, link};
+use super::value::{DataView, HandleLink, ValueView, field_text, link, reference_text};
 use super::{PageFrame, fill, html};
 use crate::location::handle_url;
 use crate::redirect::ShowReason;
 use askama::Template;
-use handle_client::reference;
 use handle_proto::printable::Printable;
 use handle_proto::{Handle, Value};
 
@@ -65,7 +64,8 @@ pub struct RecordPage<'a> {
     aliases: Vec<HandleLink>,
     steps: &'a [String],
     url: String,
-    text: Option<String>,
+    text: String,
+    field: String,
     json_path: String,
     command_hdl: String,
     command_curl: String,
@@ -94,8 +94,7 @@ impl<'a> RecordPage<'a> {
             AnswerSource::Server { name } => (fill(texts.from_server, name), None, None),
         };
         let api = format!("{}api/handles/", frame.base);
-        let text = str::from_utf8(handle.0).ok().map(reference::canonical);
-        let argument = text.as_deref().map_or_else(|| handle_url(handle, frame.base), str::to_owned);
+        let text = reference_text(handle);
         Self {
             name: Printable(handle).to_string(),
             values: values.iter().map(|value| ValueView::new(value, &frame, schemes)).collect(),
@@ -108,10 +107,11 @@ impl<'a> RecordPage<'a> {
             aliases: details.aliases.iter().map(|alias| link(alias.0, &frame)).collect(),
             steps: details.steps,
             url: handle_url(handle, frame.base),
-            command_hdl: format!("hdl resolve {}", shell_quoted(&argument)),
+            command_hdl: format!("hdl resolve {}", shell_quoted(&text)),
             command_curl: format!("curl {}", shell_quoted(&handle_url(handle, &api))),
             json_path: handle_url(handle, &format!("{}api/handles/", frame.root())),
-            text: text.map(|text| Printable(text).to_string()),
+            field: field_text(handle),
+            text,
             frame,
         }
     }
@@ -123,7 +123,7 @@ impl<'a> RecordPage<'a> {
     }
 
     fn query(&self) -> &str {
-        &self.name
+        &self.field
     }
 }
 
@@ -137,6 +137,6 @@ fn shell_quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/:@%+,=".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),
-        false => format!("'{}'", Printable(word).to_string().replace('\'', r"'\''")),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }

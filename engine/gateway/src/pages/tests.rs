@@ -127,11 +127,14 @@ fn keys_have_the_fingerprint_that_hdl_prints() {
 fn odd_names_cannot_be_mistaken_and_end_no_command() {
     let page = record("10.1/'; rm -rf \u{202e}x<".as_bytes(), &[Value::new(1, b"X", b"")]);
     has(&page, "<bdi>10.1/&#39;; rm -rf \\u202ex&#60;</bdi>");
-    has(&page, "hdl resolve &#39;hdl:10.1/&#39;\\&#39;&#39;; rm -rf \\u202ex&#60;&#39;");
+    has(&page, "hdl resolve &#39;hdl:10.1/&#39;\\&#39;&#39;;%20rm%20-rf%20%E2%80%AEx%3C&#39;");
     assert!(!page.contains(|c| is_unprintable(c) && c != '\n'));
     let page = record(b"10.1/\xff", &[Value::new(1, b"X", b"")]);
     has(&page, "<bdi>10.1/\\xff</bdi>");
-    has(&page, "hdl resolve https://hdl.example.org/10.1/%FF");
+    has(&page, "hdl resolve hdl:10.1/%FF");
+    // The field of the form leads to the same handle.
+    has(&page, "value=\"hdl:10.1/%FF\"");
+    has(&record("a/日 b".as_bytes(), &[]), "value=\"a/日 b\"");
 }
 
 #[test]
@@ -160,7 +163,7 @@ fn errors_say_what_is_wrong_and_what_to_do() {
     let page =
         ErrorPage::new(frame("en"), PageError::Invalid).because("% at <9>").with_notice(Some("a@b"), None);
     has(&page.html(), "% at &#60;9&#62;");
-    has(&page.html(), "a@b");
+    has(&page.html(), "<a href=\"mailto:a@b\"><bdi>a@b</bdi></a>");
 }
 
 #[test]

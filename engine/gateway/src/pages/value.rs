@@ -5,9 +5,10 @@ use super::{Messages, PageFrame, fill};
 use crate::location::handle_url;
 use crate::redirect::redirect_target;
 use data_encoding::HEXUPPER;
+use handle_client::reference;
 use handle_proto::data::site::{InterfaceKind, Server};
 use handle_proto::data::{self, Admin, AdminPermissions, Data, PublicKey, Site, kind};
-use handle_proto::printable::Printable;
+use handle_proto::printable::{Printable, is_unprintable};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, HashOption, Permissions, Value};
 use sha2::{Digest, Sha256};
@@ -85,6 +86,22 @@ pub(super) struct ServerView {
     pub(super) address: String,
     pub(super) interfaces: Vec<String>,
     pub(super) key: Option<KeyView>,
+}
+
+/// A handle as text that leads back to it, with everything escaped that is not printable.
+pub(super) fn reference_text(handle: Handle<'_>) -> String {
+    match str::from_utf8(handle.0) {
+        Ok(text) if !text.contains(is_unprintable) => reference::canonical(text),
+        _ => handle_url(handle, "hdl:"),
+    }
+}
+
+/// The text for the field of the form: the name itself if it is what it looks like.
+pub(super) fn field_text(handle: Handle<'_>) -> String {
+    match str::from_utf8(handle.0) {
+        Ok(text) if !text.contains(is_unprintable) => text.to_owned(),
+        _ => handle_url(handle, "hdl:"),
+    }
 }
 
 /// The link to the record of a handle.
@@ -181,25 +198,29 @@ impl DataView {
             return Self::Bytes { hex: HEXUPPER.encode(shown), len, is_short };
         };
         let href = if value.is_a(kind::URL) {
-            redirect_target(text, b"", schemes)
-        } else if value.is_a(kind::EMAIL) && is_mail_address(text.trim()) {
-            redirect_target(&format!("mailto:{}", text.trim()), b"", &["mailto".to_owned()])
+            redirect_target(text, b"", schemes).map(String::from)
+        } else if value.is_a(kind::EMAIL) {
+            mail_url(text)
         } else {
             None
         };
         if let Some(href) = href {
-            return Self::Link { href: href.into(), text: Printable(text.trim()).to_string() };
+            return Self::Link { href, text: Printable(text.trim()).to_string() };
         }
         let shown = text.char_indices().nth(TEXT_LEN_MAX).map_or(text, |(at, _)| &text[..at]);
         Self::Text { text: shown.to_owned(), is_short: shown.len() < text.len() }
     }
 }
 
-/// Whether a text is an address, without the characters that begin the options of a `mailto:` URL.
-fn is_mail_address(text: &str) -> bool {
+/// The URL of a mail address. Texts with characters that begin the options of such a URL have none.
+pub(super) fn mail_url(text: &str) -> Option<String> {
+    let text = text.trim();
+    let (user, host) = text.split_once('@')?;
     let is_odd = |c: char| c.is_whitespace() || "?&#%,;:<>\"\\()[]".contains(c);
-    text.split_once('@').is_some_and(|(user, host)| !user.is_empty() && !host.is_empty())
-        && !text.contains(is_odd)
+    if user.is_empty() || host.is_empty() || text.contains(is_odd) {
+        return None;
+    }
+    redirect_target(&format!("mailto:{text}"), b"", &["mailto".to_owned()]).map(String::from)
 }
 
 impl KeyView {

@@ -42,8 +42,8 @@ pub(in crate::pages) const DE: Messages = Messages {
 
     administrator: "Administrator",
     any_key_of: "beliebiger Schlüssel von",
-    may_all: "Darf alles",
-    may_nothing: "Darf nichts",
+    may_all: "alles",
+    may_nothing: "nichts",
     may: "Darf",
     rights: [
         "Handles anlegen",

@@ -42,8 +42,8 @@ pub(in crate::pages) const EN: Messages = Messages {
 
     administrator: "Administrator",
     any_key_of: "any key of",
-    may_all: "May do everything",
-    may_nothing: "May do nothing",
+    may_all: "do everything",
+    may_nothing: "do nothing",
     may: "May",
     rights: [
         "create handles",

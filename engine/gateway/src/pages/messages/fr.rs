@@ -42,8 +42,8 @@ pub(in crate::pages) const FR: Messages = Messages {
 
     administrator: "Administrateur",
     any_key_of: "toute clé de",
-    may_all: "Peut tout faire",
-    may_nothing: "Ne peut rien faire",
+    may_all: "tout faire",
+    may_nothing: "ne rien faire",
     may: "Peut",
     rights: [
         "créer des handles",
