@@ -1,0 +1,36 @@
+//! The language of a page.
+
+use super::messages::{DE, EN, FR, Messages};
+use crate::accept::by_quality;
+
+/// A language in which pages are written.
+#[derive(Debug)]
+pub struct Language {
+    /// Its tag of BCP 47, as in the attribute `lang`.
+    pub tag: &'static str,
+    /// The direction of its writing, as in the attribute `dir`.
+    pub direction: &'static str,
+    /// Its texts.
+    pub messages: Messages,
+}
+
+/// All languages. The first one is for clients that accept none of the others.
+///
+/// A new language is a file in `messages`, and a row here.
+pub static LANGUAGES: [Language; 3] = [
+    Language { tag: "en", direction: "ltr", messages: EN },
+    Language { tag: "de", direction: "ltr", messages: DE },
+    Language { tag: "fr", direction: "ltr", messages: FR },
+];
+
+impl Language {
+    /// The language that a header `Accept-Language` prefers, by its primary subtag.
+    #[must_use]
+    pub fn of_header(header: &str) -> &'static Self {
+        let language = by_quality(header).find_map(|tag| {
+            let primary = tag.split('-').next().unwrap_or_default();
+            LANGUAGES.iter().find(|language| language.tag.eq_ignore_ascii_case(primary))
+        });
+        language.unwrap_or(&LANGUAGES[0])
+    }
+}

@@ -1,0 +1,4 @@
+//! A redirect to a location is a URL of an allowed scheme.
+#![cfg_attr(fuzzing, no_main)]
+
+handle_fuzz::target!(location);

@@ -1,0 +1,76 @@
+//! The HTTP front: paths of requests, locations, and redirects to them.
+
+use handle_gateway::accept::AcceptTypes;
+use handle_gateway::input::InputRules;
+use handle_gateway::location::{LOCATIONS_MAX, LocationCriteria, LocationSet, XML_LEN_MAX, handle_url};
+use handle_gateway::redirect::{
+    AliasChain, ProxyDecision, ProxyParameters, ProxyRequest, ProxyStep, RedirectRules, SCHEMES, choose,
+    next_step,
+};
+use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::{Handle, Value};
+
+/// A path names a handle of a few bytes, or none; the URL of the handle is printable ASCII, and
+/// names the same one.
+pub fn proxy_path(bytes: &[u8]) {
+    for charset_modifier in [false, true] {
+        let rules = InputRules::new(&["hdl.example.org".to_owned()], charset_modifier, &[]);
+        let Ok(reference) = rules.handle_of_path(bytes) else { continue };
+        assert!((1..=HANDLE_LEN_MAX).contains(&reference.handle.len()));
+        let handle = reference.handle;
+        let url = handle_url(Handle(handle.as_bytes()), "/hdl:");
+        assert!(url.bytes().all(|byte| byte.is_ascii_graphic()), "{url}");
+        // Encoded blanks around a name count as blanks.
+        let is_blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r');
+        if !handle.starts_with(is_blank) && !handle.ends_with(is_blank) {
+            assert_eq!(rules.handle_of_path(url.as_bytes()).map(|again| again.handle), Ok(handle), "{url}");
+        }
+    }
+}
+
+/// The query of a request, and the data of a 10320/loc value, with a line feed between them: a
+/// redirect is a URL of an allowed scheme in printable ASCII, the number of locations is limited,
+/// and the list of them reads back.
+pub fn location(bytes: &[u8]) {
+    let (query, data) = match bytes.iter().position(|&byte| byte == b'\n') {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (&b""[..], bytes),
+    };
+    let query = String::from_utf8_lossy(query);
+    let (parameters, rules) = (ProxyParameters::parse(&query), RedirectRules::default());
+    let accept = AcceptTypes::parse(&query);
+    let request = ProxyRequest {
+        query: &query,
+        accept: Some(&accept),
+        address: Some([192, 0, 2, 1].into()),
+        country: Some("de"),
+        random: bytes.iter().fold(0, |sum: u64, byte| sum.rotate_left(8) ^ u64::from(*byte)),
+        ..ProxyRequest::new("https://hdl.example.org/", &parameters, &rules)
+    };
+    let values =
+        [Value::new(1, b"10320/loc", data), Value::new(2, b"URL", data), Value::new(3, b"URL", b"urn:x:y")];
+    let handle = Handle(b"10.1045/x");
+    let mut chain = AliasChain::new(handle.0);
+    let step = next_step(&request, &values, &mut chain);
+    let mut set = LocationSet::of_record(values);
+    set.inherit(values);
+    assert!(set.candidates().count() <= 2 * LOCATIONS_MAX + 2);
+    let xml = set.to_xml();
+    if set.candidates().count() <= LOCATIONS_MAX && xml.len() <= XML_LEN_MAX {
+        let again = LocationSet::of_record([Value::new(1, b"10320/loc", xml.as_bytes())]);
+        assert_eq!(again.to_xml(), xml, "the list reads back");
+    }
+    if let Some(location) = set.choose(&LocationCriteria::default()) {
+        assert!(location.target(handle).is_some());
+    }
+    let decision = match step {
+        ProxyStep::Locate(locations) => choose(&request, &locations, handle),
+        ProxyStep::Answer(decision) => decision,
+        ProxyStep::FollowAlias(_) => panic!("no value is an alias"),
+    };
+    if let ProxyDecision::Redirect(redirect) = decision {
+        assert!(redirect.location.bytes().all(|byte| byte.is_ascii_graphic()), "{redirect:?}");
+        let scheme = redirect.location.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        assert!(SCHEMES.contains(&scheme.as_str()), "{redirect:?}");
+    }
+}
