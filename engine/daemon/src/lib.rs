@@ -10,6 +10,7 @@
 //! - [`priority`]: threads that let others go first.
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
+//! - [`publication`]: the directory in which sets are published.
 //! - [`readiness`]: what the service manager is told.
 //! - [`reload`]: settings that can change while serving, and how a configuration is printed.
 //! - [`scrape`]: metrics and health over HTTP.
@@ -35,6 +36,7 @@ pub mod log;
 pub mod priority;
 pub mod privileges;
 pub mod program;
+pub mod publication;
 pub mod readiness;
 pub mod reload;
 pub mod scrape;
