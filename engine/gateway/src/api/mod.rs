@@ -1,0 +1,168 @@
+//! The JSON API: `/api/...`.
+//!
+//! - [`handles`]: reading records.
+//! - [`body`]: the bodies of all answers.
+//!
+//! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
+//! refused over plain HTTP, where `Authorization` is ignored.
+
+pub mod body;
+pub mod handles;
+
+use crate::parameters::Parameters;
+use crate::reply::{Freshness, HttpResponse, RequestHeaders, empty};
+use crate::server::GatewayState;
+use crate::target;
+use body::{ApiBody, ApiFormat};
+use handle_proto::ResponseCode;
+use handle_proto::json::site_to_json;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, StatusCode};
+
+/// A request to the API.
+#[derive(Debug)]
+pub struct ApiRequest<'r> {
+    /// The method and headers.
+    pub asked: RequestHeaders<'r>,
+    /// The path behind `/api`, as it was sent.
+    pub path: &'r str,
+    /// The parameters in the query.
+    pub parameters: Parameters<'r>,
+    /// How the body of the answer is written.
+    pub format: ApiFormat,
+}
+
+/// What a path of the API names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Endpoint<'r> {
+    /// A handle, percent-encoded.
+    Handle(&'r str),
+    /// The handles of a prefix.
+    Handles,
+    Prefixes,
+    Site,
+    Sessions,
+    Verifications,
+    Unknown,
+}
+
+impl<'r> Endpoint<'r> {
+    fn of(path: &'r str) -> Self {
+        let (name, rest) = path.strip_prefix('/').unwrap_or_default().split_once('/').map_or_else(
+            || (path.strip_prefix('/').unwrap_or_default(), None),
+            |(name, rest)| (name, Some(rest)),
+        );
+        match (name, rest) {
+            ("handles", None | Some("")) => Self::Handles,
+            ("handles", Some(handle)) => Self::Handle(handle),
+            ("prefixes", None | Some("")) => Self::Prefixes,
+            ("site", None | Some("")) => Self::Site,
+            ("sessions", None | Some("" | "this")) => Self::Sessions,
+            ("verifications", _) => Self::Verifications,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The methods for `Allow`.
+    const fn allowed(self) -> &'static str {
+        match self {
+            Self::Handle(_) => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
+            Self::Sessions => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
+            Self::Handles | Self::Prefixes | Self::Site | Self::Verifications => "GET, HEAD, POST, OPTIONS",
+            Self::Unknown => "OPTIONS",
+        }
+    }
+}
+
+/// Answers a request to the API.
+pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+    let (method, endpoint) = (request.asked.method, Endpoint::of(request.path));
+    let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
+    let is_write = matches!(*method, Method::PUT | Method::DELETE);
+    if *method == Method::OPTIONS {
+        let mut response = empty(StatusCode::OK);
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
+        return response;
+    }
+    if *method == Method::TRACE {
+        let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
+        return response;
+    }
+    if !is_read && !is_write {
+        let message = format!("Unknown method {method}");
+        let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
+        return respond(state, request, StatusCode::NOT_IMPLEMENTED, body);
+    }
+    match endpoint {
+        Endpoint::Handle(handle) if is_read => handles::read(state, request, handle).await,
+        Endpoint::Handle(handle) => needs_caller(state, request, target::decode(handle).ok().as_deref()),
+        Endpoint::Handles if is_read => match request.parameters.first("prefix") {
+            Some(prefix) => needs_caller(state, request, Some(prefix)),
+            None => empty_handle(state, request),
+        },
+        Endpoint::Handles => empty_handle(state, request),
+        Endpoint::Prefixes if is_read => needs_caller(state, request, None),
+        Endpoint::Site if is_read => site(state, request),
+        // Sessions are for callers, so they need TLS.
+        Endpoint::Sessions => empty(StatusCode::FORBIDDEN),
+        Endpoint::Verifications if is_read => {
+            let code = ResponseCode::OPERATION_NOT_SUPPORTED;
+            let body = ApiBody::failure(code, Some("Verification over HTTP is not supported"), None);
+            respond(state, request, StatusCode::NOT_IMPLEMENTED, body)
+        }
+        _ => unknown(state, request),
+    }
+}
+
+/// The response with a body of JSON that is not cached.
+fn respond(state: &GatewayState, request: &ApiRequest<'_>, status: StatusCode, body: ApiBody) -> HttpResponse {
+    body.respond(status, Freshness::NoStore, request, &state.settings.current().caching)
+}
+
+/// Refuses a request without an authenticated caller.
+fn needs_caller(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> HttpResponse {
+    let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, about);
+    respond(state, request, StatusCode::FORBIDDEN, body)
+}
+
+fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+    let body = ApiBody::failure(ResponseCode::INVALID_HANDLE, Some("Empty handle invalid"), None);
+    respond(state, request, StatusCode::BAD_REQUEST, body)
+}
+
+fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+    let message = format!("Unknown HTTP API endpoint {} /api{}", request.asked.method, request.path);
+    let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
+    respond(state, request, StatusCode::NOT_FOUND, body)
+}
+
+fn site(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+    let Some(site) = &state.site else {
+        let code = ResponseCode::OPERATION_NOT_SUPPORTED;
+        let body = ApiBody::failure(code, Some("This server has no site record"), None);
+        return respond(state, request, StatusCode::NOT_IMPLEMENTED, body);
+    };
+    let body = ApiBody::site(site_to_json(&site.view()));
+    let freshness = Freshness::Seconds(state.settings.current().caching.negative_s);
+    body.respond(StatusCode::OK, freshness, request, &state.settings.current().caching)
+}
+
+/// The HTTP status for a response code.
+#[must_use]
+pub fn status_of(code: ResponseCode, resolves: bool) -> StatusCode {
+    match code {
+        ResponseCode::SUCCESS => StatusCode::OK,
+        ResponseCode::VALUES_NOT_FOUND if resolves => StatusCode::OK,
+        ResponseCode::ERROR | ResponseCode::RECURSION_COUNT_TOO_HIGH => StatusCode::INTERNAL_SERVER_ERROR,
+        ResponseCode::SERVER_BUSY | ResponseCode::SERVER_READ_ONLY => StatusCode::SERVICE_UNAVAILABLE,
+        ResponseCode::OPERATION_NOT_SUPPORTED => StatusCode::NOT_IMPLEMENTED,
+        ResponseCode::HANDLE_NOT_FOUND => StatusCode::NOT_FOUND,
+        ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode::VALUE_ALREADY_EXISTS => StatusCode::CONFLICT,
+        // As deployed; `http.jsonl`, `get/name/referral_site`.
+        ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL => StatusCode::MULTIPLE_CHOICES,
+        ResponseCode(400..=406) => StatusCode::FORBIDDEN,
+        ResponseCode(500..=505) => StatusCode::UNAUTHORIZED,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
