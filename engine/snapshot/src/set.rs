@@ -182,7 +182,8 @@ impl PublishedSet {
         for (entry, layer) in set.manifest.layers.iter().zip(&set.layers) {
             if is_stale(entry) || verify_new && !is_known(entry) {
                 let check = verify::layer(layer);
-                check.map_err(|fault| SetError::new(set.dir.join(&entry.file), SetErrorKind::Fault(fault)))?;
+                check
+                    .map_err(|fault| SetError::new(set.dir.join(&entry.file), SetErrorKind::Fault(fault)))?;
             }
         }
         set.check_homed(is_known)?;
@@ -196,7 +197,8 @@ impl PublishedSet {
         for (entry, layer) in self.manifest.layers.iter().zip(&self.layers) {
             if !is_known(entry) {
                 let check = verify::homed_sum(layer);
-                check.map_err(|fault| SetError::new(self.dir.join(&entry.file), SetErrorKind::Fault(fault)))?;
+                check
+                    .map_err(|fault| SetError::new(self.dir.join(&entry.file), SetErrorKind::Fault(fault)))?;
             }
         }
         Ok(())

@@ -65,7 +65,8 @@ fn write_data(kind: &[u8], bytes: &[u8], out: &mut String) {
                 out.push('}');
             }
             None => {
-                let _ = write!(out, "{{\"format\":\"base64\",\"value\":\"{}\"}}", BASE64.encode_display(bytes));
+                let _ =
+                    write!(out, "{{\"format\":\"base64\",\"value\":\"{}\"}}", BASE64.encode_display(bytes));
             }
         },
     }
