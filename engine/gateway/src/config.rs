@@ -1,5 +1,7 @@
 //! The configuration: a TOML file, overridden by flags, checked before anything starts.
 
+use crate::administration::AdminConfig;
+use crate::tls::TlsConfig;
 use crate::upstream::UpstreamConfig;
 use anyhow::ensure;
 use handle_daemon::listen::each_once;
@@ -44,6 +46,10 @@ pub struct Config {
     pub caching: CachingConfig,
     /// The Handle System, for handles that the set does not have.
     pub upstream: UpstreamConfig,
+    /// The administration service, for changes and for what is not public.
+    pub admin: AdminConfig,
+    /// TLS on the addresses of `listen`, beside plain HTTP.
+    pub tls: TlsConfig,
     /// The handle protocol over HTTP.
     pub native: NativeConfig,
     /// Scrape endpoint.
@@ -117,18 +123,11 @@ impl Default for CachingConfig {
 pub struct NativeConfig {
     /// Whether they are answered.
     pub enabled: bool,
-    /// The TCP address of `handle-admin`, for requests that the set cannot answer. Without it they
-    /// are refused.
-    pub admin: Option<SocketAddr>,
-    /// Time for the answer of `handle-admin`, in milliseconds.
-    pub admin_ms: u32,
-    /// Maximum number of requests that wait for `handle-admin`.
-    pub admin_requests: usize,
 }
 
 impl Default for NativeConfig {
     fn default() -> Self {
-        Self { enabled: true, admin: None, admin_ms: 30_000, admin_requests: 64 }
+        Self { enabled: true }
     }
 }
 
@@ -182,6 +181,8 @@ impl Default for Config {
             limits: GatewayLimits::default(),
             caching: CachingConfig::default(),
             upstream: UpstreamConfig::default(),
+            admin: AdminConfig::default(),
+            tls: TlsConfig::default(),
             native: NativeConfig::default(),
             observe: ObserveConfig::default(),
         }
@@ -203,6 +204,7 @@ impl Config {
         config.site = config.site.map(|site| directory.join(site));
         config.control = config.control.map(|control| directory.join(control));
         config.upstream = config.upstream.relative_to(directory);
+        config.tls = config.tls.relative_to(directory);
         Ok(config)
     }
 
@@ -219,6 +221,8 @@ impl Config {
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:8000\"");
         each_once(&self.listen)?;
         self.upstream.check()?;
+        self.admin.check(self.site.is_some())?;
+        self.tls.check()?;
         let (limits, observe) = (&self.limits, &self.observe);
         let bounds = [
             ("workers", self.workers, 0, 1024),
@@ -234,8 +238,6 @@ impl Config {
             ("limits.control_line_bytes", limits.control_line_bytes, 64, 1 << 20),
             ("caching.seconds_max", self.caching.seconds_max as usize, 0, 31_536_000),
             ("caching.negative_s", self.caching.negative_s as usize, 0, 86_400),
-            ("native.admin_ms", self.native.admin_ms as usize, 1, WAIT_MS_MAX),
-            ("native.admin_requests", self.native.admin_requests, 1, 4096),
             ("observe.http_connections", observe.http_connections, 1, 1024),
             ("observe.http_header_bytes", observe.http_header_bytes, 128, 1 << 16),
             ("observe.http_patience_ms", observe.http_patience_ms as usize, 10, 600_000),
@@ -281,9 +283,13 @@ mod tests {
         assert_eq!(says(|it| it.limits.header_bytes = 8192), "");
         assert!(says(|it| it.limits.header_bytes = 8191).contains("limits.header_bytes"));
         assert_eq!(says(|it| it.limits.connections_per_source = it.limits.connections), "");
-        assert!(says(|it| it.limits.connections_per_source = it.limits.connections + 1).contains("per_source"));
+        assert!(
+            says(|it| it.limits.connections_per_source = it.limits.connections + 1).contains("per_source")
+        );
         assert!(says(|it| it.limits.body_bytes = 1023).contains("limits.body_bytes"));
         assert!(says(|it| it.observe.http_connections = 0).contains("observe.http_connections"));
-        assert!(says(|it| it.native.admin_requests = 0).contains("native.admin_requests"));
+        assert!(says(|it| it.admin.requests = 0).contains("admin.requests"));
+        assert!(says(|it| it.admin.address = Some(([192, 0, 2, 1], 2642).into())).contains("`site`"));
+        assert!(says(|it| it.tls.certificate = Some("cert.pem".into())).contains("`tls.key`"));
     }
 }

@@ -3,6 +3,7 @@
 //! - [`config`]: the configuration, checked before anything starts.
 //! - [`set`]: the published set that is mapped in this process, and how a new one goes live.
 //! - [`upstream`]: the Handle System, for handles that the set does not have.
+//! - [`administration`]: the service that makes changes and shows what is not public.
 //! - [`record`]: the answer to a question, from the set or from upstream.
 //! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
 //! - [`reply`]: an HTTP response and the headers that all responses share.
@@ -10,6 +11,7 @@
 //! - [`native`]: messages of the handle protocol in bodies of POST.
 //! - [`proxy`]: every other path: redirects and pages.
 //! - [`route`]: which of these three answers a request.
+//! - [`tls`]: the certificate of this process.
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments.
@@ -28,6 +30,7 @@
 //! - **The entity tag is a hash of the body,** so it cannot name another representation.
 #![forbid(unsafe_code)]
 
+pub mod administration;
 pub mod api;
 pub mod config;
 pub mod connections;
@@ -45,6 +48,7 @@ pub mod server;
 pub mod set;
 pub mod settings;
 pub mod target;
+pub mod tls;
 pub mod upstream;
 pub mod worker;
 

@@ -4,7 +4,7 @@
 //! `handle-admin` as it is, if that is configured, and refused otherwise; errors of the protocol
 //! travel inside the message, with status 200.
 
-use crate::config::NativeConfig;
+use crate::administration::AdministrationService;
 use crate::reply::{HttpResponse, plain, response, set_number};
 use crate::server::GatewayState;
 use handle_daemon::clock::now_unix_s;
@@ -13,12 +13,12 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, answer_message, refuse_stream};
+use handle_resolver::{
+    AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, answer_message, refuse_stream,
+};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap};
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -29,7 +29,8 @@ const MEDIA_TYPE: &str = "application/x-hdl-message";
 #[must_use]
 pub fn is_asked(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let is_message = text(header::CONTENT_TYPE).split(';').next().is_some_and(|kind| kind.trim() == MEDIA_TYPE);
+    let is_message =
+        text(header::CONTENT_TYPE).split(';').next().is_some_and(|kind| kind.trim() == MEDIA_TYPE);
     // Deployed servers look for the name alone; `http.jsonl`, `native/accept_list`.
     is_message && text(header::ACCEPT).contains(MEDIA_TYPE)
 }
@@ -37,22 +38,21 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
 /// Answers a message.
 pub async fn answer(state: &GatewayState, bytes: &[u8]) -> HttpResponse {
     let settings = state.settings.current_shared();
-    let native = &settings.native;
-    if !native.enabled {
+    if !settings.native.enabled {
         return plain(StatusCode::NOT_FOUND, "the handle protocol over HTTP is switched off\n");
     }
     let message = match split(bytes, MESSAGE_LEN_MAX) {
         Ok(StreamFront::Message(message, _)) => message,
         unreadable => return respond(refuse_unreadable(state, bytes, unreadable.is_err())),
     };
-    match native.admin {
+    match &state.admin {
         Some(admin) if !is_public_query(message) => {
             state.counters.forwarded.add();
-            match forward(state, admin, native, message).await {
+            match forward(admin, message).await {
                 Ok(answer) => respond(answer),
                 Err(error) => {
                     state.counters.forward_failures.add();
-                    tracing::warn!(%admin, %error, "handle-admin did not answer a message");
+                    tracing::warn!(admin = %admin.address(), %error, "handle-admin did not answer a message");
                     refuse(&error, settings.upstream.retry_after_s)
                 }
             }
@@ -81,7 +81,9 @@ fn answer_here(state: &GatewayState, message: &[u8]) -> Vec<u8> {
     let Some(mapped) = &state.set else { return refuse_without_set(state) };
     let set = mapped.current();
     let context = AnswerContext::new(set.records(), state.service(), now_unix_s());
-    let Ok((envelope, rest)) = Envelope::split(message) else { return refuse_unreadable(state, message, true) };
+    let Ok((envelope, rest)) = Envelope::split(message) else {
+        return refuse_unreadable(state, message, true);
+    };
     match answer_message(&context, envelope, rest) {
         AnswerOutcome::Reply(reply) | AnswerOutcome::InSession(reply) => encode(&reply),
         _ => encode(&refuse_stream(&context, RefusalReason::NotSupported, b"")),
@@ -122,21 +124,14 @@ fn refuse_without_set(state: &GatewayState) -> Vec<u8> {
 ///
 /// # Errors
 /// When it does not answer in time, or with something other than whole messages.
-async fn forward(
-    state: &GatewayState,
-    admin: SocketAddr,
-    native: &NativeConfig,
-    message: &[u8],
-) -> io::Result<Vec<u8>> {
-    let Ok(_place) = state.forwarding.try_acquire() else { return Err(ErrorKind::ResourceBusy.into()) };
+async fn forward(admin: &AdministrationService, message: &[u8]) -> io::Result<Vec<u8>> {
     let exchange = async {
-        let mut stream = TcpStream::connect(admin).await?;
+        let mut stream = TcpStream::connect(admin.address()).await?;
         stream.set_nodelay(true)?;
         stream.write_all(message).await?;
         read_answer(&mut stream).await
     };
-    let patience = Duration::from_millis(native.admin_ms.into());
-    tokio::time::timeout(patience, exchange).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    admin.exchange(exchange).await
 }
 
 /// Reads one message, and those that continue it.
@@ -146,7 +141,9 @@ async fn read_answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
         let start = answer.len();
         answer.resize(start + Envelope::LEN, 0);
         stream.read_exact(&mut answer[start..]).await?;
-        let Ok((envelope, _)) = Envelope::split(&answer[start..]) else { return Err(ErrorKind::InvalidData.into()) };
+        let Ok((envelope, _)) = Envelope::split(&answer[start..]) else {
+            return Err(ErrorKind::InvalidData.into());
+        };
         if envelope.message_len > MESSAGE_LEN_MAX {
             return Err(ErrorKind::InvalidData.into());
         }

@@ -50,7 +50,11 @@ fn registry(state: &GatewayState) -> Registry {
         let set = mapped.current();
         gauges.extend([
             ("snapshot_generation", "Generation of the set", set.generation()),
-            ("snapshot_created_seconds", "When the set was published, Unix seconds", set.created_unix_ms() / 1000),
+            (
+                "snapshot_created_seconds",
+                "When the set was published, Unix seconds",
+                set.created_unix_ms() / 1000,
+            ),
             ("snapshot_handles", "Handles in the set", set.handles_count()),
             ("snapshot_bytes", "Bytes of the layers of the set", set.bytes_mapped()),
             ("snapshot_failing", "1 while the newest set cannot be opened", u64::from(mapped.is_failing())),
@@ -63,6 +67,11 @@ fn registry(state: &GatewayState) -> Registry {
         gauges.extend([
             ("cache_handles", "Handles with a cached answer", cache.handles),
             ("cache_bytes", "Bytes of cached answers", cache.bytes),
+            (
+                "upstream_places",
+                "Questions that may be asked beside those under way",
+                upstream.places_left() as u64,
+            ),
         ]);
         for (name, help, count) in [
             ("cache_hits", "Questions that the cache answered", cache.hits),

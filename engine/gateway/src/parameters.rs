@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn parameters_keep_their_order_and_decode() {
-        let parameters = Parameters::parse("index=1&type=URL&index=+3&x=%C3%9C%zz&pretty&auth=True&cert=no&=&");
+        let parameters =
+            Parameters::parse("index=1&type=URL&index=+3&x=%C3%9C%zz&pretty&auth=True&cert=no&=&");
         assert_eq!(parameters.all("index").collect::<Vec<_>>(), ["1", " 3"]);
         assert_eq!(parameters.first("type"), Some("URL"));
         assert_eq!(parameters.first("x"), Some("\u{dc}%zz"));

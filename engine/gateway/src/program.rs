@@ -1,7 +1,7 @@
 //! The program `handle-gateway`: its arguments, and what it does with its settings.
 
 use crate::config::Config;
-use crate::server::{Gateway, open_sources};
+use crate::server::{Gateway, GatewaySources};
 use crate::settings::{GatewayHooks, reload};
 use anyhow::{Context as _, ensure};
 use clap::Parser;
@@ -98,7 +98,7 @@ impl Program for GatewayProgram {
 }
 
 fn check(config: &Config) -> anyhow::Result<String> {
-    let (set, _, upstream) = open_sources(config)?;
+    let GatewaySources { set, upstream, .. } = GatewaySources::open(config)?;
     let mut sources = Vec::new();
     if let Some(mapped) = set {
         let set = mapped.current();

@@ -94,7 +94,8 @@ fn redirect(location: &str, keeps_s: u32, now_unix_s: u64) -> HttpResponse {
 fn values(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>) -> HttpResponse {
     let mut text = format!("{}\n", request.handle);
     for value in answer.selected(&super::route::question(request).question) {
-        let shown = data::text(value.data).map_or_else(|| format!("{} bytes", value.data.len()), str::to_owned);
+        let shown =
+            data::text(value.data).map_or_else(|| format!("{} bytes", value.data.len()), str::to_owned);
         let _ = writeln!(text, "{} {} {shown}", value.index, String::from_utf8_lossy(value.kind));
     }
     plain(StatusCode::OK, text)

@@ -159,7 +159,9 @@ fn encode(question: &Question, flags: OpFlags) -> Option<Vec<u8>> {
 
 fn decode(bytes: &[u8], question: &Question) -> Option<LookupAnswer> {
     let (envelope, rest) = Envelope::split(bytes).ok()?;
-    let Body::Reply(reply) = Message::decode(rest).ok()?.decode_body(envelope.version).ok()? else { return None };
+    let Body::Reply(reply) = Message::decode(rest).ok()?.decode_body(envelope.version).ok()? else {
+        return None;
+    };
     let (values, text) = match reply.response {
         Response::Answer(answer) => (answer.values, &b""[..]),
         Response::Referral(referral) => (referral.values.unwrap_or(Values::EMPTY), &b""[..]),
@@ -201,7 +203,11 @@ impl GatewayState {
             }
         }
         let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
-        let answer = upstream.ask(&asked.question).await?;
+        self.counters.upstream_questions.add();
+        let answer = upstream.ask(&asked.question).await.inspect_err(|error| {
+            self.counters.upstream_failures.add();
+            tracing::debug!(%error, "a question to the Handle System failed");
+        })?;
         let origin = AnswerOrigin::Upstream { cached: answer.cached, server: answer.from };
         Ok(render(&RecordAnswer::of(&answer, origin)))
     }

@@ -72,9 +72,15 @@ impl CacheableBody {
     /// The response with `status`: 304 where the client has this body, compressed where that
     /// is accepted and worth it.
     #[must_use]
-    pub fn respond(self, status: StatusCode, asked: RequestHeaders<'_>, caching: &CachingConfig) -> HttpResponse {
+    pub fn respond(
+        self,
+        status: StatusCode,
+        asked: RequestHeaders<'_>,
+        caching: &CachingConfig,
+    ) -> HttpResponse {
         let is_compressed = self.bytes.len() >= COMPRESSED_LEN_MIN && accepts_gzip(asked.headers);
-        let tag = (caching.headers && status == StatusCode::OK).then(|| entity_tag(&self.bytes, is_compressed));
+        let tag =
+            (caching.headers && status == StatusCode::OK).then(|| entity_tag(&self.bytes, is_compressed));
         let is_read = matches!(*asked.method, Method::GET | Method::HEAD);
         let is_known = tag.as_deref().is_some_and(|tag| is_read && has_tag(asked.headers, tag));
         let mut response = if is_known {
@@ -144,7 +150,8 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
 const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET,POST,HEAD,PUT,DELETE");
 const ALLOWED_HEADERS: HeaderValue =
     HeaderValue::from_static("X-Requested-With,Authorization,Origin,Accept,Content-Type,If-None-Match");
-const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static("Content-Length,WWW-Authenticate,Location,ETag");
+const EXPOSED_HEADERS: HeaderValue =
+    HeaderValue::from_static("Content-Length,WWW-Authenticate,Location,ETag");
 /// Seconds for which a browser keeps the answer to a preflight request.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("86400");
 
@@ -196,7 +203,11 @@ mod tests {
             ("deflate", false),
             ("x-gzip", false),
         ] {
-            assert_eq!(accepts_gzip(&headers(&[(header::ACCEPT_ENCODING, accepted)])), is_accepted, "{accepted}");
+            assert_eq!(
+                accepts_gzip(&headers(&[(header::ACCEPT_ENCODING, accepted)])),
+                is_accepted,
+                "{accepted}"
+            );
         }
     }
 
@@ -219,7 +230,8 @@ mod tests {
         let again = respond(&[(header::IF_NONE_MATCH, tag)], StatusCode::OK);
         assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
         assert_eq!(again.headers()[header::ETAG], tag);
-        let other = respond(&[(header::IF_NONE_MATCH, tag), (header::ACCEPT_ENCODING, "gzip")], StatusCode::OK);
+        let other =
+            respond(&[(header::IF_NONE_MATCH, tag), (header::ACCEPT_ENCODING, "gzip")], StatusCode::OK);
         assert_eq!(other.status(), StatusCode::OK, "the compressed body is another representation");
         assert_eq!(other.headers()[header::CONTENT_ENCODING], "gzip");
         let missing = respond(&[(header::IF_NONE_MATCH, "*")], StatusCode::NOT_FOUND);

@@ -48,7 +48,7 @@ async fn dispatch(state: &GatewayState, peer: Peer, parts: &Parts, body: Incomin
     let path = parts.uri.path();
     if let Some(path) = path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/')) {
         state.counters.api_requests.add();
-        return api(state, parts, path).await;
+        return api(state, peer, parts, path, body).await;
     }
     if parts.method == Method::POST && native::is_asked(&parts.headers) {
         state.counters.native_requests.add();
@@ -70,12 +70,13 @@ fn check_host(parts: &Parts) -> Result<(), &'static str> {
     }
 }
 
-async fn api(state: &GatewayState, parts: &Parts, path: &str) -> HttpResponse {
+async fn api(state: &GatewayState, peer: Peer, parts: &Parts, path: &str, body: Incoming) -> HttpResponse {
     let parameters = Parameters::parse(parts.uri.query().unwrap_or_default());
     let format = ApiFormat::of(&parameters);
     let is_valid = format.is_ok();
     let request = ApiRequest {
         asked: RequestHeaders { method: &parts.method, headers: &parts.headers },
+        peer,
         path,
         parameters,
         format: format.unwrap_or_default(),
@@ -86,21 +87,23 @@ async fn api(state: &GatewayState, parts: &Parts, path: &str) -> HttpResponse {
         let caching = &state.settings.current().caching;
         return body.respond(StatusCode::BAD_REQUEST, Freshness::NoStore, &request, caching);
     }
-    api::answer(state, &request).await
+    api::answer(state, &request, body).await
 }
 
 /// Reads the body of a request, within the bounds of bytes and time.
 ///
 /// # Errors
 /// The status for a body that is too long, too slow or broken.
-async fn read_body(state: &GatewayState, body: Incoming) -> Result<Bytes, StatusCode> {
+pub(crate) async fn read_body(state: &GatewayState, body: Incoming) -> Result<Bytes, StatusCode> {
     let settings = state.settings.current_shared();
     let (len_max, patience) = (settings.limits.body_bytes, settings.limits.body_ms);
-    let is_long = body.size_hint().lower() > len_max as u64;
+    if body.size_hint().lower() > len_max as u64 {
+        state.counters.bodies_refused.add();
+        return Err(StatusCode::PAYLOAD_TOO_LARGE);
+    }
     let collected = async { Limited::new(body, len_max).collect().await };
     let status = match tokio::time::timeout(Duration::from_millis(patience.into()), collected).await {
         Ok(Ok(collected)) => return Ok(collected.to_bytes()),
-        _ if is_long => StatusCode::PAYLOAD_TOO_LARGE,
         Ok(Err(error)) if error.is::<LengthLimitError>() => StatusCode::PAYLOAD_TOO_LARGE,
         Ok(Err(_)) => StatusCode::BAD_REQUEST,
         Err(_) => StatusCode::REQUEST_TIMEOUT,

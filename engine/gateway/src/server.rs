@@ -1,11 +1,13 @@
 //! Starts all parts of the process and stops them.
 
+use crate::administration::AdministrationService;
 use crate::config::Config;
 use crate::connections::ConnectionSources;
 use crate::counters::GatewayCounters;
 use crate::record::service_facts;
 use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
+use crate::tls::TlsIdentity;
 use crate::upstream::Upstream;
 use crate::worker;
 use anyhow::{Context as _, anyhow, ensure};
@@ -18,11 +20,12 @@ use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::SiteRecord;
 use handle_resolver::ServiceFacts;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// State shared by all parts.
 #[derive(Debug)]
@@ -39,8 +42,10 @@ pub struct GatewayState {
     pub counters: GatewayCounters,
     /// Open connections by source.
     pub connections: Arc<ConnectionSources>,
-    /// Places for messages that wait for `handle-admin`.
-    pub(crate) forwarding: Semaphore,
+    /// The administration service.
+    pub admin: Option<AdministrationService>,
+    /// The certificate of this process.
+    pub tls: Option<TlsIdentity>,
     /// Number of workers.
     pub workers_count: usize,
     running: AtomicUsize,
@@ -97,16 +102,35 @@ pub struct Gateway {
     helpers: Vec<JoinHandle<()>>,
 }
 
-/// Opens everything that `config` names and that needs no port.
-///
-/// # Errors
-/// One sentence with the likely cause.
-pub fn open_sources(config: &Config) -> anyhow::Result<(Option<MappedSet>, Option<SiteRecord>, Option<Upstream>)> {
-    let open = |directory: &std::path::PathBuf| MappedSet::open(directory, config.verify_new_layers);
-    let set = config.snapshot.as_ref().map(open).transpose()?;
-    let read = |path: &std::path::PathBuf| SiteRecord::read(path, config.server_id);
-    let site = config.site.as_ref().map(read).transpose()?;
-    Ok((set, site, Upstream::open(&config.upstream)?))
+/// Everything that a configuration names and that needs no port.
+#[derive(Debug)]
+pub struct GatewaySources {
+    /// The set.
+    pub set: Option<MappedSet>,
+    /// The site record.
+    pub site: Option<SiteRecord>,
+    /// The Handle System.
+    pub upstream: Option<Upstream>,
+    /// The administration service.
+    pub admin: Option<AdministrationService>,
+    /// The certificate.
+    pub tls: Option<TlsIdentity>,
+}
+
+impl GatewaySources {
+    /// Opens everything that `config` names.
+    ///
+    /// # Errors
+    /// One sentence with the likely cause.
+    pub fn open(config: &Config) -> anyhow::Result<Self> {
+        let open = |directory: &PathBuf| MappedSet::open(directory, config.verify_new_layers);
+        let set = config.snapshot.as_ref().map(open).transpose()?;
+        let read = |path: &PathBuf| SiteRecord::read(path, config.server_id);
+        let site = config.site.as_ref().map(read).transpose()?;
+        let admin = AdministrationService::open(&config.admin, site.as_ref())?;
+        let tls = TlsIdentity::open(&config.tls)?;
+        Ok(Self { set, site, upstream: Upstream::open(&config.upstream)?, admin, tls })
+    }
 }
 
 impl Gateway {
@@ -140,7 +164,7 @@ impl Gateway {
         if let Some(user) = &config.user {
             become_user(user)?;
         }
-        let (set, site, upstream) = open_sources(config)?;
+        let GatewaySources { set, site, upstream, admin, tls } = GatewaySources::open(config)?;
         let bind_control = |path| ControlSocket::bind(path, false, "handle-gateway");
         let control = config.control.as_deref().map(bind_control).transpose()?;
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
@@ -150,7 +174,8 @@ impl Gateway {
             upstream,
             counters: GatewayCounters::default(),
             connections: Arc::new(ConnectionSources::default()),
-            forwarding: Semaphore::new(config.native.admin_requests),
+            admin,
+            tls,
             settings: GatewaySettings::new(config.clone(), hooks),
             workers_count,
             running: AtomicUsize::new(0),

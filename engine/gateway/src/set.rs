@@ -40,7 +40,8 @@ impl MappedSet {
     /// # Errors
     /// One sentence with the likely cause: there is no set, or it is damaged.
     pub fn open(directory: &Path, verify_new: bool) -> anyhow::Result<Self> {
-        let set = PublishedSet::open_checked(directory, LoadMode::Map).map_err(|error| explain(directory, error))?;
+        let set = PublishedSet::open_checked(directory, LoadMode::Map)
+            .map_err(|error| explain(directory, error))?;
         Ok(Self {
             directory: directory.to_owned(),
             verify_new: AtomicBool::new(verify_new),

@@ -6,6 +6,7 @@
 
 use crate::config::Config;
 use crate::server::GatewayState;
+use crate::tls::TlsIdentity;
 use arc_swap::{ArcSwap, Guard};
 use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Settings that take effect while serving; a name includes all settings that begin with it and a
 /// dot.
-pub const LIVE: [&str; 19] = [
+pub const LIVE: [&str; 17] = [
     "caching",
     "limits.body_bytes",
     "limits.body_ms",
@@ -29,8 +30,6 @@ pub const LIVE: [&str; 19] = [
     "limits.header_ms",
     "limits.write_ms",
     "log",
-    "native.admin",
-    "native.admin_ms",
     "native.enabled",
     "observe.http_connections",
     "observe.http_header_bytes",
@@ -141,6 +140,8 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<SettingChanges> {
     {
         set_log(&config.log)?;
     }
+    // Certificates are read again even if their paths are unchanged, because they are renewed.
+    state.tls.as_ref().map_or(Ok(()), TlsIdentity::reload)?;
     if let Some(set) = &state.set {
         set.set_verify_new(config.verify_new_layers);
     }
@@ -155,8 +156,7 @@ mod tests {
 
     #[test]
     fn every_name_that_is_live_is_a_setting() {
-        let mut config = Config { shared: Some("shared.toml".into()), ..Config::default() };
-        config.native.admin = Some(([127, 0, 0, 1], 2642).into());
+        let config = Config { shared: Some("shared.toml".into()), ..Config::default() };
         for live in LIVE {
             assert!(has(&config, live).unwrap(), "{live}");
         }

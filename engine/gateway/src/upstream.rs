@@ -7,8 +7,8 @@
 use anyhow::{Context as _, ensure};
 use handle_client::bootstrap::{FILE_LEN_MAX, Root};
 use handle_client::cache::{Cache, CacheLimits};
-use handle_client::lookup::{Client, LookupLimits, LookupOptions};
 use handle_client::exchange::AttemptError;
+use handle_client::lookup::{Client, LookupLimits, LookupOptions};
 use handle_client::{AsyncDriver, LookupAnswer, LookupError, Question, SharedAnswer};
 use handle_proto::ResponseCode;
 use hyper::StatusCode;

@@ -3,9 +3,11 @@
 //! Connections stay on the worker that accepted them. A worker accepts no more than its share of
 //! the connections that are allowed; further ones wait in the kernel.
 
+use crate::config::GatewayLimits;
 use crate::connections::ClientStream;
 use crate::route::{self, Peer};
 use crate::server::GatewayState;
+use crate::tls::FIRST_BYTE;
 use anyhow::Context as _;
 use handle_daemon::listen::ListenError;
 use hyper::body::Incoming;
@@ -17,6 +19,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
@@ -28,7 +31,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// When another process uses the port, or the kernel refuses the address.
-pub fn bind(address: SocketAddr, workers_count: usize, backlog: u32) -> Result<Vec<StdListener>, ListenError> {
+pub fn bind(
+    address: SocketAddr,
+    workers_count: usize,
+    backlog: u32,
+) -> Result<Vec<StdListener>, ListenError> {
     let refused = |error| ListenError::Refused(address, error);
     // Without sharing first: another process of this user would otherwise share the port unnoticed.
     let alone = open(address, false, backlog).map_err(refused)?;
@@ -62,8 +69,10 @@ fn open(address: SocketAddr, shares: bool, backlog: u32) -> io::Result<StdListen
 /// When the runtime cannot be started.
 pub fn run(state: &Arc<GatewayState>, listeners: Vec<StdListener>) -> anyhow::Result<()> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().build().context("cannot start the runtime of a worker")?;
-    let settings = state.settings.current();
+    let settings = state.settings.current_shared();
+    // A thread for each request that waits for the administration service, and some for files.
+    builder.enable_all().max_blocking_threads(settings.admin.requests + 8);
+    let runtime = builder.build().context("cannot start the runtime of a worker")?;
     let places = Arc::new(Semaphore::new((settings.limits.connections / state.workers_count).max(1)));
     runtime.block_on(async {
         let mut accepting = Vec::new();
@@ -75,7 +84,8 @@ pub fn run(state: &Arc<GatewayState>, listeners: Vec<StdListener>) -> anyhow::Re
             // A panic has already been logged where it happened.
             let _ = task.await;
         }
-        let all = u32::try_from((settings.limits.connections / state.workers_count).max(1)).unwrap_or(u32::MAX);
+        let all =
+            u32::try_from((settings.limits.connections / state.workers_count).max(1)).unwrap_or(u32::MAX);
         let drain = Duration::from_millis(state.settings.current().limits.drain_ms.into());
         let _ = tokio::time::timeout(drain, places.acquire_many(all)).await;
         Ok(())
@@ -140,20 +150,55 @@ impl Drop for BugGuard<'_> {
     }
 }
 
-/// Serves the requests of one connection.
+/// Serves the requests of one connection, over TLS if its first byte says so.
 async fn serve(
     stream: TcpStream,
     address: SocketAddr,
     state: Arc<GatewayState>,
-    mut stopping: watch::Receiver<bool>,
+    stopping: watch::Receiver<bool>,
 ) {
-    let settings = state.settings.current();
+    let settings = state.settings.current_shared();
     let limits = &settings.limits;
     // Without it, small answers wait for the client's acknowledgements.
     let _ = stream.set_nodelay(true);
+    let patience = Duration::from_millis(limits.header_ms.into());
+    let address = address.ip().to_canonical();
+    let acceptor = match &state.tls {
+        Some(tls) => {
+            let mut first = [0];
+            match tokio::time::timeout(patience, stream.peek(&mut first)).await {
+                Ok(Ok(_)) => (first == [FIRST_BYTE]).then(|| tls.acceptor()),
+                _ => return state.counters.connections_failed.add(),
+            }
+        }
+        None => None,
+    };
     let stream = ClientStream::new(stream, Duration::from_millis(limits.write_ms.into()));
-    let peer = Peer { address: address.ip().to_canonical(), is_tls: false };
-    let answering = Arc::clone(&state);
+    let served = match acceptor {
+        None => serve_requests(stream, Peer { address, is_tls: false }, &state, limits, stopping).await,
+        Some(acceptor) => match tokio::time::timeout(patience, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let peer = Peer { address, is_tls: true };
+                serve_requests(stream, peer, &state, limits, stopping).await
+            }
+            _ => return state.counters.connections_failed.add(),
+        },
+    };
+    if let Err(error) = served {
+        state.counters.connections_failed.add();
+        tracing::debug!(%error, peer = %address, "a connection has failed");
+    }
+}
+
+/// Serves the requests of a connection that is ready for them.
+async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    peer: Peer,
+    state: &Arc<GatewayState>,
+    limits: &GatewayLimits,
+    mut stopping: watch::Receiver<bool>,
+) -> hyper::Result<()> {
+    let answering = Arc::clone(state);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let state = Arc::clone(&answering);
         async move {
@@ -168,16 +213,12 @@ async fn serve(
         .pipeline_flush(true)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let served = tokio::select! {
+    tokio::select! {
         biased;
         served = connection.as_mut() => served,
         () = until_told_to_stop(&mut stopping) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-    };
-    if let Err(error) = served {
-        state.counters.connections_failed.add();
-        tracing::debug!(%error, peer = %peer.address, "a connection has failed");
     }
 }

@@ -8,7 +8,6 @@ use handle_proto::json::{Json, write_string, write_value};
 use handle_proto::{ResponseCode, Value};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
-use serde_json::json;
 use std::fmt::Write as _;
 
 /// Longest name of a function that a body may be a call of.
@@ -46,7 +45,9 @@ impl ApiFormat {
 fn is_function(name: &str) -> bool {
     let is_inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'$' | b'.');
     let is_first = |c: &u8| c.is_ascii_alphabetic() || matches!(c, b'_' | b'$');
-    name.len() <= CALLBACK_LEN_MAX && name.as_bytes().first().is_some_and(is_first) && name.bytes().all(is_inner)
+    name.len() <= CALLBACK_LEN_MAX
+        && name.as_bytes().first().is_some_and(is_first)
+        && name.bytes().all(is_inner)
 }
 
 /// The JSON of an answer, as compact text.
@@ -91,11 +92,10 @@ impl ApiBody {
         Self(text)
     }
 
-    /// The site record.
+    /// A body that is a tree.
     #[must_use]
-    pub fn site(site: Json) -> Self {
-        let body = json!({ "responseCode": ResponseCode::SUCCESS.0, "site": site });
-        Self(handle_proto::json::text(&body))
+    pub fn of(json: &Json) -> Self {
+        Self(handle_proto::json::text(json))
     }
 
     /// The response in the format that the request asks for.
@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn members_are_in_the_order_of_deployed_servers() {
-        let values = ApiBody::values(ResponseCode::SUCCESS, "a/\"", [Value::new(1, b"URL", b"x")].into_iter());
+        let values =
+            ApiBody::values(ResponseCode::SUCCESS, "a/\"", [Value::new(1, b"URL", b"x")].into_iter());
         let data = r#"{"index":1,"type":"URL","data":{"format":"string","value":"x"},"ttl":86400}"#;
         assert_eq!(values.0, format!(r#"{{"responseCode":1,"handle":"a/\"","values":[{data}]}}"#));
         let none = ApiBody::values(ResponseCode::VALUES_NOT_FOUND, "a/b", [].into_iter());

@@ -1,6 +1,7 @@
 //! Reading records: `GET /api/handles/{handle}`.
 
 use crate::api::body::ApiBody;
+use crate::api::caller::Caller;
 use crate::api::{ApiRequest, status_of};
 use crate::record::{RecordAnswer, RecordQuestion};
 use crate::reply::{Freshness, HttpResponse, set_number};
@@ -8,13 +9,18 @@ use crate::server::GatewayState;
 use crate::target;
 use crate::upstream::UpstreamError;
 use handle_client::Question;
+use handle_client::administration::{Administrator, ClientIdentity};
 use handle_client::question::AnswerWants;
 use handle_client::service::keeps_s;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::ResponseCode;
 use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Request, Response, put};
 use hyper::StatusCode;
 use hyper::header;
+use std::sync::Arc;
 
 /// Answers a question for the values of `handle`, which is percent-encoded.
 pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> HttpResponse {
@@ -29,10 +35,19 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
     if handle.len() > HANDLE_LEN_MAX {
         return bad(ResponseCode::INVALID_HANDLE, &format!("A handle has at most {HANDLE_LEN_MAX} bytes"));
     }
-    let asked = match question(request, &handle) {
+    let mut asked = match question(request, &handle) {
         Ok(asked) => asked,
         Err(message) => return bad(ResponseCode::PROTOCOL_ERROR, &message),
     };
+    match Caller::of(request) {
+        Caller::Unusable => return super::unauthorized(),
+        // Callers see all values that they may read, unless they ask for the public ones.
+        Caller::Identity(identity) if request.parameters.flag("publicOnly") != Some(true) => {
+            asked.question.wants.public_only = false;
+            return read_as(state, request, identity, asked.question, &handle).await;
+        }
+        Caller::Identity(_) | Caller::Anonymous => {}
+    }
     let answered = state.answer(&asked, |answer| render(state, request, &asked, answer, &handle)).await;
     answered.unwrap_or_else(|error| refuse(state, request, &error, &handle))
 }
@@ -43,7 +58,8 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
 /// One sentence that names the parameter.
 fn question(request: &ApiRequest<'_>, handle: &str) -> Result<RecordQuestion, String> {
     let parameters = &request.parameters;
-    let index = |text: &str| text.parse::<i32>().map_err(|_| format!("Invalid index: {text:?} is not a number"));
+    let index =
+        |text: &str| text.parse::<i32>().map_err(|_| format!("Invalid index: {text:?} is not a number"));
     let indexes = parameters.all("index").map(index).collect::<Result<Vec<_>, _>>()?;
     let wants = AnswerWants {
         certified: parameters.flag("cert").unwrap_or_default(),
@@ -67,8 +83,7 @@ fn render(
     let caching = &settings.caching;
     let question = &asked.question;
     if answer.is_partial {
-        let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, Some(handle));
-        return body.respond(StatusCode::FORBIDDEN, Freshness::NoStore, request, caching);
+        return super::challenge(state, request, Some(handle));
     }
     let (code, freshness, body) = match answer.code {
         ResponseCode::SUCCESS => {
@@ -96,6 +111,44 @@ fn render(
     response
 }
 
+/// Answers as the administration service answers the caller.
+async fn read_as(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    identity: Arc<ClientIdentity>,
+    question: Question,
+    handle: &str,
+) -> HttpResponse {
+    let Some(admin) = &state.admin else { return super::unsupported(state, request, super::NO_ADMIN) };
+    let read = move |client: &mut Administrator| {
+        let (mut indexes, mut types) = (Vec::new(), Vec::new());
+        let indexes = Indexes::build(question.indexes.iter().copied(), &mut indexes);
+        question.types.iter().for_each(|kind| put::string(&mut types, kind));
+        let types = Strings::from_encoded(question.types.len(), &types).unwrap_or(Strings::EMPTY);
+        let query = Query { handle: &question.handle, indexes, types };
+        client.ask(&Request::Resolution(query), question.flags())
+    };
+    let answer = match admin.ask(Some(identity), read).await {
+        Ok(answer) => answer,
+        Err(error) => return super::admin_refusal(state, request, &error, Some(handle)),
+    };
+    let body = match (answer.code(), answer.reply().response) {
+        (code @ ResponseCode::SUCCESS, Response::Answer(answer)) if !answer.values.is_empty() => {
+            ApiBody::values(code, handle, answer.values.iter())
+        }
+        (ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND, _) => {
+            let body = ApiBody::values(ResponseCode::VALUES_NOT_FOUND, handle, [].into_iter());
+            return super::respond(state, request, StatusCode::OK, body);
+        }
+        (ResponseCode(403..=406), _) => return super::unauthorized(),
+        (code @ ResponseCode::SERVER_NOT_RESPONSIBLE, _) => {
+            ApiBody::failure(code, Some("That prefix doesn't live here"), Some(handle))
+        }
+        (code, _) => ApiBody::failure(code, None, Some(handle)),
+    };
+    super::respond(state, request, status_of(answer.code(), true), body)
+}
+
 /// The sentence that goes with a code.
 fn message<'a>(answer: &RecordAnswer<'a>) -> Option<&'a str> {
     match answer.code {
@@ -107,7 +160,12 @@ fn message<'a>(answer: &RecordAnswer<'a>) -> Option<&'a str> {
 }
 
 /// The answer when upstream gave none. It never says that the handle does not exist.
-fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: &UpstreamError, handle: &str) -> HttpResponse {
+fn refuse(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    error: &UpstreamError,
+    handle: &str,
+) -> HttpResponse {
     let (status, code) = match error.status() {
         status @ StatusCode::SERVICE_UNAVAILABLE => (status, ResponseCode::SERVER_BUSY),
         status => (status, ResponseCode::ERROR),

@@ -1,29 +1,39 @@
 //! The JSON API: `/api/...`.
 //!
-//! - [`handles`]: reading records.
+//! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
+//! - [`caller`]: who makes a request.
 //! - [`body`]: the bodies of all answers.
 //!
 //! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
 //! refused over plain HTTP, where `Authorization` is ignored.
 
 pub mod body;
+pub mod caller;
+pub mod change;
 pub mod handles;
+pub mod listing;
 
+use crate::administration::ServiceError;
 use crate::parameters::Parameters;
-use crate::reply::{Freshness, HttpResponse, RequestHeaders, empty};
+use crate::reply::{Freshness, HttpResponse, RequestHeaders, empty, set_number};
+use crate::route::Peer;
 use crate::server::GatewayState;
-use crate::target;
 use body::{ApiBody, ApiFormat};
+use handle_client::administration::AskError;
 use handle_proto::ResponseCode;
 use handle_proto::json::site_to_json;
+use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
+use serde_json::json;
 
 /// A request to the API.
 #[derive(Debug)]
 pub struct ApiRequest<'r> {
     /// The method and headers.
     pub asked: RequestHeaders<'r>,
+    /// The other side of the connection.
+    pub peer: Peer,
     /// The path behind `/api`, as it was sent.
     pub path: &'r str,
     /// The parameters in the query.
@@ -75,7 +85,7 @@ impl<'r> Endpoint<'r> {
 }
 
 /// Answers a request to the API.
-pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> HttpResponse {
     let (method, endpoint) = (request.asked.method, Endpoint::of(request.path));
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
@@ -96,34 +106,102 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>) -> HttpRespo
     }
     match endpoint {
         Endpoint::Handle(handle) if is_read => handles::read(state, request, handle).await,
-        Endpoint::Handle(handle) => needs_caller(state, request, target::decode(handle).ok().as_deref()),
+        Endpoint::Handle(handle) => change::change(state, request, handle, body).await,
         Endpoint::Handles if is_read => match request.parameters.first("prefix") {
-            Some(prefix) => needs_caller(state, request, Some(prefix)),
+            Some(prefix) => listing::handles(state, request, prefix).await,
             None => empty_handle(state, request),
         },
         Endpoint::Handles => empty_handle(state, request),
-        Endpoint::Prefixes if is_read => needs_caller(state, request, None),
+        Endpoint::Prefixes if is_read => listing::prefixes(state, request).await,
         Endpoint::Site if is_read => site(state, request),
-        // Sessions are for callers, so they need TLS.
-        Endpoint::Sessions => empty(StatusCode::FORBIDDEN),
+        // As deployed: a session id is a secret.
+        Endpoint::Sessions if !request.peer.is_tls => empty(StatusCode::FORBIDDEN),
+        Endpoint::Sessions => unsupported(state, request, "Sessions over HTTP are not supported"),
         Endpoint::Verifications if is_read => {
-            let code = ResponseCode::OPERATION_NOT_SUPPORTED;
-            let body = ApiBody::failure(code, Some("Verification over HTTP is not supported"), None);
-            respond(state, request, StatusCode::NOT_IMPLEMENTED, body)
+            unsupported(state, request, "Verification over HTTP is not supported")
         }
         _ => unknown(state, request),
     }
 }
 
 /// The response with a body of JSON that is not cached.
-fn respond(state: &GatewayState, request: &ApiRequest<'_>, status: StatusCode, body: ApiBody) -> HttpResponse {
+fn respond(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    status: StatusCode,
+    body: ApiBody,
+) -> HttpResponse {
     body.respond(status, Freshness::NoStore, request, &state.settings.current().caching)
 }
 
-/// Refuses a request without an authenticated caller.
-fn needs_caller(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> HttpResponse {
+/// Why a request is refused.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    code: ResponseCode,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: ResponseCode, message: &str) -> Self {
+        Self { status, code, message: message.to_owned() }
+    }
+
+    /// A request that is wrong in itself.
+    fn bad(code: ResponseCode, message: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// The response. Errors of form name no handle, as deployed.
+    fn respond(&self, state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> HttpResponse {
+        let about = about.filter(|_| self.code != ResponseCode::PROTOCOL_ERROR);
+        respond(state, request, self.status, ApiBody::failure(self.code, Some(&self.message), about))
+    }
+}
+
+/// Refuses a request without a caller: over TLS the client is told how to authenticate.
+fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> HttpResponse {
     let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, about);
-    respond(state, request, StatusCode::FORBIDDEN, body)
+    if !request.peer.is_tls {
+        return respond(state, request, StatusCode::FORBIDDEN, body);
+    }
+    let mut response = respond(state, request, StatusCode::UNAUTHORIZED, body);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC);
+    response
+}
+
+/// What callers are told without an administration service.
+const NO_ADMIN: &str = "This gateway has no administration service";
+/// How a client can authenticate.
+const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");
+
+/// The answer to credentials that cannot be used or are wrong.
+fn unauthorized() -> HttpResponse {
+    let mut response = empty(StatusCode::UNAUTHORIZED);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC);
+    response
+}
+
+/// The answer when the administration service gave none.
+fn admin_refusal(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    error: &ServiceError,
+    about: Option<&str>,
+) -> HttpResponse {
+    let (status, code) = match error {
+        ServiceError::Busy => (StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY),
+        ServiceError::Ask(AskError::Late) => (StatusCode::GATEWAY_TIMEOUT, ResponseCode::ERROR),
+        ServiceError::Ask(_) => (StatusCode::BAD_GATEWAY, ResponseCode::ERROR),
+        ServiceError::Bug => (StatusCode::INTERNAL_SERVER_ERROR, ResponseCode::ERROR),
+    };
+    if let ServiceError::Ask(error) = error {
+        tracing::warn!(%error, "the administration service did not answer a request of the API");
+    }
+    let body = ApiBody::failure(code, Some("The administration service did not answer"), about);
+    let mut response = respond(state, request, status, body);
+    set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
+    response
 }
 
 fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
@@ -137,13 +215,17 @@ fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
     respond(state, request, StatusCode::NOT_FOUND, body)
 }
 
+fn unsupported(state: &GatewayState, request: &ApiRequest<'_>, message: &str) -> HttpResponse {
+    let body = ApiBody::failure(ResponseCode::OPERATION_NOT_SUPPORTED, Some(message), None);
+    respond(state, request, StatusCode::NOT_IMPLEMENTED, body)
+}
+
 fn site(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
     let Some(site) = &state.site else {
-        let code = ResponseCode::OPERATION_NOT_SUPPORTED;
-        let body = ApiBody::failure(code, Some("This server has no site record"), None);
-        return respond(state, request, StatusCode::NOT_IMPLEMENTED, body);
+        return unsupported(state, request, "This server has no site record");
     };
-    let body = ApiBody::site(site_to_json(&site.view()));
+    let site = site_to_json(&site.view());
+    let body = ApiBody::of(&json!({ "responseCode": ResponseCode::SUCCESS.0, "site": site }));
     let freshness = Freshness::Seconds(state.settings.current().caching.negative_s);
     body.respond(StatusCode::OK, freshness, request, &state.settings.current().caching)
 }
