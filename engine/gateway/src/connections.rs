@@ -14,37 +14,37 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// The table of open connections, by source.
 #[derive(Debug, Default)]
 pub struct ConnectionSources {
-    open: Mutex<OpenConnections>,
+    open: Mutex<OpenSources>,
 }
 
 #[derive(Debug, Default)]
-struct OpenConnections {
+struct OpenSources {
     sources: SourceCounts,
     count: usize,
 }
 
 /// One place in the table, given back when it is dropped.
 #[derive(Debug)]
-pub struct ConnectionPlace {
+pub struct SourcePlace {
     sources: Arc<ConnectionSources>,
     address: IpAddr,
 }
 
 impl ConnectionSources {
-    fn open(&self) -> MutexGuard<'_, OpenConnections> {
+    fn open(&self) -> MutexGuard<'_, OpenSources> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place for a connection from `address`; `None` when its source has `most`.
     #[must_use]
-    pub fn take(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<ConnectionPlace> {
+    pub fn take(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<SourcePlace> {
         let mut open = self.open();
         if !open.sources.has_room(address, most) {
             return None;
         }
         open.sources.add(address);
         open.count += 1;
-        Some(ConnectionPlace { sources: Arc::clone(self), address })
+        Some(SourcePlace { sources: Arc::clone(self), address })
     }
 
     /// Number of open connections.
@@ -54,7 +54,7 @@ impl ConnectionSources {
     }
 }
 
-impl Drop for ConnectionPlace {
+impl Drop for SourcePlace {
     fn drop(&mut self) {
         let mut open = self.sources.open();
         open.sources.remove(self.address);

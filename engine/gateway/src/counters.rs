@@ -6,7 +6,7 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
         /// Counters of this process.
         #[derive(Debug, Default)]
-        pub struct GatewayCounters { $($(#[doc = $doc])+ pub $name: Counter,)* }
+        pub struct GatewayCounters { $($(#[doc = $doc])+ pub $name: GatewayCounter,)* }
 
         impl GatewayCounters {
             /// Every counter with its name and its help.
@@ -55,9 +55,9 @@ counters! {
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+pub struct GatewayCounter(AtomicU64);
 
-impl Counter {
+impl GatewayCounter {
     /// Counts one more.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! travel inside the message, with status 200.
 
 use crate::administration::AdministrationService;
-use crate::reply::{HttpResponse, plain, response, set_number};
+use crate::reply::{GatewayResponse, plain, response, set_number};
 use crate::server::GatewayState;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -36,7 +36,7 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
 }
 
 /// Answers a message.
-pub async fn answer(state: &GatewayState, bytes: &[u8]) -> HttpResponse {
+pub async fn answer(state: &GatewayState, bytes: &[u8]) -> GatewayResponse {
     let settings = state.settings.current_shared();
     if !settings.native.enabled {
         return plain(StatusCode::NOT_FOUND, "the handle protocol over HTTP is switched off\n");
@@ -61,7 +61,7 @@ pub async fn answer(state: &GatewayState, bytes: &[u8]) -> HttpResponse {
     }
 }
 
-fn respond(message: Vec<u8>) -> HttpResponse {
+fn respond(message: Vec<u8>) -> GatewayResponse {
     response(StatusCode::OK, MEDIA_TYPE, message)
 }
 
@@ -159,7 +159,7 @@ async fn read_answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-fn refuse(error: &io::Error, retry_after_s: u32) -> HttpResponse {
+fn refuse(error: &io::Error, retry_after_s: u32) -> GatewayResponse {
     let status = match error.kind() {
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::ResourceBusy => StatusCode::SERVICE_UNAVAILABLE,

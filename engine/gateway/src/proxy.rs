@@ -3,8 +3,8 @@
 use crate::config::Config;
 use crate::parameters::Parameters;
 use crate::record::RecordAnswer;
-use crate::reply::{HttpResponse, RequestHeaders, empty, plain, set_number};
-use crate::route::Peer;
+use crate::reply::{GatewayResponse, RequestHeaders, empty, plain, set_number};
+use crate::route::HttpPeer;
 use crate::upstream::UpstreamError;
 use handle_client::reference::ReferenceError;
 use handle_client::service::keeps_s;
@@ -22,7 +22,7 @@ pub struct ProxyRequest<'r> {
     /// The method and headers.
     pub asked: RequestHeaders<'r>,
     /// Who asks.
-    pub peer: Peer,
+    pub peer: HttpPeer,
     /// The handle.
     pub handle: &'r str,
     /// The parameters, from the query or the form.
@@ -44,7 +44,7 @@ const ESCAPED: &AsciiSet = &CONTROLS
 
 /// Redirects to the first URL of the record, or shows its values.
 #[must_use]
-pub fn answer(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>, config: &Config) -> HttpResponse {
+pub fn answer(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>, config: &Config) -> GatewayResponse {
     match answer.code {
         ResponseCode::SUCCESS => {}
         ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND => {
@@ -73,7 +73,7 @@ fn location<'a>(value: &Value<'a>) -> Option<&'a str> {
     is_safe.then_some(text)
 }
 
-fn redirect(location: &str, keeps_s: u32, now_unix_s: u64) -> HttpResponse {
+fn redirect(location: &str, keeps_s: u32, now_unix_s: u64) -> GatewayResponse {
     let location = utf8_percent_encode(location, ESCAPED).to_string();
     let Ok(location) = HeaderValue::try_from(location) else { return empty(StatusCode::BAD_GATEWAY) };
     let mut response = empty(StatusCode::FOUND);
@@ -91,7 +91,7 @@ fn redirect(location: &str, keeps_s: u32, now_unix_s: u64) -> HttpResponse {
 }
 
 /// The values as text, one on each line.
-fn values(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>) -> HttpResponse {
+fn values(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>) -> GatewayResponse {
     let mut text = format!("{}\n", request.handle);
     for value in answer.selected(&super::route::question(request).question) {
         let shown =
@@ -103,7 +103,7 @@ fn values(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>) -> HttpResponse
 
 /// The answer to a path that names no handle.
 #[must_use]
-pub fn refuse_reference(error: &ReferenceError) -> HttpResponse {
+pub fn refuse_reference(error: &ReferenceError) -> GatewayResponse {
     match error {
         ReferenceError::Empty => plain(StatusCode::OK, "handle-gateway: put a handle behind the slash\n"),
         error => plain(StatusCode::BAD_REQUEST, format!("{error}\n")),
@@ -112,7 +112,7 @@ pub fn refuse_reference(error: &ReferenceError) -> HttpResponse {
 
 /// The answer when upstream gave none.
 #[must_use]
-pub fn refuse(error: &UpstreamError, config: &Config) -> HttpResponse {
+pub fn refuse(error: &UpstreamError, config: &Config) -> GatewayResponse {
     let mut response = plain(error.status(), format!("{error}\n"));
     set_number(&mut response, header::RETRY_AFTER, config.upstream.retry_after_s);
     response

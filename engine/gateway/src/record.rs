@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 /// A question of an HTTP client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RecordQuestion {
+pub struct HttpQuestion {
     /// The handle and the choice of values.
     pub question: Question,
     /// Whether a referral is followed or reported. Otherwise a delegated prefix is not found.
@@ -25,7 +25,7 @@ pub struct RecordQuestion {
 
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnswerOrigin {
+pub enum RecordOrigin {
     /// The set of this generation.
     Set {
         /// The generation.
@@ -53,11 +53,11 @@ pub struct RecordAnswer<'a> {
     /// Whether the question selects values that are not public, although it asks for all values.
     pub is_partial: bool,
     /// Where the answer comes from.
-    pub origin: AnswerOrigin,
+    pub origin: RecordOrigin,
 }
 
 impl<'a> RecordAnswer<'a> {
-    fn of(answer: &'a LookupAnswer, origin: AnswerOrigin) -> Self {
+    fn of(answer: &'a LookupAnswer, origin: RecordOrigin) -> Self {
         Self { code: answer.code, text: &answer.text, values: answer.values(), is_partial: false, origin }
     }
 
@@ -93,7 +93,7 @@ pub fn service_facts(site: Option<&SiteRecord>) -> ServiceFacts<'_> {
 pub fn find<T>(
     set: &PublishedSet,
     service: &ServiceFacts<'_>,
-    asked: &RecordQuestion,
+    asked: &HttpQuestion,
     render: impl FnOnce(&RecordAnswer<'_>) -> T,
 ) -> Result<T, LookupAnswer> {
     let (records, question) = (set.records(), &asked.question);
@@ -116,7 +116,7 @@ pub fn find<T>(
                 && record.private().any(|(_, encoded)| {
                     Value::split(encoded).is_ok_and(|(value, _)| question.selects(&value))
                 });
-            let origin = AnswerOrigin::Set { generation: set.generation() };
+            let origin = RecordOrigin::Set { generation: set.generation() };
             Ok(render(&RecordAnswer { code: ResponseCode::SUCCESS, text: "", values, is_partial, origin }))
         }
         _ => Err(evaluate(set, service, asked)),
@@ -125,7 +125,7 @@ pub fn find<T>(
 
 /// The answer of the resolver, which is what `handled` answers.
 #[cold]
-fn evaluate(set: &PublishedSet, service: &ServiceFacts<'_>, asked: &RecordQuestion) -> LookupAnswer {
+fn evaluate(set: &PublishedSet, service: &ServiceFacts<'_>, asked: &HttpQuestion) -> LookupAnswer {
     let question = &asked.question;
     let failed = || LookupAnswer::new(question.handle.clone(), ResponseCode::ERROR, []);
     let mut flags = question.flags();
@@ -188,7 +188,7 @@ impl GatewayState {
     /// When upstream was asked and did not answer.
     pub async fn answer<T>(
         &self,
-        asked: &RecordQuestion,
+        asked: &HttpQuestion,
         render: impl Fn(&RecordAnswer<'_>) -> T,
     ) -> Result<T, UpstreamError> {
         if let Some(mapped) = &self.set {
@@ -196,7 +196,7 @@ impl GatewayState {
             match find(&set, &self.service(), asked, &render) {
                 Ok(rendered) => return Ok(rendered),
                 Err(answer) if !is_elsewhere(answer.code) || self.upstream.is_none() => {
-                    let origin = AnswerOrigin::Set { generation: set.generation() };
+                    let origin = RecordOrigin::Set { generation: set.generation() };
                     return Ok(render(&RecordAnswer::of(&answer, origin)));
                 }
                 Err(_) => {}
@@ -208,7 +208,7 @@ impl GatewayState {
             self.counters.upstream_failures.add();
             tracing::debug!(%error, "a question to the Handle System failed");
         })?;
-        let origin = AnswerOrigin::Upstream { cached: answer.cached, server: answer.from };
+        let origin = RecordOrigin::Upstream { cached: answer.cached, server: answer.from };
         Ok(render(&RecordAnswer::of(&answer, origin)))
     }
 }

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A response with a body of known length.
-pub type HttpResponse = Response<Full<Bytes>>;
+pub type GatewayResponse = Response<Full<Bytes>>;
 
 /// Bodies of at least this many bytes are compressed for clients that accept it.
 const COMPRESSED_LEN_MIN: usize = 1024;
@@ -36,7 +36,7 @@ pub enum Freshness {
 
 /// A response with this body.
 #[must_use]
-pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> HttpResponse {
+pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> GatewayResponse {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -45,7 +45,7 @@ pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<
 
 /// A response without a body.
 #[must_use]
-pub fn empty(status: StatusCode) -> HttpResponse {
+pub fn empty(status: StatusCode) -> GatewayResponse {
     let mut response = Response::new(Full::default());
     *response.status_mut() = status;
     response
@@ -53,7 +53,7 @@ pub fn empty(status: StatusCode) -> HttpResponse {
 
 /// A response with `text` for people.
 #[must_use]
-pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> HttpResponse {
+pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> GatewayResponse {
     response(status, "text/plain;charset=utf-8", text)
 }
 
@@ -77,7 +77,7 @@ impl CacheableBody {
         status: StatusCode,
         asked: RequestHeaders<'_>,
         caching: &CachingConfig,
-    ) -> HttpResponse {
+    ) -> GatewayResponse {
         let is_compressed = self.bytes.len() >= COMPRESSED_LEN_MIN && accepts_gzip(asked.headers);
         let tag =
             (caching.headers && status == StatusCode::OK).then(|| entity_tag(&self.bytes, is_compressed));
@@ -157,7 +157,7 @@ const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("86400");
 
 /// The answer to the preflight request of a browser; `None` if the request is none.
 #[must_use]
-pub fn preflight(asked: RequestHeaders<'_>) -> Option<HttpResponse> {
+pub fn preflight(asked: RequestHeaders<'_>) -> Option<GatewayResponse> {
     let is_preflight = *asked.method == Method::OPTIONS
         && asked.headers.contains_key(header::ORIGIN)
         && asked.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -172,7 +172,7 @@ pub fn preflight(asked: RequestHeaders<'_>) -> Option<HttpResponse> {
 }
 
 /// Allows scripts of other origins to read the response.
-pub fn allow_origin(asked: RequestHeaders<'_>, response: &mut HttpResponse) {
+pub fn allow_origin(asked: RequestHeaders<'_>, response: &mut GatewayResponse) {
     let Some(origin) = asked.headers.get(header::ORIGIN) else { return };
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
@@ -181,7 +181,7 @@ pub fn allow_origin(asked: RequestHeaders<'_>, response: &mut HttpResponse) {
 }
 
 /// Sets a header to a number.
-pub fn set_number(response: &mut HttpResponse, name: HeaderName, number: u32) {
+pub fn set_number(response: &mut GatewayResponse, name: HeaderName, number: u32) {
     response.headers_mut().insert(name, HeaderValue::from(number));
 }
 

@@ -4,9 +4,9 @@ use crate::api::body::{ApiBody, ApiFormat};
 use crate::api::{self, ApiRequest};
 use crate::parameters::Parameters;
 use crate::proxy::{self, ProxyRequest};
-use crate::reply::{Freshness, HttpResponse, RequestHeaders, allow_origin, empty, plain, preflight};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, empty, plain, preflight};
 use crate::server::GatewayState;
-use crate::{native, record::RecordQuestion};
+use crate::{native, record::HttpQuestion};
 use handle_client::Question;
 use handle_client::question::AnswerWants;
 use handle_client::reference::{HandleReference, ReferenceRules};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// The other side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct HttpPeer {
     /// Its address; IPv4 not mapped.
     pub address: IpAddr,
     /// Whether the connection is encrypted.
@@ -29,7 +29,7 @@ pub struct Peer {
 }
 
 /// Answers a request.
-pub async fn answer(state: &GatewayState, peer: Peer, request: Request<Incoming>) -> HttpResponse {
+pub async fn answer(state: &GatewayState, peer: HttpPeer, request: Request<Incoming>) -> GatewayResponse {
     let (parts, body) = request.into_parts();
     let asked = RequestHeaders { method: &parts.method, headers: &parts.headers };
     let mut response = match preflight(asked) {
@@ -41,7 +41,7 @@ pub async fn answer(state: &GatewayState, peer: Peer, request: Request<Incoming>
     response
 }
 
-async fn dispatch(state: &GatewayState, peer: Peer, parts: &Parts, body: Incoming) -> HttpResponse {
+async fn dispatch(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
     if let Err(message) = check_host(parts) {
         return plain(StatusCode::BAD_REQUEST, message);
     }
@@ -70,7 +70,13 @@ fn check_host(parts: &Parts) -> Result<(), &'static str> {
     }
 }
 
-async fn api(state: &GatewayState, peer: Peer, parts: &Parts, path: &str, body: Incoming) -> HttpResponse {
+async fn api(
+    state: &GatewayState,
+    peer: HttpPeer,
+    parts: &Parts,
+    path: &str,
+    body: Incoming,
+) -> GatewayResponse {
     let parameters = Parameters::parse(parts.uri.query().unwrap_or_default());
     let format = ApiFormat::of(&parameters);
     let is_valid = format.is_ok();
@@ -113,7 +119,7 @@ pub(crate) async fn read_body(state: &GatewayState, body: Incoming) -> Result<By
 }
 
 /// Answers a request for a handle by its path, or for the form.
-async fn proxy(state: &GatewayState, peer: Peer, parts: &Parts, body: Incoming) -> HttpResponse {
+async fn proxy(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
     let allowed = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
     if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
         let is_asked = parts.method == Method::OPTIONS;
@@ -152,7 +158,7 @@ fn is_form(parts: &Parts) -> bool {
 }
 
 /// The question of a request to the proxy. An index that is not a number is ignored, as deployed.
-pub(crate) fn question(request: &ProxyRequest<'_>) -> RecordQuestion {
+pub(crate) fn question(request: &ProxyRequest<'_>) -> HttpQuestion {
     let parameters = &request.parameters;
     let indexes = parameters.all("index").filter_map(|index| index.parse().ok()).collect();
     let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
@@ -162,5 +168,5 @@ pub(crate) fn question(request: &ProxyRequest<'_>) -> RecordQuestion {
         public_only: true,
     };
     let question = Question { handle: request.handle.as_bytes().to_vec(), indexes, types, wants };
-    RecordQuestion { question, refers: true }
+    HttpQuestion { question, refers: true }
 }

@@ -5,12 +5,14 @@
 //! same answer.
 
 use anyhow::{Context as _, ensure};
-use handle_client::bootstrap::{FILE_LEN_MAX, Root};
+use handle_client::bootstrap::{FILE_LEN_MAX, Root, read_site};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::exchange::AttemptError;
-use handle_client::lookup::{Client, LookupLimits, LookupOptions};
+use handle_client::lookup::{Client, LookupLimits, LookupOptions, LookupTarget};
+use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, LookupAnswer, LookupError, Question, SharedAnswer};
 use handle_proto::ResponseCode;
+use handle_proto::data::SiteBuf;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -104,7 +106,7 @@ impl UpstreamConfig {
         Ok(())
     }
 
-    fn client(&self) -> anyhow::Result<Client> {
+    fn client(&self, resolver: Option<&SiteBuf>) -> anyhow::Result<Client> {
         let root = match &self.root {
             Some(path) => Root::read(&read(path)?).with_context(|| {
                 format!("`upstream.root`: {} is not a file of the global service", path.display())
@@ -116,9 +118,8 @@ impl UpstreamConfig {
             let added = client.overrides.add_local_info(&read(path)?);
             added.with_context(|| format!("`upstream.local_info`: {}", path.display()))?;
         }
-        if let Some(path) = &self.resolver_site {
-            let added = client.overrides.read_resolver(&read(path)?);
-            added.with_context(|| format!("`upstream.resolver_site`: {}", path.display()))?;
+        if let Some(site) = resolver {
+            client.overrides.set_resolver(site.clone());
         }
         client.limits = LookupLimits {
             patience_ms: self.patience_ms.into(),
@@ -185,6 +186,8 @@ pub struct Upstream {
     client: Arc<Client>,
     driver: AsyncDriver,
     places: Semaphore,
+    /// The one site that is asked about every handle.
+    resolver: Option<SharedSite>,
 }
 
 impl Upstream {
@@ -196,11 +199,18 @@ impl Upstream {
         if !config.is_configured() {
             return Ok(None);
         }
-        let client = Arc::new(config.client()?);
+        let resolver = match &config.resolver_site {
+            Some(path) => Some(Arc::new(read_site(&read(path)?).with_context(|| {
+                format!("`upstream.resolver_site`: {} is not a site record", path.display())
+            })?)),
+            None => None,
+        };
+        let client = Arc::new(config.client(resolver.as_deref())?);
         Ok(Some(Self {
             driver: AsyncDriver::new(Arc::clone(&client)),
             client,
             places: Semaphore::new(config.questions),
+            resolver,
         }))
     }
 
@@ -210,7 +220,13 @@ impl Upstream {
     /// When no server gave an answer that counts.
     pub async fn ask(&self, question: &Question) -> Result<SharedAnswer, UpstreamError> {
         let Ok(_place) = self.places.try_acquire() else { return Err(UpstreamError::Busy) };
-        let resolved = self.driver.resolve(question, &LookupOptions::default()).await;
+        let target = match &self.resolver {
+            // A cache may not answer, so the client would look for the responsible service.
+            Some(site) if question.wants.authoritative => LookupTarget::Sites(vec![Arc::clone(site)]),
+            _ => LookupTarget::Responsible,
+        };
+        let options = LookupOptions { target, ..LookupOptions::default() };
+        let resolved = self.driver.resolve(question, &options).await;
         match resolved.outcome {
             // Deployed proxies say the same: no handle exists under a prefix that does not.
             Err(LookupError::NoService { code: Some(code @ ResponseCode::HANDLE_NOT_FOUND), .. }) => {

@@ -5,7 +5,7 @@
 
 use crate::config::GatewayLimits;
 use crate::connections::ClientStream;
-use crate::route::{self, Peer};
+use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
 use crate::tls::FIRST_BYTE;
 use anyhow::Context as _;
@@ -127,13 +127,13 @@ async fn until_told_to_stop(stopping: &mut watch::Receiver<bool>) {
     drop(stopping.wait_for(|&stops| stops).await);
 }
 
-type Room = tokio::sync::OwnedSemaphorePermit;
+type ConnectionRoom = tokio::sync::OwnedSemaphorePermit;
 
 /// Waits for room, and then for a connection.
 async fn next_connection(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, Room)> {
+) -> io::Result<(TcpStream, SocketAddr, ConnectionRoom)> {
     let room = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, address) = listener.accept().await?;
     Ok((stream, address, room))
@@ -175,10 +175,10 @@ async fn serve(
     };
     let stream = ClientStream::new(stream, Duration::from_millis(limits.write_ms.into()));
     let served = match acceptor {
-        None => serve_requests(stream, Peer { address, is_tls: false }, &state, limits, stopping).await,
+        None => serve_requests(stream, HttpPeer { address, is_tls: false }, &state, limits, stopping).await,
         Some(acceptor) => match tokio::time::timeout(patience, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
-                let peer = Peer { address, is_tls: true };
+                let peer = HttpPeer { address, is_tls: true };
                 serve_requests(stream, peer, &state, limits, stopping).await
             }
             _ => return state.counters.connections_failed.add(),
@@ -193,7 +193,7 @@ async fn serve(
 /// Serves the requests of a connection that is ready for them.
 async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
-    peer: Peer,
+    peer: HttpPeer,
     state: &Arc<GatewayState>,
     limits: &GatewayLimits,
     mut stopping: watch::Receiver<bool>,
@@ -210,7 +210,6 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(limits.header_ms.into()))
         .max_header_size(limits.header_bytes)
-        .pipeline_flush(true)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {

@@ -3,7 +3,7 @@
 use crate::api::ApiRequest;
 use crate::config::CachingConfig;
 use crate::parameters::Parameters;
-use crate::reply::{CacheableBody, Freshness, HttpResponse};
+use crate::reply::{CacheableBody, Freshness, GatewayResponse};
 use handle_proto::json::{Json, write_string, write_value};
 use handle_proto::{ResponseCode, Value};
 use hyper::StatusCode;
@@ -106,7 +106,7 @@ impl ApiBody {
         freshness: Freshness,
         request: &ApiRequest<'_>,
         caching: &CachingConfig,
-    ) -> HttpResponse {
+    ) -> GatewayResponse {
         let content_type = match request.format.callback {
             Some(_) => "application/javascript;charset=utf-8",
             None => "application/json;charset=utf-8",

@@ -4,8 +4,8 @@
 
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
-use crate::api::{ApiRequest, NO_ADMIN, Refusal, admin_refusal, challenge, respond, status_of};
-use crate::reply::HttpResponse;
+use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::reply::GatewayResponse;
 use crate::route::read_body;
 use crate::server::GatewayState;
 use crate::target;
@@ -61,11 +61,12 @@ pub async fn change(
     request: &ApiRequest<'_>,
     handle: &str,
     body: Incoming,
-) -> HttpResponse {
+) -> GatewayResponse {
     let name = match target::decode(handle) {
         Ok(name) => name,
         Err(error) => {
-            return Refusal::bad(ResponseCode::INVALID_HANDLE, error.message()).respond(state, request, None);
+            return ApiRefusal::bad(ResponseCode::INVALID_HANDLE, error.message())
+                .respond(state, request, None);
         }
     };
     let identity = match Caller::of(request) {
@@ -93,7 +94,7 @@ fn show(
     name: &str,
     outcome: &ChangeOutcome,
     deletes: bool,
-) -> HttpResponse {
+) -> GatewayResponse {
     let minted = outcome.minted.as_ref().map(|minted| String::from_utf8_lossy(minted));
     let name = minted.as_deref().unwrap_or(name);
     let status = match outcome.code {
@@ -117,14 +118,14 @@ async fn read_change(
     request: &ApiRequest<'_>,
     name: &str,
     body: Incoming,
-) -> Result<RecordChange, Refusal> {
-    let bad = |message: &str| Refusal::bad(ResponseCode::PROTOCOL_ERROR, message);
+) -> Result<RecordChange, ApiRefusal> {
+    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     if name.len() > HANDLE_LEN_MAX {
         let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
-        return Err(Refusal::bad(ResponseCode::INVALID_HANDLE, &message));
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_HANDLE, &message));
     }
     if !name.contains('/') {
-        return Err(Refusal::bad(ResponseCode::INVALID_HANDLE, "A handle has a slash behind its prefix"));
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_HANDLE, "A handle has a slash behind its prefix"));
     }
     let parameters = &request.parameters;
     let asked: Vec<&str> = parameters.all("index").collect();
@@ -148,16 +149,20 @@ async fn read_change(
         return Err(bad("Unsupported media type: send application/json"));
     }
     let body = read_body(state, body).await.map_err(|status| {
-        Refusal::new(status, ResponseCode::PROTOCOL_ERROR, "The body is too long, or did not arrive in time")
+        ApiRefusal::new(
+            status,
+            ResponseCode::PROTOCOL_ERROR,
+            "The body is too long, or did not arrive in time",
+        )
     })?;
     let values = read_values(&body, name)?;
     let found: BTreeSet<i32> = values.iter().map(|value| value.view().index).collect();
     if found.iter().any(|&index| index <= 0) {
-        return Err(Refusal::bad(ResponseCode::INVALID_VALUE, "Value indexes must be positive"));
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, "Value indexes must be positive"));
     }
     if found.len() < values.len() {
         let message = "An index stands twice in the body";
-        return Err(Refusal::new(StatusCode::CONFLICT, ResponseCode::VALUE_ALREADY_EXISTS, message));
+        return Err(ApiRefusal::new(StatusCode::CONFLICT, ResponseCode::VALUE_ALREADY_EXISTS, message));
     }
     if !is_various && !asked.is_empty() && found != indexes.into_iter().collect() {
         return Err(bad("The indexes in the query are not those in the body"));
@@ -169,8 +174,8 @@ async fn read_change(
 }
 
 /// Reads values: an array, an object with `values`, or one value.
-fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, Refusal> {
-    let bad = |message: &str| Refusal::bad(ResponseCode::PROTOCOL_ERROR, message);
+fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, ApiRefusal> {
+    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     let json: Json = serde_json::from_slice(body).map_err(|error| bad(&format!("Invalid JSON: {error}")))?;
     let list = match &json {
         Json::Array(list) => list.as_slice(),
@@ -187,7 +192,7 @@ fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, Refusal> {
     }
     if list.len() > VALUES_COUNT_MAX {
         let message = format!("A record has at most {VALUES_COUNT_MAX} values");
-        return Err(Refusal::bad(ResponseCode::INVALID_VALUE, &message));
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, &message));
     }
     let read = |(at, value): (usize, &Json)| {
         let value = value_from_json(value).map_err(|error| bad(&format!("values[{at}]: {error}")))?;

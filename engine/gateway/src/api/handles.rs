@@ -3,8 +3,8 @@
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::{ApiRequest, status_of};
-use crate::record::{RecordAnswer, RecordQuestion};
-use crate::reply::{Freshness, HttpResponse, set_number};
+use crate::record::{HttpQuestion, RecordAnswer};
+use crate::reply::{Freshness, GatewayResponse, set_number};
 use crate::server::GatewayState;
 use crate::target;
 use crate::upstream::UpstreamError;
@@ -23,7 +23,7 @@ use hyper::header;
 use std::sync::Arc;
 
 /// Answers a question for the values of `handle`, which is percent-encoded.
-pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> HttpResponse {
+pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> GatewayResponse {
     let bad = |code, message: &str| {
         let body = ApiBody::failure(code, Some(message), None);
         super::respond(state, request, StatusCode::BAD_REQUEST, body)
@@ -56,7 +56,7 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
 ///
 /// # Errors
 /// One sentence that names the parameter.
-fn question(request: &ApiRequest<'_>, handle: &str) -> Result<RecordQuestion, String> {
+fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, String> {
     let parameters = &request.parameters;
     let index =
         |text: &str| text.parse::<i32>().map_err(|_| format!("Invalid index: {text:?} is not a number"));
@@ -69,20 +69,20 @@ fn question(request: &ApiRequest<'_>, handle: &str) -> Result<RecordQuestion, St
     let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
     let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants };
     let refers = !parameters.flag("doNotRefer").unwrap_or_default();
-    Ok(RecordQuestion { question, refers })
+    Ok(HttpQuestion { question, refers })
 }
 
 fn render(
     state: &GatewayState,
     request: &ApiRequest<'_>,
-    asked: &RecordQuestion,
+    asked: &HttpQuestion,
     answer: &RecordAnswer<'_>,
     handle: &str,
-) -> HttpResponse {
+) -> GatewayResponse {
     let settings = state.settings.current();
     let caching = &settings.caching;
     let question = &asked.question;
-    if answer.is_partial {
+    if answer.is_partial || answer.code == ResponseCode::AUTHENTICATION_NEEDED {
         return super::challenge(state, request, Some(handle));
     }
     let (code, freshness, body) = match answer.code {
@@ -118,7 +118,7 @@ async fn read_as(
     identity: Arc<ClientIdentity>,
     question: Question,
     handle: &str,
-) -> HttpResponse {
+) -> GatewayResponse {
     let Some(admin) = &state.admin else { return super::unsupported(state, request, super::NO_ADMIN) };
     let read = move |client: &mut Administrator| {
         let (mut indexes, mut types) = (Vec::new(), Vec::new());
@@ -165,7 +165,7 @@ fn refuse(
     request: &ApiRequest<'_>,
     error: &UpstreamError,
     handle: &str,
-) -> HttpResponse {
+) -> GatewayResponse {
     let (status, code) = match error.status() {
         status @ StatusCode::SERVICE_UNAVAILABLE => (status, ResponseCode::SERVER_BUSY),
         status => (status, ResponseCode::ERROR),

@@ -2,8 +2,8 @@
 
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
-use crate::api::{ApiRequest, NO_ADMIN, Refusal, admin_refusal, challenge, respond, status_of};
-use crate::reply::HttpResponse;
+use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::reply::GatewayResponse;
 use crate::server::GatewayState;
 use handle_client::administration::{Administrator, AskError};
 use handle_proto::ResponseCode;
@@ -24,13 +24,13 @@ struct CollectedNames {
 }
 
 /// Lists the handles of a prefix.
-pub async fn handles(state: &GatewayState, request: &ApiRequest<'_>, prefix: &str) -> HttpResponse {
+pub async fn handles(state: &GatewayState, request: &ApiRequest<'_>, prefix: &str) -> GatewayResponse {
     let paging = match paging(request) {
         Ok(paging) => paging,
         Err(refusal) => return refusal.respond(state, request, None),
     };
     if prefix.is_empty() || prefix.ends_with('/') {
-        let refusal = Refusal::bad(ResponseCode::SERVER_NOT_RESPONSIBLE, "That prefix doesn't live here");
+        let refusal = ApiRefusal::bad(ResponseCode::SERVER_NOT_RESPONSIBLE, "That prefix doesn't live here");
         return refusal.respond(state, request, None);
     }
     let record = match prefix.as_bytes().strip_prefix(PREFIX_RECORDS) {
@@ -61,7 +61,7 @@ pub async fn handles(state: &GatewayState, request: &ApiRequest<'_>, prefix: &st
 }
 
 /// Lists the homed prefixes.
-pub async fn prefixes(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+pub async fn prefixes(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let list =
         |client: &mut Administrator| collect(client, &Request::ListHomedNas(HandleBody { handle: BLANK }));
     match ask(state, request, None, list).await {
@@ -76,11 +76,14 @@ pub async fn prefixes(state: &GatewayState, request: &ApiRequest<'_>) -> HttpRes
 }
 
 /// The page and its size, if both are given and neither is negative.
-fn paging(request: &ApiRequest<'_>) -> Result<Option<(usize, usize)>, Refusal> {
+fn paging(request: &ApiRequest<'_>) -> Result<Option<(usize, usize)>, ApiRefusal> {
     let number = |name: &str| match request.parameters.first(name) {
         None => Ok(None),
         Some(text) => text.parse::<i64>().map(Some).map_err(|_| {
-            Refusal::bad(ResponseCode::PROTOCOL_ERROR, &format!("Invalid {name}: {text:?} is not a number"))
+            ApiRefusal::bad(
+                ResponseCode::PROTOCOL_ERROR,
+                &format!("Invalid {name}: {text:?} is not a number"),
+            )
         }),
     };
     let (page, size) = (number("page")?, number("pageSize")?);
@@ -96,7 +99,7 @@ async fn ask(
     request: &ApiRequest<'_>,
     about: Option<&str>,
     list: impl FnOnce(&mut Administrator) -> Result<CollectedNames, AskError> + Send + 'static,
-) -> Result<Vec<String>, HttpResponse> {
+) -> Result<Vec<String>, GatewayResponse> {
     let identity = match Caller::of(request) {
         Caller::Anonymous => return Err(challenge(state, request, about)),
         Caller::Unusable => return Err(super::unauthorized()),

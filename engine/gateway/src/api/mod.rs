@@ -15,8 +15,8 @@ pub mod listing;
 
 use crate::administration::ServiceError;
 use crate::parameters::Parameters;
-use crate::reply::{Freshness, HttpResponse, RequestHeaders, empty, set_number};
-use crate::route::Peer;
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, set_number};
+use crate::route::HttpPeer;
 use crate::server::GatewayState;
 use body::{ApiBody, ApiFormat};
 use handle_client::administration::AskError;
@@ -33,7 +33,7 @@ pub struct ApiRequest<'r> {
     /// The method and headers.
     pub asked: RequestHeaders<'r>,
     /// The other side of the connection.
-    pub peer: Peer,
+    pub peer: HttpPeer,
     /// The path behind `/api`, as it was sent.
     pub path: &'r str,
     /// The parameters in the query.
@@ -44,7 +44,7 @@ pub struct ApiRequest<'r> {
 
 /// What a path of the API names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Endpoint<'r> {
+enum ApiEndpoint<'r> {
     /// A handle, percent-encoded.
     Handle(&'r str),
     /// The handles of a prefix.
@@ -56,7 +56,7 @@ enum Endpoint<'r> {
     Unknown,
 }
 
-impl<'r> Endpoint<'r> {
+impl<'r> ApiEndpoint<'r> {
     fn of(path: &'r str) -> Self {
         let (name, rest) = path.strip_prefix('/').unwrap_or_default().split_once('/').map_or_else(
             || (path.strip_prefix('/').unwrap_or_default(), None),
@@ -85,8 +85,8 @@ impl<'r> Endpoint<'r> {
 }
 
 /// Answers a request to the API.
-pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> HttpResponse {
-    let (method, endpoint) = (request.asked.method, Endpoint::of(request.path));
+pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    let (method, endpoint) = (request.asked.method, ApiEndpoint::of(request.path));
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
     if *method == Method::OPTIONS {
@@ -105,19 +105,24 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incomi
         return respond(state, request, StatusCode::NOT_IMPLEMENTED, body);
     }
     match endpoint {
-        Endpoint::Handle(handle) if is_read => handles::read(state, request, handle).await,
-        Endpoint::Handle(handle) => change::change(state, request, handle, body).await,
-        Endpoint::Handles if is_read => match request.parameters.first("prefix") {
+        ApiEndpoint::Handle(handle) if is_read => handles::read(state, request, handle).await,
+        ApiEndpoint::Handle(handle) => change::change(state, request, handle, body).await,
+        ApiEndpoint::Handles if is_read => match request.parameters.first("prefix") {
             Some(prefix) => listing::handles(state, request, prefix).await,
             None => empty_handle(state, request),
         },
-        Endpoint::Handles => empty_handle(state, request),
-        Endpoint::Prefixes if is_read => listing::prefixes(state, request).await,
-        Endpoint::Site if is_read => site(state, request),
+        // As deployed; `http.jsonl`, `delete/no_handle`.
+        ApiEndpoint::Handles if *method == Method::DELETE => {
+            let body = ApiBody::failure(ResponseCode::HANDLE_NOT_FOUND, None, None);
+            respond(state, request, StatusCode::NOT_FOUND, body)
+        }
+        ApiEndpoint::Handles => empty_handle(state, request),
+        ApiEndpoint::Prefixes if is_read => listing::prefixes(state, request).await,
+        ApiEndpoint::Site if is_read => site(state, request),
         // As deployed: a session id is a secret.
-        Endpoint::Sessions if !request.peer.is_tls => empty(StatusCode::FORBIDDEN),
-        Endpoint::Sessions => unsupported(state, request, "Sessions over HTTP are not supported"),
-        Endpoint::Verifications if is_read => {
+        ApiEndpoint::Sessions if !request.peer.is_tls => empty(StatusCode::FORBIDDEN),
+        ApiEndpoint::Sessions => unsupported(state, request, "Sessions over HTTP are not supported"),
+        ApiEndpoint::Verifications if is_read => {
             unsupported(state, request, "Verification over HTTP is not supported")
         }
         _ => unknown(state, request),
@@ -130,19 +135,19 @@ fn respond(
     request: &ApiRequest<'_>,
     status: StatusCode,
     body: ApiBody,
-) -> HttpResponse {
+) -> GatewayResponse {
     body.respond(status, Freshness::NoStore, request, &state.settings.current().caching)
 }
 
 /// Why a request is refused.
 #[derive(Debug)]
-struct Refusal {
+struct ApiRefusal {
     status: StatusCode,
     code: ResponseCode,
     message: String,
 }
 
-impl Refusal {
+impl ApiRefusal {
     fn new(status: StatusCode, code: ResponseCode, message: &str) -> Self {
         Self { status, code, message: message.to_owned() }
     }
@@ -153,14 +158,19 @@ impl Refusal {
     }
 
     /// The response. Errors of form name no handle, as deployed.
-    fn respond(&self, state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> HttpResponse {
+    fn respond(
+        &self,
+        state: &GatewayState,
+        request: &ApiRequest<'_>,
+        about: Option<&str>,
+    ) -> GatewayResponse {
         let about = about.filter(|_| self.code != ResponseCode::PROTOCOL_ERROR);
         respond(state, request, self.status, ApiBody::failure(self.code, Some(&self.message), about))
     }
 }
 
 /// Refuses a request without a caller: over TLS the client is told how to authenticate.
-fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> HttpResponse {
+fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> GatewayResponse {
     let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, about);
     if !request.peer.is_tls {
         return respond(state, request, StatusCode::FORBIDDEN, body);
@@ -176,7 +186,7 @@ const NO_ADMIN: &str = "This gateway has no administration service";
 const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");
 
 /// The answer to credentials that cannot be used or are wrong.
-fn unauthorized() -> HttpResponse {
+fn unauthorized() -> GatewayResponse {
     let mut response = empty(StatusCode::UNAUTHORIZED);
     response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC);
     response
@@ -188,7 +198,7 @@ fn admin_refusal(
     request: &ApiRequest<'_>,
     error: &ServiceError,
     about: Option<&str>,
-) -> HttpResponse {
+) -> GatewayResponse {
     let (status, code) = match error {
         ServiceError::Busy => (StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY),
         ServiceError::Ask(AskError::Late) => (StatusCode::GATEWAY_TIMEOUT, ResponseCode::ERROR),
@@ -204,23 +214,23 @@ fn admin_refusal(
     response
 }
 
-fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let body = ApiBody::failure(ResponseCode::INVALID_HANDLE, Some("Empty handle invalid"), None);
     respond(state, request, StatusCode::BAD_REQUEST, body)
 }
 
-fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let message = format!("Unknown HTTP API endpoint {} /api{}", request.asked.method, request.path);
     let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
     respond(state, request, StatusCode::NOT_FOUND, body)
 }
 
-fn unsupported(state: &GatewayState, request: &ApiRequest<'_>, message: &str) -> HttpResponse {
+fn unsupported(state: &GatewayState, request: &ApiRequest<'_>, message: &str) -> GatewayResponse {
     let body = ApiBody::failure(ResponseCode::OPERATION_NOT_SUPPORTED, Some(message), None);
     respond(state, request, StatusCode::NOT_IMPLEMENTED, body)
 }
 
-fn site(state: &GatewayState, request: &ApiRequest<'_>) -> HttpResponse {
+fn site(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let Some(site) = &state.site else {
         return unsupported(state, request, "This server has no site record");
     };
