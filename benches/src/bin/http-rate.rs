@@ -146,7 +146,7 @@ fn start_bare() -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// Asks as fast as answers come, one request at a time on each connection; returns answers per second.
+/// Asks one question at a time on each connection, the next when the answer has arrived; returns answers per second.
 fn run_round(args: &Args, kind: HttpRequestKind) -> anyhow::Result<f64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
