@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod fields;
 pub mod forged;
 pub mod forwarding;
+pub mod gateway_server;
 pub mod http;
 pub mod initialised;
 pub mod interceptor;

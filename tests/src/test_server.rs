@@ -172,7 +172,8 @@ pub fn serve_from(
     TestServer { server, directory, left_out }
 }
 
-fn publish(source: VectorSource, server: &Json, set: &Path) -> LeftOut {
+/// Publishes the records of `source`, with the prefixes that `server` homes, as the set in `set`.
+pub(crate) fn publish(source: VectorSource, server: &Json, set: &Path) -> LeftOut {
     let mut homed = HomedPrefixes::default();
     for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
         let prefix = prefix.as_str().expect("a name");

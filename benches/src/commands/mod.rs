@@ -4,6 +4,7 @@ mod against_dnsperf;
 mod answer_loop;
 mod bulk_resolve;
 mod certified_share;
+mod http_rate;
 mod import_rate;
 mod latency;
 mod share_of_echo;
@@ -28,6 +29,7 @@ enum Command {
     AnswerLoop(answer_loop::Args),
     BulkResolve(bulk_resolve::Args),
     CertifiedShare(certified_share::Args),
+    HttpRate(http_rate::Args),
     ImportRate(import_rate::Args),
     Latency(latency::Args),
     ShareOfEcho(share_of_echo::Args),
@@ -43,6 +45,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::AnswerLoop(args) => answer_loop::run(args),
         Command::BulkResolve(args) => bulk_resolve::run(args),
         Command::CertifiedShare(args) => certified_share::run(args),
+        Command::HttpRate(args) => http_rate::run(args),
         Command::ImportRate(args) => import_rate::run(args),
         Command::Latency(args) => latency::run(args),
         Command::ShareOfEcho(args) => share_of_echo::run(args),

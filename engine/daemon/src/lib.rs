@@ -10,6 +10,7 @@
 //! - [`priority`]: threads that let others go first.
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
+//! - [`publication`]: the directory in which sets are published.
 //! - [`readiness`]: what the service manager is told.
 //! - [`scrape`]: metrics and health over HTTP.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
@@ -35,6 +36,7 @@ pub mod log;
 pub mod priority;
 pub mod privileges;
 pub mod program;
+pub mod publication;
 pub mod readiness;
 pub mod scrape;
 pub mod server_key;

@@ -1,13 +1,43 @@
-//! The HTTP front of the Handle System: what a browser asks for, and what it gets.
+//! The HTTP process: answers people and programs that do not speak the handle protocol.
 //!
+//! - [`config`]: the configuration, checked before anything starts.
+//! - [`set`]: the published set that is mapped in this process, and how a new one goes live.
+//! - [`upstream`]: the Handle System, for handles that the set does not have.
+//! - [`administration`]: the service that makes changes and shows what is not public.
+//! - [`record`]: the answer to a question, from the set or from upstream.
+//! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
+//! - [`reply`]: an HTTP response and the headers that all responses share.
+//! - [`api`]: the JSON API.
+//! - [`native`]: messages of the handle protocol in bodies of POST.
+//! - [`proxy`]: every other path: redirects and pages.
 //! - [`input`]: the handle in the path of a request, or in the field of a form.
 //! - [`redirect`]: what a proxy does with a resolved record.
 //! - [`location`]: 10320/loc, the locations among which it chooses.
-//! - [`accept`]: the media types that a client prefers.
+//! - [`accept`]: the media types and languages that a client prefers.
 //! - [`pages`]: forms, records and errors as HTML.
+//! - [`route`]: which of these three answers a request.
+//! - [`tls`]: the certificate of this process.
+//! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
+//! - [`settings`]: the settings in force, and their reload.
+//! - [`server`], [`program`]: starts and stops all parts; the arguments.
+//! - [`control`], [`observe`], [`counters`]: what operators see.
 //!
-//! These modules have no I/O, no clock and no randomness: the caller resolves handles, and passes
-//! time, random numbers and the country of the client.
+//! # Design
+//!
+//! - **A thread for each core, with its own listener and its own runtime.** A connection stays on the
+//!   thread that accepted it, so nothing on the way of a request is shared but the pointer to the
+//!   live set and counters.
+//! - **Answers from the set are made without waiting.** Only a handle that the set does not have, a
+//!   body and a forwarded message make a request wait.
+//! - **A record found in the set is answered directly; everything else that the set says is decided
+//!   by `handle-resolver`,** which knows referrals, other servers of the site and prefixes that are
+//!   not here. Its answer to the same request over the handle protocol is the definition.
+//! - **The entity tag is a hash of the body,** so it cannot name another representation.
+//!
+//! # Example
+//!
+//! The decision about a redirect has no I/O, no clock and no randomness: the caller resolves handles,
+//! and passes time, random numbers and the country of the client.
 //!
 //! ```
 //! use handle_gateway::redirect::{
@@ -30,7 +60,31 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod administration;
+pub mod api;
+pub mod config;
+pub mod connections;
+pub mod control;
+pub mod counters;
 pub mod input;
 pub mod location;
+pub mod native;
+pub mod observe;
 pub mod pages;
+pub mod parameters;
+pub mod program;
+pub mod proxy;
+pub mod record;
 pub mod redirect;
+pub mod reply;
+pub mod route;
+pub mod server;
+pub mod set;
+pub mod settings;
+pub mod target;
+pub mod tls;
+pub mod upstream;
+pub mod worker;
+
+pub use config::Config;
+pub use server::Gateway;

@@ -7,19 +7,17 @@ use crate::templates::{SetTemplates, TemplatesConfig};
 use crate::verification::{LayerState, RecordChecks, VerificationLedger};
 use crate::wakers::WorkerWakers;
 use arc_swap::{ArcSwap, Cache};
-use handle_daemon::shutdown::Shutdown;
+use handle_daemon::publication::{PublishedDirectory, ReloadOutcome};
+use handle_snapshot::Trust;
 use handle_snapshot::map::LoadMode;
-use handle_snapshot::set::manifest::{LayerEntry, MANIFEST};
-use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
-use handle_snapshot::{Trust, verify};
-use inotify::{EventMask, Inotify, WatchMask};
+use handle_snapshot::set::manifest::LayerEntry;
+use handle_snapshot::set::{PublishedSet, SetError};
 use serde_json::{Value, json};
 use std::ops::Deref;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 /// A published set together with the data derived from it once for all requests.
 #[derive(Debug)]
@@ -89,15 +87,6 @@ struct ReloadFailure {
 /// A worker's cached reader of the current set.
 pub type SetReader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
 
-/// Result of a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReloadOutcome {
-    /// A new generation is live.
-    Changed(u64),
-    /// The published set is already live.
-    Unchanged(u64),
-}
-
 impl ServedSet {
     /// Opens the set in `directory`. With `verify_new_layers`, layers published later are verified
     /// before they are served. `checks` controls the comparison of records with their checksums.
@@ -112,8 +101,7 @@ impl ServedSet {
         checks: RecordChecks,
         templates: Option<TemplatesConfig>,
     ) -> Result<Arc<Self>, SetError> {
-        let set = PublishedSet::open(directory, how)?;
-        check_homed(&set, |_| false)?;
+        let set = PublishedSet::open_checked(directory, how)?;
         let ledger = VerificationLedger::default();
         ledger.begin(&set.manifest().layers, |_| false);
         let live = LiveSet::new(&set, checks, &ledger, templates.as_ref());
@@ -218,7 +206,7 @@ impl ServedSet {
         let mut opening = self.opening();
         let old = self.set.load_full();
         let is_stale = |entry: &LayerEntry| stale.contains(entry);
-        match self.open_next(&old, &is_stale) {
+        match PublishedSet::reopen_checked(&old, is_stale, self.verifies_new()) {
             Ok(set) => {
                 opening.failure = None;
                 let generation = set.generation();
@@ -251,25 +239,6 @@ impl ServedSet {
 
     fn verifies_new(&self) -> bool {
         self.verify_new_layers.load(Ordering::Relaxed)
-    }
-
-    /// Opens the published set. Every byte of layers that `old` does not have is verified if
-    /// configured: the publisher has verified them, but they may have been damaged on the way.
-    fn open_next(
-        &self,
-        old: &PublishedSet,
-        is_stale: &impl Fn(&LayerEntry) -> bool,
-    ) -> Result<PublishedSet, SetError> {
-        let set = PublishedSet::reopen_stale(old, is_stale)?;
-        let is_known = |entry: &LayerEntry| old.manifest().layers.contains(entry) && !is_stale(entry);
-        for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
-            if is_stale(entry) || self.verifies_new() && !is_known(entry) {
-                let path = self.directory.join(&entry.file);
-                verify::layer(layer).map_err(|fault| SetError { path, kind: SetErrorKind::Fault(fault) })?;
-            }
-        }
-        check_homed(&set, is_known)?;
-        Ok(set)
     }
 
     /// The description of the set in `status`.
@@ -330,108 +299,18 @@ impl ServedSet {
     }
 }
 
-/// Compares the tables of homed prefixes with their checksums, except for layers that are already
-/// known. The tables are short, and they decide for every answer whether this server is
-/// responsible.
-fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Result<(), SetError> {
-    for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
-        if !is_known(entry) {
-            let path = set.dir().join(&entry.file);
-            verify::homed_sum(layer).map_err(|fault| SetError { path, kind: SetErrorKind::Fault(fault) })?;
-        }
-    }
-    Ok(())
-}
+impl PublishedDirectory for ServedSet {
+    type Error = SetError;
 
-/// Polling interval of the watcher: watches can be lost, and some file systems have none.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Reloads whenever a new set is published, until `shutdown`.
-pub fn watch(live: &ServedSet, shutdown: &Shutdown) {
-    let mut inotify = watch_directory(&live.directory);
-    if let Err(error) = &inotify {
-        tracing::warn!(
-            directory = %live.directory.display(), %error,
-            "cannot watch the snapshot directory, checking once a second instead; \
-             is fs.inotify.max_user_instances exhausted? (sysctl fs.inotify)"
-        );
+    fn directory(&self) -> &Path {
+        &self.directory
     }
-    let mut events = [0; 4096];
-    // The first check is immediate, for sets published before the watch began.
-    let mut look_at = Instant::now();
-    while !shutdown.is_stopped() {
-        let patience = look_at.saturating_duration_since(Instant::now());
-        let seen = match &mut inotify {
-            Ok(inotify) => wait_for_events(inotify, &mut events, (shutdown, patience)),
-            Err(_) => {
-                shutdown.poll(&mut [], Some(patience));
-                DirectoryChange::Nothing
-            }
-        };
-        if seen == DirectoryChange::Gone {
-            // The directory was replaced by another one of the same name.
-            inotify = watch_directory(&live.directory);
-        }
-        let published = seen == DirectoryChange::Published;
-        if !published && Instant::now() < look_at {
-            continue;
-        }
-        if inotify.is_err() {
-            inotify = watch_directory(&live.directory);
-        }
-        look_at = Instant::now() + LOOK_INTERVAL;
-        let was_failing = live.is_failing();
-        match live.reload() {
-            Ok(ReloadOutcome::Changed(generation)) => tracing::info!(generation, "serving a new set"),
-            Ok(ReloadOutcome::Unchanged(generation)) if was_failing => {
-                tracing::info!(generation, "the published set is intact again");
-            }
-            Ok(ReloadOutcome::Unchanged(_)) => {}
-            // Logged once for each publication, not once a second.
-            Err(error) if published || !was_failing => {
-                tracing::error!(%error, "cannot open the published set; the old set stays live");
-            }
-            Err(_) => {}
-        }
-    }
-}
 
-fn watch_directory(directory: &Path) -> std::io::Result<Inotify> {
-    let inotify = Inotify::init()?;
-    let changes = WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE | WatchMask::MOVE_SELF;
-    inotify.watches().add(directory, changes)?;
-    Ok(inotify)
-}
-
-/// What the watcher observed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DirectoryChange {
-    Nothing,
-    /// A manifest was written.
-    Published,
-    /// The directory no longer exists.
-    Gone,
-}
-
-/// Waits for an event until `shutdown` or the end of the watcher's patience.
-fn wait_for_events(
-    inotify: &mut Inotify,
-    events: &mut [u8],
-    (shutdown, patience): (&Shutdown, Duration),
-) -> DirectoryChange {
-    if !shutdown.wait_for(inotify.as_fd(), Some(patience)) {
-        return DirectoryChange::Nothing;
+    fn reload(&self) -> Result<ReloadOutcome, SetError> {
+        self.reload()
     }
-    let Ok(events) = inotify.read_events(events) else { return DirectoryChange::Published };
-    let mut seen = DirectoryChange::Nothing;
-    for event in events {
-        if event.mask.intersects(EventMask::IGNORED | EventMask::MOVE_SELF) {
-            return DirectoryChange::Gone;
-        }
-        // After a queue overflow, a publication may have been missed.
-        if event.name.is_some_and(|name| name == MANIFEST) || event.mask.contains(EventMask::Q_OVERFLOW) {
-            seen = DirectoryChange::Published;
-        }
+
+    fn is_failing(&self) -> bool {
+        self.is_failing()
     }
-    seen
 }

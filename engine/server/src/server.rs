@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::counters::CounterShards;
-use crate::live::{self, ServedSet};
+use crate::live::ServedSet;
 use crate::observe;
 use crate::query_log::{self, QueryLog};
 use crate::settings::{self, LiveSettings};
@@ -20,6 +20,7 @@ use handle_daemon::listen::ListenError;
 use handle_daemon::log::SetLog;
 use handle_daemon::privileges;
 use handle_daemon::program::ReadConfig;
+use handle_daemon::publication;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::sessions::Holder;
 use handle_daemon::settings::SettingSection as _;
@@ -344,7 +345,7 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let watcher = std::thread::Builder::new()
             .name("watcher".into())
-            .spawn(move || live::watch(&shared.live, &shared.shutdown));
+            .spawn(move || publication::follow(&*shared.live, &shared.shutdown));
         self.helpers.push(watcher.context("cannot start the watcher thread")?);
         let live = Arc::clone(&self.shared.live);
         live.ledger.set_rate(self.shared.settings.current().config.verify_bytes_per_s);

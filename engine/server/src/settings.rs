@@ -12,6 +12,7 @@ use crate::server::{ServerState, read_site, templates_of};
 use crate::site::OwnSite;
 use arc_swap::ArcSwap;
 use handle_daemon::log::SetLog;
+use handle_daemon::publication::ReloadOutcome;
 use handle_daemon::readiness;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::settings::reload::{SettingChanges, merged};
@@ -132,7 +133,7 @@ fn reload_all(shared: &ServerState) -> Value {
     }
     match shared.live.reload_damaged() {
         Ok(reloaded) => {
-            said["changed"] = matches!(reloaded, crate::live::ReloadOutcome::Changed(_)).into();
+            said["changed"] = matches!(reloaded, ReloadOutcome::Changed(_)).into();
         }
         Err(error) => {
             tracing::error!(%error, "cannot open the published set; the old set stays live");

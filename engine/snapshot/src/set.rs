@@ -156,6 +156,54 @@ impl PublishedSet {
         Self::open_from(&previous.dir, previous.load_mode, &shared)
     }
 
+    /// As [`open`](Self::open), and compares the tables of homed prefixes with their checksums.
+    ///
+    /// # Errors
+    /// When no set is published, the set is not complete, or a table is damaged.
+    pub fn open_checked(dir: &Path, how: LoadMode) -> Result<Self, SetError> {
+        let set = Self::open(dir, how)?;
+        set.check_homed(|_| false)?;
+        Ok(set)
+    }
+
+    /// As [`reopen_stale`](Self::reopen_stale), and checks the layers that `previous` does not have:
+    /// their tables of homed prefixes, and with `verify_new` every byte. The publisher has verified
+    /// them, but they may have been damaged on the way. Stale layers are verified in full.
+    ///
+    /// # Errors
+    /// When no set is published, the set is not complete, or a checked layer is damaged.
+    pub fn reopen_checked(
+        previous: &Self,
+        is_stale: impl Fn(&LayerEntry) -> bool,
+        verify_new: bool,
+    ) -> Result<Self, SetError> {
+        let set = Self::reopen_stale(previous, &is_stale)?;
+        let is_known = |entry: &LayerEntry| previous.layer(entry).is_some() && !is_stale(entry);
+        for (entry, layer) in set.manifest.layers.iter().zip(&set.layers) {
+            if is_stale(entry) || verify_new && !is_known(entry) {
+                let check = verify::layer(layer);
+                check
+                    .map_err(|fault| SetError::new(set.dir.join(&entry.file), SetErrorKind::Fault(fault)))?;
+            }
+        }
+        set.check_homed(is_known)?;
+        Ok(set)
+    }
+
+    /// Compares the tables of homed prefixes with their checksums, except for layers that are
+    /// already known. The tables are short, and they decide for every answer whether a server is
+    /// responsible.
+    fn check_homed(&self, is_known: impl Fn(&LayerEntry) -> bool) -> Result<(), SetError> {
+        for (entry, layer) in self.manifest.layers.iter().zip(&self.layers) {
+            if !is_known(entry) {
+                let check = verify::homed_sum(layer);
+                check
+                    .map_err(|fault| SetError::new(self.dir.join(&entry.file), SetErrorKind::Fault(fault)))?;
+            }
+        }
+        Ok(())
+    }
+
     fn open_from<'p>(
         dir: &Path,
         how: LoadMode,

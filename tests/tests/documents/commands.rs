@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 /// Our programs, and their packages.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("hdl", "handle-cli"),
     ("handled", "handle-server"),
     ("handle-admin", "handle-admin"),
+    ("handle-gateway", "handle-gateway"),
     ("handle-loadgen", "handle-loadgen"),
 ];
 

@@ -29,8 +29,12 @@ fn every_block_of_toml_is_read_by_one_of_the_programs() {
         for block in blocks(&std::fs::read_to_string(&path).unwrap()) {
             let server = toml::from_str::<handle_server::config::Config>(block).map(|_| ());
             let admin = toml::from_str::<handle_admin::config::Config>(block).map(|_| ());
-            if let (Err(server), Err(admin)) = (&server, &admin) {
-                panic!("{}:\n{block}\nhandled: {server}\nhandle-admin: {admin}", path.display());
+            let gateway = toml::from_str::<handle_gateway::config::Config>(block).map(|_| ());
+            if let (Err(server), Err(admin), Err(gateway)) = (&server, &admin, &gateway) {
+                panic!(
+                    "{}:\n{block}\nhandled: {server}\nhandle-admin: {admin}\nhandle-gateway: {gateway}",
+                    path.display()
+                );
             }
             blocks_count += 1;
         }

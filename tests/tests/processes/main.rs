@@ -12,6 +12,7 @@ mod batch;
 mod deployed_servers;
 mod foreign;
 mod forwarding;
+mod gateway;
 mod handled;
 mod idle;
 mod lab;

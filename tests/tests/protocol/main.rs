@@ -8,6 +8,7 @@ mod coverage;
 mod credentials;
 mod examples;
 mod hashing;
+mod http;
 mod keys;
 mod loadgen;
 mod messages;

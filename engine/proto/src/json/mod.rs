@@ -11,7 +11,7 @@
 //! - bits without a meaning (in permissions, sites and interfaces), flags of keys, and bytes after
 //!   keys are dropped.
 //!
-//! [`text`] makes the text. [`RecordLine`] reads a record without building a tree, for bulk input.
+//! [`text()`] makes the text, and [`write_value`] that of a value without a tree. [`RecordLine`] reads a record without building a tree, for bulk input.
 
 mod admin;
 mod error;
@@ -20,6 +20,7 @@ mod line;
 mod message;
 mod read;
 mod site;
+mod text;
 mod time;
 mod value;
 
@@ -29,6 +30,7 @@ pub use line::RecordLine;
 pub use message::message_to_json;
 pub use serde_json::Value as Json;
 pub use site::{keep_unknown, site_from_json, site_to_json};
+pub use text::{text, write_string, write_value};
 pub use value::{data_from_json, data_to_json, value_from_json, value_from_json_as, value_to_json};
 
 use crate::value::{Value, ValueBuf};
@@ -86,18 +88,6 @@ pub fn record_from_json_dated(json: &Json, default_timestamp: u32) -> Result<Jso
 pub fn record_to_json<'a>(handle: &[u8], values: impl IntoIterator<Item = Value<'a>>) -> Json {
     let values = values.into_iter().map(|value| value_to_json(&value)).collect();
     object([("handle", lossy(handle)), ("values", Json::Array(values))])
-}
-
-/// The text of `json`, as deployed software writes it: without spaces, and with U+2028 and U+2029
-/// escaped so that it is valid JavaScript as well. `values.jsonl`, `text/8`.
-#[must_use]
-pub fn text(json: &Json) -> String {
-    let text = json.to_string();
-    if !text.contains(['\u{2028}', '\u{2029}']) {
-        return text;
-    }
-    // Both characters can occur only inside strings.
-    text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
 fn object<const N: usize>(members: [(&str, Json); N]) -> Json {

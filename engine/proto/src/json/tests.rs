@@ -2,7 +2,7 @@
 //! and that both readers agree.
 
 use super::*;
-use crate::data::{PrivateKeyBuf, SiteBuilder};
+use crate::data::{Admin, AdminPermissions, PrivateKeyBuf, SiteBuilder};
 use crate::value::{Permissions, Ttl};
 use crate::wire::list::{Reference, References};
 use alloc::vec;
@@ -423,4 +423,57 @@ fn values_without_a_time_stamp_get_the_time_that_is_given() {
             assert!(slow.values.iter().map(|value| value.view().timestamp).eq(stamps));
         }
     }
+}
+
+/// The text that [`write_value`] makes without a tree.
+fn written(value: &Value<'_>) -> String {
+    let mut text = String::new();
+    write_value(value, &mut text);
+    text
+}
+
+proptest! {
+    #[test]
+    fn values_are_written_as_their_trees(
+        index in any::<i32>(),
+        kind in prop_oneof![
+            Just(b"URL".to_vec()), Just(b"HS_ADMIN".to_vec()), Just(b"HS_VLIST".to_vec()), Just(b"HS_SERV".to_vec()),
+            prop::collection::vec(any::<u8>(), 0..6),
+        ],
+        data in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            "[ -~\t\n\r\u{2028}\u{2029}\u{80}-\u{9f}\u{e9}\"\\\\]{0,20}".prop_map(String::into_bytes),
+        ],
+        permissions in any::<u8>(),
+        ttl_kind in 0u8..3,
+        (ttl, timestamp) in any::<(i32, u32)>(),
+    ) {
+        let mut value = Value::new(index, &kind, &data);
+        value.permissions = Permissions(permissions);
+        value.ttl = Ttl { kind: ttl_kind, seconds: ttl };
+        value.timestamp = timestamp;
+        prop_assert_eq!(written(&value), text(&value_to_json(&value)));
+    }
+}
+
+#[test]
+fn administrators_and_references_are_written_as_their_trees() {
+    let (mut list, mut data) = (vec![], vec![]);
+    let references = References::build([Reference { handle: b"a/\"b", index: 3 }], &mut list);
+    let mut value = Value::new(100, b"HS_ADMIN", b"");
+    value.references = references;
+    for handle in [&b"0.NA/10"[..], b"0.NA/\"\xff", b"10/\xe2\x80\xa8"] {
+        for legacy in [None, Some([0, 0]), Some([0, 1])] {
+            data.clear();
+            let mut admin = Admin::new(AdminPermissions::ALL, handle, 300);
+            admin.legacy = legacy;
+            admin.encode(&mut data);
+            let value = Value { data: &data, ..value };
+            assert_eq!(written(&value), text(&value_to_json(&value)), "{handle:?} {legacy:?}");
+        }
+    }
+    let controls: String = (0..0x30u8).map(char::from).collect();
+    let mut string = String::new();
+    write_string(&controls, &mut string);
+    assert_eq!(string, Json::from(controls).to_string());
 }

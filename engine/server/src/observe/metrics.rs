@@ -214,7 +214,8 @@ impl Metrics {
 
     /// Answer times by transport, path and worker.
     fn times(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let help = "Time from receiving a request until its answer is with the kernel, for each measured answer.";
+        let help =
+            "Time from receiving a request until its answer is with the kernel, for each measured answer.";
         out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
             for (transport, way) in
                 Transport::ALL.into_iter().flat_map(|transport| AnswerPath::ALL.map(|path| (transport, path)))

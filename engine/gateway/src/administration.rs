@@ -1,0 +1,154 @@
+//! The administration service, which checks permissions and makes changes.
+//!
+//! The gateway has no rights of its own. It speaks the handle protocol to `handle-admin`, as every
+//! administrator does, and answers its challenges with the credentials of the HTTP client.
+
+use anyhow::ensure;
+use handle_auth::PublicKey;
+use handle_client::Allowances;
+use handle_client::administration::{Administrator, AskError, ClientIdentity};
+use handle_daemon::site::SiteRecord;
+use serde::{Deserialize, Serialize};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Settings of the administration service.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdminConfig {
+    /// The TCP address of `handle-admin`. Without it nothing can be changed, and only public values
+    /// are shown. If the address is not on this host, the service is proven by the key in the site
+    /// record, and secrets are sent in encrypted sessions.
+    pub address: Option<SocketAddr>,
+    /// Time for each answer of it, in milliseconds.
+    pub answer_ms: u32,
+    /// Maximum number of requests that wait for it. Further ones get status 503.
+    pub requests: usize,
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self { address: None, answer_ms: 30_000, requests: 64 }
+    }
+}
+
+impl AdminConfig {
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self, has_site: bool) -> anyhow::Result<()> {
+        let bounds =
+            [("answer_ms", self.answer_ms as usize, 1, 600_000), ("requests", self.requests, 1, 4096)];
+        for (name, value, least, most) in bounds {
+            ensure!(
+                (least..=most).contains(&value),
+                "`admin.{name}` is {value}: it must be from {least} to {most}"
+            );
+        }
+        let is_remote = self.address.is_some_and(|address| !address.ip().to_canonical().is_loopback());
+        ensure!(
+            !is_remote || has_site,
+            "`admin.address` is on another host: set `site`, whose record has the key of the service"
+        );
+        Ok(())
+    }
+}
+
+/// Why the service did not answer.
+#[derive(Debug)]
+pub enum ServiceError {
+    /// As many requests as allowed wait for it.
+    Busy,
+    /// The request failed.
+    Ask(AskError),
+    /// The request met a bug.
+    Bug,
+}
+
+/// The administration service of this site.
+#[derive(Debug)]
+pub struct AdministrationService {
+    address: SocketAddr,
+    patience: Duration,
+    /// The key of the service, if it is on another host.
+    key: Option<PublicKey>,
+    places: Semaphore,
+}
+
+impl AdministrationService {
+    /// The service that `config` names, if it names one.
+    ///
+    /// # Errors
+    /// When the site record has no usable key for a service on another host.
+    pub fn open(config: &AdminConfig, site: Option<&SiteRecord>) -> anyhow::Result<Option<Self>> {
+        let Some(address) = config.address else { return Ok(None) };
+        let key = match address.ip().to_canonical().is_loopback() {
+            true => None,
+            false => {
+                let key = site.and_then(SiteRecord::server);
+                let key = key.and_then(|server| PublicKey::from_record(server.public_key).ok());
+                ensure!(
+                    key.is_some(),
+                    "`admin.address` is on another host, and the site record has no usable key"
+                );
+                key
+            }
+        };
+        let patience = Duration::from_millis(config.answer_ms.into());
+        Ok(Some(Self { address, patience, key, places: Semaphore::new(config.requests) }))
+    }
+
+    /// Its address.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A client of the service with this identity.
+    fn client(&self, identity: Option<Arc<ClientIdentity>>) -> Administrator {
+        let mut client = Administrator::new(self.address, self.patience);
+        match &self.key {
+            Some(key) => {
+                client.require_signatures(key.clone());
+                client.use_sessions(Some(0));
+            }
+            // Messages stay on this host.
+            None => client.allow(Allowances { cleartext_secrets: true, ..Allowances::NONE }),
+        }
+        client.identify(identity);
+        client
+    }
+
+    /// Lets `work` ask the service with this identity, on a thread that may wait.
+    ///
+    /// # Errors
+    /// When too many requests wait, or the service does not answer.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        identity: Option<Arc<ClientIdentity>>,
+        work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let Ok(_place) = self.places.try_acquire() else { return Err(ServiceError::Busy) };
+        let mut client = self.client(identity);
+        let worked = tokio::task::spawn_blocking(move || {
+            let worked = work(&mut client);
+            Administrator::end_sessions([&mut client]);
+            worked
+        });
+        worked.await.map_err(|_| ServiceError::Bug)?.map_err(ServiceError::Ask)
+    }
+
+    /// Lets `exchange` use a connection of its own, within the bounds of number and time.
+    ///
+    /// # Errors
+    /// When too many requests wait, or the exchange fails or takes too long.
+    pub async fn exchange<T>(&self, exchange: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let Ok(_place) = self.places.try_acquire() else { return Err(ErrorKind::ResourceBusy.into()) };
+        let exchanged = tokio::time::timeout(self.patience, exchange).await;
+        exchanged.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    }
+}

@@ -1,0 +1,262 @@
+//! Changing records: `PUT` and `DELETE` on `/api/handles/{handle}`.
+//!
+//! `handle-admin` decides and carries out; this module translates both ways.
+
+use crate::api::body::ApiBody;
+use crate::api::caller::Caller;
+use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::reply::GatewayResponse;
+use crate::route::read_body;
+use crate::server::GatewayState;
+use crate::target;
+use handle_client::administration::{Administrator, AskError, ClientIdentity};
+use handle_proto::json::{Json, value_from_json};
+use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
+use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
+use handle_proto::wire::list::{Indexes, Values};
+use handle_proto::wire::{Request, Response};
+use handle_proto::{OpFlags, ResponseCode, ValueBuf};
+use hyper::body::Incoming;
+use hyper::header;
+use hyper::{Method, StatusCode};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A change of one record.
+#[derive(Debug)]
+struct RecordChange {
+    handle: Vec<u8>,
+    kind: ChangeKind,
+    /// Whether what is there is replaced.
+    overwrites: bool,
+}
+
+#[derive(Debug)]
+enum ChangeKind {
+    /// The whole record.
+    Put {
+        values: Vec<ValueBuf>,
+        mints: bool,
+    },
+    /// These values of it.
+    PutValues(Vec<ValueBuf>),
+    Delete,
+    DeleteValues(Vec<i32>),
+}
+
+/// What came of a change.
+#[derive(Debug)]
+struct ChangeOutcome {
+    code: ResponseCode,
+    text: String,
+    /// Whether something was there before.
+    has_replaced: bool,
+    /// The name that the service gave to a new record.
+    minted: Option<Vec<u8>>,
+}
+
+/// Carries out a `PUT` or `DELETE`.
+pub async fn change(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    handle: &str,
+    body: Incoming,
+) -> GatewayResponse {
+    let name = match target::decode(handle) {
+        Ok(name) => name,
+        Err(error) => {
+            return ApiRefusal::bad(ResponseCode::INVALID_HANDLE, error.message())
+                .respond(state, request, None);
+        }
+    };
+    let identity = match Caller::of(request) {
+        Caller::Anonymous => return challenge(state, request, Some(&name)),
+        Caller::Unusable => return super::unauthorized(),
+        Caller::Identity(identity) => identity,
+    };
+    let change = match read_change(state, request, &name, body).await {
+        Ok(change) => change,
+        Err(refusal) => return refusal.respond(state, request, Some(&name)),
+    };
+    let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
+    let deletes = *request.asked.method == Method::DELETE;
+    let changed =
+        admin.ask(Some(Arc::<ClientIdentity>::clone(&identity)), move |client| carry_out(client, &change));
+    match changed.await {
+        Ok(outcome) => show(state, request, &name, &outcome, deletes),
+        Err(error) => admin_refusal(state, request, &error, Some(&name)),
+    }
+}
+
+fn show(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    name: &str,
+    outcome: &ChangeOutcome,
+    deletes: bool,
+) -> GatewayResponse {
+    let minted = outcome.minted.as_ref().map(|minted| String::from_utf8_lossy(minted));
+    let name = minted.as_deref().unwrap_or(name);
+    let status = match outcome.code {
+        ResponseCode::SUCCESS if deletes || outcome.has_replaced => StatusCode::OK,
+        ResponseCode::SUCCESS => StatusCode::CREATED,
+        // The service says so of an identity that it does not know, or whose proof is wrong.
+        ResponseCode(403..=406) => return super::unauthorized(),
+        code => status_of(code, false),
+    };
+    let message = match outcome.code {
+        ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),
+        ResponseCode::HANDLE_NOT_FOUND | ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode(400..) => None,
+        _ => Some(outcome.text.as_str()).filter(|text| !text.is_empty()),
+    };
+    respond(state, request, status, ApiBody::failure(outcome.code, message, Some(name)))
+}
+
+/// Reads what is to be changed, from parameters and body.
+async fn read_change(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    name: &str,
+    body: Incoming,
+) -> Result<RecordChange, ApiRefusal> {
+    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
+    if name.len() > HANDLE_LEN_MAX {
+        let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_HANDLE, &message));
+    }
+    if !name.contains('/') {
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_HANDLE, "A handle has a slash behind its prefix"));
+    }
+    let parameters = &request.parameters;
+    let asked: Vec<&str> = parameters.all("index").collect();
+    let is_various = asked == ["various"];
+    let number = |text: &&str| {
+        text.parse::<i32>().map_err(|_| bad(&format!("Invalid index: {text:?} is not a number")))
+    };
+    let deletes = *request.asked.method == Method::DELETE;
+    let indexes = match is_various && !deletes {
+        true => Vec::new(),
+        false => asked.iter().map(number).collect::<Result<Vec<_>, _>>()?,
+    };
+    let (handle, overwrites) = (name.as_bytes().to_vec(), parameters.flag("overwrite").unwrap_or(true));
+    if deletes {
+        let kind = if asked.is_empty() { ChangeKind::Delete } else { ChangeKind::DeleteValues(indexes) };
+        return Ok(RecordChange { handle, kind, overwrites });
+    }
+    let media = request.asked.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let is_json = media.and_then(|media| media.split(';').next());
+    if !is_json.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")) {
+        return Err(bad("Unsupported media type: send application/json"));
+    }
+    let body = read_body(state, body).await.map_err(|status| {
+        ApiRefusal::new(
+            status,
+            ResponseCode::PROTOCOL_ERROR,
+            "The body is too long, or did not arrive in time",
+        )
+    })?;
+    let values = read_values(&body, name)?;
+    let found: BTreeSet<i32> = values.iter().map(|value| value.view().index).collect();
+    if found.iter().any(|&index| index <= 0) {
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, "Value indexes must be positive"));
+    }
+    if found.len() < values.len() {
+        let message = "An index stands twice in the body";
+        return Err(ApiRefusal::new(StatusCode::CONFLICT, ResponseCode::VALUE_ALREADY_EXISTS, message));
+    }
+    if !is_various && !asked.is_empty() && found != indexes.into_iter().collect() {
+        return Err(bad("The indexes in the query are not those in the body"));
+    }
+    let mints = parameters.flag("mintNewSuffix").unwrap_or_default();
+    let kind =
+        if asked.is_empty() { ChangeKind::Put { values, mints } } else { ChangeKind::PutValues(values) };
+    Ok(RecordChange { handle, kind, overwrites })
+}
+
+/// Reads values: an array, an object with `values`, or one value.
+fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, ApiRefusal> {
+    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
+    let json: Json = serde_json::from_slice(body).map_err(|error| bad(&format!("Invalid JSON: {error}")))?;
+    let list = match &json {
+        Json::Array(list) => list.as_slice(),
+        Json::Object(object) => match object.get("values") {
+            Some(Json::Array(list)) => list.as_slice(),
+            Some(_) => return Err(bad("`values` is not an array")),
+            None if object.contains_key("index") => std::slice::from_ref(&json),
+            None => return Err(bad("The body has no `values`")),
+        },
+        _ => return Err(bad("The body is neither an array nor an object")),
+    };
+    if json.get("handle").and_then(Json::as_str).is_some_and(|handle| handle != name) {
+        return Err(bad("The handle in the body is not that of the path"));
+    }
+    if list.len() > VALUES_COUNT_MAX {
+        let message = format!("A record has at most {VALUES_COUNT_MAX} values");
+        return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, &message));
+    }
+    let read = |(at, value): (usize, &Json)| {
+        let value = value_from_json(value).map_err(|error| bad(&format!("values[{at}]: {error}")))?;
+        // The service stamps its own time.
+        let mut view = value.view();
+        view.timestamp = 0;
+        Ok(ValueBuf::from(&view))
+    };
+    list.iter().enumerate().map(read).collect()
+}
+
+/// Asks the service for a change. What exists is found out by asking without overwriting first.
+fn carry_out(client: &mut Administrator, change: &RecordChange) -> Result<ChangeOutcome, AskError> {
+    let (handle, mut encoded) = (&*change.handle, Vec::new());
+    let plain = OpFlags::PLAIN_REQUEST;
+    let outcome = match &change.kind {
+        ChangeKind::Delete => ask(client, &Request::DeleteHandle(HandleBody { handle }), plain)?,
+        ChangeKind::DeleteValues(indexes) => {
+            let mut storage = Vec::new();
+            let indexes = Indexes::build(indexes.iter().copied(), &mut storage);
+            ask(client, &Request::RemoveValue(HandleIndexes { handle, indexes }), plain)?
+        }
+        ChangeKind::Put { values, mints } => {
+            let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
+            let flags = if *mints { plain.with(OpFlags::MINT_SUFFIX) } else { plain };
+            let request = Request::CreateHandle(HandleValues { handle, values });
+            put(client, &request, flags, change.overwrites, ResponseCode::HANDLE_ALREADY_EXISTS)?
+        }
+        ChangeKind::PutValues(values) => {
+            let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
+            let request = Request::AddValue(HandleValues { handle, values });
+            put(client, &request, plain, change.overwrites, ResponseCode::VALUE_ALREADY_EXISTS)?
+        }
+    };
+    Ok(outcome)
+}
+
+/// Creates or adds; where that is refused because of what exists, overwrites.
+fn put(
+    client: &mut Administrator,
+    request: &Request<'_>,
+    flags: OpFlags,
+    overwrites: bool,
+    exists: ResponseCode,
+) -> Result<ChangeOutcome, AskError> {
+    let outcome = ask(client, request, flags)?;
+    if outcome.code != exists || !overwrites {
+        return Ok(outcome);
+    }
+    let outcome = ask(client, request, flags.with(OpFlags::OVERWRITE))?;
+    Ok(ChangeOutcome { has_replaced: true, ..outcome })
+}
+
+fn ask(client: &mut Administrator, request: &Request<'_>, flags: OpFlags) -> Result<ChangeOutcome, AskError> {
+    let answer = client.ask(request, flags)?;
+    let minted = match answer.reply().response {
+        Response::Created(created) => created.handle.map(<[u8]>::to_vec),
+        _ => None,
+    };
+    let is_minted = flags.has(OpFlags::MINT_SUFFIX);
+    Ok(ChangeOutcome {
+        code: answer.code(),
+        text: answer.text(),
+        has_replaced: false,
+        minted: minted.filter(|_| is_minted),
+    })
+}

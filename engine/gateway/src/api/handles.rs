@@ -1,0 +1,177 @@
+//! Reading records: `GET /api/handles/{handle}`.
+
+use crate::api::body::ApiBody;
+use crate::api::caller::Caller;
+use crate::api::{ApiRequest, status_of};
+use crate::record::{HttpQuestion, RecordAnswer};
+use crate::reply::{Freshness, GatewayResponse, set_number};
+use crate::server::GatewayState;
+use crate::target;
+use crate::upstream::UpstreamError;
+use handle_client::Question;
+use handle_client::administration::{Administrator, ClientIdentity};
+use handle_client::question::AnswerWants;
+use handle_client::service::keeps_s;
+use handle_daemon::clock::now_unix_s;
+use handle_proto::ResponseCode;
+use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Request, Response, put};
+use hyper::StatusCode;
+use hyper::header;
+use std::sync::Arc;
+
+/// Answers a question for the values of `handle`, which is percent-encoded.
+pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> GatewayResponse {
+    let bad = |code, message: &str| {
+        let body = ApiBody::failure(code, Some(message), None);
+        super::respond(state, request, StatusCode::BAD_REQUEST, body)
+    };
+    let handle = match target::decode(handle) {
+        Ok(handle) => handle,
+        Err(error) => return bad(ResponseCode::INVALID_HANDLE, error.message()),
+    };
+    if handle.len() > HANDLE_LEN_MAX {
+        return bad(ResponseCode::INVALID_HANDLE, &format!("A handle has at most {HANDLE_LEN_MAX} bytes"));
+    }
+    let mut asked = match question(request, &handle) {
+        Ok(asked) => asked,
+        Err(message) => return bad(ResponseCode::PROTOCOL_ERROR, &message),
+    };
+    match Caller::of(request) {
+        Caller::Unusable => return super::unauthorized(),
+        // Callers see all values that they may read, unless they ask for the public ones.
+        Caller::Identity(identity) if request.parameters.flag("publicOnly") != Some(true) => {
+            asked.question.wants.public_only = false;
+            return read_as(state, request, identity, asked.question, &handle).await;
+        }
+        Caller::Identity(_) | Caller::Anonymous => {}
+    }
+    let answered = state.answer(&asked, |answer| render(state, request, &asked, answer, &handle)).await;
+    answered.unwrap_or_else(|error| refuse(state, request, &error, &handle))
+}
+
+/// The question that the parameters ask.
+///
+/// # Errors
+/// One sentence that names the parameter.
+fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, String> {
+    let parameters = &request.parameters;
+    let index =
+        |text: &str| text.parse::<i32>().map_err(|_| format!("Invalid index: {text:?} is not a number"));
+    let indexes = parameters.all("index").map(index).collect::<Result<Vec<_>, _>>()?;
+    let wants = AnswerWants {
+        certified: parameters.flag("cert").unwrap_or_default(),
+        authoritative: parameters.flag("auth").unwrap_or_default(),
+        public_only: parameters.flag("publicOnly").unwrap_or(true),
+    };
+    let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
+    let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants };
+    let refers = !parameters.flag("doNotRefer").unwrap_or_default();
+    Ok(HttpQuestion { question, refers })
+}
+
+fn render(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    asked: &HttpQuestion,
+    answer: &RecordAnswer<'_>,
+    handle: &str,
+) -> GatewayResponse {
+    let settings = state.settings.current();
+    let caching = &settings.caching;
+    let question = &asked.question;
+    if answer.is_partial || answer.code == ResponseCode::AUTHENTICATION_NEEDED {
+        return super::challenge(state, request, Some(handle));
+    }
+    let (code, freshness, body) = match answer.code {
+        ResponseCode::SUCCESS => {
+            let now = now_unix_s();
+            let keeps = answer.selected(question).map(|value| keeps_s(value.ttl, now)).min();
+            let code = if keeps.is_some() { ResponseCode::SUCCESS } else { ResponseCode::VALUES_NOT_FOUND };
+            let freshness = Freshness::Seconds(keeps.unwrap_or(caching.negative_s));
+            (code, freshness, ApiBody::values(code, handle, answer.selected(question)))
+        }
+        code @ (ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL) => {
+            (code, Freshness::NoStore, ApiBody::values(code, handle, answer.values.iter()))
+        }
+        code @ ResponseCode::VALUES_NOT_FOUND => {
+            (code, Freshness::Seconds(caching.negative_s), ApiBody::values(code, handle, [].into_iter()))
+        }
+        code @ ResponseCode::HANDLE_NOT_FOUND => {
+            (code, Freshness::Seconds(caching.negative_s), ApiBody::failure(code, None, Some(handle)))
+        }
+        code => (code, Freshness::NoStore, ApiBody::failure(code, message(answer), Some(handle))),
+    };
+    let mut response = body.respond(status_of(code, true), freshness, request, caching);
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
+    }
+    response
+}
+
+/// Answers as the administration service answers the caller.
+async fn read_as(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    identity: Arc<ClientIdentity>,
+    question: Question,
+    handle: &str,
+) -> GatewayResponse {
+    let Some(admin) = &state.admin else { return super::unsupported(state, request, super::NO_ADMIN) };
+    let read = move |client: &mut Administrator| {
+        let (mut indexes, mut types) = (Vec::new(), Vec::new());
+        let indexes = Indexes::build(question.indexes.iter().copied(), &mut indexes);
+        question.types.iter().for_each(|kind| put::string(&mut types, kind));
+        let types = Strings::from_encoded(question.types.len(), &types).unwrap_or(Strings::EMPTY);
+        let query = Query { handle: &question.handle, indexes, types };
+        client.ask(&Request::Resolution(query), question.flags())
+    };
+    let answer = match admin.ask(Some(identity), read).await {
+        Ok(answer) => answer,
+        Err(error) => return super::admin_refusal(state, request, &error, Some(handle)),
+    };
+    let body = match (answer.code(), answer.reply().response) {
+        (code @ ResponseCode::SUCCESS, Response::Answer(answer)) if !answer.values.is_empty() => {
+            ApiBody::values(code, handle, answer.values.iter())
+        }
+        (ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND, _) => {
+            let body = ApiBody::values(ResponseCode::VALUES_NOT_FOUND, handle, [].into_iter());
+            return super::respond(state, request, StatusCode::OK, body);
+        }
+        (ResponseCode(403..=406), _) => return super::unauthorized(),
+        (code @ ResponseCode::SERVER_NOT_RESPONSIBLE, _) => {
+            ApiBody::failure(code, Some("That prefix doesn't live here"), Some(handle))
+        }
+        (code, _) => ApiBody::failure(code, None, Some(handle)),
+    };
+    super::respond(state, request, status_of(answer.code(), true), body)
+}
+
+/// The sentence that goes with a code.
+fn message<'a>(answer: &RecordAnswer<'a>) -> Option<&'a str> {
+    match answer.code {
+        ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),
+        ResponseCode::AUTHENTICATION_NEEDED => None,
+        _ if answer.text.is_empty() => None,
+        _ => Some(answer.text),
+    }
+}
+
+/// The answer when upstream gave none. It never says that the handle does not exist.
+fn refuse(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    error: &UpstreamError,
+    handle: &str,
+) -> GatewayResponse {
+    let (status, code) = match error.status() {
+        status @ StatusCode::SERVICE_UNAVAILABLE => (status, ResponseCode::SERVER_BUSY),
+        status => (status, ResponseCode::ERROR),
+    };
+    let body = ApiBody::failure(code, Some(&error.to_string()), Some(handle));
+    let mut response = super::respond(state, request, status, body);
+    set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
+    response
+}

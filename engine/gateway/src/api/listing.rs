@@ -1,0 +1,133 @@
+//! Listing: the handles of a prefix, and the prefixes of the service.
+
+use crate::api::body::ApiBody;
+use crate::api::caller::Caller;
+use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::reply::GatewayResponse;
+use crate::server::GatewayState;
+use handle_client::administration::{Administrator, AskError};
+use handle_proto::ResponseCode;
+use handle_proto::name::{BLANK, PREFIX_RECORDS};
+use handle_proto::wire::Request;
+use handle_proto::wire::admin::HandleBody;
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+use std::ops::ControlFlow;
+
+/// Maximum number of names that one request collects.
+const NAMES_MAX: usize = 1 << 20;
+
+/// The names of a listing, and the code that ended it.
+struct CollectedNames {
+    code: ResponseCode,
+    names: Vec<Vec<u8>>,
+}
+
+/// Lists the handles of a prefix.
+pub async fn handles(state: &GatewayState, request: &ApiRequest<'_>, prefix: &str) -> GatewayResponse {
+    let paging = match paging(request) {
+        Ok(paging) => paging,
+        Err(refusal) => return refusal.respond(state, request, None),
+    };
+    if prefix.is_empty() || prefix.ends_with('/') {
+        let refusal = ApiRefusal::bad(ResponseCode::SERVER_NOT_RESPONSIBLE, "That prefix doesn't live here");
+        return refusal.respond(state, request, None);
+    }
+    let record = match prefix.as_bytes().strip_prefix(PREFIX_RECORDS) {
+        Some(_) => prefix.as_bytes().to_vec(),
+        None => [PREFIX_RECORDS, prefix.as_bytes()].concat(),
+    };
+    let list = move |client: &mut Administrator| {
+        collect(client, &Request::ListHandles(HandleBody { handle: &record }))
+    };
+    let names = match ask(state, request, Some(prefix), list).await {
+        Ok(names) => names,
+        Err(response) => return response,
+    };
+    let mut body = Map::new();
+    body.insert("responseCode".to_owned(), ResponseCode::SUCCESS.0.into());
+    body.insert("prefix".to_owned(), prefix.into());
+    body.insert("totalCount".to_owned(), names.len().to_string().into());
+    let shown = match paging {
+        Some((page, size)) => {
+            body.insert("page".to_owned(), page.into());
+            body.insert("pageSize".to_owned(), size.into());
+            names.into_iter().skip(page.saturating_mul(size)).take(size).collect()
+        }
+        None => names,
+    };
+    body.insert("handles".to_owned(), shown.into());
+    respond(state, request, StatusCode::OK, ApiBody::of(&Value::Object(body)))
+}
+
+/// Lists the homed prefixes.
+pub async fn prefixes(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let list =
+        |client: &mut Administrator| collect(client, &Request::ListHomedNas(HandleBody { handle: BLANK }));
+    match ask(state, request, None, list).await {
+        Ok(names) => {
+            let count = names.len().to_string();
+            let body =
+                json!({ "responseCode": ResponseCode::SUCCESS.0, "totalCount": count, "prefixes": names });
+            respond(state, request, StatusCode::OK, ApiBody::of(&body))
+        }
+        Err(response) => response,
+    }
+}
+
+/// The page and its size, if both are given and neither is negative.
+fn paging(request: &ApiRequest<'_>) -> Result<Option<(usize, usize)>, ApiRefusal> {
+    let number = |name: &str| match request.parameters.first(name) {
+        None => Ok(None),
+        Some(text) => text.parse::<i64>().map(Some).map_err(|_| {
+            ApiRefusal::bad(
+                ResponseCode::PROTOCOL_ERROR,
+                &format!("Invalid {name}: {text:?} is not a number"),
+            )
+        }),
+    };
+    let (page, size) = (number("page")?, number("pageSize")?);
+    let both = page
+        .zip(size)
+        .and_then(|(page, size)| Some((usize::try_from(page).ok()?, usize::try_from(size).ok()?)));
+    Ok(both)
+}
+
+/// Asks the service for names as the caller, in ascending order.
+async fn ask(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    about: Option<&str>,
+    list: impl FnOnce(&mut Administrator) -> Result<CollectedNames, AskError> + Send + 'static,
+) -> Result<Vec<String>, GatewayResponse> {
+    let identity = match Caller::of(request) {
+        Caller::Anonymous => return Err(challenge(state, request, about)),
+        Caller::Unusable => return Err(super::unauthorized()),
+        Caller::Identity(identity) => identity,
+    };
+    let Some(admin) = &state.admin else { return Err(super::unsupported(state, request, NO_ADMIN)) };
+    let collected = admin.ask(Some(identity), list).await;
+    let CollectedNames { code, mut names } =
+        collected.map_err(|error| admin_refusal(state, request, &error, about))?;
+    match code {
+        ResponseCode::SUCCESS => {
+            names.sort_unstable();
+            Ok(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+        }
+        ResponseCode(403..=406) => Err(super::unauthorized()),
+        code => {
+            let is_remote = code == ResponseCode::SERVER_NOT_RESPONSIBLE;
+            let message = is_remote.then_some("That prefix doesn't live here");
+            Err(respond(state, request, status_of(code, false), ApiBody::failure(code, message, about)))
+        }
+    }
+}
+
+fn collect(client: &mut Administrator, request: &Request<'_>) -> Result<CollectedNames, AskError> {
+    let mut names = Vec::new();
+    let answer = client.list(request, |name| {
+        names.push(name.to_vec());
+        if names.len() < NAMES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(CollectedNames { code: answer.code(), names })
+}

@@ -1,0 +1,260 @@
+//! The JSON API: `/api/...`.
+//!
+//! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
+//! - [`caller`]: who makes a request.
+//! - [`body`]: the bodies of all answers.
+//!
+//! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
+//! refused over plain HTTP, where `Authorization` is ignored.
+
+pub mod body;
+pub mod caller;
+pub mod change;
+pub mod handles;
+pub mod listing;
+
+use crate::administration::ServiceError;
+use crate::parameters::Parameters;
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, set_number};
+use crate::route::HttpPeer;
+use crate::server::GatewayState;
+use body::{ApiBody, ApiFormat};
+use handle_client::administration::AskError;
+use handle_proto::ResponseCode;
+use handle_proto::json::site_to_json;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde_json::json;
+
+/// A request to the API.
+#[derive(Debug)]
+pub struct ApiRequest<'r> {
+    /// The method and headers.
+    pub asked: RequestHeaders<'r>,
+    /// The other side of the connection.
+    pub peer: HttpPeer,
+    /// The path behind `/api`, as it was sent.
+    pub path: &'r str,
+    /// The parameters in the query.
+    pub parameters: Parameters<'r>,
+    /// How the body of the answer is written.
+    pub format: ApiFormat,
+}
+
+/// What a path of the API names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ApiEndpoint<'r> {
+    /// A handle, percent-encoded.
+    Handle(&'r str),
+    /// The handles of a prefix.
+    Handles,
+    Prefixes,
+    Site,
+    Sessions,
+    Verifications,
+    Unknown,
+}
+
+impl<'r> ApiEndpoint<'r> {
+    fn of(path: &'r str) -> Self {
+        let (name, rest) = path.strip_prefix('/').unwrap_or_default().split_once('/').map_or_else(
+            || (path.strip_prefix('/').unwrap_or_default(), None),
+            |(name, rest)| (name, Some(rest)),
+        );
+        match (name, rest) {
+            ("handles", None | Some("")) => Self::Handles,
+            ("handles", Some(handle)) => Self::Handle(handle),
+            ("prefixes", None | Some("")) => Self::Prefixes,
+            ("site", None | Some("")) => Self::Site,
+            ("sessions", None | Some("" | "this")) => Self::Sessions,
+            ("verifications", _) => Self::Verifications,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The methods for `Allow`.
+    const fn allowed(self) -> &'static str {
+        match self {
+            Self::Handle(_) => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
+            Self::Sessions => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
+            Self::Handles | Self::Prefixes | Self::Site | Self::Verifications => "GET, HEAD, POST, OPTIONS",
+            Self::Unknown => "OPTIONS",
+        }
+    }
+}
+
+/// Answers a request to the API.
+pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    let (method, endpoint) = (request.asked.method, ApiEndpoint::of(request.path));
+    let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
+    let is_write = matches!(*method, Method::PUT | Method::DELETE);
+    if *method == Method::OPTIONS {
+        let mut response = empty(StatusCode::OK);
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
+        return response;
+    }
+    if *method == Method::TRACE {
+        let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
+        return response;
+    }
+    if !is_read && !is_write {
+        let message = format!("Unknown method {method}");
+        let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
+        return respond(state, request, StatusCode::NOT_IMPLEMENTED, body);
+    }
+    match endpoint {
+        ApiEndpoint::Handle(handle) if is_read => handles::read(state, request, handle).await,
+        ApiEndpoint::Handle(handle) => change::change(state, request, handle, body).await,
+        ApiEndpoint::Handles if is_read => match request.parameters.first("prefix") {
+            Some(prefix) => listing::handles(state, request, prefix).await,
+            None => empty_handle(state, request),
+        },
+        // As deployed; `http.jsonl`, `delete/no_handle`.
+        ApiEndpoint::Handles if *method == Method::DELETE => {
+            let body = ApiBody::failure(ResponseCode::HANDLE_NOT_FOUND, None, None);
+            respond(state, request, StatusCode::NOT_FOUND, body)
+        }
+        ApiEndpoint::Handles => empty_handle(state, request),
+        ApiEndpoint::Prefixes if is_read => listing::prefixes(state, request).await,
+        ApiEndpoint::Site if is_read => site(state, request),
+        // As deployed: a session id is a secret.
+        ApiEndpoint::Sessions if !request.peer.is_tls => empty(StatusCode::FORBIDDEN),
+        ApiEndpoint::Sessions => unsupported(state, request, "Sessions over HTTP are not supported"),
+        ApiEndpoint::Verifications if is_read => {
+            unsupported(state, request, "Verification over HTTP is not supported")
+        }
+        _ => unknown(state, request),
+    }
+}
+
+/// The response with a body of JSON that is not cached.
+fn respond(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    status: StatusCode,
+    body: ApiBody,
+) -> GatewayResponse {
+    body.respond(status, Freshness::NoStore, request, &state.settings.current().caching)
+}
+
+/// Why a request is refused.
+#[derive(Debug)]
+struct ApiRefusal {
+    status: StatusCode,
+    code: ResponseCode,
+    message: String,
+}
+
+impl ApiRefusal {
+    fn new(status: StatusCode, code: ResponseCode, message: &str) -> Self {
+        Self { status, code, message: message.to_owned() }
+    }
+
+    /// A request that is wrong in itself.
+    fn bad(code: ResponseCode, message: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// The response. Errors of form name no handle, as deployed.
+    fn respond(
+        &self,
+        state: &GatewayState,
+        request: &ApiRequest<'_>,
+        about: Option<&str>,
+    ) -> GatewayResponse {
+        let about = about.filter(|_| self.code != ResponseCode::PROTOCOL_ERROR);
+        respond(state, request, self.status, ApiBody::failure(self.code, Some(&self.message), about))
+    }
+}
+
+/// Refuses a request without a caller: over TLS the client is told how to authenticate.
+fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> GatewayResponse {
+    let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, about);
+    if !request.peer.is_tls {
+        return respond(state, request, StatusCode::FORBIDDEN, body);
+    }
+    let mut response = respond(state, request, StatusCode::UNAUTHORIZED, body);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC);
+    response
+}
+
+/// What callers are told without an administration service.
+const NO_ADMIN: &str = "This gateway has no administration service";
+/// How a client can authenticate.
+const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");
+
+/// The answer to credentials that cannot be used or are wrong.
+fn unauthorized() -> GatewayResponse {
+    let mut response = empty(StatusCode::UNAUTHORIZED);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC);
+    response
+}
+
+/// The answer when the administration service gave none.
+fn admin_refusal(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    error: &ServiceError,
+    about: Option<&str>,
+) -> GatewayResponse {
+    let (status, code) = match error {
+        ServiceError::Busy => (StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY),
+        ServiceError::Ask(AskError::Late) => (StatusCode::GATEWAY_TIMEOUT, ResponseCode::ERROR),
+        ServiceError::Ask(_) => (StatusCode::BAD_GATEWAY, ResponseCode::ERROR),
+        ServiceError::Bug => (StatusCode::INTERNAL_SERVER_ERROR, ResponseCode::ERROR),
+    };
+    if let ServiceError::Ask(error) = error {
+        tracing::warn!(%error, "the administration service did not answer a request of the API");
+    }
+    let body = ApiBody::failure(code, Some("The administration service did not answer"), about);
+    let mut response = respond(state, request, status, body);
+    set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
+    response
+}
+
+fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let body = ApiBody::failure(ResponseCode::INVALID_HANDLE, Some("Empty handle invalid"), None);
+    respond(state, request, StatusCode::BAD_REQUEST, body)
+}
+
+fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let message = format!("Unknown HTTP API endpoint {} /api{}", request.asked.method, request.path);
+    let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
+    respond(state, request, StatusCode::NOT_FOUND, body)
+}
+
+fn unsupported(state: &GatewayState, request: &ApiRequest<'_>, message: &str) -> GatewayResponse {
+    let body = ApiBody::failure(ResponseCode::OPERATION_NOT_SUPPORTED, Some(message), None);
+    respond(state, request, StatusCode::NOT_IMPLEMENTED, body)
+}
+
+fn site(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let Some(site) = &state.site else {
+        return unsupported(state, request, "This server has no site record");
+    };
+    let site = site_to_json(&site.view());
+    let body = ApiBody::of(&json!({ "responseCode": ResponseCode::SUCCESS.0, "site": site }));
+    let freshness = Freshness::Seconds(state.settings.current().caching.negative_s);
+    body.respond(StatusCode::OK, freshness, request, &state.settings.current().caching)
+}
+
+/// The HTTP status for a response code.
+#[must_use]
+pub fn status_of(code: ResponseCode, resolves: bool) -> StatusCode {
+    match code {
+        ResponseCode::SUCCESS => StatusCode::OK,
+        ResponseCode::VALUES_NOT_FOUND if resolves => StatusCode::OK,
+        ResponseCode::ERROR | ResponseCode::RECURSION_COUNT_TOO_HIGH => StatusCode::INTERNAL_SERVER_ERROR,
+        ResponseCode::SERVER_BUSY | ResponseCode::SERVER_READ_ONLY => StatusCode::SERVICE_UNAVAILABLE,
+        ResponseCode::OPERATION_NOT_SUPPORTED => StatusCode::NOT_IMPLEMENTED,
+        ResponseCode::HANDLE_NOT_FOUND => StatusCode::NOT_FOUND,
+        ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode::VALUE_ALREADY_EXISTS => StatusCode::CONFLICT,
+        // As deployed; `http.jsonl`, `get/name/referral_site`.
+        ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL => StatusCode::MULTIPLE_CHOICES,
+        ResponseCode(400..=406) => StatusCode::FORBIDDEN,
+        ResponseCode(500..=505) => StatusCode::UNAUTHORIZED,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}

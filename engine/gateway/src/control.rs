@@ -1,0 +1,73 @@
+//! The commands of `handle-gateway` on its control socket.
+
+use crate::server::GatewayState;
+use crate::set::MappedSet;
+use crate::settings::reload;
+use handle_daemon::control::{CommandHelp, ControlCommands};
+use serde_json::{Map, Value, json};
+
+/// The commands and their help.
+const COMMANDS: [CommandHelp; 4] = [
+    ("status", "what is served since when"),
+    ("stats", "counters, and what waits now"),
+    ("reload", "read the configuration again, and take the published set now"),
+    ("drain", "answer the requests under way, then exit"),
+];
+
+impl ControlCommands for GatewayState {
+    fn commands(&self) -> Vec<CommandHelp> {
+        COMMANDS.to_vec()
+    }
+
+    fn run(&self, command: &str) -> Option<Value> {
+        Some(match command {
+            "status" => status(self),
+            "stats" => stats(self),
+            "reload" => reload(self),
+            "drain" => {
+                self.drain();
+                json!({ "ok": true })
+            }
+            _ => return None,
+        })
+    }
+
+    fn line_len_max(&self) -> usize {
+        self.settings.current().limits.control_line_bytes
+    }
+}
+
+fn status(state: &GatewayState) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "started_unix_ms": state.started_unix_ms(),
+        "listen": state.settings.current().listen,
+        "draining": state.is_draining(),
+        "workers": { "started": state.workers_count, "running": state.running() },
+        "set": state.set.as_ref().map(MappedSet::to_json),
+        "site": state.site.as_ref().map(|site| json!({
+            "serial": site.view().serial,
+            "primary": site.is_primary(),
+            "server": site.server_at() + 1,
+            "servers": site.servers_count(),
+        })),
+        "upstream": state.upstream.is_some(),
+    })
+}
+
+fn stats(state: &GatewayState) -> Value {
+    let counters = state.counters.all().into_iter();
+    let mut stats: Map<String, Value> =
+        counters.map(|(name, _, count)| (name.to_owned(), count.into())).collect();
+    stats.insert("connections_open".to_owned(), state.connections.count().into());
+    if let Some(upstream) = &state.upstream {
+        let cache = upstream.client().cache.stats();
+        stats.insert(
+            "cache".to_owned(),
+            json!({ "hits": cache.hits, "misses": cache.misses, "expired": cache.expired,
+                "evicted": cache.evicted, "handles": cache.handles, "bytes": cache.bytes }),
+        );
+    }
+    Value::Object(stats)
+}

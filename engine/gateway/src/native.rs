@@ -1,0 +1,171 @@
+//! The handle protocol over HTTP: one message in the body of a POST, one in the answer.
+//!
+//! Queries for public values are answered from the set. Everything else is forwarded to
+//! `handle-admin` as it is, if that is configured, and refused otherwise; errors of the protocol
+//! travel inside the message, with status 200.
+
+use crate::administration::AdministrationService;
+use crate::reply::{GatewayResponse, plain, response, set_number};
+use crate::server::GatewayState;
+use handle_daemon::clock::now_unix_s;
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::stream::{StreamFront, split};
+use handle_proto::wire::{Envelope, Header};
+use handle_proto::{OpCode, OpFlags};
+use handle_resolver::{
+    AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, answer_message, refuse_stream,
+};
+use hyper::StatusCode;
+use hyper::header::{self, HeaderMap};
+use std::io::{self, ErrorKind};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// The media type of messages.
+const MEDIA_TYPE: &str = "application/x-hdl-message";
+
+/// Whether a request has a message as its body and accepts one as its answer.
+#[must_use]
+pub fn is_asked(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_message =
+        text(header::CONTENT_TYPE).split(';').next().is_some_and(|kind| kind.trim() == MEDIA_TYPE);
+    // Deployed servers look for the name alone; `http.jsonl`, `native/accept_list`.
+    is_message && text(header::ACCEPT).contains(MEDIA_TYPE)
+}
+
+/// Answers a message.
+pub async fn answer(state: &GatewayState, bytes: &[u8]) -> GatewayResponse {
+    let settings = state.settings.current_shared();
+    if !settings.native.enabled {
+        return plain(StatusCode::NOT_FOUND, "the handle protocol over HTTP is switched off\n");
+    }
+    let message = match split(bytes, MESSAGE_LEN_MAX) {
+        Ok(StreamFront::Message(message, _)) => message,
+        unreadable => return respond(refuse_unreadable(state, bytes, unreadable.is_err())),
+    };
+    match &state.admin {
+        Some(admin) if !is_public_query(message) => {
+            state.counters.forwarded.add();
+            match forward(admin, message).await {
+                Ok(answer) => respond(answer),
+                Err(error) => {
+                    state.counters.forward_failures.add();
+                    tracing::warn!(admin = %admin.address(), %error, "handle-admin did not answer a message");
+                    refuse(&error, settings.upstream.retry_after_s)
+                }
+            }
+        }
+        _ => respond(answer_here(state, message)),
+    }
+}
+
+fn respond(message: Vec<u8>) -> GatewayResponse {
+    response(StatusCode::OK, MEDIA_TYPE, message)
+}
+
+/// Whether the set answers a message: a query for public values, without signature or session.
+fn is_public_query(message: &[u8]) -> bool {
+    let Ok((envelope, rest)) = Envelope::split(message) else { return true };
+    let is_clear = !envelope.flags.has(EnvelopeFlags::ENCRYPTED) && envelope.session_id == 0;
+    let Ok((header, _)) = Header::split(rest) else { return is_clear };
+    is_clear
+        && matches!(header.op_code, OpCode::RESOLUTION | OpCode::GET_SITE_INFO)
+        && (header.flags.has(OpFlags::PUBLIC_ONLY) || header.op_code == OpCode::GET_SITE_INFO)
+        && !header.flags.has(OpFlags::CERTIFY)
+}
+
+/// The answer of the set, as bytes of one message.
+fn answer_here(state: &GatewayState, message: &[u8]) -> Vec<u8> {
+    let Some(mapped) = &state.set else { return refuse_without_set(state) };
+    let set = mapped.current();
+    let context = AnswerContext::new(set.records(), state.service(), now_unix_s());
+    let Ok((envelope, rest)) = Envelope::split(message) else {
+        return refuse_unreadable(state, message, true);
+    };
+    match answer_message(&context, envelope, rest) {
+        AnswerOutcome::Reply(reply) | AnswerOutcome::InSession(reply) => encode(&reply),
+        _ => encode(&refuse_stream(&context, RefusalReason::NotSupported, b"")),
+    }
+}
+
+fn encode(reply: &ReplyParts<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; reply.message_len() + Envelope::LEN];
+    reply.write_stream(&mut bytes);
+    bytes
+}
+
+/// The refusal of bytes that are not a whole message, as deployed servers make it;
+/// `conversations.jsonl`, `malformed/*_half_close`.
+fn refuse_unreadable(state: &GatewayState, bytes: &[u8], is_long: bool) -> Vec<u8> {
+    let Some(mapped) = &state.set else { return refuse_without_set(state) };
+    let set = mapped.current();
+    let context = AnswerContext::new(set.records(), state.service(), now_unix_s());
+    match Envelope::split(bytes) {
+        _ if is_long => encode(&refuse_stream(&context, RefusalReason::Malformed, b"")),
+        Ok((envelope, rest)) => {
+            let text = format!("Expecting {} bytes, only received {}", envelope.message_len, rest.len());
+            encode(&refuse_stream(&context, RefusalReason::CutOff, text.as_bytes()))
+        }
+        Err(_) => encode(&refuse_stream(&context, RefusalReason::Short, b"")),
+    }
+}
+
+/// Without a set, only messages for `handle-admin` are answered.
+fn refuse_without_set(state: &GatewayState) -> Vec<u8> {
+    let layers: [handle_snapshot::Layer<&[u8]>; 0] = [];
+    let Ok(records) = handle_snapshot::RecordSet::new(&layers) else { return Vec::new() };
+    let context = AnswerContext::new(records, state.service(), now_unix_s());
+    encode(&refuse_stream(&context, RefusalReason::NotSupported, b""))
+}
+
+/// Sends a message to `handle-admin` over a connection of its own, and reads the answer.
+///
+/// # Errors
+/// When it does not answer in time, or with something other than whole messages.
+async fn forward(admin: &AdministrationService, message: &[u8]) -> io::Result<Vec<u8>> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(admin.address()).await?;
+        stream.set_nodelay(true)?;
+        stream.write_all(message).await?;
+        read_answer(&mut stream).await
+    };
+    admin.exchange(exchange).await
+}
+
+/// Reads one message, and those that continue it.
+async fn read_answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    loop {
+        let start = answer.len();
+        answer.resize(start + Envelope::LEN, 0);
+        stream.read_exact(&mut answer[start..]).await?;
+        let Ok((envelope, _)) = Envelope::split(&answer[start..]) else {
+            return Err(ErrorKind::InvalidData.into());
+        };
+        if envelope.message_len > MESSAGE_LEN_MAX {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        let body_at = answer.len();
+        answer.resize(body_at + envelope.message_len as usize, 0);
+        stream.read_exact(&mut answer[body_at..]).await?;
+        let is_clear = !envelope.flags.has(EnvelopeFlags::ENCRYPTED);
+        let continues = Header::split(&answer[body_at..])
+            .is_ok_and(|(header, _)| is_clear && header.flags.has(OpFlags::CONTINUOUS));
+        if !continues {
+            return Ok(answer);
+        }
+    }
+}
+
+fn refuse(error: &io::Error, retry_after_s: u32) -> GatewayResponse {
+    let status = match error.kind() {
+        ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::ResourceBusy => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    let mut response = plain(status, "the administration service did not answer\n");
+    set_number(&mut response, header::RETRY_AFTER, retry_after_s);
+    response
+}

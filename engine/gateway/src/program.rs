@@ -1,0 +1,137 @@
+//! The program `handle-gateway`: its arguments, and what it does with its settings.
+
+use crate::config::Config;
+use crate::server::{Gateway, GatewaySources};
+use crate::settings::{GatewayHooks, reload};
+use anyhow::{Context as _, ensure};
+use clap::Parser;
+use handle_daemon::program::{CommonArgs, CommonSettings, Program, Startup, lay_over, lay_over_optional};
+use handle_daemon::readiness;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval at which the program looks whether the gateway has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Answers HTTP: the JSON API, the handle protocol in bodies of POST, and redirects to the URLs of
+/// records.
+///
+/// Answers come from a published set, which it maps as handled does, and from the Handle System for
+/// handles that the set does not have. A new set is taken while serving. Flags win over the
+/// configuration file.
+///
+/// Signals: SIGTERM and SIGINT answer the requests under way and stop; SIGHUP reads the
+/// configuration again and takes the published set now.
+///
+/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "handle-gateway",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  handle-gateway --snapshot ./set --listen 127.0.0.1:8000
+  handle-gateway --config /etc/handled/handle-gateway.toml --check-config
+  handle-gateway --root bootstrap_handles --listen 127.0.0.1:8000
+  echo status | socat - UNIX:/run/handle-gateway/control.sock"
+)]
+pub struct GatewayProgram {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Directory of the published set.
+    #[arg(long)]
+    snapshot: Option<PathBuf>,
+    /// Site record of this service, as JSON.
+    #[arg(long)]
+    site: Option<PathBuf>,
+    /// File of the global service, to resolve handles that the set does not have.
+    #[arg(long)]
+    root: Option<PathBuf>,
+    /// Worker threads; 0 for one on each core.
+    #[arg(long)]
+    workers: Option<usize>,
+}
+
+impl Program for GatewayProgram {
+    const NAME: &'static str = "handle-gateway";
+    type Config = Config;
+
+    fn common(&self) -> &CommonArgs {
+        &self.common
+    }
+
+    fn common_settings(config: &mut Config) -> CommonSettings<'_> {
+        CommonSettings {
+            shared: &mut config.shared,
+            server_id: &mut config.server_id,
+            listen: &mut config.listen,
+            control: &mut config.control,
+            user: &mut config.user,
+            allow_root: &mut config.allow_root,
+            log: &mut config.log,
+        }
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Config> {
+        Config::read(path)
+    }
+
+    fn lay_over(&self, config: &mut Config) {
+        lay_over_optional(&mut config.snapshot, self.snapshot.as_ref());
+        lay_over_optional(&mut config.site, self.site.as_ref());
+        lay_over_optional(&mut config.upstream.root, self.root.as_ref());
+        lay_over(&mut config.workers, self.workers.as_ref());
+    }
+
+    fn check_settings(config: &Config) -> anyhow::Result<()> {
+        config.check()
+    }
+
+    fn check(config: &Config) -> anyhow::Result<String> {
+        check(config)
+    }
+
+    fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
+        serve(config, startup)
+    }
+}
+
+fn check(config: &Config) -> anyhow::Result<String> {
+    let GatewaySources { set, upstream, .. } = GatewaySources::open(config)?;
+    let mut sources = Vec::new();
+    if let Some(mapped) = set {
+        let set = mapped.current();
+        set.verify()?;
+        sources.push(format!("generation {} with {} layers", set.generation(), set.layers().len()));
+    }
+    if upstream.is_some() {
+        sources.push("the Handle System".to_owned());
+    }
+    let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+    Ok(format!("answers from {}, on {}", sources.join(" and "), addresses.join(", ")))
+}
+
+fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
+    let Startup { signals, set_log, read_config } = startup;
+    let hooks = GatewayHooks { read_config: Some(read_config), set_log: Some(set_log) };
+    let gateway = Gateway::start_with(config, hooks)?;
+    readiness::ready("serving");
+    tracing::info!(addresses = ?gateway.addresses(), workers = gateway.state().workers_count, "serving");
+    let (to_reload, to_stop) = (Arc::clone(gateway.state()), Arc::clone(gateway.state()));
+    let reload = move || {
+        let reply = reload(&to_reload);
+        tracing::info!(said = %reply, "reloaded");
+    };
+    let obeyed = signals.obey(reload, move || to_stop.drain());
+    obeyed.context("cannot start the thread that listens to signals")?;
+    while !gateway.is_finished() {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    readiness::stopping();
+    let was_told = gateway.state().is_draining();
+    tracing::info!("stopping: answering the requests under way");
+    gateway.stop()?;
+    ensure!(was_told, "all workers have stopped because of errors; see the log");
+    Ok(())
+}

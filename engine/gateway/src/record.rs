@@ -1,0 +1,214 @@
+//! The answer to a question: from the set that is mapped here, or from upstream.
+
+use crate::server::GatewayState;
+use crate::upstream::UpstreamError;
+use handle_client::{LookupAnswer, Question};
+use handle_daemon::clock::now_unix_s;
+use handle_daemon::site::SiteRecord;
+use handle_proto::limit::{FRAGMENTS_MAX, HANDLE_LEN_MAX};
+use handle_proto::wire::list::{Indexes, Strings, Values};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response, put};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
+use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, answer_message};
+use handle_snapshot::{PublishedSet, fold_key, hash_key};
+use std::net::SocketAddr;
+
+/// A question of an HTTP client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpQuestion {
+    /// The handle and the choice of values.
+    pub question: Question,
+    /// Whether a referral is followed or reported. Otherwise a delegated prefix is not found.
+    pub refers: bool,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordOrigin {
+    /// The set of this generation.
+    Set {
+        /// The generation.
+        generation: u64,
+    },
+    /// Another server.
+    Upstream {
+        /// Whether the answer is from the cache.
+        cached: bool,
+        /// The server that answered.
+        server: Option<SocketAddr>,
+    },
+}
+
+/// The answer to a question.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordAnswer<'a> {
+    /// The response code. With values, the ones that the question selects are still to be chosen:
+    /// see [`selected`](Self::selected).
+    pub code: ResponseCode,
+    /// The text of an error; usually empty.
+    pub text: &'a str,
+    /// The values: all public ones of the record, or those of a referral.
+    pub values: Values<'a>,
+    /// Whether the question selects values that are not public, although it asks for all values.
+    pub is_partial: bool,
+    /// Where the answer comes from.
+    pub origin: RecordOrigin,
+}
+
+impl<'a> RecordAnswer<'a> {
+    fn of(answer: &'a LookupAnswer, origin: RecordOrigin) -> Self {
+        Self { code: answer.code, text: &answer.text, values: answer.values(), is_partial: false, origin }
+    }
+
+    /// The values that `question` selects, in stored order.
+    pub fn selected<'q>(&self, question: &'q Question) -> impl Iterator<Item = Value<'a>> + use<'a, 'q> {
+        self.values.iter().filter(move |value| question.selects(value))
+    }
+}
+
+/// The facts of this server, from its site record.
+#[must_use]
+pub fn service_facts(site: Option<&SiteRecord>) -> ServiceFacts<'_> {
+    let alone = ServiceFacts { answer_datagrams_max: FRAGMENTS_MAX, ..ServiceFacts::ALONE };
+    match site {
+        Some(site) => ServiceFacts {
+            site: site.as_bytes(),
+            site_serial: site.view().serial,
+            primary: site.is_primary(),
+            hash_option: site.hash_option(),
+            servers_count: site.servers_count(),
+            server_at: site.server_at(),
+            ..alone
+        },
+        None => alone,
+    }
+}
+
+/// The answer of `set` to `question`, passed to `render` where it is a stored record. Every other
+/// answer is returned.
+///
+/// # Errors
+/// The answer of the resolver: negative, a referral, or that another server has the handle.
+pub fn find<T>(
+    set: &PublishedSet,
+    service: &ServiceFacts<'_>,
+    asked: &HttpQuestion,
+    render: impl FnOnce(&RecordAnswer<'_>) -> T,
+) -> Result<T, LookupAnswer> {
+    let (records, question) = (set.records(), &asked.question);
+    let mut room = [0; HANDLE_LEN_MAX];
+    let handle = question.handle();
+    let key = match (handle.slash_at(), room.get_mut(..handle.0.len())) {
+        (Some(_), Some(key)) if service.has(handle) => {
+            key.copy_from_slice(handle.0);
+            fold_key(key, records.folds());
+            key
+        }
+        _ => return Err(evaluate(set, service, asked)),
+    };
+    // A record of which the layer does not vouch that its prefix is homed is left to the resolver.
+    match records.find(hash_key(records.seed(), key), key) {
+        Ok(Some(record)) if record.is_homed() => {
+            let values = Values::from_encoded(record.public_count(), record.public_bytes());
+            let Ok(values) = values else { return Err(evaluate(set, service, asked)) };
+            let is_partial = !question.wants.public_only
+                && record.private().any(|(_, encoded)| {
+                    Value::split(encoded).is_ok_and(|(value, _)| question.selects(&value))
+                });
+            let origin = RecordOrigin::Set { generation: set.generation() };
+            Ok(render(&RecordAnswer { code: ResponseCode::SUCCESS, text: "", values, is_partial, origin }))
+        }
+        _ => Err(evaluate(set, service, asked)),
+    }
+}
+
+/// The answer of the resolver, which is what `handled` answers.
+#[cold]
+fn evaluate(set: &PublishedSet, service: &ServiceFacts<'_>, asked: &HttpQuestion) -> LookupAnswer {
+    let question = &asked.question;
+    let failed = || LookupAnswer::new(question.handle.clone(), ResponseCode::ERROR, []);
+    let mut flags = question.flags();
+    if !asked.refers {
+        flags = flags.with(OpFlags::DO_NOT_REFER);
+    }
+    let Some(message) = encode(question, flags) else { return failed() };
+    let Ok((envelope, body)) = Envelope::split(&message) else { return failed() };
+    let context = AnswerContext::new(set.records(), *service, now_unix_s());
+    let AnswerOutcome::Reply(reply) = answer_message(&context, envelope, body) else { return failed() };
+    let mut bytes = vec![0; reply.message_len() + Envelope::LEN];
+    reply.write_stream(&mut bytes);
+    let mut answer = decode(&bytes, question).unwrap_or_else(failed);
+    // This process makes no challenges, so the resolver says that it shows public values only.
+    if answer.code == ResponseCode::OPERATION_NOT_SUPPORTED && !question.wants.public_only {
+        answer.code = ResponseCode::AUTHENTICATION_NEEDED;
+    }
+    answer
+}
+
+/// The request for `question` as one message.
+fn encode(question: &Question, flags: OpFlags) -> Option<Vec<u8>> {
+    let indexes: Vec<[u8; 4]> = question.indexes.iter().map(|index| index.to_be_bytes()).collect();
+    let mut types = Vec::new();
+    question.types.iter().for_each(|kind| put::string(&mut types, kind));
+    let types = Strings::from_encoded(question.types.len(), &types).ok()?;
+    let query = Query { handle: &question.handle, indexes: Indexes::new(&indexes), types };
+    let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s());
+    MessageBuf::request(&Envelope::request(1), &header, &Request::Resolution(query)).unsigned().ok()
+}
+
+fn decode(bytes: &[u8], question: &Question) -> Option<LookupAnswer> {
+    let (envelope, rest) = Envelope::split(bytes).ok()?;
+    let Body::Reply(reply) = Message::decode(rest).ok()?.decode_body(envelope.version).ok()? else {
+        return None;
+    };
+    let (values, text) = match reply.response {
+        Response::Answer(answer) => (answer.values, &b""[..]),
+        Response::Referral(referral) => (referral.values.unwrap_or(Values::EMPTY), &b""[..]),
+        Response::Failure(failure) => (Values::EMPTY, failure.message),
+        _ => (Values::EMPTY, &b""[..]),
+    };
+    let mut answer = LookupAnswer::new(question.handle.clone(), reply.code, values);
+    answer.text = String::from_utf8_lossy(text).into_owned();
+    Some(answer)
+}
+
+/// Whether an answer says that another server or service has the handle.
+const fn is_elsewhere(code: ResponseCode) -> bool {
+    matches!(
+        code,
+        ResponseCode::SERVER_NOT_RESPONSIBLE | ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL
+    )
+}
+
+impl GatewayState {
+    /// Answers `asked` from the set, or from upstream if another server has the handle.
+    ///
+    /// # Errors
+    /// When upstream was asked and did not answer.
+    pub async fn answer<T>(
+        &self,
+        asked: &HttpQuestion,
+        render: impl Fn(&RecordAnswer<'_>) -> T,
+    ) -> Result<T, UpstreamError> {
+        if let Some(mapped) = &self.set {
+            let set = mapped.current();
+            match find(&set, &self.service(), asked, &render) {
+                Ok(rendered) => return Ok(rendered),
+                Err(answer) if !is_elsewhere(answer.code) || self.upstream.is_none() => {
+                    let origin = RecordOrigin::Set { generation: set.generation() };
+                    return Ok(render(&RecordAnswer::of(&answer, origin)));
+                }
+                Err(_) => {}
+            }
+        }
+        let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
+        self.counters.upstream_questions.add();
+        let answer = upstream.ask(&asked.question).await.inspect_err(|error| {
+            self.counters.upstream_failures.add();
+            tracing::debug!(%error, "a question to the Handle System failed");
+        })?;
+        let origin = RecordOrigin::Upstream { cached: answer.cached, server: answer.from };
+        Ok(render(&RecordAnswer::of(&answer, origin)))
+    }
+}

@@ -1,0 +1,172 @@
+//! Which part of the process answers a request: the JSON API, the handle protocol, or the proxy.
+
+use crate::api::body::{ApiBody, ApiFormat};
+use crate::api::{self, ApiRequest};
+use crate::parameters::Parameters;
+use crate::proxy::{self, ProxyRequest};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, empty, plain, preflight};
+use crate::server::GatewayState;
+use crate::{native, record::HttpQuestion};
+use handle_client::Question;
+use handle_client::question::AnswerWants;
+use handle_client::reference::{HandleReference, ReferenceRules};
+use handle_proto::ResponseCode;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{self, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, StatusCode, Version};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// The other side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpPeer {
+    /// Its address; IPv4 not mapped.
+    pub address: IpAddr,
+    /// Whether the connection is encrypted.
+    pub is_tls: bool,
+}
+
+/// Answers a request.
+pub async fn answer(state: &GatewayState, peer: HttpPeer, request: Request<Incoming>) -> GatewayResponse {
+    let (parts, body) = request.into_parts();
+    let asked = RequestHeaders { method: &parts.method, headers: &parts.headers };
+    let mut response = match preflight(asked) {
+        Some(response) => response,
+        None => dispatch(state, peer, &parts, body).await,
+    };
+    allow_origin(asked, &mut response);
+    state.counters.count_answer(response.status().as_u16());
+    response
+}
+
+async fn dispatch(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+    if let Err(message) = check_host(parts) {
+        return plain(StatusCode::BAD_REQUEST, message);
+    }
+    let path = parts.uri.path();
+    if let Some(path) = path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+        state.counters.api_requests.add();
+        return api(state, peer, parts, path, body).await;
+    }
+    if parts.method == Method::POST && native::is_asked(&parts.headers) {
+        state.counters.native_requests.add();
+        return match read_body(state, body).await {
+            Ok(message) => native::answer(state, &message).await,
+            Err(status) => plain(status, "the message is too long, or did not arrive in time"),
+        };
+    }
+    state.counters.proxy_requests.add();
+    proxy(state, peer, parts, body).await
+}
+
+/// A request of HTTP/1.1 names its host once. RFC 9112 section 3.2.
+fn check_host(parts: &Parts) -> Result<(), &'static str> {
+    match parts.headers.get_all(header::HOST).iter().count() {
+        0 if parts.version == Version::HTTP_11 => Err("the request has no Host header"),
+        0 | 1 => Ok(()),
+        _ => Err("the request has several Host headers"),
+    }
+}
+
+async fn api(
+    state: &GatewayState,
+    peer: HttpPeer,
+    parts: &Parts,
+    path: &str,
+    body: Incoming,
+) -> GatewayResponse {
+    let parameters = Parameters::parse(parts.uri.query().unwrap_or_default());
+    let format = ApiFormat::of(&parameters);
+    let is_valid = format.is_ok();
+    let request = ApiRequest {
+        asked: RequestHeaders { method: &parts.method, headers: &parts.headers },
+        peer,
+        path,
+        parameters,
+        format: format.unwrap_or_default(),
+    };
+    if !is_valid {
+        let message = "Invalid callback: expected the name of a function";
+        let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(message), None);
+        let caching = &state.settings.current().caching;
+        return body.respond(StatusCode::BAD_REQUEST, Freshness::NoStore, &request, caching);
+    }
+    api::answer(state, &request, body).await
+}
+
+/// Reads the body of a request, within the bounds of bytes and time.
+///
+/// # Errors
+/// The status for a body that is too long, too slow or broken.
+pub(crate) async fn read_body(state: &GatewayState, body: Incoming) -> Result<Bytes, StatusCode> {
+    let settings = state.settings.current_shared();
+    let (len_max, patience) = (settings.limits.body_bytes, settings.limits.body_ms);
+    if body.size_hint().lower() > len_max as u64 {
+        state.counters.bodies_refused.add();
+        return Err(StatusCode::PAYLOAD_TOO_LARGE);
+    }
+    let collected = async { Limited::new(body, len_max).collect().await };
+    let status = match tokio::time::timeout(Duration::from_millis(patience.into()), collected).await {
+        Ok(Ok(collected)) => return Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => StatusCode::PAYLOAD_TOO_LARGE,
+        Ok(Err(_)) => StatusCode::BAD_REQUEST,
+        Err(_) => StatusCode::REQUEST_TIMEOUT,
+    };
+    state.counters.bodies_refused.add();
+    Err(status)
+}
+
+/// Answers a request for a handle by its path, or for the form.
+async fn proxy(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+    let allowed = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
+    if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
+        let is_asked = parts.method == Method::OPTIONS;
+        let mut response = empty(if is_asked { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED });
+        response.headers_mut().insert(header::ALLOW, allowed);
+        return response;
+    }
+    let form = match is_form(parts) {
+        true => match read_body(state, body).await {
+            Ok(form) => String::from_utf8_lossy(&form).into_owned(),
+            Err(status) => return plain(status, "the form is too long, or did not arrive in time"),
+        },
+        false => String::new(),
+    };
+    let asked = RequestHeaders { method: &parts.method, headers: &parts.headers };
+    let (query, form) = (Parameters::parse(parts.uri.query().unwrap_or_default()), Parameters::parse(&form));
+    let path = parts.uri.path();
+    let named = form.first("hdl").filter(|_| path == "/").unwrap_or_else(|| path.trim_start_matches('/'));
+    let rules = ReferenceRules { bare_is_encoded: path != "/", ..ReferenceRules::proxy() };
+    let reference = match HandleReference::parse(named, &rules) {
+        Ok(reference) => reference,
+        Err(error) => return proxy::refuse_reference(&error),
+    };
+    let parameters = if path == "/" { form } else { query };
+    let request = ProxyRequest { asked, peer, handle: &reference.handle, parameters };
+    let question = question(&request);
+    let settings = state.settings.current_shared();
+    let answered = state.answer(&question, |answer| proxy::answer(&request, answer, &settings)).await;
+    answered.unwrap_or_else(|error| proxy::refuse(&error, &settings))
+}
+
+fn is_form(parts: &Parts) -> bool {
+    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    parts.method == Method::POST
+        && content_type.is_some_and(|kind| kind.trim().starts_with("application/x-www-form-urlencoded"))
+}
+
+/// The question of a request to the proxy. An index that is not a number is ignored, as deployed.
+pub(crate) fn question(request: &ProxyRequest<'_>) -> HttpQuestion {
+    let parameters = &request.parameters;
+    let indexes = parameters.all("index").filter_map(|index| index.parse().ok()).collect();
+    let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
+    let wants = AnswerWants {
+        certified: parameters.has("cert"),
+        authoritative: parameters.has("auth"),
+        public_only: true,
+    };
+    let question = Question { handle: request.handle.as_bytes().to_vec(), indexes, types, wants };
+    HttpQuestion { question, refers: true }
+}

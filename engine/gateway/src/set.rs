@@ -1,0 +1,155 @@
+//! The published set that is mapped in this process, replaced when another one is published.
+//!
+//! If a newly published set does not open, the old one stays in service; the error stays visible in
+//! `status` until a set opens again.
+
+use anyhow::Error;
+use arc_swap::{ArcSwap, Guard};
+use handle_daemon::clock::now_unix_ms;
+use handle_daemon::publication::{PublishedDirectory, ReloadOutcome};
+use handle_snapshot::map::LoadMode;
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
+use serde_json::{Value, json};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The set in service, and what is needed to load the next one.
+#[derive(Debug)]
+pub struct MappedSet {
+    directory: PathBuf,
+    verify_new: AtomicBool,
+    set: ArcSwap<PublishedSet>,
+    reloads: AtomicU64,
+    /// Held while a set is opened, so that two reloads do not overtake each other.
+    failure: Mutex<Option<LoadFailure>>,
+}
+
+/// Why the newest set is not served.
+#[derive(Clone, Debug)]
+struct LoadFailure {
+    at_unix_ms: u64,
+    error: String,
+}
+
+impl MappedSet {
+    /// Opens the set in `directory`. With `verify_new`, layers published later are verified before
+    /// they are served.
+    ///
+    /// # Errors
+    /// One sentence with the likely cause: there is no set, or it is damaged.
+    pub fn open(directory: &Path, verify_new: bool) -> anyhow::Result<Self> {
+        let set = PublishedSet::open_checked(directory, LoadMode::Map)
+            .map_err(|error| explain(directory, error))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            verify_new: AtomicBool::new(verify_new),
+            set: ArcSwap::from_pointee(set),
+            reloads: AtomicU64::new(0),
+            failure: Mutex::new(None),
+        })
+    }
+
+    /// The set that is live now, for the answer to one request.
+    #[must_use]
+    pub fn current(&self) -> Guard<Arc<PublishedSet>> {
+        self.set.load()
+    }
+
+    /// Sets whether layers published later are verified before they are served.
+    pub fn set_verify_new(&self, verify: bool) {
+        self.verify_new.store(verify, Ordering::Relaxed);
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<LoadFailure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of the newest set, if it could not be opened.
+    #[must_use]
+    pub fn last_error(&self) -> Option<String> {
+        self.failure().as_ref().map(|failure| failure.error.clone())
+    }
+
+    /// Number of sets loaded after the first.
+    #[must_use]
+    pub fn reloads_count(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
+    }
+
+    /// The description of the set in `status`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let (set, failure) = (self.current(), self.failure().clone());
+        json!({
+            "directory": self.directory,
+            "generation": set.generation(),
+            "created_unix_ms": set.created_unix_ms(),
+            "age_s": now_unix_ms().saturating_sub(set.created_unix_ms()) / 1000,
+            "handles": set.handles_count(),
+            "layers": set.layers().len(),
+            "bytes_mapped": set.bytes_mapped(),
+            "reloads": self.reloads_count(),
+            "last_error": failure.as_ref().map(|failure| &failure.error),
+            "last_error_unix_ms": failure.as_ref().map(|failure| failure.at_unix_ms),
+        })
+    }
+}
+
+impl PublishedDirectory for MappedSet {
+    type Error = SetError;
+
+    fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn reload(&self) -> Result<ReloadOutcome, SetError> {
+        let mut failure = self.failure();
+        let old = self.set.load_full();
+        match PublishedSet::reopen_checked(&old, |_| false, self.verify_new.load(Ordering::Relaxed)) {
+            Ok(set) => {
+                *failure = None;
+                let generation = set.generation();
+                // Comparing generations is not enough: a recreated directory starts again at
+                // generation 1.
+                if set.manifest() == old.manifest() {
+                    return Ok(ReloadOutcome::Unchanged(generation));
+                }
+                self.set.store(Arc::new(set));
+                self.reloads.fetch_add(1, Ordering::Relaxed);
+                Ok(ReloadOutcome::Changed(generation))
+            }
+            Err(error) => {
+                let text = error.to_string();
+                // Keep the time at which this error was first seen.
+                if failure.as_ref().is_none_or(|known| known.error != text) {
+                    *failure = Some(LoadFailure { at_unix_ms: now_unix_ms(), error: text });
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn is_failing(&self) -> bool {
+        self.failure().is_some()
+    }
+}
+
+/// The error for a set that cannot be served, with the next thing to try.
+fn explain(directory: &Path, error: SetError) -> Error {
+    let shown = directory.display();
+    let hint = match &error.kind {
+        SetErrorKind::NotPublished => {
+            format!("cannot serve {shown} (publish a set: hdl snapshot publish {shown} RECORDS)")
+        }
+        SetErrorKind::Io { error, .. } if error.kind() == ErrorKind::PermissionDenied => {
+            format!("cannot serve {shown} (who may read it: ls -l {shown})")
+        }
+        _ => format!("cannot serve {shown} (check it with: hdl snapshot verify {shown})"),
+    };
+    Error::new(error).context(hint)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! The settings in force, and which settings of a new configuration can take effect while serving.
+//!
+//! A configuration that is unreadable or invalid changes nothing. Ports, threads, files and caches
+//! stay as they were opened; changed settings that affect them are named, and take effect after a
+//! restart.
+
+use crate::config::Config;
+use crate::server::GatewayState;
+use crate::tls::TlsIdentity;
+use arc_swap::{ArcSwap, Guard};
+use handle_daemon::log::SetLog;
+use handle_daemon::program::ReadConfig;
+use handle_daemon::publication::{PublishedDirectory as _, ReloadOutcome};
+use handle_daemon::readiness;
+use handle_daemon::reload::{SettingChanges, merged};
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Settings that take effect while serving; a name includes all settings that begin with it and a
+/// dot.
+pub const LIVE: [&str; 17] = [
+    "caching",
+    "limits.body_bytes",
+    "limits.body_ms",
+    "limits.connections_per_source",
+    "limits.control_line_bytes",
+    "limits.drain_ms",
+    "limits.header_bytes",
+    "limits.header_ms",
+    "limits.write_ms",
+    "log",
+    "native.enabled",
+    "observe.http_connections",
+    "observe.http_header_bytes",
+    "observe.http_patience_ms",
+    "upstream.retry_after_s",
+    "verify_new_layers",
+    "shared",
+];
+
+/// Functions that only the program can provide.
+#[derive(Default)]
+pub struct GatewayHooks {
+    /// Reads the configuration for a reload; without it only the published set is reloaded.
+    pub read_config: Option<ReadConfig<Config>>,
+    /// Changes the log settings at a reload.
+    pub set_log: Option<SetLog>,
+}
+
+impl fmt::Debug for GatewayHooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
+
+/// The settings in force.
+#[derive(Debug)]
+pub struct GatewaySettings {
+    current: ArcSwap<Config>,
+    hooks: GatewayHooks,
+    /// Held while a new configuration is read and applied.
+    taking: Mutex<()>,
+}
+
+impl GatewaySettings {
+    /// Starts with the configuration of the start.
+    #[must_use]
+    pub fn new(config: Config, hooks: GatewayHooks) -> Self {
+        Self { current: ArcSwap::from_pointee(config), hooks, taking: Mutex::new(()) }
+    }
+
+    /// The configuration, for a moment.
+    #[must_use]
+    pub fn current(&self) -> Guard<Arc<Config>> {
+        self.current.load()
+    }
+
+    /// The configuration, for as long as a request or connection takes.
+    #[must_use]
+    pub fn current_shared(&self) -> Arc<Config> {
+        self.current.load_full()
+    }
+}
+
+/// Reads the configuration again and then the published set, and reports the result.
+pub fn reload(state: &GatewayState) -> Value {
+    // Locked before the file is read: of two reloads at once, the later one must not be overtaken
+    // by what the other has read.
+    let _taking = state.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
+    readiness::reloading(|| reload_all(state))
+}
+
+fn reload_all(state: &GatewayState) -> Value {
+    let mut said = json!({ "ok": true });
+    if let Some(read) = &state.settings.hooks.read_config {
+        match read().and_then(|new| apply(state, &new)) {
+            Ok(SettingChanges { changed, need_restart }) => {
+                tracing::info!(?changed, "configuration reloaded");
+                said["settings_changed"] = changed.into();
+                if !need_restart.is_empty() {
+                    let hint =
+                        format!("cannot change while serving: {}; restart instead", need_restart.join(", "));
+                    tracing::warn!("{hint}");
+                    said["settings_not_changed"] = need_restart.into();
+                    said["hint"] = hint.into();
+                }
+            }
+            Err(error) => {
+                let error = format!("{error:#}; nothing has changed");
+                tracing::error!(error, "the configuration is not reloaded");
+                return json!({ "ok": false, "error": error });
+            }
+        }
+    }
+    if let Some(set) = &state.set {
+        match set.reload() {
+            Ok(reloaded) => said["changed"] = matches!(reloaded, ReloadOutcome::Changed(_)).into(),
+            Err(error) => {
+                tracing::error!(%error, "cannot open the published set; the old set stays live");
+                said["ok"] = false.into();
+                said["error"] = error.to_string().into();
+            }
+        }
+        said["generation"] = set.current().generation().into();
+    }
+    said
+}
+
+/// Applies the settings that can change while serving.
+fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<SettingChanges> {
+    new.check()?;
+    let settings = &state.settings;
+    let old = settings.current_shared();
+    let (config, changes) = merged(&*old, new, &LIVE)?;
+    // The new settings must also be valid together with those that stay.
+    config.check()?;
+    if config.log != old.log
+        && let Some(set_log) = &settings.hooks.set_log
+    {
+        set_log(&config.log)?;
+    }
+    // Certificates are read again even if their paths are unchanged, because they are renewed.
+    state.tls.as_ref().map_or(Ok(()), TlsIdentity::reload)?;
+    if let Some(set) = &state.set {
+        set.set_verify_new(config.verify_new_layers);
+    }
+    settings.current.store(Arc::new(config));
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_daemon::reload::has;
+
+    #[test]
+    fn every_name_that_is_live_is_a_setting() {
+        let config = Config { shared: Some("shared.toml".into()), ..Config::default() };
+        for live in LIVE {
+            assert!(has(&config, live).unwrap(), "{live}");
+        }
+    }
+}

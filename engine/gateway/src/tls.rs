@@ -1,0 +1,115 @@
+//! TLS: the certificate and key of this process, from files that are read again on a reload.
+
+use anyhow::{Context as _, ensure};
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::TlsAcceptor;
+
+/// First byte of every connection over TLS: a record of the handshake. No method of HTTP has it.
+pub const FIRST_BYTE: u8 = 0x16;
+
+/// Settings of TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The certificate and those that it was issued by, as PEM. Without it only plain HTTP is
+    /// served.
+    pub certificate: Option<PathBuf>,
+    /// Its private key, as PEM. Only its owner may have access to the file.
+    pub key: Option<PathBuf>,
+}
+
+impl TlsConfig {
+    /// Resolves relative paths against `directory`.
+    #[must_use]
+    pub fn relative_to(self, directory: &Path) -> Self {
+        let join = |file: Option<PathBuf>| file.map(|file| directory.join(file));
+        Self { certificate: join(self.certificate), key: join(self.key) }
+    }
+
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting that is missing.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.certificate.is_none() || self.key.is_some(),
+            "`tls.certificate` without `tls.key`: name its key"
+        );
+        ensure!(
+            self.key.is_none() || self.certificate.is_some(),
+            "`tls.key` without `tls.certificate`: name it"
+        );
+        Ok(())
+    }
+}
+
+/// The certificate in use, replaced without interrupting connections.
+pub struct TlsIdentity {
+    config: TlsConfig,
+    server: ArcSwap<ServerConfig>,
+}
+
+impl fmt::Debug for TlsIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsIdentity").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl TlsIdentity {
+    /// Reads the files that `config` names; `None` without any.
+    ///
+    /// # Errors
+    /// One sentence with the file.
+    pub fn open(config: &TlsConfig) -> anyhow::Result<Option<Self>> {
+        if config.certificate.is_none() {
+            return Ok(None);
+        }
+        let server = ArcSwap::from(read(config)?);
+        Ok(Some(Self { config: config.clone(), server }))
+    }
+
+    /// Reads the files again, for new connections.
+    ///
+    /// # Errors
+    /// One sentence with the file; the old certificate stays in use.
+    pub fn reload(&self) -> anyhow::Result<()> {
+        self.server.store(read(&self.config)?);
+        Ok(())
+    }
+
+    /// What accepts a connection.
+    #[must_use]
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.server.load_full())
+    }
+}
+
+fn read(config: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
+    let (certificate, key) =
+        (config.certificate.clone().unwrap_or_default(), config.key.clone().unwrap_or_default());
+    let shown = certificate.display();
+    let certificates = CertificateDer::pem_file_iter(&certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .with_context(|| format!("cannot read the certificate {shown} (`tls.certificate`)"))?;
+    ensure!(!certificates.is_empty(), "{shown} has no certificate (`tls.certificate`): expected PEM");
+    let bytes =
+        handle_auth::file::open_secret_file(&key).context("cannot read the key of the certificate")?;
+    let key_der = PrivateKeyDer::from_pem_slice(&bytes)
+        .with_context(|| format!("{} has no private key as PEM (`tls.key`)", key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("cannot set up TLS")?
+        .with_no_client_auth()
+        .with_single_cert(certificates, key_der)
+        .with_context(|| format!("{} is not the key of {shown}", key.display()))?;
+    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(server))
+}

@@ -1,0 +1,102 @@
+//! JSON as text: of trees, and of values without a tree.
+
+use super::value::data_to_json;
+use super::{Json, admin, time};
+use crate::data::{self, Admin, Data};
+use crate::value::{Permissions, Ttl, Value};
+use alloc::string::{String, ToString};
+use core::fmt::Write as _;
+use data_encoding::BASE64;
+
+/// The text of `json`, as deployed software writes it: without spaces, and with U+2028 and U+2029
+/// escaped so that it is valid JavaScript as well. `values.jsonl`, `text/8`.
+#[must_use]
+pub fn text(json: &Json) -> String {
+    let text = json.to_string();
+    if !text.contains(['\u{2028}', '\u{2029}']) {
+        return text;
+    }
+    // Both characters can occur only inside strings.
+    text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+}
+
+/// Appends the text of a value: what [`text`] makes of
+/// [`value_to_json`](super::value_to_json), without building a tree for the usual types.
+pub fn write_value(value: &Value<'_>, out: &mut String) {
+    // Writing to a string does not fail.
+    let _ = write!(out, "{{\"index\":{},\"type\":", value.index);
+    write_string(&String::from_utf8_lossy(value.kind), out);
+    out.push_str(",\"data\":");
+    write_data(value.kind, value.data, out);
+    let known = value.permissions.known();
+    if known != Permissions::DEFAULT {
+        let _ = write!(out, ",\"permissions\":\"{known}\"");
+    }
+    let _ = match value.ttl.kind {
+        Ttl::RELATIVE => write!(out, ",\"ttl\":{}", value.ttl.seconds),
+        _ => write!(out, ",\"ttl\":\"{}\"", time::to_text(value.ttl.seconds)),
+    };
+    if value.timestamp != 0 {
+        let _ = write!(out, ",\"timestamp\":\"{}\"", time::to_text(value.timestamp.cast_signed()));
+    }
+    if !value.references.is_empty() {
+        let _ = write!(out, ",\"references\":{}", text(&admin::references_to_json(value.references)));
+    }
+    out.push('}');
+}
+
+fn write_data(kind: &[u8], bytes: &[u8], out: &mut String) {
+    match Data::decode(kind, bytes) {
+        // Nearly every record has an administrator.
+        Data::Admin(Admin { permissions, reference, legacy: None })
+            if let Ok(handle) = str::from_utf8(reference.handle) =>
+        {
+            out.push_str("{\"format\":\"admin\",\"value\":{\"handle\":");
+            write_string(handle, out);
+            let _ = write!(out, ",\"index\":{},\"permissions\":\"{permissions}\"}}}}", reference.index);
+        }
+        Data::Admin(_) | Data::Vlist(_) | Data::Site(_) | Data::PublicKey(_) => {
+            out.push_str(&text(&data_to_json(kind, bytes)));
+        }
+        _ => match data::text(bytes) {
+            Some(text) => {
+                out.push_str("{\"format\":\"string\",\"value\":");
+                write_string(text, out);
+                out.push('}');
+            }
+            None => {
+                let _ =
+                    write!(out, "{{\"format\":\"base64\",\"value\":\"{}\"}}", BASE64.encode_display(bytes));
+            }
+        },
+    }
+}
+
+/// Appends `text` as a JSON string that is valid JavaScript as well.
+pub fn write_string(text: &str, out: &mut String) {
+    out.push('"');
+    let mut start = 0;
+    for (at, c) in text.char_indices() {
+        let escape = match c {
+            '"' => "\\\"",
+            '\\' => "\\\\",
+            '\n' => "\\n",
+            '\r' => "\\r",
+            '\t' => "\\t",
+            '\u{8}' => "\\b",
+            '\u{c}' => "\\f",
+            '\u{2028}' => "\\u2028",
+            '\u{2029}' => "\\u2029",
+            '\0'..='\u{1f}' => "",
+            _ => continue,
+        };
+        out.push_str(&text[start..at]);
+        match escape {
+            "" => drop(write!(out, "\\u{:04x}", u32::from(c))),
+            escape => out.push_str(escape),
+        }
+        start = at + c.len_utf8();
+    }
+    out.push_str(&text[start..]);
+    out.push('"');
+}

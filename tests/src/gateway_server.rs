@@ -1,0 +1,207 @@
+//! Runs `handle-gateway` in this process, and asks it over plain connections.
+
+use crate::test_server::{LeftOut, publish};
+use crate::vectors::VectorSource;
+use handle_gateway::{Config, Gateway};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value as Json;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway and the directory of its files.
+pub struct GatewayServer {
+    /// The running gateway.
+    pub gateway: Gateway,
+    /// The directory with its set and site record.
+    pub directory: TempDir,
+}
+
+impl GatewayServer {
+    /// The address that it answers on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.gateway.addresses()[0]
+    }
+}
+
+/// Configuration for a test: one worker on loopback, on a port of the kernel's choice.
+#[must_use]
+pub fn config() -> Config {
+    Config { listen: vec![([127, 0, 0, 1], 0).into()], workers: 1, ..Config::default() }
+}
+
+/// Runs a gateway over the records of the server called `name` in `servers.json` of `source`.
+///
+/// # Panics
+/// When the files of the vectors do not hold what they should.
+#[must_use]
+pub fn serve_over_http(
+    source: VectorSource,
+    name: &str,
+    change: impl FnOnce(&mut Config),
+) -> (GatewayServer, LeftOut) {
+    let servers = source.document("servers.json");
+    let server = &servers["servers"][name];
+    assert!(server.is_object(), "servers.json has a server {name}");
+    let directory = tempfile::tempdir().expect("a directory for the set");
+    let set = directory.path().join("set");
+    let left_out = publish(source, server, &set);
+    let site = directory.path().join("siteinfo.json");
+    let text = match &server["site"] {
+        Json::String(text) => text.clone(),
+        object => object.to_string(),
+    };
+    std::fs::write(&site, text).expect("the site record is written");
+    let server_id = server["this_server_id"].as_i64().and_then(|id| i32::try_from(id).ok());
+    let mut config = Config { snapshot: Some(set), site: Some(site), server_id, ..config() };
+    change(&mut config);
+    let gateway = Gateway::start(&config).expect("the gateway starts");
+    (GatewayServer { gateway, directory }, left_out)
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// The status.
+    pub status: u16,
+    /// The headers, in the order in which they came.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl HttpAnswer {
+    /// Reads a response at the start of `bytes`, which may be followed by others; with it, the bytes
+    /// after it. A response to HEAD has no body.
+    #[must_use]
+    pub fn split(bytes: &[u8], is_head: bool) -> Option<(Self, &[u8])> {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+        let head = String::from_utf8_lossy(&bytes[..end]);
+        let mut lines = head.split("\r\n");
+        let status: u16 = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let header =
+            |line: &str| line.split_once(':').map(|(name, it)| (name.to_owned(), it.trim().to_owned()));
+        let headers: Vec<_> = lines.filter_map(header).collect();
+        let mut answer = Self { status, headers, body: Vec::new() };
+        let has_body = !is_head && status != 304 && status != 204;
+        let len: Option<usize> =
+            answer.header("content-length").filter(|_| has_body).and_then(|len| len.parse().ok());
+        let body = bytes.get(end + 4..end + 4 + len.unwrap_or_default())?;
+        answer.body = body.to_vec();
+        Some((answer, &bytes[end + 4 + body.len()..]))
+    }
+
+    /// The value of a header, by its name in small letters.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// All values of a header, joined by commas.
+    #[must_use]
+    pub fn list(&self, name: &str) -> String {
+        let named = self.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The body as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON; null if it is none.
+    #[must_use]
+    pub fn json(&self) -> Json {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+/// Configures the certificate of the tests, with its files in `directory`.
+///
+/// # Panics
+/// When they cannot be written.
+pub fn use_tls(config: &mut Config, directory: &Path) {
+    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    std::fs::write(&certificate, CERTIFICATE).expect("the certificate is written");
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&key);
+    file.and_then(|mut file| file.write_all(KEY)).expect("the key is written");
+    config.tls.certificate = Some(certificate);
+    config.tls.key = Some(key);
+}
+
+/// The certificate of the tests, for `localhost`, and its key, which is used nowhere else.
+const CERTIFICATE: &[u8] = include_bytes!("../tls/certificate.pem");
+const KEY: &[u8] = include_bytes!("../tls/key.pem");
+
+/// Like [`exchange`], over TLS.
+///
+/// # Panics
+/// When there is no connection, or no end of the answers.
+#[must_use]
+pub fn exchange_over_tls(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate");
+    roots.add(certificate).expect("a certificate that can be trusted");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = builder.expect("versions of TLS").with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+    let stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut stream = StreamOwned::new(connection, stream);
+    stream.write_all(request).expect("the request is sent");
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Err(error) if answer.is_empty() => panic!("no answer over TLS: {error}"),
+        _ => answer,
+    }
+}
+
+/// Sends the bytes of one or more requests, of which the last closes the connection, and returns all
+/// bytes of the answers.
+///
+/// # Panics
+/// When there is no connection, or no end of the answers.
+#[must_use]
+pub fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    // A server that refuses a request may close before it has read all of it.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Err(error) if error.kind() != std::io::ErrorKind::ConnectionReset => {
+            panic!("no end of the answer: {error}")
+        }
+        _ => answer,
+    }
+}
+
+/// Asks for `target` with these further header lines.
+///
+/// # Panics
+/// When there is no answer.
+#[must_use]
+pub fn get(address: SocketAddr, target: &str, headers: &str) -> HttpAnswer {
+    let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    let bytes = exchange(address, request.as_bytes());
+    HttpAnswer::split(&bytes, false)
+        .unwrap_or_else(|| panic!("{target}: {}", String::from_utf8_lossy(&bytes)))
+        .0
+}

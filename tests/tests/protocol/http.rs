@@ -1,0 +1,346 @@
+//! `http.jsonl`: the same answers as the reference over HTTP, or a difference of a permitted kind.
+//!
+//! A kind is a rule on the request and the reference's answer, in [`KINDS`], and a row of `docs/conformance.md`; a test
+//! compares the two. A line of no kind must have the same status, the same body apart from the parts that are listed as
+//! nondeterministic, and the same headers where they matter.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::wire::{Envelope, Header};
+use handle_proto::{OpCode, OpFlags};
+use handle_tests::admin_server::{AdminServer, administer_from};
+use handle_tests::gateway_server::{HttpAnswer, exchange, exchange_over_tls, serve_over_http, use_tls};
+use handle_tests::test_server::LeftOut;
+use handle_tests::vectors::{self, LineChecks, LineOutcome, VectorSource, bytes, load};
+use serde_json::Value as Json;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A kind of difference that is permitted.
+struct Kind {
+    name: &'static str,
+    /// Whether a line is of this kind.
+    applies: fn(&Json) -> bool,
+    /// Whether our answer is as this kind allows.
+    is_right: fn(&Json, &HttpAnswer) -> bool,
+    /// How many lines of our own file differ so.
+    lines_count: usize,
+}
+
+fn target(line: &Json) -> &str {
+    line["target"].as_str().unwrap_or_default()
+}
+
+fn body_text(line: &Json) -> &str {
+    line["body"].as_str().unwrap_or_default()
+}
+
+fn header<'l>(headers: &'l Json, name: &str) -> Option<&'l str> {
+    let mut headers = headers.as_array()?.iter();
+    headers.find(|header| header[0].as_str().is_some_and(|it| it.eq_ignore_ascii_case(name)))?[1].as_str()
+}
+
+fn is_same_status(line: &Json, answer: &HttpAnswer) -> bool {
+    line["status"] == answer.status
+}
+
+/// The code in a body of JSON.
+fn code(json: &Json) -> Option<i64> {
+    json["responseCode"].as_i64()
+}
+
+/// The name of the function that a query asks for.
+fn callback(line: &Json) -> Option<&str> {
+    let (_, query) = target(line).split_once('?')?;
+    query.split('&').find_map(|part| part.strip_prefix("callback="))
+}
+
+/// All kinds, as in `docs/conformance.md`. The first that applies to a line and is true of its answer counts.
+const KINDS: [Kind; 12] = [
+    Kind {
+        name: "own words",
+        applies: |line| {
+            body_text(line).contains("\"message\":\"java.") || body_text(line).contains("\"message\":\"com.")
+        },
+        is_right: |line, answer| {
+            let reference: Json = serde_json::from_str(body_text(line)).unwrap_or_default();
+            is_same_status(line, answer) && code(&reference) == code(&answer.json())
+        },
+        lines_count: 14,
+    },
+    Kind {
+        name: "paths are UTF-8",
+        applies: |line| body_text(line).contains('\u{fffd}'),
+        is_right: |_, answer| answer.status == 400,
+        lines_count: 2,
+    },
+    Kind {
+        name: "functions have names",
+        applies: |line| callback(line).is_some_and(|name| name.is_empty() || name.contains(['%', '[', '('])),
+        is_right: |_, answer| answer.status == 400 && code(&answer.json()) == Some(4),
+        lines_count: 2,
+    },
+    Kind {
+        name: "no trace",
+        applies: |line| line["method"] == "TRACE",
+        is_right: |_, answer| answer.status == 405 && answer.body.is_empty(),
+        lines_count: 1,
+    },
+    Kind {
+        name: "methods that are allowed",
+        applies: |line| header(&line["response_headers"], "Allow").is_some(),
+        is_right: |line, answer| {
+            let allowed = answer.list("allow");
+            is_same_status(line, answer) && allowed.contains("OPTIONS") && !allowed.contains("TRACE")
+        },
+        lines_count: 2,
+    },
+    Kind {
+        name: "entity tags",
+        applies: |line| header(&line["request_headers"], "If-None-Match").is_some() && line["status"] == 200,
+        is_right: |_, answer| {
+            answer.status == 304 && answer.header("etag").is_some() && answer.body.is_empty()
+        },
+        lines_count: 1,
+    },
+    Kind {
+        name: "verification over HTTP",
+        applies: |line| target(line).starts_with("/api/verifications"),
+        is_right: |_, answer| answer.status == 501 && code(&answer.json()) == Some(5),
+        lines_count: 12,
+    },
+    Kind {
+        name: "credentials that nothing needs",
+        applies: |line| {
+            let is_read = line["method"] == "GET" && !target(line).contains("publicOnly");
+            is_read && line["status"] == 401 && header(&line["request_headers"], "Authorization").is_some()
+        },
+        is_right: |_, answer| answer.status == 200,
+        lines_count: 1,
+    },
+    Kind {
+        name: "rights before proofs",
+        applies: |line| line["status"] == 401 && header(&line["request_headers"], "Authorization").is_some(),
+        is_right: |_, answer| answer.status == 403 && code(&answer.json()) == Some(400),
+        lines_count: 3,
+    },
+    Kind {
+        name: "values that nobody may read",
+        applies: |line| body_text(line).contains("\"permissions\":\"0000\""),
+        is_right: |line, answer| {
+            let mut reference: Json = serde_json::from_str(body_text(line)).unwrap_or_default();
+            if let Some(values) = reference["values"].as_array_mut() {
+                values.retain(|value| value["permissions"] != "0000");
+            }
+            is_same_status(line, answer) && reference == answer.json()
+        },
+        lines_count: 1,
+    },
+    Kind {
+        name: "messages past their end",
+        applies: |line| {
+            let is_message = line["category"] == "native" && !line["body"].is_null();
+            is_message && String::from_utf8_lossy(&bytes(&line["body"])).contains("java.lang.")
+        },
+        is_right: |_, answer| answer.status == 200 && answer.body.get(24..28) == Some(&[0, 0, 0, 2]),
+        lines_count: 1,
+    },
+    Kind {
+        name: "pages in other words",
+        applies: |line| {
+            header(&line["response_headers"], "Content-Type")
+                .is_some_and(|kind| kind.starts_with("text/html"))
+        },
+        is_right: |line, answer| {
+            let location = header(&line["response_headers"], "Location");
+            is_same_status(line, answer) && location == answer.header("location")
+        },
+        lines_count: 15,
+    },
+];
+
+/// Why a line is not asked; `None` if it is.
+fn reason_to_skip(line: &Json) -> Option<&'static str> {
+    let is_native = line["category"] == "native";
+    let is_over_tls = line["scheme"] == "https";
+    if is_over_tls && target(line).starts_with("/api/sessions") || is_handle_scheme(line) {
+        return Some("it is about sessions over HTTP");
+    }
+    if target(line) == "/TST/ALIAS" {
+        return Some("it is an alias");
+    }
+    if is_native && !is_public_query(&request_body(line)) {
+        return Some("handle-admin answers it, as over TCP");
+    }
+    None
+}
+
+/// Whether a request has credentials of the scheme `Handle`.
+fn is_handle_scheme(line: &Json) -> bool {
+    header(&line["request_headers"], "Authorization").is_some_and(|it| it.starts_with("Handle"))
+}
+
+/// Whether a message is a query for public values, or nothing that can be read.
+fn is_public_query(message: &[u8]) -> bool {
+    let Ok((envelope, rest)) = Envelope::split(message) else { return true };
+    let Ok((header, _)) = Header::split(rest) else { return true };
+    let is_query = header.op_code == OpCode::RESOLUTION && header.flags.has(OpFlags::PUBLIC_ONLY);
+    is_query && envelope.session_id == 0 && !header.flags.has(OpFlags::CERTIFY)
+}
+
+fn request_body(line: &Json) -> Vec<u8> {
+    if line["request_body"].is_null() { Vec::new() } else { bytes(&line["request_body"]) }
+}
+
+/// The bytes of the request of a line. Characters of a target are sent as bytes of Latin 1, as they were.
+fn request(line: &Json) -> Vec<u8> {
+    let mut request = line["method"].as_str().unwrap().as_bytes().to_vec();
+    request.push(b' ');
+    request.extend(target(line).chars().map(|c| u8::try_from(u32::from(c)).unwrap()));
+    request.extend(format!(" {}\r\n", line["http_version"].as_str().unwrap()).bytes());
+    let mut headers = String::new();
+    for header in line["request_headers"].as_array().unwrap() {
+        headers.push_str(&format!("{}: {}\r\n", header[0].as_str().unwrap(), header[1].as_str().unwrap()));
+    }
+    if line["name"] == "protocol/no_host" {
+        headers =
+            headers.lines().filter(|it| !it.starts_with("Host")).map(|it| format!("{it}\r\n")).collect();
+    }
+    request.extend(headers.bytes());
+    request.extend(b"\r\n");
+    request.extend(request_body(line));
+    request
+}
+
+fn ask(address: SocketAddr, line: &Json) -> HttpAnswer {
+    let exchange = if line["scheme"] == "https" { exchange_over_tls } else { exchange };
+    let bytes = exchange(address, &request(line));
+    let answer = HttpAnswer::split(&bytes, line["method"] == "HEAD");
+    answer.unwrap_or_else(|| panic!("no answer: {}", String::from_utf8_lossy(&bytes))).0
+}
+
+/// How our answer differs from the reference's; `None` if it does not.
+fn difference(line: &Json, answer: &HttpAnswer) -> Option<String> {
+    if !is_same_status(line, answer) {
+        return Some(format!("status {}, not {}", answer.status, line["status"]));
+    }
+    let expected = &line["response_headers"];
+    for name in
+        ["Content-Type", "Location", "Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Allow"]
+    {
+        let (expected, ours) = (header(expected, name), answer.header(name));
+        // A header that the reference does not send says more.
+        if expected.is_some() && expected != ours {
+            return Some(format!("{name}: {ours:?}, not {expected:?}"));
+        }
+    }
+    let is_challenged = header(expected, "WWW-Authenticate").is_some();
+    if is_challenged && !answer.list("www-authenticate").starts_with("Basic realm=") {
+        return Some(format!("WWW-Authenticate: {}", answer.list("www-authenticate")));
+    }
+    let is_varied = header(expected, "Vary").is_some_and(|vary| vary.contains("Accept-Encoding"));
+    let is_json = header(expected, "Content-Type").is_some_and(|kind| kind.contains("json"));
+    if is_varied && is_json && !answer.list("vary").contains("Accept-Encoding") {
+        return Some(format!("Vary: {}", answer.list("vary")));
+    }
+    if line["body_omitted"] == true {
+        return None;
+    }
+    let parts = line["nondeterministic"].as_array().into_iter().flatten();
+    if parts.clone().any(|part| part["name"] == "body json") {
+        let (mut expected, mut ours) = (serde_json::from_str(body_text(line)).unwrap(), answer.json());
+        for pointer in parts.filter_map(|part| part["pointer"].as_str()) {
+            for json in [&mut expected, &mut ours] {
+                *json.pointer_mut(pointer).unwrap_or(&mut Json::Null) = Json::Null;
+            }
+        }
+        return (expected != ours).then(|| format!("body {ours}\nnot {expected}"));
+    }
+    let (expected, mut ours) = (bytes(&line["body"]), answer.body.clone());
+    let mut masked = expected.clone();
+    for part in parts {
+        let range = |name: &str| part[name].as_u64().and_then(|at| usize::try_from(at).ok());
+        if let (Some(start), Some(end)) = (range("start"), range("end")) {
+            for bytes in [&mut masked, &mut ours] {
+                bytes.iter_mut().take(end).skip(start).for_each(|byte| *byte = 0);
+            }
+        }
+    }
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (masked != ours).then(|| format!("body {}\nnot {}", shown(&ours), shown(&expected)))
+}
+
+/// Time in which a change is visible.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(5);
+
+fn check(address: SocketAddr, line: &Json) -> LineOutcome {
+    if let Some(reason) = reason_to_skip(line) {
+        return LineOutcome::Skipped(reason);
+    }
+    let deadline = Instant::now() + PUBLISHED_WITHIN;
+    let is_read_back = line["method"] == "GET" && matches!(line["category"].as_str(), Some("put" | "delete"));
+    loop {
+        let answer = ask(address, line);
+        let Some(difference) = difference(line, &answer) else { return LineOutcome::AsStated };
+        let kind = KINDS.iter().find(|kind| (kind.applies)(line) && (kind.is_right)(line, &answer));
+        match kind {
+            Some(kind) => return LineOutcome::Permitted(kind.name),
+            None if is_read_back && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10))
+            }
+            None => panic!("{difference}"),
+        }
+    }
+}
+
+/// The administration process, which publishes to the set that the gateway serves.
+fn administered(set: &Path) -> (AdminServer, LeftOut) {
+    let set = set.to_owned();
+    administer_from(VectorSource::Selected, "root", |config| {
+        config.publish.directory = Some(set.clone());
+        config.publish.interval_ms = 1;
+    })
+}
+
+#[test]
+fn vectors_over_http_are_answered_as_by_the_reference() {
+    let directory = tempfile::tempdir().unwrap();
+    let set = directory.path().join("set");
+    std::fs::create_dir(&set).unwrap();
+    let (administration, left_out) = administered(&set);
+    let deadline = Instant::now() + PUBLISHED_WITHIN;
+    while !set.join("MANIFEST").exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (served, _) = serve_over_http(VectorSource::Selected, "root", |config| {
+        config.snapshot = Some(set.clone());
+        config.admin.address = Some(administration.address());
+        use_tls(config, directory.path());
+    });
+    let mut checks = LineChecks::default();
+    for line in load("http.jsonl") {
+        let name = line["name"].as_str().unwrap_or("?").to_owned();
+        if left_out.has(&serde_json::from_str::<Json>(body_text(&line)).unwrap_or_default()["handle"]) {
+            checks.record(&name, LineOutcome::Skipped("its record cannot be published"));
+            continue;
+        }
+        checks.check(&name, || check(served.address(), &line));
+    }
+    vectors::require(checks.count(), 300, "exchanges over HTTP");
+    let counts: Vec<_> = KINDS.iter().map(|kind| (kind.name, checks.permitted(kind.name))).collect();
+    checks.finish();
+    if !vectors::is_foreign() {
+        assert_eq!(counts, KINDS.map(|kind| (kind.name, kind.lines_count)), "lines that differ");
+    }
+}
+
+#[test]
+fn vectors_over_http_differ_in_the_kinds_that_the_document_lists() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/conformance.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("<!-- kinds of exchanges over HTTP -->").unwrap();
+    let rows = table.trim_start().lines().take_while(|line| line.starts_with('|')).skip(2);
+    let documented: Vec<&str> = rows.map(|row| row.split('|').nth(1).unwrap().trim()).collect();
+    assert_eq!(documented, KINDS.map(|kind| kind.name));
+}
