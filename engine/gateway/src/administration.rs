@@ -7,54 +7,33 @@ use anyhow::ensure;
 use handle_auth::PublicKey;
 use handle_client::Allowances;
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
+use handle_daemon::settings;
 use handle_daemon::site::SiteRecord;
-use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Settings of the administration service.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdminConfig {
-    /// The TCP address of `handle-admin`. Without it nothing can be changed, and only public values
-    /// are shown. If the address is not on this host, the service is proven by the key in the site
-    /// record, and secrets are sent in encrypted sessions.
-    pub address: Option<SocketAddr>,
-    /// Time for each answer of it, in milliseconds.
-    pub answer_ms: u32,
-    /// Maximum number of requests that wait for it. Further ones get status 503.
-    pub requests: usize,
-}
-
-impl Default for AdminConfig {
-    fn default() -> Self {
-        Self { address: None, answer_ms: 30_000, requests: 64 }
+settings! {
+    /// The administration service, for changes and for what is not public.
+    pub struct AdminConfig {
+        /// The TCP address of `handle-admin`. Without it nothing can be changed, and only public
+        /// values are shown. If the address is not on this host, the service is proven by the key in
+        /// the site record, and secrets are sent in encrypted sessions.
+        restart address: Option<SocketAddr> = None;
+        /// Time for each answer of it.
+        restart answer_ms: u32 = 30_000, 1..=600_000;
+        /// Requests that wait for it at a time. Further ones get status 503.
+        restart requests: usize = 64, 1..=4096;
     }
 }
 
 impl AdminConfig {
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting, and what it should be.
-    pub fn check(&self, has_site: bool) -> anyhow::Result<()> {
-        let bounds =
-            [("answer_ms", self.answer_ms as usize, 1, 600_000), ("requests", self.requests, 1, 4096)];
-        for (name, value, least, most) in bounds {
-            ensure!(
-                (least..=most).contains(&value),
-                "`admin.{name}` is {value}: it must be from {least} to {most}"
-            );
-        }
-        let is_remote = self.address.is_some_and(|address| !address.ip().to_canonical().is_loopback());
-        ensure!(
-            !is_remote || has_site,
-            "`admin.address` is on another host: set `site`, whose record has the key of the service"
-        );
-        Ok(())
+    /// Whether the service is on another host.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.address.is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 }
 
@@ -86,9 +65,9 @@ impl AdministrationService {
     /// When the site record has no usable key for a service on another host.
     pub fn open(config: &AdminConfig, site: Option<&SiteRecord>) -> anyhow::Result<Option<Self>> {
         let Some(address) = config.address else { return Ok(None) };
-        let key = match address.ip().to_canonical().is_loopback() {
-            true => None,
-            false => {
+        let key = match config.is_remote() {
+            false => None,
+            true => {
                 let key = site.and_then(SiteRecord::server);
                 let key = key.and_then(|server| PublicKey::from_record(server.public_key).ok());
                 ensure!(

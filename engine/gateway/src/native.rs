@@ -14,7 +14,7 @@ use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header};
 use handle_proto::{OpCode, OpFlags};
 use handle_resolver::{
-    AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, answer_message, refuse_stream,
+    AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, WireReply as _, answer_message, refuse_stream,
 };
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap};
@@ -91,7 +91,7 @@ fn answer_here(state: &GatewayState, message: &[u8]) -> Vec<u8> {
 }
 
 fn encode(reply: &ReplyParts<'_>) -> Vec<u8> {
-    let mut bytes = vec![0; reply.message_len() + Envelope::LEN];
+    let mut bytes = vec![0; reply.stream_len()];
     reply.write_stream(&mut bytes);
     bytes
 }

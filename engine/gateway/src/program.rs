@@ -5,9 +5,10 @@ use crate::server::{Gateway, GatewaySources};
 use crate::settings::{GatewayHooks, reload};
 use anyhow::{Context as _, ensure};
 use clap::Parser;
-use handle_daemon::program::{CommonArgs, CommonSettings, Program, Startup, lay_over, lay_over_optional};
+use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
-use std::path::{Path, PathBuf};
+use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// configuration again and takes the published set now.
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
-#[derive(Parser, Clone, Debug)]
+#[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handle-gateway",
     version,
@@ -38,6 +39,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 )]
 pub struct GatewayProgram {
     #[command(flatten)]
+    #[serde(flatten)]
     common: CommonArgs,
     /// Directory of the published set.
     #[arg(long)]
@@ -45,8 +47,12 @@ pub struct GatewayProgram {
     /// Site record of this service, as JSON.
     #[arg(long)]
     site: Option<PathBuf>,
+    /// Which server of the site this is (its `serverId`).
+    #[arg(long)]
+    server_id: Option<i32>,
     /// File of the global service, to resolve handles that the set does not have.
     #[arg(long)]
+    #[serde(rename = "upstream.root")]
     root: Option<PathBuf>,
     /// Worker threads; 0 for one on each core.
     #[arg(long)]
@@ -59,33 +65,6 @@ impl Program for GatewayProgram {
 
     fn common(&self) -> &CommonArgs {
         &self.common
-    }
-
-    fn common_settings(config: &mut Config) -> CommonSettings<'_> {
-        CommonSettings {
-            shared: &mut config.shared,
-            server_id: &mut config.server_id,
-            listen: &mut config.listen,
-            control: &mut config.control,
-            user: &mut config.user,
-            allow_root: &mut config.allow_root,
-            log: &mut config.log,
-        }
-    }
-
-    fn read(path: &Path) -> anyhow::Result<Config> {
-        Config::read(path)
-    }
-
-    fn lay_over(&self, config: &mut Config) {
-        lay_over_optional(&mut config.snapshot, self.snapshot.as_ref());
-        lay_over_optional(&mut config.site, self.site.as_ref());
-        lay_over_optional(&mut config.upstream.root, self.root.as_ref());
-        lay_over(&mut config.workers, self.workers.as_ref());
-    }
-
-    fn check_settings(config: &Config) -> anyhow::Result<()> {
-        config.check()
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {

@@ -10,7 +10,7 @@ use handle_proto::wire::list::{Indexes, Strings, Values};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response, put};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
-use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, answer_message};
+use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, WireReply as _, answer_message};
 use handle_snapshot::{PublishedSet, fold_key, hash_key};
 use std::net::SocketAddr;
 
@@ -136,7 +136,7 @@ fn evaluate(set: &PublishedSet, service: &ServiceFacts<'_>, asked: &HttpQuestion
     let Ok((envelope, body)) = Envelope::split(&message) else { return failed() };
     let context = AnswerContext::new(set.records(), *service, now_unix_s());
     let AnswerOutcome::Reply(reply) = answer_message(&context, envelope, body) else { return failed() };
-    let mut bytes = vec![0; reply.message_len() + Envelope::LEN];
+    let mut bytes = vec![0; reply.stream_len()];
     reply.write_stream(&mut bytes);
     let mut answer = decode(&bytes, question).unwrap_or_else(failed);
     // This process makes no challenges, so the resolver says that it shows public values only.

@@ -16,6 +16,7 @@ use handle_daemon::control::ControlSocket;
 use handle_daemon::privileges::become_user;
 use handle_daemon::publication;
 use handle_daemon::scrape::ScrapeEndpoint;
+use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::SiteRecord;
 use handle_resolver::ServiceFacts;
@@ -123,6 +124,10 @@ impl GatewaySources {
     /// # Errors
     /// One sentence with the likely cause.
     pub fn open(config: &Config) -> anyhow::Result<Self> {
+        ensure!(
+            config.snapshot.is_some() || config.upstream.is_configured(),
+            "nothing to answer from: set `snapshot` or pass --snapshot DIRECTORY, or set `upstream.root`"
+        );
         let open = |directory: &PathBuf| MappedSet::open(directory, config.verify_new_layers);
         let set = config.snapshot.as_ref().map(open).transpose()?;
         let read = |path: &PathBuf| SiteRecord::read(path, config.server_id);

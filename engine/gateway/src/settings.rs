@@ -12,32 +12,11 @@ use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::publication::{PublishedDirectory as _, ReloadOutcome};
 use handle_daemon::readiness;
-use handle_daemon::reload::{SettingChanges, merged};
+use handle_daemon::settings::SettingSection as _;
+use handle_daemon::settings::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Settings that take effect while serving; a name includes all settings that begin with it and a
-/// dot.
-pub const LIVE: [&str; 17] = [
-    "caching",
-    "limits.body_bytes",
-    "limits.body_ms",
-    "limits.connections_per_source",
-    "limits.control_line_bytes",
-    "limits.drain_ms",
-    "limits.header_bytes",
-    "limits.header_ms",
-    "limits.write_ms",
-    "log",
-    "native.enabled",
-    "observe.http_connections",
-    "observe.http_header_bytes",
-    "observe.http_patience_ms",
-    "upstream.retry_after_s",
-    "verify_new_layers",
-    "shared",
-];
 
 /// Functions that only the program can provide.
 #[derive(Default)]
@@ -132,7 +111,7 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<SettingChanges> {
     new.check()?;
     let settings = &state.settings;
     let old = settings.current_shared();
-    let (config, changes) = merged(&*old, new, &LIVE)?;
+    let (config, changes) = merged(&*old, new)?;
     // The new settings must also be valid together with those that stay.
     config.check()?;
     if config.log != old.log
@@ -147,18 +126,4 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<SettingChanges> {
     }
     settings.current.store(Arc::new(config));
     Ok(changes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use handle_daemon::reload::has;
-
-    #[test]
-    fn every_name_that_is_live_is_a_setting() {
-        let config = Config { shared: Some("shared.toml".into()), ..Config::default() };
-        for live in LIVE {
-            assert!(has(&config, live).unwrap(), "{live}");
-        }
-    }
 }

@@ -2,52 +2,37 @@
 
 use anyhow::{Context as _, ensure};
 use arc_swap::ArcSwap;
+use handle_daemon::settings;
+use handle_daemon::settings::SettingError;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
 /// First byte of every connection over TLS: a record of the handshake. No method of HTTP has it.
 pub const FIRST_BYTE: u8 = 0x16;
 
-/// Settings of TLS.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsConfig {
-    /// The certificate and those that it was issued by, as PEM. Without it only plain HTTP is
-    /// served.
-    pub certificate: Option<PathBuf>,
-    /// Its private key, as PEM. Only its owner may have access to the file.
-    pub key: Option<PathBuf>,
+settings! {
+    /// TLS on the addresses of `listen`, beside plain HTTP.
+    pub struct TlsConfig where key_with_certificate {
+        /// The certificate and those that it was issued by, as PEM. Without it only plain HTTP is
+        /// served.
+        restart certificate: Option<PathBuf> = None;
+        /// Its private key, as PEM. Only its owner may have access to the file.
+        restart key: Option<PathBuf> = None;
+    }
 }
 
-impl TlsConfig {
-    /// Resolves relative paths against `directory`.
-    #[must_use]
-    pub fn relative_to(self, directory: &Path) -> Self {
-        let join = |file: Option<PathBuf>| file.map(|file| directory.join(file));
-        Self { certificate: join(self.certificate), key: join(self.key) }
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting that is missing.
-    pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            self.certificate.is_none() || self.key.is_some(),
-            "`tls.certificate` without `tls.key`: name its key"
-        );
-        ensure!(
-            self.key.is_none() || self.certificate.is_some(),
-            "`tls.key` without `tls.certificate`: name it"
-        );
-        Ok(())
-    }
+fn key_with_certificate(tls: &TlsConfig) -> Result<(), SettingError> {
+    let why = match (&tls.certificate, &tls.key) {
+        (Some(_), None) => "`tls.certificate` without `tls.key`: name its key",
+        (None, Some(_)) => "`tls.key` without `tls.certificate`: name it",
+        _ => return Ok(()),
+    };
+    Err(SettingError::Together(why.to_owned()))
 }
 
 /// The certificate in use, replaced without interrupting connections.

@@ -4,66 +4,49 @@
 //! (bounded in bytes, by TTL, also negative answers), and asks one question for all who wait for the
 //! same answer.
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root, read_site};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::exchange::AttemptError;
 use handle_client::lookup::{Client, LookupLimits, LookupOptions, LookupTarget};
 use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, LookupAnswer, LookupError, Question, SharedAnswer};
+use handle_daemon::settings;
 use handle_proto::ResponseCode;
 use handle_proto::data::SiteBuf;
 use hyper::StatusCode;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Settings for asking the Handle System.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UpstreamConfig {
-    /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client. Without
-    /// this and the next two, only the set is answered from.
-    pub root: Option<PathBuf>,
-    /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
-    /// client.
-    pub local_info: Option<PathBuf>,
-    /// One site that is asked about every handle: `resolver_site` of a deployed client, or a site
-    /// record as JSON.
-    pub resolver_site: Option<PathBuf>,
-    /// Maximum duration of one question, in milliseconds.
-    pub patience_ms: u32,
-    /// Maximum number of questions at the same time. Further requests get status 503.
-    pub questions: usize,
-    /// Maximum requests to servers for one question.
-    pub requests: usize,
-    /// Bytes of cached answers.
-    pub cache_bytes: usize,
-    /// Maximum seconds that an answer is cached, whatever its TTL.
-    pub cache_s: u32,
-    /// Seconds for which the answer that there is no such handle is cached.
-    pub negative_s: u32,
-    /// Seconds that `Retry-After` names when no server answers.
-    pub retry_after_s: u32,
-}
-
-impl Default for UpstreamConfig {
-    fn default() -> Self {
-        Self {
-            root: None,
-            local_info: None,
-            resolver_site: None,
-            patience_ms: 10_000,
-            questions: 1024,
-            requests: 64,
-            cache_bytes: 256 << 20,
-            cache_s: 3600,
-            negative_s: 30,
-            retry_after_s: 5,
-        }
+settings! {
+    /// The Handle System, for handles that the set does not have. Without `root`, `local_info` and
+    /// `resolver_site`, answers come from the set only.
+    pub struct UpstreamConfig {
+        /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
+        restart root: Option<PathBuf> = None;
+        /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
+        /// client.
+        restart local_info: Option<PathBuf> = None;
+        /// One site that is asked about every handle: `resolver_site` of a deployed client, or a
+        /// site record as JSON.
+        restart resolver_site: Option<PathBuf> = None;
+        /// Longest duration of one question.
+        restart patience_ms: u32 = 10_000, 1..=120_000;
+        /// Questions at a time. Further requests get status 503.
+        restart questions: usize = 1024, 1..=1 << 16;
+        /// Requests to servers for one question.
+        restart requests: usize = 64, 1..=256;
+        /// Bytes of cached answers.
+        restart cache_bytes: usize = 256 << 20, 0..=1 << 40;
+        /// How long an answer is cached at most, whatever its TTL.
+        restart cache_s: u32 = 3600, 0..=172_800;
+        /// How long the answer that there is no such handle is cached.
+        restart negative_s: u32 = 30, 0..=86_400;
+        /// What `Retry-After` says when no server answers.
+        live retry_after_s: u32 = 5, 0..=86_400;
     }
 }
 
@@ -72,38 +55,6 @@ impl UpstreamConfig {
     #[must_use]
     pub const fn is_configured(&self) -> bool {
         self.root.is_some() || self.local_info.is_some() || self.resolver_site.is_some()
-    }
-
-    /// Resolves relative paths against `directory`.
-    #[must_use]
-    pub fn relative_to(mut self, directory: &Path) -> Self {
-        for file in [&mut self.root, &mut self.local_info, &mut self.resolver_site] {
-            *file = file.take().map(|file| directory.join(file));
-        }
-        self
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting, and what it should be.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let bounds = [
-            ("patience_ms", self.patience_ms as usize, 1, 120_000),
-            ("questions", self.questions, 1, 1 << 16),
-            ("requests", self.requests, 1, 256),
-            ("cache_bytes", self.cache_bytes, 0, 1 << 40),
-            ("cache_s", self.cache_s as usize, 0, 172_800),
-            ("negative_s", self.negative_s as usize, 0, 86_400),
-            ("retry_after_s", self.retry_after_s as usize, 0, 86_400),
-        ];
-        for (name, value, least, most) in bounds {
-            ensure!(
-                (least..=most).contains(&value),
-                "`upstream.{name}` is {value}: it must be from {least} to {most}"
-            );
-        }
-        Ok(())
     }
 
     fn client(&self, resolver: Option<&SiteBuf>) -> anyhow::Result<Client> {
