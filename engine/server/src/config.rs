@@ -11,11 +11,12 @@ use crate::verification::RecordChecks;
 use handle_daemon::listen::each_once;
 use handle_daemon::sessions::config::SessionsConfig;
 use handle_daemon::settings;
+use handle_daemon::settings::file::{ConfigurationError, read};
 use handle_daemon::settings::{DAY_MS, SettingError, SettingType};
 use handle_net::DatapathChoice;
 use handle_proto::limit;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 settings! {
     /// Configuration of `handled`.
@@ -118,6 +119,16 @@ pub(crate) const ANSWER_LEN_MAX: usize =
     limit::MESSAGE_LEN_MAX as usize + limit::FRAGMENTS_MAX * handle_proto::wire::Envelope::LEN;
 /// The kernel takes a signed 32-bit number; a larger value would wrap.
 const SOCKET_BYTES_MAX: usize = 1 << 30;
+
+impl Config {
+    /// Reads the configuration at `path`, for programs that run a server in their process.
+    ///
+    /// # Errors
+    /// Those of [`read`].
+    pub fn read(path: &Path) -> Result<Self, ConfigurationError> {
+        read(path)
+    }
+}
 
 fn settings_agree(config: &Config) -> Result<(), SettingError> {
     if config.take_over && config.control.is_none() {
