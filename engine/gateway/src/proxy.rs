@@ -6,6 +6,7 @@ use crate::record::RecordAnswer;
 use crate::reply::{GatewayResponse, RequestHeaders, empty, plain, set_number};
 use crate::route::HttpPeer;
 use crate::upstream::UpstreamError;
+use handle_client::Question;
 use handle_client::reference::ReferenceError;
 use handle_client::service::keeps_s;
 use handle_daemon::clock::now_unix_s;
@@ -14,6 +15,7 @@ use handle_proto::{ResponseCode, Value, data};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use std::cell::RefCell;
 use std::fmt::Write as _;
 
 /// A request for a handle.
@@ -27,6 +29,8 @@ pub struct ProxyRequest<'r> {
     pub handle: &'r str,
     /// The parameters, from the query or the form.
     pub parameters: Parameters<'r>,
+    /// The question that they ask: the values to choose from.
+    pub question: &'r Question,
 }
 
 /// Bytes that may not stand in a `Location`.
@@ -53,8 +57,7 @@ pub fn answer(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>, config: &Co
         code => return plain(StatusCode::BAD_REQUEST, format!("{}: {code}\n", request.handle)),
     }
     let (parameters, now) = (&request.parameters, now_unix_s());
-    let question = super::route::question(request);
-    let mut urls = answer.selected(&question.question).filter(|value| value.is_a(URL));
+    let mut urls = answer.selected(request.question).filter(|value| value.is_a(URL));
     let location = urls.find_map(|value| Some((location(&value)?, keeps_s(value.ttl, now))));
     match location {
         Some((location, keeps_s)) if !parameters.has("noredirect") => {
@@ -79,9 +82,7 @@ fn redirect(location: &str, keeps_s: u32, now_unix_s: u64) -> GatewayResponse {
     let mut response = empty(StatusCode::FOUND);
     let headers = response.headers_mut();
     headers.insert(header::LOCATION, location);
-    let expires = jiff::Timestamp::from_second((now_unix_s + u64::from(keeps_s)).cast_signed());
-    let text = expires.map(|time| time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string());
-    if let Some(expires) = text.ok().and_then(|text| HeaderValue::try_from(text).ok()) {
+    if let Some(expires) = http_date(now_unix_s + u64::from(keeps_s)) {
         headers.insert(header::EXPIRES, expires);
     }
     if let Ok(age) = HeaderValue::try_from(format!("max-age={keeps_s}")) {
@@ -90,10 +91,26 @@ fn redirect(location: &str, keeps_s: u32, now_unix_s: u64) -> GatewayResponse {
     response
 }
 
+/// A time as in `Expires`. Most redirects of a second expire at the same time, so each worker keeps
+/// the last one.
+fn http_date(unix_s: u64) -> Option<HeaderValue> {
+    thread_local! {
+        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    LAST.with_borrow_mut(|last| {
+        if last.as_ref().is_none_or(|(at, _)| *at != unix_s) {
+            let time = jiff::Timestamp::from_second(unix_s.cast_signed()).ok()?;
+            let text = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+            *last = Some((unix_s, HeaderValue::try_from(text).ok()?));
+        }
+        last.as_ref().map(|(_, value)| value.clone())
+    })
+}
+
 /// The values as text, one on each line.
 fn values(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>) -> GatewayResponse {
     let mut text = format!("{}\n", request.handle);
-    for value in answer.selected(&super::route::question(request).question) {
+    for value in answer.selected(request.question) {
         let shown =
             data::text(value.data).map_or_else(|| format!("{} bytes", value.data.len()), str::to_owned);
         let _ = writeln!(text, "{} {} {shown}", value.index, String::from_utf8_lossy(value.kind));

@@ -17,6 +17,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode, Version};
 use std::net::IpAddr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// The other side of a connection.
@@ -138,14 +139,15 @@ async fn proxy(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incomi
     let (query, form) = (Parameters::parse(parts.uri.query().unwrap_or_default()), Parameters::parse(&form));
     let path = parts.uri.path();
     let named = form.first("hdl").filter(|_| path == "/").unwrap_or_else(|| path.trim_start_matches('/'));
-    let rules = ReferenceRules { bare_is_encoded: path != "/", ..ReferenceRules::proxy() };
-    let reference = match HandleReference::parse(named, &rules) {
+    let rules = if path == "/" { &*TYPED_RULES } else { &*PATH_RULES };
+    let reference = match HandleReference::parse(named, rules) {
         Ok(reference) => reference,
         Err(error) => return proxy::refuse_reference(&error),
     };
     let parameters = if path == "/" { form } else { query };
-    let request = ProxyRequest { asked, peer, handle: &reference.handle, parameters };
-    let question = question(&request);
+    let question = question(&reference.handle, &parameters);
+    let request =
+        ProxyRequest { asked, peer, handle: &reference.handle, parameters, question: &question.question };
     let settings = state.settings.current_shared();
     let answered = state.answer(&question, |answer| proxy::answer(&request, answer, &settings)).await;
     answered.unwrap_or_else(|error| proxy::refuse(&error, &settings))
@@ -157,9 +159,13 @@ fn is_form(parts: &Parts) -> bool {
         && content_type.is_some_and(|kind| kind.trim().starts_with("application/x-www-form-urlencoded"))
 }
 
+/// The forms of reference in the path of a request, and in the form.
+static PATH_RULES: LazyLock<ReferenceRules> = LazyLock::new(ReferenceRules::proxy);
+static TYPED_RULES: LazyLock<ReferenceRules> =
+    LazyLock::new(|| ReferenceRules { bare_is_encoded: false, ..ReferenceRules::proxy() });
+
 /// The question of a request to the proxy. An index that is not a number is ignored, as deployed.
-pub(crate) fn question(request: &ProxyRequest<'_>) -> HttpQuestion {
-    let parameters = &request.parameters;
+fn question(handle: &str, parameters: &Parameters<'_>) -> HttpQuestion {
     let indexes = parameters.all("index").filter_map(|index| index.parse().ok()).collect();
     let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
     let wants = AnswerWants {
@@ -167,6 +173,6 @@ pub(crate) fn question(request: &ProxyRequest<'_>) -> HttpQuestion {
         authoritative: parameters.has("auth"),
         public_only: true,
     };
-    let question = Question { handle: request.handle.as_bytes().to_vec(), indexes, types, wants };
+    let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants };
     HttpQuestion { question, refers: true }
 }

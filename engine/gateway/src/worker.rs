@@ -73,7 +73,8 @@ pub fn run(state: &Arc<GatewayState>, listeners: Vec<StdListener>) -> anyhow::Re
     // A thread for each request that waits for the administration service, and some for files.
     builder.enable_all().max_blocking_threads(settings.admin.requests + 8);
     let runtime = builder.build().context("cannot start the runtime of a worker")?;
-    let places = Arc::new(Semaphore::new((settings.limits.connections / state.workers_count).max(1)));
+    let places_count = (settings.limits.connections / state.workers_count).max(1);
+    let places = Arc::new(Semaphore::new(places_count));
     runtime.block_on(async {
         let mut accepting = Vec::new();
         for listener in listeners {
@@ -84,8 +85,8 @@ pub fn run(state: &Arc<GatewayState>, listeners: Vec<StdListener>) -> anyhow::Re
             // A panic has already been logged where it happened.
             let _ = task.await;
         }
-        let all =
-            u32::try_from((settings.limits.connections / state.workers_count).max(1)).unwrap_or(u32::MAX);
+        // Connections that are over have given their places back.
+        let all = u32::try_from(places_count).unwrap_or(u32::MAX);
         let drain = Duration::from_millis(state.settings.current().limits.drain_ms.into());
         let _ = tokio::time::timeout(drain, places.acquire_many(all)).await;
         Ok(())
@@ -127,6 +128,7 @@ async fn until_told_to_stop(stopping: &mut watch::Receiver<bool>) {
     drop(stopping.wait_for(|&stops| stops).await);
 }
 
+/// A place among the connections of a worker.
 type ConnectionRoom = tokio::sync::OwnedSemaphorePermit;
 
 /// Waits for room, and then for a connection.

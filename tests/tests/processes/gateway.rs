@@ -1,5 +1,7 @@
 //! `handle-gateway` from outside: connections, caching, limits, upstream, and messages that it forwards.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_gateway::{Config, Gateway};
 use handle_server::config::Datapath;
 use handle_tests::admin_server::administer;
