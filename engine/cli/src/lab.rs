@@ -13,7 +13,7 @@ use crate::handled_process::{self, HandledProcess};
 use crate::output;
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, ensure};
-use handle_daemon::settings::file;
+use handle_server::config::Config;
 use handle_snapshot::set::storage::create_directory;
 use records::LabRecords;
 use serde_json::json;
@@ -84,7 +84,7 @@ pub(crate) struct ServerArgs {
 
 /// A server process of the lab.
 pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
-    handled_process::serve(&file::read(&args.config)?)
+    handled_process::serve(&Config::read(&args.config)?)
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
