@@ -275,6 +275,24 @@ mod tests {
         said
     }
 
+    /// Waits until `count` is `expected`: a client may have its answer before it is counted.
+    fn wait_for_count(count: &AtomicUsize, expected: usize) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while count.load(Ordering::Relaxed) != expected {
+            assert!(Instant::now() < deadline, "{} instead of {expected}", count.load(Ordering::Relaxed));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Stops the endpoint at the end of a test, so that one that fails does not wait for it.
+    struct StopAtEnd<'s>(&'s Shutdown);
+
+    impl Drop for StopAtEnd<'_> {
+        fn drop(&mut self) {
+            self.0.stop();
+        }
+    }
+
     #[test]
     fn slow_clients_take_no_place_for_longer_than_their_time() {
         let endpoint = ScrapeEndpoint::bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -282,6 +300,7 @@ mod tests {
         let (shutdown, sample) = (Arc::new(Shutdown::new().unwrap()), Arc::new(Sample::default()));
         std::thread::scope(|scope| {
             scope.spawn(|| endpoint.serve(&shutdown, &sample));
+            let _stop = StopAtEnd(&shutdown);
             let get = |path: &str| ask(address, format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
             let metrics = get("/metrics?x");
             assert!(metrics.starts_with("HTTP/1.1 200 ") && metrics.ends_with("# EOF\n"), "{metrics}");
@@ -290,10 +309,10 @@ mod tests {
             assert!(get("/readyz").starts_with("HTTP/1.1 503 "));
             assert!(get("/").starts_with("HTTP/1.1 404 "));
             assert!(ask(address, &[b'x'; 300]).starts_with("HTTP/1.1 4"));
-            assert_eq!(sample.responses.load(Ordering::Relaxed), 5);
+            wait_for_count(&sample.responses, 5);
             let slow = [(); 2].map(|()| TcpStream::connect(address).unwrap());
             assert!(get("/healthz").ends_with("ok\n"), "their places are free again");
-            assert_eq!(sample.abandoned.load(Ordering::Relaxed), 2);
+            wait_for_count(&sample.abandoned, 2);
             drop(slow);
             let _idle = TcpStream::connect(address).unwrap();
             shutdown.stop();
