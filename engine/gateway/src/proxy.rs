@@ -2,8 +2,8 @@
 //!
 //! [`input`](crate::input) finds the handle in a request, [`redirect`](crate::redirect) decides what
 //! its record leads to, and [`pages`](crate::pages) writes HTML. This module has what these leave to
-//! their caller: it [resolves](resolve) handles, has a clock and random numbers, and makes
-//! [responses](respond) of decisions.
+//! their caller: it resolves handles, has a clock and random numbers, and makes responses of
+//! decisions.
 
 mod resolve;
 mod respond;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use crate::gateway::site_of;
 use handle_gateway::pages::{CONTENT_SECURITY_POLICY, ICON_PATH, STYLE_PATH};
 use handle_gateway::{Config, Gateway};
 use handle_proto::Value;
@@ -18,8 +19,11 @@ const LOCATIONS: &str = "<locations><location id=\"a\" href=\"https://a.example/
     <location id=\"b\" href_template=\"https://b.example/{hdl}\" http_sc=\"307\" weight=\"0\"/>\
     <location id=\"c\" href=\"https://c.example/\" http_role=\"conneg\" weight=\"0\"/></locations>";
 
+/// A location, and a record of another service with more of them.
+const FAR: &str = "<locations include=\"5678/more\"><location href=\"https://near.example/\"/></locations>";
+
 /// Records under the prefix 1234, in ascending order.
-const RECORDS: [(&str, &[Text]); 9] = [
+const RECORDS: [(&str, &[Text]); 10] = [
     (
         "0.na/1234",
         &[(
@@ -28,6 +32,7 @@ const RECORDS: [(&str, &[Text]); 9] = [
         )],
     ),
     ("1234/alias", &[("URL", "https://example.org/never"), ("HS_ALIAS", "1234/second")]),
+    ("1234/far", &[("10320/loc", FAR)]),
     ("1234/loc", &[("URL", "https://example.org/loc"), ("10320/loc", LOCATIONS)]),
     ("1234/loop", &[("HS_ALIAS", "1234/LOOP")]),
     ("1234/plain", &[("URL", "https://example.org/plain"), ("DESC", "<script>alert(1)</script>")]),
@@ -38,7 +43,7 @@ const RECORDS: [(&str, &[Text]); 9] = [
 ];
 
 /// A gateway over [`RECORDS`].
-fn gateway_of_records() -> GatewayServer {
+fn gateway_of_records(change: impl FnOnce(&mut Config)) -> GatewayServer {
     let directory = tempfile::tempdir().unwrap();
     let set = directory.path().join("set");
     std::fs::create_dir(&set).unwrap();
@@ -58,7 +63,9 @@ fn gateway_of_records() -> GatewayServer {
         builder.finish(file)
     });
     published.unwrap();
-    let gateway = Gateway::start(&Config { snapshot: Some(set), ..config() }).unwrap();
+    let mut config = Config { snapshot: Some(set), ..config() };
+    change(&mut config);
+    let gateway = Gateway::start(&config).unwrap();
     GatewayServer { gateway, directory }
 }
 
@@ -72,7 +79,7 @@ fn is_page(answer: &HttpAnswer, status: u16) {
 
 #[test]
 fn the_form_leads_to_handles_in_the_language_of_the_browser() {
-    let served = gateway_of_records();
+    let served = gateway_of_records(|_| ());
     let address = served.address();
     let form = get(address, "/", "");
     is_page(&form, 200);
@@ -110,7 +117,7 @@ fn the_form_leads_to_handles_in_the_language_of_the_browser() {
 
 #[test]
 fn handles_lead_to_their_targets() {
-    let served = gateway_of_records();
+    let served = gateway_of_records(|_| ());
     let ask = |target: &str, headers: &str| {
         let answer = get(served.address(), target, headers);
         (answer.status, answer.header("location").unwrap_or_default().to_owned())
@@ -148,7 +155,7 @@ fn handles_lead_to_their_targets() {
 
 #[test]
 fn records_and_errors_are_shown_as_pages() {
-    let served = gateway_of_records();
+    let served = gateway_of_records(|_| ());
     let page = |target: &str| get(served.address(), target, "Accept: text/html\r\n");
     let record = page("/1234/plain?noredirect");
     is_page(&record, 200);
@@ -172,4 +179,24 @@ fn records_and_errors_are_shown_as_pages() {
     let api = get(served.address(), "/api/handles/1234/alias", "");
     assert_eq!(page("/1234/alias?action=api").json(), api.json());
     assert_eq!(page("/1234/nothing?action=api").json()["responseCode"], 100);
+}
+
+#[test]
+fn redirects_from_the_set_do_not_depend_on_other_services() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let served = gateway_of_records(|config| {
+        config.upstream.resolver_site = Some(site_of(unused, files.path()));
+        config.upstream.patience_ms = 500;
+    });
+    let ask = |target: &str| get(served.address(), target, "");
+    let asked = || served.gateway.state().counters.upstream_questions.get();
+    assert_eq!((ask("/1234/loc").status, asked()), (302, 0));
+    let partial = ask("/1234/far");
+    assert_eq!((partial.header("location"), asked()), (Some("https://near.example/"), 1));
+    assert_eq!(partial.header("cache-control"), Some("max-age=0"), "made without the missing record");
+    let failed = ask("/5678/more");
+    assert!(matches!(failed.status, 502 | 504), "{}", failed.status);
+    is_page(&failed, failed.status);
+    assert_eq!(failed.header("retry-after"), Some("5"));
 }

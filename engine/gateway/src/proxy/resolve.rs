@@ -4,12 +4,13 @@ use super::respond::PageRequest;
 use crate::accept::AcceptTypes;
 use crate::api::body::ApiFormat;
 use crate::api::{ApiRequest, handles};
-use crate::location::LocationSet;
+use crate::location::{LocationSet, is_document};
 use crate::pages::{AnswerDetails, AnswerSource, ErrorPage, PageError, RecordPage};
 use crate::parameters::Parameters;
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
 use crate::redirect::{
-    AliasChain, ProxyAction, ProxyDecision, ProxyRequest, ProxyStep, ShowReason, choose, next_step,
+    AliasChain, ProxyAction, ProxyDecision, ProxyRedirect, ProxyRequest, ProxyStep, ShowReason, choose,
+    next_step, plain_redirect,
 };
 use crate::reply::{Freshness, GatewayResponse};
 use crate::route::HttpPeer;
@@ -119,6 +120,9 @@ impl HandleRequest<'_> {
                 false => NextStep::Respond(self.fail(answer, chain.handle())),
             };
         }
+        if let Some(redirect) = self.plain_redirect(answer, chain) {
+            return NextStep::Respond(self.page.redirect(redirect, self.proxy.now_unix_s));
+        }
         let values: Vec<Value<'_>> = answer.values.iter().collect();
         match next_step(&self.proxy, &values, chain) {
             ProxyStep::FollowAlias(_) => NextStep::Resolve,
@@ -128,6 +132,17 @@ impl HandleRequest<'_> {
             }
             ProxyStep::Answer(decision) => self.carry_out(decision, chain),
         }
+    }
+
+    /// The redirect to the only target of a record of the set, if it is so simple.
+    fn plain_redirect(&self, answer: &RecordAnswer<'_>, chain: &AliasChain) -> Option<ProxyRedirect> {
+        if chain.aliases_count() > 0 || !matches!(answer.origin, RecordOrigin::Set { .. }) {
+            return None;
+        }
+        let redirect = plain_redirect(&self.proxy, answer.values.iter())?;
+        let prefix = Question::all(chain.handle().prefix_record());
+        let inherits = self.state.stored(&prefix, |answer| answer.values.iter().any(|it| is_document(&it)));
+        (inherits != Some(true)).then_some(redirect)
     }
 
     /// What a decision amounts to.
