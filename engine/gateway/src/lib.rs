@@ -9,7 +9,7 @@
 //! - [`reply`]: an HTTP response and the headers that all responses share.
 //! - [`api`]: the JSON API.
 //! - [`native`]: messages of the handle protocol in bodies of POST.
-//! - [`proxy`]: every other path: redirects and pages.
+//! - [`proxy`]: every other path: redirects and pages, made of the five modules that follow.
 //! - [`input`]: the handle in the path of a request, or in the field of a form.
 //! - [`redirect`]: what a proxy does with a resolved record.
 //! - [`location`]: 10320/loc, the locations among which it chooses.

@@ -158,12 +158,12 @@ pub struct LocationSet {
 }
 
 /// Whether this is a value with locations.
-fn is_document(value: &Value<'_>) -> bool {
+pub(crate) fn is_document(value: &Value<'_>) -> bool {
     fold::eq(value.kind, kind::LOCATIONS) && value.is_public()
 }
 
 /// Whether this is a URL to which a proxy redirects.
-fn is_url(value: &Value<'_>) -> bool {
+pub(crate) fn is_url(value: &Value<'_>) -> bool {
     value.is_a(kind::URL) && value.is_public()
 }
 

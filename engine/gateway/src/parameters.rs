@@ -37,12 +37,6 @@ impl<'q> Parameters<'q> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Whether `name` is given, with any value.
-    #[must_use]
-    pub fn has(&self, name: &str) -> bool {
-        self.first(name).is_some()
-    }
-
     /// The truth value of `name`, if it is given: true for the name alone, `true`, `yes`, `1` and
     /// `on` in any case.
     #[must_use]
@@ -74,6 +68,5 @@ mod tests {
         assert_eq!(parameters.first("Type"), None);
         let flags = ["pretty", "auth", "cert", "overwrite"].map(|name| parameters.flag(name));
         assert_eq!(flags, [Some(true), Some(true), Some(false), None]);
-        assert!(parameters.has("cert") && !parameters.has("nothing"));
     }
 }

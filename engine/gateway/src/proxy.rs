@@ -1,136 +1,160 @@
-//! The proxy: redirects from a handle to a URL of its record, and pages.
+//! The proxy: redirects from handles to what they refer to, and pages.
+//!
+//! [`input`](crate::input) finds the handle in a request, [`redirect`](crate::redirect) decides what
+//! its record leads to, and [`pages`](crate::pages) writes HTML. This module has what these leave to
+//! their caller: it resolves handles, has a clock and random numbers, and makes responses of
+//! decisions.
 
-use crate::config::Config;
+mod resolve;
+mod respond;
+
+use crate::input::{InputError, InputRules};
+use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::parameters::Parameters;
-use crate::record::RecordAnswer;
-use crate::reply::{GatewayResponse, RequestHeaders, empty, plain, set_number};
-use crate::route::HttpPeer;
-use crate::upstream::UpstreamError;
-use handle_client::Question;
-use handle_client::reference::ReferenceError;
-use handle_client::service::keeps_s;
+use crate::redirect::{ProxyParameters, ProxyRequest, RedirectRules};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, plain};
+use crate::route::{HttpPeer, read_body};
+use crate::server::GatewayState;
 use handle_daemon::clock::now_unix_s;
-use handle_proto::data::kind::URL;
-use handle_proto::{ResponseCode, Value, data};
-use hyper::StatusCode;
+use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use std::cell::RefCell;
-use std::fmt::Write as _;
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use resolve::HandleRequest;
+use respond::PageRequest;
+use std::borrow::Cow;
+use std::sync::LazyLock;
+use std::time::Instant;
 
-/// A request for a handle.
-#[derive(Debug)]
-pub struct ProxyRequest<'r> {
-    /// The method and headers.
-    pub asked: RequestHeaders<'r>,
-    /// Who asks.
-    pub peer: HttpPeer,
-    /// The handle.
-    pub handle: &'r str,
-    /// The parameters, from the query or the form.
-    pub parameters: Parameters<'r>,
-    /// The question that they ask: the values to choose from.
-    pub question: &'r Question,
+/// How handles are written in requests.
+static INPUT_RULES: LazyLock<InputRules> = LazyLock::new(|| InputRules::new(&[], false, &[]));
+/// Where redirects may lead.
+static REDIRECT_RULES: LazyLock<RedirectRules> = LazyLock::new(RedirectRules::default);
+
+/// What pages call this service.
+const SERVICE_NAME: &str = "Handles";
+/// Seconds for which the page with the form may be cached.
+const FORM_KEEPS_S: u32 = 3600;
+
+/// Answers a request for a handle, for the form, or for a file of pages.
+pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+    if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
+        let is_asked = parts.method == Method::OPTIONS;
+        let mut response = empty(if is_asked { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED });
+        let allowed = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
+        response.headers_mut().insert(header::ALLOW, allowed);
+        return response;
+    }
+    let form = match is_form(parts) {
+        true => match read_body(state, body).await {
+            Ok(form) => Some(String::from_utf8_lossy(&form).into_owned()),
+            Err(status) => return plain(status, "the form is too long, or did not arrive in time"),
+        },
+        false => None,
+    };
+    let since = Instant::now();
+    let settings = state.settings.current_shared();
+    let asked = RequestHeaders { method: &parts.method, headers: &parts.headers };
+    if let Some(response) = respond::file(parts.uri.path(), asked, &settings.caching) {
+        return response;
+    }
+    let base = base(parts, peer.is_tls);
+    let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
+    let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
+    let frame = PageFrame { language, service: SERVICE_NAME, base: &base };
+    let page = PageRequest { asked, frame, settings: &settings };
+    let query = match &form {
+        Some(form) => Cow::Owned(without_handle(form)),
+        None => Cow::Borrowed(parts.uri.query().unwrap_or_default()),
+    };
+    let reference = match form.as_deref() {
+        Some(form) => INPUT_RULES.handle_of_field(Parameters::parse(form).first("hdl").unwrap_or_default()),
+        None => INPUT_RULES.handle_of_path(parts.uri.path().as_bytes()),
+    };
+    let reference = match reference {
+        Ok(reference) => reference,
+        Err(error) => return without_reference(&page, &error, &query),
+    };
+    let mut parameters = ProxyParameters::parse(&query);
+    parameters.add(&reference);
+    let proxy = ProxyRequest {
+        query: &query,
+        address: Some(peer.address),
+        now_unix_s: now_unix_s(),
+        ..ProxyRequest::new(&base, &parameters, &REDIRECT_RULES)
+    };
+    HandleRequest { state, page, proxy, peer, handle: &reference.handle, since }.answer().await
 }
 
-/// Bytes that may not stand in a `Location`.
-const ESCAPED: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'<')
-    .add(b'>')
-    .add(b'{')
-    .add(b'}')
-    .add(b'|')
-    .add(b'^')
-    .add(b'`')
-    .add(b'\\');
+/// Whether the body has the fields of the form.
+fn is_form(parts: &Parts) -> bool {
+    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    parts.method == Method::POST
+        && parts.uri.path() == "/"
+        && content_type.is_some_and(|kind| kind.trim().starts_with("application/x-www-form-urlencoded"))
+}
 
-/// Redirects to the first URL of the record, or shows its values.
-#[must_use]
-pub fn answer(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>, config: &Config) -> GatewayResponse {
-    match answer.code {
-        ResponseCode::SUCCESS => {}
-        ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND => {
-            return plain(StatusCode::NOT_FOUND, format!("{}: handle not found\n", request.handle));
-        }
-        code => return plain(StatusCode::BAD_REQUEST, format!("{}: {code}\n", request.handle)),
-    }
-    let (parameters, now) = (&request.parameters, now_unix_s());
-    let mut urls = answer.selected(request.question).filter(|value| value.is_a(URL));
-    let location = urls.find_map(|value| Some((location(&value)?, keeps_s(value.ttl, now))));
-    match location {
-        Some((location, keeps_s)) if !parameters.has("noredirect") => {
-            let suffix = parameters.first("urlappend").unwrap_or_default();
-            redirect(&format!("{location}{suffix}"), keeps_s.min(config.caching.seconds_max), u64::from(now))
-        }
-        _ => values(request, answer),
+/// The fields of the form as the query of the URL that means the same.
+fn without_handle(form: &str) -> String {
+    let options: Vec<&str> = form.split('&').filter(|pair| !pair.starts_with("hdl=")).collect();
+    options.join("&")
+}
+
+/// The URL of the proxy, as the client sees it, or its path if the request names no host.
+fn base(parts: &Parts, is_tls: bool) -> String {
+    let is_host = |host: &&str| {
+        let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+        !host.is_empty() && host.bytes().all(is_of_host)
+    };
+    let named = || parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = parts.uri.authority().map(|authority| authority.as_str()).or_else(named);
+    match host.filter(is_host) {
+        Some(host) => format!("{}://{host}/", if is_tls { "https" } else { "http" }),
+        None => "/".to_owned(),
     }
 }
 
-/// The text of a URL to which redirecting is safe.
-fn location<'a>(value: &Value<'a>) -> Option<&'a str> {
-    let text = data::text(value.data)?.trim();
-    let (scheme, _) = text.split_once(':')?;
-    let is_safe = ["http", "https"].iter().any(|safe| scheme.eq_ignore_ascii_case(safe));
-    is_safe.then_some(text)
-}
-
-fn redirect(location: &str, keeps_s: u32, now_unix_s: u64) -> GatewayResponse {
-    let location = utf8_percent_encode(location, ESCAPED).to_string();
-    let Ok(location) = HeaderValue::try_from(location) else { return empty(StatusCode::BAD_GATEWAY) };
-    let mut response = empty(StatusCode::FOUND);
-    let headers = response.headers_mut();
-    headers.insert(header::LOCATION, location);
-    if let Some(expires) = http_date(now_unix_s + u64::from(keeps_s)) {
-        headers.insert(header::EXPIRES, expires);
-    }
-    if let Ok(age) = HeaderValue::try_from(format!("max-age={keeps_s}")) {
-        headers.insert(header::CACHE_CONTROL, age);
-    }
-    response
-}
-
-/// A time as in `Expires`. Most redirects of a second expire at the same time, so each worker keeps
-/// the last one.
-fn http_date(unix_s: u64) -> Option<HeaderValue> {
-    thread_local! {
-        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
-    }
-    LAST.with_borrow_mut(|last| {
-        if last.as_ref().is_none_or(|(at, _)| *at != unix_s) {
-            let time = jiff::Timestamp::from_second(unix_s.cast_signed()).ok()?;
-            let text = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-            *last = Some((unix_s, HeaderValue::try_from(text).ok()?));
-        }
-        last.as_ref().map(|(_, value)| value.clone())
-    })
-}
-
-/// The values as text, one on each line.
-fn values(request: &ProxyRequest<'_>, answer: &RecordAnswer<'_>) -> GatewayResponse {
-    let mut text = format!("{}\n", request.handle);
-    for value in answer.selected(request.question) {
-        let shown =
-            data::text(value.data).map_or_else(|| format!("{} bytes", value.data.len()), str::to_owned);
-        let _ = writeln!(text, "{} {} {shown}", value.index, String::from_utf8_lossy(value.kind));
-    }
-    plain(StatusCode::OK, text)
-}
-
-/// The answer to a path that names no handle.
-#[must_use]
-pub fn refuse_reference(error: &ReferenceError) -> GatewayResponse {
+/// The answer to a request that has no valid handle.
+fn without_reference(page: &PageRequest<'_>, error: &InputError, query: &str) -> GatewayResponse {
     match error {
-        ReferenceError::Empty => plain(StatusCode::OK, "handle-gateway: put a handle behind the slash\n"),
-        error => plain(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        InputError::Empty => {
+            let parameters = Parameters::parse(query);
+            let form = FormPage { frame: page.frame, handle: parameters.first("hdl").unwrap_or_default() };
+            page.html(StatusCode::OK, form.html(), Freshness::Seconds(FORM_KEEPS_S))
+        }
+        error => {
+            let reason = error.to_string();
+            page.error(&ErrorPage::new(page.frame, PageError::Invalid).because(&reason), Freshness::NoStore)
+        }
     }
 }
 
-/// The answer when upstream gave none.
-#[must_use]
-pub fn refuse(error: &UpstreamError, config: &Config) -> GatewayResponse {
-    let mut response = plain(error.status(), format!("{error}\n"));
-    set_number(&mut response, header::RETRY_AFTER, config.upstream.retry_after_s);
-    response
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+
+    #[test]
+    fn urls_of_the_proxy_begin_with_the_host_that_the_client_asks_for() {
+        let of = |target: &str, host: &str, is_tls| {
+            let request = Request::builder().uri(target).header(header::HOST, host).body(()).unwrap();
+            base(&request.into_parts().0, is_tls)
+        };
+        assert_eq!(of("/x", "localhost:4680", false), "http://localhost:4680/");
+        assert_eq!(of("/x", "hdl.example.org", true), "https://hdl.example.org/");
+        assert_eq!(of("/x", "[2001:db8::1]:8000", false), "http://[2001:db8::1]:8000/");
+        assert_eq!(of("http://a.example/x", "b.example", false), "http://a.example/");
+        for odd in ["", "a/b", "a b", "user@a", "a\"><b>", "a?b"] {
+            assert_eq!(of("/x", odd, false), "/", "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_fields_of_the_form_are_a_query() {
+        assert_eq!(
+            without_handle("hdl=20.500.1%2Fx&auth=true&ignore_aliases=true"),
+            "auth=true&ignore_aliases=true"
+        );
+        assert_eq!(without_handle("hdl=x"), "");
+    }
 }

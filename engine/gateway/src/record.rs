@@ -52,13 +52,16 @@ pub struct RecordAnswer<'a> {
     pub values: Values<'a>,
     /// Whether the question selects values that are not public, although it asks for all values.
     pub is_partial: bool,
+    /// Whether its signature was requested and verified.
+    pub certified: bool,
     /// Where the answer comes from.
     pub origin: RecordOrigin,
 }
 
 impl<'a> RecordAnswer<'a> {
     fn of(answer: &'a LookupAnswer, origin: RecordOrigin) -> Self {
-        Self { code: answer.code, text: &answer.text, values: answer.values(), is_partial: false, origin }
+        let (values, certified) = (answer.values(), answer.certified);
+        Self { code: answer.code, text: &answer.text, values, is_partial: false, certified, origin }
     }
 
     /// The values that `question` selects, in stored order.
@@ -96,7 +99,17 @@ pub fn find<T>(
     asked: &HttpQuestion,
     render: impl FnOnce(&RecordAnswer<'_>) -> T,
 ) -> Result<T, LookupAnswer> {
-    let (records, question) = (set.records(), &asked.question);
+    stored(set, service, &asked.question, render).ok_or_else(|| evaluate(set, service, asked))
+}
+
+/// What `render` makes of the record, if `set` has it and vouches that its prefix is homed.
+fn stored<T>(
+    set: &PublishedSet,
+    service: &ServiceFacts<'_>,
+    question: &Question,
+    render: impl FnOnce(&RecordAnswer<'_>) -> T,
+) -> Option<T> {
+    let records = set.records();
     let mut room = [0; HANDLE_LEN_MAX];
     let handle = question.handle();
     let key = match (handle.slash_at(), room.get_mut(..handle.0.len())) {
@@ -105,21 +118,23 @@ pub fn find<T>(
             fold_key(key, records.folds());
             key
         }
-        _ => return Err(evaluate(set, service, asked)),
+        _ => return None,
     };
     // A record of which the layer does not vouch that its prefix is homed is left to the resolver.
     match records.find(hash_key(records.seed(), key), key) {
         Ok(Some(record)) if record.is_homed() => {
             let values = Values::from_encoded(record.public_count(), record.public_bytes());
-            let Ok(values) = values else { return Err(evaluate(set, service, asked)) };
+            let values = values.ok()?;
             let is_partial = !question.wants.public_only
                 && record.private().any(|(_, encoded)| {
                     Value::split(encoded).is_ok_and(|(value, _)| question.selects(&value))
                 });
             let origin = RecordOrigin::Set { generation: set.generation() };
-            Ok(render(&RecordAnswer { code: ResponseCode::SUCCESS, text: "", values, is_partial, origin }))
+            let code = ResponseCode::SUCCESS;
+            let answer = RecordAnswer { code, text: "", values, is_partial, certified: false, origin };
+            Some(render(&answer))
         }
-        _ => Err(evaluate(set, service, asked)),
+        _ => None,
     }
 }
 
@@ -182,6 +197,12 @@ const fn is_elsewhere(code: ResponseCode) -> bool {
 }
 
 impl GatewayState {
+    /// What `render` makes of the record, if the set has it. Nothing waits.
+    pub fn stored<T>(&self, question: &Question, render: impl FnOnce(&RecordAnswer<'_>) -> T) -> Option<T> {
+        let set = self.set.as_ref()?.current();
+        stored(&set, &self.service(), question, render)
+    }
+
     /// Answers `asked` from the set, or from upstream if another server has the handle.
     ///
     /// # Errors
@@ -189,11 +210,11 @@ impl GatewayState {
     pub async fn answer<T>(
         &self,
         asked: &HttpQuestion,
-        render: impl Fn(&RecordAnswer<'_>) -> T,
+        mut render: impl FnMut(&RecordAnswer<'_>) -> T,
     ) -> Result<T, UpstreamError> {
         if let Some(mapped) = &self.set {
             let set = mapped.current();
-            match find(&set, &self.service(), asked, &render) {
+            match find(&set, &self.service(), asked, &mut render) {
                 Ok(rendered) => return Ok(rendered),
                 Err(answer) if !is_elsewhere(answer.code) || self.upstream.is_none() => {
                     let origin = RecordOrigin::Set { generation: set.generation() };

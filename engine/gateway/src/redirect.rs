@@ -19,7 +19,7 @@ pub use parameters::{ProxyAction, ProxyParameters};
 pub use target::{RedirectTarget, redirect_target};
 
 use crate::accept::AcceptTypes;
-use crate::location::{LocationCriteria, LocationSet, handle_url};
+use crate::location::{LocationCriteria, LocationSet, handle_url, is_document, is_url};
 use handle_proto::data::kind;
 use handle_proto::limit::TTL_MAX_S;
 use handle_proto::value::Ttl;
@@ -219,6 +219,31 @@ pub fn next_step(request: &ProxyRequest<'_>, values: &[Value<'_>], chain: &mut A
         0 => ProxyStep::Locate(LocationSet::of_record(requested())),
         _ => ProxyStep::Answer(ProxyDecision::Redirect(to_own_url(request, chain))),
     }
+}
+
+/// The redirect of most requests, without the work of a choice: to the first URL of a record without
+/// aliases and 10320/loc values, for a request without parameters. `None` if this is another case.
+///
+/// It is what [`choose`] decides if the record inherits no locations.
+#[must_use]
+pub fn plain_redirect<'v>(
+    request: &ProxyRequest<'_>,
+    values: impl IntoIterator<Item = Value<'v>>,
+) -> Option<ProxyRedirect> {
+    if *request.parameters != ProxyParameters::default() {
+        return None;
+    }
+    let mut url = None;
+    for value in values.into_iter().filter(Value::is_public) {
+        if is_document(&value) || fold::eq(value.kind, kind::HS_ALIAS) {
+            return None;
+        }
+        url = url.or_else(|| is_url(&value).then_some(value));
+    }
+    let url = url?;
+    let location = redirect_target(str::from_utf8(url.data).ok()?, b"", &request.rules.schemes)?;
+    let cache_s = request.cache_s(url.ttl);
+    Some(ProxyRedirect { status: 302, location: location.into(), cache_s, vary_accept: false })
 }
 
 /// The redirect to the URL of the last handle of a chain at this proxy, with the same query.

@@ -3,21 +3,16 @@
 use crate::api::body::{ApiBody, ApiFormat};
 use crate::api::{self, ApiRequest};
 use crate::parameters::Parameters;
-use crate::proxy::{self, ProxyRequest};
-use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, empty, plain, preflight};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, plain, preflight};
 use crate::server::GatewayState;
-use crate::{native, record::HttpQuestion};
-use handle_client::Question;
-use handle_client::question::AnswerWants;
-use handle_client::reference::{HandleReference, ReferenceRules};
+use crate::{native, proxy};
 use handle_proto::ResponseCode;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
-use hyper::header::{self, HeaderValue};
+use hyper::header;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode, Version};
 use std::net::IpAddr;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 /// The other side of a connection.
@@ -59,7 +54,7 @@ async fn dispatch(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Inc
         };
     }
     state.counters.proxy_requests.add();
-    proxy(state, peer, parts, body).await
+    proxy::answer(state, peer, parts, body).await
 }
 
 /// A request of HTTP/1.1 names its host once. RFC 9112 section 3.2.
@@ -117,62 +112,4 @@ pub(crate) async fn read_body(state: &GatewayState, body: Incoming) -> Result<By
     };
     state.counters.bodies_refused.add();
     Err(status)
-}
-
-/// Answers a request for a handle by its path, or for the form.
-async fn proxy(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
-    let allowed = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
-    if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
-        let is_asked = parts.method == Method::OPTIONS;
-        let mut response = empty(if is_asked { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED });
-        response.headers_mut().insert(header::ALLOW, allowed);
-        return response;
-    }
-    let form = match is_form(parts) {
-        true => match read_body(state, body).await {
-            Ok(form) => String::from_utf8_lossy(&form).into_owned(),
-            Err(status) => return plain(status, "the form is too long, or did not arrive in time"),
-        },
-        false => String::new(),
-    };
-    let asked = RequestHeaders { method: &parts.method, headers: &parts.headers };
-    let (query, form) = (Parameters::parse(parts.uri.query().unwrap_or_default()), Parameters::parse(&form));
-    let path = parts.uri.path();
-    let named = form.first("hdl").filter(|_| path == "/").unwrap_or_else(|| path.trim_start_matches('/'));
-    let rules = if path == "/" { &*TYPED_RULES } else { &*PATH_RULES };
-    let reference = match HandleReference::parse(named, rules) {
-        Ok(reference) => reference,
-        Err(error) => return proxy::refuse_reference(&error),
-    };
-    let parameters = if path == "/" { form } else { query };
-    let question = question(&reference.handle, &parameters);
-    let request =
-        ProxyRequest { asked, peer, handle: &reference.handle, parameters, question: &question.question };
-    let settings = state.settings.current_shared();
-    let answered = state.answer(&question, |answer| proxy::answer(&request, answer, &settings)).await;
-    answered.unwrap_or_else(|error| proxy::refuse(&error, &settings))
-}
-
-fn is_form(parts: &Parts) -> bool {
-    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    parts.method == Method::POST
-        && content_type.is_some_and(|kind| kind.trim().starts_with("application/x-www-form-urlencoded"))
-}
-
-/// The forms of reference in the path of a request, and in the form.
-static PATH_RULES: LazyLock<ReferenceRules> = LazyLock::new(ReferenceRules::proxy);
-static TYPED_RULES: LazyLock<ReferenceRules> =
-    LazyLock::new(|| ReferenceRules { bare_is_encoded: false, ..ReferenceRules::proxy() });
-
-/// The question of a request to the proxy. An index that is not a number is ignored, as deployed.
-fn question(handle: &str, parameters: &Parameters<'_>) -> HttpQuestion {
-    let indexes = parameters.all("index").filter_map(|index| index.parse().ok()).collect();
-    let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
-    let wants = AnswerWants {
-        certified: parameters.has("cert"),
-        authoritative: parameters.has("auth"),
-        public_only: true,
-    };
-    let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants };
-    HttpQuestion { question, refers: true }
 }

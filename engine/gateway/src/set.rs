@@ -78,6 +78,20 @@ impl MappedSet {
         self.reloads.load(Ordering::Relaxed)
     }
 
+    /// What pages call the set: the name of its directory.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// When this generation was published, in Unix seconds; `None` if it is no longer in service.
+    #[must_use]
+    pub fn published_unix_s(&self, generation: u64) -> Option<u32> {
+        let set = self.current();
+        let is_same = set.generation() == generation;
+        is_same.then(|| set.created_unix_ms() / 1000).and_then(|unix_s| u32::try_from(unix_s).ok())
+    }
+
     /// The description of the set in `status`.
     #[must_use]
     pub fn to_json(&self) -> Value {

@@ -159,7 +159,7 @@ fn slow_clients_and_those_with_many_connections_do_not_keep_others_out() {
 }
 
 /// A site record that names a server, as a file.
-fn site_of(server: SocketAddr, directory: &Path) -> std::path::PathBuf {
+pub(crate) fn site_of(server: SocketAddr, directory: &Path) -> std::path::PathBuf {
     let interface = |protocol| serde_json::json!({ "query": true, "admin": false, "protocol": protocol, "port": server.port() });
     let site = serde_json::json!({
         "version": 1, "protocolVersion": "2.11", "serialNumber": 1, "primarySite": true, "multiPrimary": false,

@@ -156,7 +156,7 @@ const KINDS: [Kind; 12] = [
             let location = header(&line["response_headers"], "Location");
             is_same_status(line, answer) && location == answer.header("location")
         },
-        lines_count: 15,
+        lines_count: 6,
     },
 ];
 
@@ -166,9 +166,6 @@ fn reason_to_skip(line: &Json) -> Option<&'static str> {
     let is_over_tls = line["scheme"] == "https";
     if is_over_tls && target(line).starts_with("/api/sessions") || is_handle_scheme(line) {
         return Some("it is about sessions over HTTP");
-    }
-    if target(line) == "/TST/ALIAS" {
-        return Some("it is an alias");
     }
     if is_native && !is_public_query(&request_body(line)) {
         return Some("handle-admin answers it, as over TCP");

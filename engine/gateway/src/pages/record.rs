@@ -21,11 +21,8 @@ pub enum AnswerSource<'a> {
         /// When it was published, in Unix seconds.
         published_unix_s: Option<u32>,
     },
-    /// An answer that was kept for this many seconds.
-    Cache {
-        /// Its age.
-        age_s: u32,
-    },
+    /// An answer that was kept.
+    Cache,
     /// A server of the responsible service.
     Server {
         /// Its address, and the protocol.
@@ -88,9 +85,7 @@ impl<'a> RecordPage<'a> {
                 let published = published_unix_s.map(|unix_s| dates::date(unix_s.cast_signed(), texts));
                 (fill(texts.from_set, name), Some(generation), published)
             }
-            AnswerSource::Cache { age_s } => {
-                (fill(texts.from_cache, dates::duration(age_s, texts)), None, None)
-            }
+            AnswerSource::Cache => (texts.from_cache.to_owned(), None, None),
             AnswerSource::Server { name } => (fill(texts.from_server, name), None, None),
         };
         let api = format!("{}api/handles/", frame.base);

@@ -52,7 +52,6 @@ fn every_language_has_its_own_texts() {
             texts.secret,
             texts.server,
             texts.from_set,
-            texts.from_cache,
             texts.from_server,
             texts.status,
             texts.retry_after,

@@ -401,3 +401,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_plain_redirect_is_the_choice_among_all_locations() {
+    let rules = RedirectRules::default();
+    let plain = |values: &[Value<'_>], query: &str| {
+        let parameters = ProxyParameters::parse(query);
+        plain_redirect(&ProxyRequest::new(BASE, &parameters, &rules), values.iter().copied())
+    };
+    let mut hidden = value(1, b"URL", "https://hidden.example/");
+    hidden.permissions = handle_proto::Permissions(0xc);
+    let url = value(2, b"url.x", " https://example.org/\u{e9} ");
+    let other = value(3, b"URL", "https://other.example/");
+    for values in [&[url][..], &[hidden, url, other], &[value(9, b"DESC", "x"), other, url]] {
+        let expected = answer(&[("a/b", values)], "a/b", "");
+        assert_eq!(plain(values, "x=y").map(ProxyDecision::Redirect), Some(expected));
+        assert_eq!(plain(values, "index=2"), None);
+    }
+    for special in [
+        value(4, b"hs_alias", "a/c"),
+        value(4, b"10320/LOC", "<locations/>"),
+        value(1, b"URL", "javascript:alert(1)"),
+    ] {
+        assert_eq!(plain(&[special, url], ""), None);
+    }
+    assert_eq!(plain(&[hidden], ""), None);
+}

@@ -81,7 +81,7 @@ pub(in crate::pages) const DE: Messages = Messages {
     from_set: "Veröffentlichter Bestand {}",
     generation: "Generation",
     published: "Veröffentlicht",
-    from_cache: "Zwischenspeicher dieses Proxys, {} alt",
+    from_cache: "Zwischenspeicher dieses Proxys",
     from_server: "Server {}",
     signature: "Signatur",
     signature_good: "geprüft",

@@ -81,7 +81,7 @@ pub(in crate::pages) const EN: Messages = Messages {
     from_set: "Published set {}",
     generation: "Generation",
     published: "Published",
-    from_cache: "Cache of this proxy, {} old",
+    from_cache: "Cache of this proxy",
     from_server: "Server {}",
     signature: "Signature",
     signature_good: "verified",

@@ -81,7 +81,7 @@ pub(in crate::pages) const FR: Messages = Messages {
     from_set: "Ensemble publié {}",
     generation: "Génération",
     published: "Publié",
-    from_cache: "Cache de ce proxy, depuis {}",
+    from_cache: "Cache de ce proxy",
     from_server: "Serveur {}",
     signature: "Signature",
     signature_good: "vérifiée",

@@ -1,0 +1,140 @@
+//! Responses of the proxy.
+
+use crate::config::{CachingConfig, Config};
+use crate::pages::{
+    CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, RedirectPage, STYLE, STYLE_PATH,
+};
+use crate::redirect::ProxyRedirect;
+use crate::reply::{CacheableBody, Freshness, GatewayResponse, RequestHeaders, empty, response, set_number};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, StatusCode};
+use std::cell::RefCell;
+
+/// Seconds for which files of pages may be cached.
+const FILES_KEEP_S: u32 = 86_400;
+/// The media type of pages.
+const HTML: &str = "text/html;charset=utf-8";
+
+/// What the pages of a request depend on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageRequest<'r> {
+    /// The method and headers.
+    pub(super) asked: RequestHeaders<'r>,
+    /// What all pages have in common.
+    pub(super) frame: PageFrame<'r>,
+    /// The settings in force.
+    pub(super) settings: &'r Config,
+}
+
+/// The file of pages at `path`.
+pub(super) fn file(
+    path: &str,
+    asked: RequestHeaders<'_>,
+    caching: &CachingConfig,
+) -> Option<GatewayResponse> {
+    let path = path.strip_prefix('/')?;
+    let files = [(STYLE_PATH, "text/css;charset=utf-8", STYLE), (ICON_PATH, "image/svg+xml", ICON)];
+    let (_, content_type, text) = files.into_iter().find(|(known, ..)| *known == path)?;
+    let freshness = Freshness::Seconds(FILES_KEEP_S);
+    let body = CacheableBody { content_type, bytes: text.as_bytes().to_vec(), freshness };
+    let mut response = body.respond(StatusCode::OK, asked, caching);
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Some(response)
+}
+
+impl PageRequest<'_> {
+    /// A page.
+    pub(super) fn html(&self, status: StatusCode, html: String, freshness: Freshness) -> GatewayResponse {
+        let body = CacheableBody { content_type: HTML, bytes: html.into_bytes(), freshness };
+        let mut response = body.respond(status, self.asked, &self.settings.caching);
+        self.set_page_headers(response.headers_mut());
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Language"));
+        response
+    }
+
+    /// The page about an error, with its status.
+    pub(super) fn error(&self, page: &ErrorPage<'_>, freshness: Freshness) -> GatewayResponse {
+        let status = StatusCode::from_u16(page.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        self.html(status, page.html(), freshness)
+    }
+
+    /// The page about an error that may be over when the client asks again.
+    pub(super) fn try_again(&self, page: ErrorPage<'_>) -> GatewayResponse {
+        let seconds = self.settings.upstream.retry_after_s;
+        let mut response = self.error(&page.retry_after(seconds), Freshness::NoStore);
+        set_number(&mut response, header::RETRY_AFTER, seconds);
+        response
+    }
+
+    fn set_page_headers(&self, headers: &mut HeaderMap) {
+        let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY);
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+        headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static(self.frame.language.tag));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    }
+
+    /// Locations as XML.
+    pub(super) fn xml(&self, xml: String, freshness: Freshness) -> GatewayResponse {
+        let body =
+            CacheableBody { content_type: "text/xml;charset=utf-8", bytes: xml.into_bytes(), freshness };
+        let mut response = body.respond(StatusCode::OK, self.asked, &self.settings.caching);
+        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+
+    /// A redirect. Browsers get a page with it, whose language does not divide what caches keep.
+    pub(super) fn redirect(&self, redirect: ProxyRedirect, now_unix_s: u32) -> GatewayResponse {
+        let ProxyRedirect { status, location, cache_s, vary_accept } = redirect;
+        let status = match status {
+            // Nothing of a form is for the target.
+            307 | 308 if *self.asked.method == Method::POST => StatusCode::SEE_OTHER,
+            status => StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND),
+        };
+        let mut response = if takes_html(self.asked.headers) {
+            let page = RedirectPage { frame: self.frame, location: &location }.html();
+            let mut response = response(status, HTML, page);
+            self.set_page_headers(response.headers_mut());
+            response
+        } else {
+            empty(status)
+        };
+        let keeps_s = cache_s.min(self.settings.caching.seconds_max);
+        let headers = response.headers_mut();
+        // A location is printable ASCII.
+        if let Ok(location) = HeaderValue::try_from(location) {
+            headers.insert(header::LOCATION, location);
+        }
+        if let Some(expires) = http_date(u64::from(now_unix_s) + u64::from(keeps_s)) {
+            headers.insert(header::EXPIRES, expires);
+        }
+        if let Ok(age) = HeaderValue::try_from(format!("max-age={keeps_s}")) {
+            headers.insert(header::CACHE_CONTROL, age);
+        }
+        if vary_accept {
+            headers.append(header::VARY, HeaderValue::from_static("Accept"));
+        }
+        response
+    }
+}
+
+/// Whether a client names HTML among the types that it accepts, as browsers do.
+fn takes_html(headers: &HeaderMap) -> bool {
+    let names_html = |list: &HeaderValue| list.as_bytes().windows(9).any(|part| part == b"text/html");
+    headers.get_all(header::ACCEPT).iter().any(names_html)
+}
+
+/// A time as in `Expires`. Most redirects of a second expire at the same time, so each worker keeps
+/// the last one.
+fn http_date(unix_s: u64) -> Option<HeaderValue> {
+    thread_local! {
+        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    LAST.with_borrow_mut(|last| {
+        if last.as_ref().is_none_or(|(at, _)| *at != unix_s) {
+            let time = jiff::Timestamp::from_second(unix_s.cast_signed()).ok()?;
+            let text = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+            *last = Some((unix_s, HeaderValue::try_from(text).ok()?));
+        }
+        last.as_ref().map(|(_, value)| value.clone())
+    })
+}
