@@ -53,7 +53,7 @@ struct PermissionPlan {
     server: Vec<ReferenceSpec>,
     server_full_access: bool,
     prefix_administrators: bool,
-    deed: u8,
+    action: u8,
     at: u8,
     who: ReferenceSpec,
     lookups: u8,
@@ -149,8 +149,8 @@ pub fn permission(bytes: &[u8]) {
     let given = std::iter::from_fn(|| if input.is_empty() { None } else { input.arbitrary().ok() });
     let given: Vec<GrantSpec> = given.take(VALUES_MAX).collect();
     let records = MemoryRecords::of(&given);
-    let deed: RecordAction = MATRIX[usize::from(plan.deed) % MATRIX.len()].deed;
-    let need = PermissionNeed::of([deed], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
+    let action: RecordAction = MATRIX[usize::from(plan.action) % MATRIX.len()].action;
+    let need = PermissionNeed::of([action], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
     let who = plan.who.reference();
     let configured = plan.server.iter().map(|whom| whom.reference());
     let administrators = Administrators {

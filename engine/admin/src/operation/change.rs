@@ -31,8 +31,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let open = Values::build(touched.iter().filter(is_open), &mut open_room);
         let mut reads_hidden = true;
         if open.len() < values.len() {
-            let deeds = ValueDifference::compare(&open, &values, true).deeds;
-            reads_hidden = self.hidden_values(&key, &self.requirement(&key, deeds))?;
+            let actions = ValueDifference::compare(&open, &values, true).actions;
+            reads_hidden = self.hidden_values(&key, &self.requirement(&key, actions))?;
         }
         let overwrites = self.request.flags.has(OpFlags::OVERWRITE);
         let taken = values.iter().find(|value| !overwrites && there.contains_key(&value.index));
@@ -40,7 +40,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
         }
         let difference = ValueDifference::compare(&touched, &values, reads_hidden);
-        self.permit(&self.requirement(&key, difference.deeds))?;
+        self.permit(&self.requirement(&key, difference.actions))?;
         let effect = WriteEffect { changed: difference.is_any, replaced: !touched.is_empty() };
         if !difference.is_any {
             return Ok(OperationDecision::Answer(OperationAnswer::Done(effect)));
@@ -59,19 +59,19 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let (named, there): (BTreeSet<i32>, _) = (indexes.iter().collect(), by_index(&stored));
         let open = |index: &i32| there.get(index).filter(|value| is_open(value));
         if !named.iter().all(|index| open(index).is_some()) {
-            let deed = |index| open(index).map_or(RecordAction::RemoveValue, |value| removing(value.kind));
-            self.hidden_values(&key, &self.requirement(&key, named.iter().map(deed).collect()))?;
+            let action = |index| open(index).map_or(RecordAction::RemoveValue, |value| removing(value.kind));
+            self.hidden_values(&key, &self.requirement(&key, named.iter().map(action).collect()))?;
         }
         if named.iter().any(|index| !there.contains_key(index)) {
             return Err(NO_VALUES.into());
         }
         let (gone, kept): (Vec<_>, Vec<_>) = stored.iter().partition(|value| named.contains(&value.index));
         // Removing nothing still requires the right to remove values.
-        let mut deeds: Vec<RecordAction> = gone.iter().map(|value| removing(value.kind)).collect();
-        if deeds.is_empty() {
-            deeds.push(RecordAction::RemoveValue);
+        let mut actions: Vec<RecordAction> = gone.iter().map(|value| removing(value.kind)).collect();
+        if actions.is_empty() {
+            actions.push(RecordAction::RemoveValue);
         }
-        self.permit_deeds(&key, deeds)?;
+        self.permit_actions(&key, actions)?;
         if gone.is_empty() {
             return Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)));
         }
@@ -83,7 +83,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let record = self.existing(&key)?;
         let stored = record.view().values;
         let there = by_index(&stored);
-        let (mut deeds, mut is_checked) = (Vec::new(), false);
+        let (mut actions, mut is_checked) = (Vec::new(), false);
         for value in values.iter() {
             let before = there.get(&value.index);
             if !is_checked && !before.is_some_and(is_open) {
@@ -101,7 +101,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
                 // Checked value by value, as deployed servers do, so that an anonymous client
                 // learns nothing about the values that follow.
                 self.challenge_strangers()?;
-                deeds.push(RecordAction::modifying(before, value.kind));
+                actions.push(RecordAction::modifying(before, value.kind));
             }
         }
         if let Some(index) = duplicate(&values) {
@@ -110,11 +110,11 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if values.is_empty() {
             // Modifying nothing still requires the right to modify: without it, anybody could fill
             // the audit log.
-            self.permit_deeds(&key, vec![RecordAction::ModifyValue])?;
+            self.permit_actions(&key, vec![RecordAction::ModifyValue])?;
             return Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)));
         }
-        if !deeds.is_empty() {
-            self.permit_deeds(&key, deeds)?;
+        if !actions.is_empty() {
+            self.permit_actions(&key, actions)?;
         }
         self.put(key, &merge_all(stored, values, self.request.now_unix_s), WriteEffect::CHANGED)
     }
@@ -146,11 +146,11 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         Ok(may_read)
     }
 
-    /// The rights required for all of `deeds`; if there are none, a proven identity is enough.
-    fn requirement(&self, key: &[u8], deeds: Vec<RecordAction>) -> ActionRequirement {
-        match deeds.is_empty() {
+    /// The rights required for all of `actions`; if there are none, a proven identity is enough.
+    fn requirement(&self, key: &[u8], actions: Vec<RecordAction>) -> ActionRequirement {
+        match actions.is_empty() {
             true => ActionRequirement::identity(),
-            false => PermissionNeed::of(deeds, Handle(key), self.records.folds()).into(),
+            false => PermissionNeed::of(actions, Handle(key), self.records.folds()).into(),
         }
     }
 
@@ -162,8 +162,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if matches!(self.requester, Requester::Nobody) { Err(DecisionEnd::Challenge) } else { Ok(()) }
     }
 
-    fn permit_deeds(&self, key: &[u8], deeds: Vec<RecordAction>) -> Result<(), DecisionEnd> {
-        self.permit(&PermissionNeed::of(deeds, Handle(key), self.records.folds()).into())
+    fn permit_actions(&self, key: &[u8], actions: Vec<RecordAction>) -> Result<(), DecisionEnd> {
+        self.permit(&PermissionNeed::of(actions, Handle(key), self.records.folds()).into())
     }
 
     fn put(&self, key: Vec<u8>, values: &[Value<'_>], effect: WriteEffect) -> DecisionResult {
@@ -176,7 +176,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
 #[derive(Debug)]
 pub(super) struct ValueDifference {
     /// The actions that turn the old values into the new ones, as far as they require a right.
-    pub(super) deeds: Vec<RecordAction>,
+    pub(super) actions: Vec<RecordAction>,
     /// Whether anything other than timestamps differs.
     pub(super) is_any: bool,
 }
@@ -186,38 +186,38 @@ impl ValueDifference {
     /// even if it stays the same, so that nobody can find out its content by guessing.
     pub(super) fn compare(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
         let (old, new) = (by_index(before), by_index(after));
-        let (mut deeds, mut is_any) = (Vec::new(), false);
+        let (mut actions, mut is_any) = (Vec::new(), false);
         for value in old.values().filter(|value| !new.contains_key(&value.index)) {
             is_any = true;
-            deeds.push(removing(value.kind));
+            actions.push(removing(value.kind));
         }
         for value in new.values() {
             let Some(before) = old.get(&value.index) else {
                 is_any = true;
-                deeds.push(adding(value.kind));
+                actions.push(adding(value.kind));
                 continue;
             };
             let is_same = is_unchanged(before, value);
             is_any |= !is_same;
             let needs_none = is_same && (reads_hidden || is_open(before));
             if !needs_none && !may_everybody_write(before, value.kind) {
-                deeds.push(RecordAction::modifying(before, value.kind));
+                actions.push(RecordAction::modifying(before, value.kind));
             }
         }
-        Self { deeds, is_any }
+        Self { actions, is_any }
     }
 }
 
 /// The actions of modifying `values`, judged only by the open values of the record. Any other value
 /// counts as one that is not an administrator.
 fn open_modifications(there: &BTreeMap<i32, Value<'_>>, values: &Values<'_>) -> Vec<RecordAction> {
-    let deed = |value: Value<'_>| match there.get(&value.index).filter(|before| is_open(before)) {
+    let action = |value: Value<'_>| match there.get(&value.index).filter(|before| is_open(before)) {
         Some(before) if may_everybody_write(before, value.kind) => None,
         Some(before) => Some(RecordAction::modifying(before, value.kind)),
         None if is_admin(value.kind) => Some(RecordAction::ValueToAdmin),
         None => Some(RecordAction::ModifyValue),
     };
-    values.iter().filter_map(deed).collect()
+    values.iter().filter_map(action).collect()
 }
 
 /// Whether a value is not secret: everybody may read it or replace it.

@@ -84,13 +84,13 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     ) -> Result<(), DecisionEnd> {
         let mut room = Vec::new();
         let open = Values::build(before.iter().filter(is_open), &mut room);
-        let mut deeds = ValueDifference::compare(&open, after, true).deeds;
-        if deeds.is_empty() {
-            deeds.push(RecordAction::ModifyValue);
+        let mut actions = ValueDifference::compare(&open, after, true).actions;
+        if actions.is_empty() {
+            actions.push(RecordAction::ModifyValue);
         }
-        let may_read = self.hidden_values(name.0, &self.overwriting(name, &deeds, create))?;
-        let deeds = ValueDifference::compare(before, after, may_read).deeds;
-        self.permit(&self.overwriting(name, &deeds, create))
+        let may_read = self.hidden_values(name.0, &self.overwriting(name, &actions, create))?;
+        let actions = ValueDifference::compare(before, after, may_read).actions;
+        self.permit(&self.overwriting(name, &actions, create))
     }
 
     /// What replacing all values requires: the rights for each difference; or the right to add
@@ -99,18 +99,19 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     fn overwriting(
         &self,
         name: Handle<'_>,
-        deeds: &[RecordAction],
+        actions: &[RecordAction],
         create: &PermissionNeed,
     ) -> ActionRequirement {
-        if deeds.is_empty() {
+        if actions.is_empty() {
             return ActionRequirement::identity();
         }
-        let need =
-            |deeds: &[RecordAction]| PermissionNeed::of(deeds.iter().copied(), name, self.records.folds());
+        let need = |actions: &[RecordAction]| {
+            PermissionNeed::of(actions.iter().copied(), name, self.records.folds())
+        };
         let mut alternatives =
             vec![vec![need(&[RecordAction::AddAdmin])], vec![need(&[RecordAction::Delete]), create.clone()]];
-        if !deeds.iter().any(|deed| deed.row().bits.has(RecordAction::AddAdmin.row().bits)) {
-            alternatives.insert(0, vec![need(deeds)]);
+        if !actions.iter().any(|action| action.row().bits.has(RecordAction::AddAdmin.row().bits)) {
+            alternatives.insert(0, vec![need(actions)]);
         }
         ActionRequirement(alternatives)
     }

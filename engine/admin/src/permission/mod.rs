@@ -74,7 +74,7 @@ pub enum DecidingRecord {
 #[derive(Clone, Copy, Debug)]
 pub struct RightsRow {
     /// The action.
-    pub deed: RecordAction,
+    pub action: RecordAction,
     /// The record whose HS_ADMIN values decide.
     pub decides: DecidingRecord,
     /// The required bits; a single value must have all of them.
@@ -84,12 +84,12 @@ pub struct RightsRow {
 }
 
 const fn row(
-    deed: RecordAction,
+    action: RecordAction,
     decides: DecidingRecord,
     bits: AdminPermissions,
     sub_types: bool,
 ) -> RightsRow {
-    RightsRow { deed, decides, bits, sub_types }
+    RightsRow { action, decides, bits, sub_types }
 }
 
 /// The table, in the order of [`RecordAction`].
@@ -166,14 +166,14 @@ pub struct PermissionNeed {
 }
 
 impl PermissionNeed {
-    /// The need for doing all of `deeds` to `handle`. The same record must decide all of them.
+    /// The need for doing all of `actions` to `handle`. The same record must decide all of them.
     ///
     /// # Panics
-    /// When `deeds` is empty.
+    /// When `actions` is empty.
     #[must_use]
-    pub fn of(deeds: impl IntoIterator<Item = RecordAction>, handle: Handle<'_>, folds: bool) -> Self {
-        let mut rows = deeds.into_iter().map(RecordAction::row);
-        let first = rows.next().expect("a deed");
+    pub fn of(actions: impl IntoIterator<Item = RecordAction>, handle: Handle<'_>, folds: bool) -> Self {
+        let mut rows = actions.into_iter().map(RecordAction::row);
+        let first = rows.next().expect("an action");
         let bits = rows.fold(first.bits, |bits, row| bits.with(row.bits));
         let record = match first.decides {
             DecidingRecord::Handle => handle.0.to_vec(),
@@ -274,9 +274,9 @@ pub enum OperatorDuty {
 }
 
 impl Administrators {
-    /// The configured identities for `office`, beside the administrators of the server.
-    fn duty_identities(&self, office: OperatorDuty) -> &[ConfiguredIdentity] {
-        match office {
+    /// The configured identities for `duty`, beside the administrators of the server.
+    fn duty_identities(&self, duty: OperatorDuty) -> &[ConfiguredIdentity] {
+        match duty {
             OperatorDuty::Homing => &self.home_only,
             OperatorDuty::Replication => &self.replication,
             OperatorDuty::Backup => &self.backup,
@@ -284,18 +284,18 @@ impl Administrators {
         }
     }
 
-    /// Whether `identity` holds `office`.
+    /// Whether `identity` has the duty `duty`.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub fn holds(
         &self,
         view: &DecisionView<'_, impl StoreRecords>,
-        office: OperatorDuty,
+        duty: OperatorDuty,
         identity: Reference<'_>,
     ) -> Result<EntitlementOutcome, StoreError> {
         let mut entitlement = Entitlement::new(view, identity, self.lookups_max);
-        let all = self.server.iter().chain(self.duty_identities(office));
+        let all = self.server.iter().chain(self.duty_identities(duty));
         entitlement.ask(all.map(reference))
     }
 

@@ -66,13 +66,13 @@ fn permit(records: &MemoryRecords, administrators: &Administrators, requirement:
         == EntitlementOutcome::Yes
 }
 
-fn usual() -> Administrators {
+fn default_administrators() -> Administrators {
     Administrators { prefix_administrators: true, lookups_max: 100, ..Administrators::default() }
 }
 
 /// The handle that an action changes, and the record that decides.
-fn example(deed: RecordAction) -> (&'static [u8], &'static [u8]) {
-    match deed {
+fn example(action: RecordAction) -> (&'static [u8], &'static [u8]) {
+    match action {
         RecordAction::CreateHandle | RecordAction::List => (b"10.1/new", b"0.NA/10.1"),
         RecordAction::CreatePrefix => (b"0.NA/10", b"0.NA/0.NA"),
         RecordAction::CreateDerivedPrefix => (b"0.NA/10.1.2", b"0.NA/10.1"),
@@ -83,33 +83,54 @@ fn example(deed: RecordAction) -> (&'static [u8], &'static [u8]) {
 #[test]
 fn the_table_is_in_the_order_of_actions() {
     for (at, row) in MATRIX.iter().enumerate() {
-        assert_eq!(row.deed as usize, at);
+        assert_eq!(row.action as usize, at);
     }
 }
 
 #[test]
 fn each_cell_requires_all_of_its_bits() {
     for row in &MATRIX {
-        let (handle, decides) = example(row.deed);
-        let requirement = ActionRequirement::from(PermissionNeed::of([row.deed], Handle(handle), true));
+        let (handle, decides) = example(row.action);
+        let requirement = ActionRequirement::from(PermissionNeed::of([row.action], Handle(handle), true));
         let mut records = MemoryRecords::default();
         records.put_admin(decides, b"HS_ADMIN", row.bits);
-        assert!(permit(&records, &usual(), &requirement), "{:?} with its bits alone", row.deed);
+        assert!(
+            permit(&records, &default_administrators(), &requirement),
+            "{:?} with its bits alone",
+            row.action
+        );
         for (bit, name) in AdminPermissions::KNOWN {
             if row.bits.has(bit) {
                 records.put_admin(decides, b"HS_ADMIN", AdminPermissions(AdminPermissions::ALL.0 & !bit.0));
-                assert!(!permit(&records, &usual(), &requirement), "{:?} without {name}", row.deed);
+                assert!(
+                    !permit(&records, &default_administrators(), &requirement),
+                    "{:?} without {name}",
+                    row.action
+                );
             }
         }
         records.put_admin(decides, b"URL", AdminPermissions::ALL);
-        assert!(!permit(&records, &usual(), &requirement), "{:?} by a value of another type", row.deed);
+        assert!(
+            !permit(&records, &default_administrators(), &requirement),
+            "{:?} by a value of another type",
+            row.action
+        );
         records.put_admin(decides, b"hs_admin", AdminPermissions::ALL);
-        assert!(permit(&records, &usual(), &requirement), "{:?}: types fold", row.deed);
+        assert!(permit(&records, &default_administrators(), &requirement), "{:?}: types fold", row.action);
         records.put_admin(decides, b"HS_ADMIN.x", AdminPermissions::ALL);
-        assert_eq!(permit(&records, &usual(), &requirement), row.sub_types, "{:?} by a sub-type", row.deed);
+        assert_eq!(
+            permit(&records, &default_administrators(), &requirement),
+            row.sub_types,
+            "{:?} by a sub-type",
+            row.action
+        );
         let mut elsewhere = MemoryRecords::default();
         elsewhere.put_admin(b"10.1/other", b"HS_ADMIN", AdminPermissions::ALL);
-        assert!(!permit(&elsewhere, &usual(), &requirement), "{:?} by another record", row.deed);
+        assert!(
+            !permit(&elsewhere, &default_administrators(), &requirement),
+            "{:?} by another record",
+            row.action
+        );
     }
 }
 
@@ -124,25 +145,28 @@ fn the_bits_must_be_in_one_value() {
     let both = admin(AdminPermissions::ADD_VALUE.with(AdminPermissions::ADD_ADMIN));
     let mut records = MemoryRecords::default();
     records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &one), Value::new(101, b"HS_ADMIN", &two)]);
-    assert!(!permit(&records, &usual(), &requirement));
+    assert!(!permit(&records, &default_administrators(), &requirement));
     records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &one), Value::new(101, b"HS_ADMIN", &both)]);
-    assert!(permit(&records, &usual(), &requirement));
+    assert!(permit(&records, &default_administrators(), &requirement));
 }
 
 #[test]
 fn all_needs_of_one_alternative_are_required() {
-    let need = |deed| PermissionNeed::of([deed], Handle(b"10.1/X"), true);
+    let need = |action| PermissionNeed::of([action], Handle(b"10.1/X"), true);
     let create = PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/X"), true);
     let requirement =
         ActionRequirement(vec![vec![need(RecordAction::AddAdmin)], vec![need(RecordAction::Delete), create]]);
     let mut records = MemoryRecords::default();
     records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::DELETE_HANDLE);
-    assert!(!permit(&records, &usual(), &requirement), "half of the second");
+    assert!(!permit(&records, &default_administrators(), &requirement), "half of the second");
     records.put_admin(b"0.NA/10.1", b"HS_ADMIN", AdminPermissions::ADD_HANDLE);
-    assert!(permit(&records, &usual(), &requirement), "the second");
+    assert!(permit(&records, &default_administrators(), &requirement), "the second");
     records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::ADD_ADMIN);
-    assert!(permit(&records, &usual(), &requirement), "the first");
-    assert!(!permit(&records, &usual(), &ActionRequirement::default()), "no alternative permits nothing");
+    assert!(permit(&records, &default_administrators(), &requirement), "the first");
+    assert!(
+        !permit(&records, &default_administrators(), &ActionRequirement::default()),
+        "no alternative permits nothing"
+    );
     assert_eq!(
         requirement.to_string(),
         "add_admin at 10.1/X, or delete_handle at 10.1/X and add_handle at 0.NA/10.1"
@@ -157,10 +181,10 @@ fn only_public_values_of_a_prefix_record_count() {
     let mut records = MemoryRecords::default();
     let value = Value::new(100, b"HS_ADMIN", &data);
     records.put(b"0.NA/10.1", &[Value { permissions: handle_proto::Permissions::ADMIN_READ, ..value }]);
-    assert!(!permit(&records, &usual(), &requirement), "no other identity could resolve it");
+    assert!(!permit(&records, &default_administrators(), &requirement), "no other identity could resolve it");
     records.put(b"0.NA/10.1", &[value]);
-    assert!(permit(&records, &usual(), &requirement));
-    let independent = Administrators { prefix_administrators: false, ..usual() };
+    assert!(permit(&records, &default_administrators(), &requirement));
+    let independent = Administrators { prefix_administrators: false, ..default_administrators() };
     assert!(!permit(&records, &independent, &requirement));
     let requirement =
         ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
@@ -170,32 +194,32 @@ fn only_public_values_of_a_prefix_record_count() {
 
 #[test]
 fn configured_administrators_have_their_duties_only() {
-    let who = || vec![ConfiguredIdentity { index: IDENTITY.index, handle: IDENTITY.handle.to_vec() }];
+    let configured = || vec![ConfiguredIdentity { index: IDENTITY.index, handle: IDENTITY.handle.to_vec() }];
     let records = MemoryRecords::default();
     let requirement =
         ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
-    let server = Administrators { server: who(), ..usual() };
+    let server = Administrators { server: configured(), ..default_administrators() };
     assert!(!permit(&records, &server, &requirement));
     assert!(permit(&records, &Administrators { server_full_access: true, ..server.clone() }, &requirement));
-    let offices =
+    let duties =
         [OperatorDuty::Homing, OperatorDuty::Replication, OperatorDuty::Backup, OperatorDuty::Status];
     let holders = [
-        Administrators { home_only: who(), ..usual() },
-        Administrators { replication: who(), ..usual() },
-        Administrators { backup: who(), ..usual() },
-        Administrators { status: who(), ..usual() },
+        Administrators { home_only: configured(), ..default_administrators() },
+        Administrators { replication: configured(), ..default_administrators() },
+        Administrators { backup: configured(), ..default_administrators() },
+        Administrators { status: configured(), ..default_administrators() },
     ];
-    let holds = |administrators: &Administrators, office| {
+    let holds = |administrators: &Administrators, duty| {
         administrators
-            .holds(&DecisionView::new(&records, &|_| true, &RemoteFacts::default()), office, IDENTITY)
+            .holds(&DecisionView::new(&records, &|_| true, &RemoteFacts::default()), duty, IDENTITY)
             .unwrap()
             == EntitlementOutcome::Yes
     };
-    for office in offices {
-        assert!(holds(&server, office), "{office:?}");
-        assert!(!holds(&usual(), office), "{office:?}");
-        for (other, holder) in offices.iter().zip(&holders) {
-            assert_eq!(holds(holder, office), office == *other, "{office:?} by the holder of {other:?}");
+    for duty in duties {
+        assert!(holds(&server, duty), "{duty:?}");
+        assert!(!holds(&default_administrators(), duty), "{duty:?}");
+        for (other, holder) in duties.iter().zip(&holders) {
+            assert_eq!(holds(holder, duty), duty == *other, "{duty:?} by the holder of {other:?}");
         }
     }
 }
@@ -203,12 +227,12 @@ fn configured_administrators_have_their_duties_only() {
 fn ask(
     records: &MemoryRecords,
     references: &[(&[u8], i32)],
-    who: Reference<'_>,
+    identity: Reference<'_>,
     lookups_max: usize,
 ) -> EntitlementOutcome {
     let known = RemoteFacts::default();
     let view = DecisionView::new(records, &|_| true, &known);
-    let mut entitlement = Entitlement::new(&view, who, lookups_max);
+    let mut entitlement = Entitlement::new(&view, identity, lookups_max);
     let references = references.iter().map(|&(handle, index)| Reference { handle, index });
     entitlement.ask(references).unwrap()
 }
@@ -217,7 +241,7 @@ fn ask(
 fn references_name_one_key_and_index_zero_every_key() {
     let records = MemoryRecords::default();
     let any = Reference { index: 0, ..IDENTITY };
-    let ask = |references: &[(&[u8], i32)], who| ask(&records, references, who, 10);
+    let ask = |references: &[(&[u8], i32)], identity| ask(&records, references, identity, 10);
     assert_eq!(ask(&[(b"10.1/identity", 300)], IDENTITY), EntitlementOutcome::Yes);
     assert_eq!(ask(&[(b"10.1/identity", 0)], IDENTITY), EntitlementOutcome::Yes);
     assert_eq!(ask(&[(b"10.1/identity", 0)], any), EntitlementOutcome::Yes);
@@ -291,7 +315,7 @@ fn decided_with(
     let mut known = RemoteFacts::default();
     for round in 0.. {
         let view = DecisionView::new(records, &|_| true, &known);
-        let entitled = usual().permit(&view, requirement, identity).unwrap();
+        let entitled = default_administrators().permit(&view, requirement, identity).unwrap();
         let missing = known.take_missing();
         if entitled == EntitlementOutcome::Yes || missing.is_empty() {
             return (entitled, round, known);
@@ -379,7 +403,10 @@ fn administrators_of_remote_prefixes_are_remote_facts_unless_the_record_is_store
             known.learn(WantedFact::Administrators(b"0.NA/20.2".to_vec()), values);
         }
         let view = DecisionView::new(records, &|_| true, &known);
-        (usual().permit(&view, &create(b"20.2/new"), IDENTITY).unwrap(), known.take_missing())
+        (
+            default_administrators().permit(&view, &create(b"20.2/new"), IDENTITY).unwrap(),
+            known.take_missing(),
+        )
     };
     let wanted = WantedFact::Administrators(b"0.NA/20.2".to_vec());
     let all = facts(&wanted);
