@@ -37,8 +37,8 @@ pub fn open(to: SocketAddr) -> anyhow::Result<(i32, MacKey)> {
         bail!("the server sets up no session");
     };
     let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
-    let told = session::SessionKey::decode(answer.data, envelope.version, since)?;
-    let key = SessionKey::derive(told.cipher, &pair.agree(told.key)?).context("a key")?;
+    let agreement = session::SessionKey::decode(answer.data, envelope.version, since)?;
+    let key = SessionKey::derive(agreement.cipher, &pair.agree(agreement.key)?).context("a key")?;
     Ok((envelope.session_id, MacKey::new(key)))
 }
 

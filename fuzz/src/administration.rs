@@ -194,9 +194,11 @@ pub fn administration(bytes: &[u8]) {
                 (asked.message(handle, *minor, *flags, at), matches!(asked, OperationSpec::Modify(_)))
             }
             Step::Answer { back, crossed, identity, lies } => {
-                let Some(asked) = challenges.len().checked_sub(1 + usize::from(back % 4)) else { continue };
-                let covered = if *crossed < 32 { challenges.len() - 1 } else { asked };
-                let (to, covered) = (&challenges[asked], &challenges[covered]);
+                let Some(challenge_at) = challenges.len().checked_sub(1 + usize::from(back % 4)) else {
+                    continue;
+                };
+                let covered = if *crossed < 32 { challenges.len() - 1 } else { challenge_at };
+                let (to, covered) = (&challenges[challenge_at], &challenges[covered]);
                 let identity = usize::from(*identity) % IDENTITIES.len();
                 let secret = if *lies < 64 { 1 - identity % 2 } else { identity % 2 };
                 let bytes: [&[u8]; 2] = [&covered.nonce, &covered.digest];
@@ -208,7 +210,7 @@ pub fn administration(bytes: &[u8]) {
                 };
                 let is_right = identity == secret && to.id == covered.id && !to.is_answered;
                 let sent = message(0, to.id, at, 0, &Request::AnswerChallenge(body));
-                challenges[asked].is_answered = true;
+                challenges[challenge_at].is_answered = true;
                 (sent, is_right)
             }
             Step::Noise(bytes) => (Some(bytes.clone()), true),

@@ -185,9 +185,9 @@ fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     if choice & 0x20 != 0 {
         let mut message = rest.to_vec();
         if choice & 0x40 == 0
-            && let (Some(id), Some(asked)) = (message.get_mut(8..12), request.get(8..12))
+            && let (Some(id), Some(request_id)) = (message.get_mut(8..12), request.get(8..12))
         {
-            id.copy_from_slice(asked);
+            id.copy_from_slice(request_id);
         }
         return vec![message];
     }

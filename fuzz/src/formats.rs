@@ -33,8 +33,8 @@ pub fn settings(bytes: &[u8]) {
     match DctSettings::parse(&text) {
         Ok(settings) => {
             let texts = settings.texts("a").into_iter().chain(settings.text("b"));
-            let said = texts.map(str::len).sum::<usize>();
-            assert!(said <= text.len(), "{said} bytes of text");
+            let texts_len = texts.map(str::len).sum::<usize>();
+            assert!(texts_len <= text.len(), "{texts_len} bytes of text");
             assert_eq!(DctSettings::parse(&format!("{text} }} = (")), Ok(settings.clone()));
             assert!(settings.truth("a").is_none() || settings.text("a").is_some());
         }

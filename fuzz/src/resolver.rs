@@ -72,13 +72,13 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
             let DatagramOutcome::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
                 panic!("an answer in a session, and none outside")
             };
-            let DatagramOutcome::Datagrams(mut said) = written(&AnswerOutcome::Reply(reply)) else {
+            let DatagramOutcome::Datagrams(mut datagrams) = written(&AnswerOutcome::Reply(reply)) else {
                 unreachable!()
             };
-            for datagram in said.chunks_mut(UDP_MESSAGE_LEN_MAX) {
+            for datagram in datagrams.chunks_mut(UDP_MESSAGE_LEN_MAX) {
                 datagram[4..8].fill(0);
             }
-            assert_eq!(said, expected);
+            assert_eq!(datagrams, expected);
         }
         AnswerOutcome::Encrypted => {
             assert!(envelope.flags.has(EnvelopeFlags::ENCRYPTED) && envelope.session_id > 0);
@@ -168,21 +168,21 @@ fn written(outcome: &AnswerOutcome<'_>) -> DatagramOutcome {
     }
 }
 
-fn check(fixture: &Fixture, asked: &[u8], outcome: &AnswerOutcome<'_>) {
+fn check(fixture: &Fixture, request_bytes: &[u8], outcome: &AnswerOutcome<'_>) {
     match outcome {
-        AnswerOutcome::Reply(reply) => check_reply(fixture, asked, reply),
+        AnswerOutcome::Reply(reply) => check_reply(fixture, request_bytes, reply),
         AnswerOutcome::Fragment(envelope) => {
             assert!(envelope.flags.has(EnvelopeFlags::TRUNCATED));
-            assert_eq!(Envelope::split(asked).map(|(envelope, _)| envelope), Ok(*envelope));
+            assert_eq!(Envelope::split(request_bytes).map(|(envelope, _)| envelope), Ok(*envelope));
         }
         // Only an answer without an addressee is ignored.
         AnswerOutcome::Drop(DropReason::ErrorReply) => {
-            let (envelope, rest) = Envelope::split(asked).expect("it was read");
+            let (envelope, rest) = Envelope::split(request_bytes).expect("it was read");
             let header = Header::split(rest).expect("it was read").0;
             assert_ne!(header.response_code, ResponseCode::RESERVED);
             assert_eq!(envelope.request_id, ReplyParts::UNREADABLE_REQUEST_ID);
         }
-        AnswerOutcome::Drop(DropReason::TooShort) => assert!(asked.len() < Envelope::LEN),
+        AnswerOutcome::Drop(DropReason::TooShort) => assert!(request_bytes.len() < Envelope::LEN),
         AnswerOutcome::Drop(reason) => panic!("{reason:?} has no property"),
         AnswerOutcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
         AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
@@ -192,7 +192,7 @@ fn check(fixture: &Fixture, asked: &[u8], outcome: &AnswerOutcome<'_>) {
     }
 }
 
-fn check_reply(fixture: &Fixture, asked: &[u8], reply: &ReplyParts<'_>) {
+fn check_reply(fixture: &Fixture, request_bytes: &[u8], reply: &ReplyParts<'_>) {
     let mut stream = vec![0xaa; Envelope::LEN + reply.message_len()];
     reply.write_stream(&mut stream);
     assert_eq!(reassembled(reply), stream);
@@ -210,7 +210,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &ReplyParts<'_>) {
     }
     let body = message.decode_body(envelope.version).expect("a body was written");
     let Body::Reply(body) = body else { panic!("a request was written: {body:?}") };
-    let request = Envelope::split(asked).ok().map(|(envelope, _)| envelope);
+    let request = Envelope::split(request_bytes).ok().map(|(envelope, _)| envelope);
     echoes_end(fixture, &stream);
     if envelope.request_id != ReplyParts::UNREADABLE_REQUEST_ID || envelope.version != Version::COMPATIBLE {
         assert_eq!(request.map(|request| request.request_id), Some(envelope.request_id));
@@ -225,7 +225,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &ReplyParts<'_>) {
         Response::Failure(_) => {}
         other => panic!("nobody can have asked for that: {other:?}"),
     }
-    compare(fixture, asked, reply, body.code, &body.response);
+    compare(fixture, request_bytes, reply, body.code, &body.response);
 }
 
 /// Reassembles the datagrams of a reply.
@@ -279,12 +279,12 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
 /// Asserts that a valid question is answered like a plain search answers it.
 fn compare(
     fixture: &Fixture,
-    asked: &[u8],
+    request_bytes: &[u8],
     reply: &ReplyParts<'_>,
     code: ResponseCode,
     response: &Response<'_>,
 ) {
-    let Ok((_, rest)) = Envelope::split(asked) else { return };
+    let Ok((_, rest)) = Envelope::split(request_bytes) else { return };
     let Ok(message) = Message::decode(rest) else { return };
     if message.header.op_code != OpCode::RESOLUTION || message.header.response_code != ResponseCode::RESERVED
     {
@@ -434,9 +434,9 @@ const TYPES: [&[u8]; 12] = [
 ///
 /// Input: any bytes, parsed as a question by the crate `arbitrary`.
 pub fn question(bytes: &[u8]) {
-    let Ok(asked) = QuestionSpec::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
+    let Ok(spec) = QuestionSpec::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
     for fixture in &*FIXTURES {
-        let stream = asked.message(fixture);
+        let stream = spec.message(fixture);
         let context = fixture.context();
         let (envelope, rest) = Envelope::split(&stream).expect("a message was written");
         let outcome = answer_message(&context, envelope, rest);
@@ -445,7 +445,7 @@ pub fn question(bytes: &[u8]) {
             assert_eq!(written(&answer(&context, &stream)), written(&outcome));
         }
         let AnswerOutcome::Reply(reply) = outcome else { panic!("no reply to a question: {outcome:?}") };
-        let is_plain = asked.session_id == 0 && asked.flags & 1 == 1;
+        let is_plain = spec.session_id == 0 && spec.flags & 1 == 1;
         if is_plain && let Some(refused) = reply.refused() {
             assert!(matches!(
                 refused,
@@ -504,7 +504,7 @@ impl QuestionSpec {
 /// Input: datagrams, see `docs/fuzzing.md`. The choice byte is the number of repetitions, so that
 /// batches beyond the pipeline depth are found easily.
 pub fn batch(bytes: &[u8]) {
-    let asked: Vec<&[u8]> = datagrams(bytes)
+    let requests: Vec<&[u8]> = datagrams(bytes)
         .into_iter()
         .flat_map(|(choice, datagram)| std::iter::repeat_n(datagram, usize::from(choice % 40) + 1))
         .take(200)
@@ -512,8 +512,8 @@ pub fn batch(bytes: &[u8]) {
     let mut scratch = Scratch::new();
     for fixture in &*FIXTURES {
         let context = fixture.context();
-        let mut answered: Vec<Option<DatagramOutcome>> = asked.iter().map(|_| None).collect();
-        answer_batch(&context, &mut scratch, asked.iter().copied(), |at, outcome| {
+        let mut answered: Vec<Option<DatagramOutcome>> = requests.iter().map(|_| None).collect();
+        answer_batch(&context, &mut scratch, requests.iter().copied(), |at, outcome| {
             let bytes = match outcome {
                 InBatch::Fast(reply) => {
                     let mut datagram = vec![0xaa; reply.datagrams_len()];
@@ -524,7 +524,7 @@ pub fn batch(bytes: &[u8]) {
             };
             assert!(answered[at].replace(bytes).is_none(), "answered twice");
         });
-        for (answered, datagram) in answered.iter().zip(&asked) {
+        for (answered, datagram) in answered.iter().zip(&requests) {
             assert_eq!(answered.as_ref(), Some(&written(&answer(&context, datagram))));
         }
     }

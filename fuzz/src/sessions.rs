@@ -184,8 +184,8 @@ pub fn session_table(bytes: &[u8]) {
                     false => rest.to_vec(),
                 };
                 // A changed length of the body may hide the credential.
-                let Ok(came) = Message::decode(&text) else { continue };
-                let verdict = check(&*session, &envelope, &came, now_s);
+                let Ok(opened_message) = Message::decode(&text) else { continue };
+                let verdict = check(&*session, &envelope, &opened_message, now_s);
                 if change.is_some() {
                     assert_ne!(verdict, Ok(true), "changed, and accepted");
                     continue;
@@ -271,14 +271,14 @@ pub fn session_socket(bytes: &[u8]) {
     while let Some((&len, after)) = rest.split_first() {
         let (frame, after) = after.split_at(after.len().min(len.into()));
         rest = after;
-        if let Some(told) = LinkReply::decode(frame) {
-            assert_eq!(encoded(|out| told.encode(out)), frame, "{told:?}");
+        if let Some(reply) = LinkReply::decode(frame) {
+            assert_eq!(encoded(|out| reply.encode(out)), frame, "{reply:?}");
         }
         let Some(ask) = LinkRequest::decode(frame) else { continue };
         assert_eq!(encoded(|out| ask.encode(out)).len(), frame.len(), "{ask:?}");
-        let told = encoded(|out| answer(&process, ask).encode(out));
-        let again = LinkReply::decode(&told).expect("an answer of ours");
-        assert_eq!(encoded(|out| again.encode(out)), told, "{again:?}");
+        let reply_frame = encoded(|out| answer(&process, ask).encode(out));
+        let again = LinkReply::decode(&reply_frame).expect("an answer of ours");
+        assert_eq!(encoded(|out| again.encode(out)), reply_frame, "{again:?}");
         assert!(process.0.len() <= 3);
     }
 }

@@ -198,10 +198,10 @@ mod tests {
 
     #[test]
     fn what_is_stopped_is_noticed_soon() {
-        let mut asked = 0;
+        let mut call_count = 0;
         let mut go_on = || {
-            asked += 1;
-            if asked == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            call_count += 1;
+            if call_count == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let mut interrupt = Interrupt::new(&mut go_on);
         let steps = (0..).take_while(|_| interrupt.step().is_ok()).count();

@@ -115,8 +115,8 @@ fn same_seconds(csv: &str, report: &Json) {
     for (row, second) in rows.iter().zip(seconds) {
         assert_eq!(row.len(), second.as_object().unwrap().len());
         for (name, cell) in names.iter().zip(row) {
-            let (told, rounded) = (second[name].as_f64().unwrap(), cell.parse::<f64>().unwrap());
-            assert!((told - rounded).abs() <= 0.05, "{name} is {told}, not {cell}");
+            let (value, rounded) = (second[name].as_f64().unwrap(), cell.parse::<f64>().unwrap());
+            assert!((value - rounded).abs() <= 0.05, "{name} is {value}, not {cell}");
         }
     }
     let sum = |name: &str| seconds.iter().map(|second| second[name].as_u64().unwrap()).sum::<u64>();
@@ -135,11 +135,11 @@ fn same_times(log: &[u8], report: &Json) {
     }
     assert_eq!(sum.len(), report["response_ns"]["count"].as_u64().unwrap());
     // These have two digits, those three.
-    let (max, told) = (sum.max() as f64, report["response_ns"]["max"].as_f64().unwrap());
-    assert!((max / told - 1.0).abs() < 0.02, "{max} is not {told}");
+    let (max, report_max) = (sum.max() as f64, report["response_ns"]["max"].as_f64().unwrap());
+    assert!((max / report_max - 1.0).abs() < 0.02, "{max} is not {report_max}");
     for (end_s, second) in ends_s.iter().zip(report["seconds"].as_array().unwrap()) {
-        let told = second["elapsed_s"].as_f64().unwrap();
-        assert!((end_s - told).abs() < 0.003, "{end_s} is not {told}");
+        let elapsed_s = second["elapsed_s"].as_f64().unwrap();
+        assert!((end_s - elapsed_s).abs() < 0.003, "{end_s} is not {elapsed_s}");
     }
     assert_eq!(ends_s.len(), report["seconds"].as_array().unwrap().len());
 }
@@ -202,16 +202,16 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
         let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The first line of output shows that it is running.
         let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut told = String::new();
-        out.read_line(&mut told).unwrap();
+        let mut output = String::new();
+        out.read_line(&mut output).unwrap();
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        out.read_to_string(&mut told).unwrap();
-        child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        out.read_to_string(&mut output).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut output).unwrap();
         let code = child.wait().unwrap().code();
-        assert!(told.contains(says), "{args:?}: {told}");
+        assert!(output.contains(says), "{args:?}: {output}");
         // A server that answers noise with noise may have been detected by then.
-        let is_found = args[0] == "hostile" && told.contains("FOUND");
-        assert_eq!(code, Some(if is_found { 1 } else { 3 }), "{args:?}: {told}");
+        let is_found = args[0] == "hostile" && output.contains("FOUND");
+        assert_eq!(code, Some(if is_found { 1 } else { 3 }), "{args:?}: {output}");
     }
     let max = json(&max);
     assert_eq!((&max["rate"], &max["bound"]), (&Json::Null, &"stopped".into()));
@@ -328,10 +328,10 @@ fn reports_are_compared() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     }
     let output = loadgen(&["compare", &slow, &fast, "--json", "-"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("answered/s") && said.contains("B is higher"), "{said}");
-    assert!(said.contains("CAUTION     setting rate differs: 100 and 200"), "{said}");
+    let comparison = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{comparison}");
+    assert!(comparison.contains("answered/s") && comparison.contains("B is higher"), "{comparison}");
+    assert!(comparison.contains("CAUTION     setting rate differs: 100 and 200"), "{comparison}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema"], "handle-loadgen/compare/1");
     assert_eq!(loadgen(&["compare", &slow, "/nonexistent"]).status.code(), Some(3));

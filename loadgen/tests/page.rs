@@ -162,16 +162,16 @@ fn a_browser_shows_what_the_json_says_on_a_phone_and_on_a_wide_screen() {
     };
     let url = |path: &Path| format!("file://{}", path.display());
 
-    let (shown, said) =
+    let (shown, browser_log) =
         browse(&browser, &["--dump-dom".to_owned(), url(&page_path)], &dir.path().join("shown"));
     assert_eq!(compare_figures(&shown, &report), figures, "none is lost");
-    assert!(!said.contains("CONSOLE"), "{said}");
+    assert!(!browser_log.contains("CONSOLE"), "{browser_log}");
 
     let frames = dir.path().join("frames.html");
     std::fs::write(&frames, measuring(&page)).unwrap();
-    let (measured, said) =
+    let (measured, browser_log) =
         browse(&browser, &["--dump-dom".to_owned(), url(&frames)], &dir.path().join("measured"));
-    assert!(!said.contains("CONSOLE"), "{said}");
+    assert!(!browser_log.contains("CONSOLE"), "{browser_log}");
     let found = measured.split_once("<pre>").and_then(|(_, rest)| rest.split_once("</pre>"));
     let found: Vec<Json> =
         serde_json::from_str(found.unwrap_or_else(|| panic!("{measured:.2000}")).0).unwrap();

@@ -56,8 +56,8 @@ fn compare(written: &NamesBySchema) {
     let of_run = documented("A run");
     for (schema, title) in PARTS {
         let (written, documented) = (&written[schema], documented(title));
-        let told: BTreeSet<_> = documented.union(&of_run).cloned().collect();
-        let missing: Vec<_> = written.difference(&told).filter(|name| *name != "schema").collect();
+        let known_names: BTreeSet<_> = documented.union(&of_run).cloned().collect();
+        let missing: Vec<_> = written.difference(&known_names).filter(|name| *name != "schema").collect();
         assert!(missing.is_empty(), "docs/report-schema.md does not name {missing:?} of {schema}");
         let absent: Vec<_> = documented.difference(written).filter(|name| *name != "null").collect();
         assert!(absent.is_empty(), "{schema} has no {absent:?}, of which docs/report-schema.md speaks");

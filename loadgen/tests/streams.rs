@@ -64,7 +64,7 @@ impl StreamServer {
         let peers = Arc::<Mutex<BTreeSet<_>>>::default();
         let noted = Arc::clone(&peers);
         let hosts = Arc::<Mutex<BTreeSet<_>>>::default();
-        let asked = Arc::clone(&hosts);
+        let shared_hosts = Arc::clone(&hosts);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::Relaxed) {
@@ -73,9 +73,9 @@ impl StreamServer {
                 let number = counted.fetch_add(1, Ordering::Relaxed);
                 let stream = stream.unwrap();
                 noted.lock().unwrap().extend(stream.peer_addr().map(|peer| peer.ip()));
-                let asked = Arc::clone(&asked);
+                let shared_hosts = Arc::clone(&shared_hosts);
                 // A client that closes the connection early is not an error here.
-                thread::spawn(move || drop(serve(&stream, manner, number, &asked)));
+                thread::spawn(move || drop(serve(&stream, manner, number, &shared_hosts)));
             }
         });
         Self { address, stop, accepted, peers, hosts, thread: Some(thread) }
@@ -307,10 +307,17 @@ fn a_server_that_closes_is_asked_anew() {
         // A request may coincide with the end of its connection: it is lost and reported.
         assert_eq!(accounts.answered + accounts.lost, 300, "{protocol:?}: {report}");
         assert_eq!(report.connections.unwrap().closed_early, accounts.lost, "{protocol:?}: {report}");
-        let told = report.to_string();
-        assert!(told.contains("\nconnections ") && told.contains(" established"), "{told}");
+        let report_text = report.to_string();
+        assert!(
+            report_text.contains("\nconnections ") && report_text.contains(" established"),
+            "{report_text}"
+        );
         let is_often = report.connections.unwrap().established > 2 * 2 * 64;
-        assert_eq!(told.contains("--per-connection 1"), accounts.lost > 0 && is_often, "{told}");
+        assert_eq!(
+            report_text.contains("--per-connection 1"),
+            accounts.lost > 0 && is_often,
+            "{report_text}"
+        );
         assert_eq!(report.verification.as_ref().unwrap().mismatched, 0, "{protocol:?}: {report}");
     }
 }

@@ -75,7 +75,7 @@ fn hits(criterion: &mut Criterion) {
                         let asking: Vec<_> = threads
                             .map(|numbers| scope.spawn(|| ask(cache, numbers, begin, share)))
                             .collect();
-                        asking.into_iter().map(|asked| asked.join().expect("nobody panics")).sum()
+                        asking.into_iter().map(|thread| thread.join().expect("nobody panics")).sum()
                     });
                     assert_eq!(answered, share * threads, "every question is answered");
                     begin += share;

@@ -53,8 +53,8 @@ impl Lab {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
-        let said: Value = serde_json::from_str(&line).context("the lab did not come up")?;
-        let root = said["root"].as_str().context("the file of the global service")?.into();
+        let reply: Value = serde_json::from_str(&line).context("the lab did not come up")?;
+        let root = reply["root"].as_str().context("the file of the global service")?.into();
         Ok(Self { child, root })
     }
 }

@@ -38,8 +38,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let memory = watch(&mut child)?;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "hdl import: {}", output.status);
-    let told: Value = serde_json::from_slice(&output.stdout)?;
-    let seconds = told["seconds"].as_f64().context("the time it took")?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let seconds = report["seconds"].as_f64().context("the time it took")?;
     let rate = args.records as f64 / seconds;
     let (lines_len, store_len) = (fs::metadata(&lines)?.len(), fs::metadata(&store)?.len());
     if args.json {

@@ -90,15 +90,15 @@ pub fn reload(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> Value {
     readiness::reloading(|| match apply_changes(settings, targets) {
         Ok(SettingChanges { changed, need_restart }) => {
             tracing::info!(?changed, "configuration reloaded");
-            let mut said = json!({ "ok": true, "settings_changed": changed });
+            let mut report = json!({ "ok": true, "settings_changed": changed });
             if !need_restart.is_empty() {
                 let hint =
                     format!("cannot change while serving: {}; restart instead", need_restart.join(", "));
                 tracing::warn!("{hint}");
-                said["settings_not_changed"] = need_restart.into();
-                said["hint"] = hint.into();
+                report["settings_not_changed"] = need_restart.into();
+                report["hint"] = hint.into();
             }
-            said
+            report
         }
         Err(error) => {
             let error = format!("{error:#}; nothing has changed");

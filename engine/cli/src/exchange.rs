@@ -62,11 +62,11 @@ pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<O
 /// Returns `None` if there was no answer.
 pub(crate) fn ask(
     server: SocketAddr,
-    asked: &OutgoingQuery,
+    request: &OutgoingQuery,
     waits_ms: &[u32],
 ) -> anyhow::Result<Option<RawAnswer>> {
     let waits = waits_ms.iter().map(|&wait_ms| Duration::from_millis(wait_ms.into()));
-    answered(server, raw_exchange::ask_over_udp(server, &asked.message, waits))
+    answered(server, raw_exchange::ask_over_udp(server, &request.message, waits))
 }
 
 /// Sends a request over a new connection, and waits for the answer.
@@ -74,10 +74,10 @@ pub(crate) fn ask(
 /// Returns `None` if there was no answer within `patience`.
 pub(crate) fn ask_over_tcp(
     server: SocketAddr,
-    asked: &OutgoingQuery,
+    request: &OutgoingQuery,
     patience: Duration,
 ) -> anyhow::Result<Option<RawAnswer>> {
-    answered(server, raw_exchange::ask_over_tcp(server, &asked.message, patience))
+    answered(server, raw_exchange::ask_over_tcp(server, &request.message, patience))
 }
 
 /// The answer; `None` if there was none in time. Says what to check where there will not be any.

@@ -25,19 +25,19 @@ pub(crate) struct HomedCollector<'a> {
 
 impl<'a> HomedCollector<'a> {
     /// Creates one for a base layer.
-    pub(crate) fn base(told: &[String]) -> anyhow::Result<Self> {
-        Self::new(told, None, false)
+    pub(crate) fn base(prefixes: &[String]) -> anyhow::Result<Self> {
+        Self::new(prefixes, None, false)
     }
 
     /// Creates one for a layer above others; `below` is the valid table of those.
-    pub(crate) fn delta(told: &[String], below: Option<HomedTable<'a>>) -> anyhow::Result<Self> {
-        Self::new(told, below, true)
+    pub(crate) fn delta(prefixes: &[String], below: Option<HomedTable<'a>>) -> anyhow::Result<Self> {
+        Self::new(prefixes, below, true)
     }
 
-    fn new(told: &[String], below: Option<HomedTable<'a>>, is_delta: bool) -> anyhow::Result<Self> {
+    fn new(prefixes: &[String], below: Option<HomedTable<'a>>, is_delta: bool) -> anyhow::Result<Self> {
         let mut gathered =
-            Self { below, is_delta, is_told: !told.is_empty(), new: BTreeSet::new(), outside: None };
-        for prefix in told {
+            Self { below, is_delta, is_told: !prefixes.is_empty(), new: BTreeSet::new(), outside: None };
+        for prefix in prefixes {
             gathered.home(prefix)?;
         }
         Ok(gathered)

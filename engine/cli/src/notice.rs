@@ -32,8 +32,8 @@ pub(crate) fn warn(client: &Client, handle: &[u8], wants: AnswerWants) {
 pub(crate) fn inactive(notice: &Notice) -> Option<String> {
     let status = notice.status.as_deref().filter(|_| !notice.is_active())?;
     let message = notice.message.as_deref().map(|message| format!(": {message}"));
-    let said = format!("{status}{}", message.unwrap_or_default());
-    Some(crate::output::short(&said, said.len()))
+    let text = format!("{status}{}", message.unwrap_or_default());
+    Some(crate::output::short(&text, text.len()))
 }
 
 #[cfg(test)]

@@ -88,13 +88,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 fn show(args: &Args) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
-    let said = || match located.from {
+    let find_notice = || match located.from {
         AnswerOrigin::Prefix => said_to_people(&client, &located.handle, args.certify),
         _ => (Notice::default(), None),
     };
     if args.json {
         let sites: Vec<_> = located.sites.iter().map(|site| site_to_json(&site.view())).collect();
-        let (notice, unknown) = said();
+        let (notice, unknown) = find_notice();
         let mut namespace =
             json!({ "contact": notice.contact, "status": notice.status, "statusMessage": notice.message });
         if let Some(why) = unknown {
@@ -108,7 +108,7 @@ fn show(args: &Args) -> anyhow::Result<ExitOutcome> {
         show_site(number + 1, site, Handle(&located.handle));
     }
     // Flushed first, because the global service is asked next and may take long.
-    let (notice, unknown) = said();
+    let (notice, unknown) = find_notice();
     let inactive = notice::inactive(&notice).map(|what| paint(Paint::Odd, what).to_string());
     let contact = notice.contact.map(|contact| format!("contact {}", output::short(&contact, contact.len())));
     let lines: Vec<String> = inactive.into_iter().chain(contact).collect();

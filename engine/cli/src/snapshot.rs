@@ -266,14 +266,14 @@ fn build_layer<W: Write + Seek>(
 
 fn build(args: &BuildArgs) -> anyhow::Result<ExitOutcome> {
     let below = args.delta_for.as_ref().map(|dir| PublishedSet::open(dir, LoadMode::Map)).transpose()?;
-    let told = &args.records.homed;
+    let prefixes = &args.records.homed;
     let (options, homed) = match below.as_ref().map(PublishedSet::records) {
         Some(below) => {
             let (seed, folds) = (below.seed(), below.folds());
             let options = LayerOptions { seed, folds, created_unix_ms: now_unix_ms() };
-            (options, HomedCollector::delta(told, below.homed_table())?)
+            (options, HomedCollector::delta(prefixes, below.homed_table())?)
         }
-        None => (fresh_options(&args.records), HomedCollector::base(told)?),
+        None => (fresh_options(&args.records), HomedCollector::base(prefixes)?),
     };
     let started = std::time::Instant::now();
     let directory = match args.out.parent() {
@@ -340,10 +340,10 @@ fn stage_records(
     options: LayerOptions,
     place: LayerPlace,
 ) -> anyhow::Result<NewLayer> {
-    let told = &args.records.homed;
+    let prefixes = &args.records.homed;
     let homed = match publisher.records() {
-        Some(below) if args.delta => HomedCollector::delta(told, below.homed_table())?,
-        _ => HomedCollector::base(told)?,
+        Some(below) if args.delta => HomedCollector::delta(prefixes, below.homed_table())?,
+        _ => HomedCollector::base(prefixes)?,
     };
     let mut problem = None;
     let staged = publisher.stager().stage(place, |file, temp_dir: &Path| {

@@ -271,9 +271,9 @@ mod tests {
         let mut client = UnixStream::connect(path).unwrap();
         client.write_all(lines.as_bytes()).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut said = String::new();
-        client.read_to_string(&mut said).unwrap();
-        said
+        let mut reply = String::new();
+        client.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     #[test]

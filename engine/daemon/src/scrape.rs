@@ -215,7 +215,7 @@ fn talk(stream: &TcpStream, source: &impl ScrapeSource, is_over: impl Fn() -> bo
 }
 
 fn respond(path: &str, source: &impl ScrapeSource) -> HttpResponse {
-    let text = |told: Result<String, String>| match told {
+    let text = |result: Result<String, String>| match result {
         Ok(text) => HttpResponse::text(HttpStatus::Ok, text),
         Err(text) => HttpResponse::text(HttpStatus::Unavailable, text),
     };
@@ -270,9 +270,9 @@ mod tests {
     fn ask(address: SocketAddr, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(bytes).unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
-        said
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     /// Waits until `count` is `expected`: a client may have its answer before it is counted.

@@ -262,12 +262,12 @@ pub fn differences(server: &Server<'_>, listen: &[SocketAddr], answers: Listener
             ));
         }
     }
-    let told = server.address.ip();
-    let is_reached = |ip: IpAddr| ip.is_unspecified() || ip.to_canonical() == told;
+    let site_ip = server.address.ip();
+    let is_reached = |ip: IpAddr| ip.is_unspecified() || ip.to_canonical() == site_ip;
     if !server.address.is_unspecified() && !listen.iter().any(|address| is_reached(address.ip())) {
         let listens: Vec<String> = listen.iter().map(|address| address.ip().to_string()).collect();
         found.push(format!(
-            "the site record sends clients to {told}, and `listen` has {} only (right where addresses are translated)",
+            "the site record sends clients to {site_ip}, and `listen` has {} only (right where addresses are translated)",
             listens.join(", ")
         ));
     }

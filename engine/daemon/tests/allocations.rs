@@ -37,13 +37,13 @@ fn the_way_of_a_mac_allocates_nothing() {
         let ((here, id), (there, _)) = (table(version), table(version));
         let client = there.find(id, 0).unwrap();
         let plain = message(id, version);
-        let mut asked: Vec<Vec<u8>> = vec![plain.clone(); COUNT];
-        asked.iter_mut().for_each(|message| seal(&*client, message).unwrap());
+        let mut requests: Vec<Vec<u8>> = vec![plain.clone(); COUNT];
+        requests.iter_mut().for_each(|message| seal(&*client, message).unwrap());
         // With room for the MAC, as a worker has for every answer.
         let mut answer = Vec::with_capacity(plain.len() + 96);
         let mut accepted = 0;
         let taken = measure(|| {
-            for message in &asked {
+            for message in &requests {
                 let session = here.find(id, 0).unwrap();
                 let (envelope, rest) = Envelope::split(message).unwrap();
                 let proven = check(&*session, &envelope, &Message::decode(rest).unwrap(), 0);

@@ -106,7 +106,7 @@ fn main() -> std::io::Result<()> {
         write("record", page("20.500.1/july95-arms", &values, &details, &ShowReason::Requested))?;
         let aliases = [Handle("20.500.1/ألف/واحد".as_bytes())];
         let server = AnswerSource::Server { name: "192.0.2.1:2641 over UDP" };
-        let asked = AnswerDetails {
+        let server_details = AnswerDetails {
             source: server,
             certified: true,
             took_us: 31_400,
@@ -114,7 +114,10 @@ fn main() -> std::io::Result<()> {
             steps: &steps,
         };
         let unsafe_location = ShowReason::UnsafeLocation("javascript:alert(1)".to_owned());
-        write("odd", page("20.500.1/日本語/مقال \u{202e}txt'", &values[4..6], &asked, &unsafe_location))?;
+        write(
+            "odd",
+            page("20.500.1/日本語/مقال \u{202e}txt'", &values[4..6], &server_details, &unsafe_location),
+        )?;
         for error in PageError::ALL {
             let page = ErrorPage::new(frame, error).about(Handle("20.500.1/july95-armes/".as_bytes()));
             let page = match error {

@@ -54,15 +54,15 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     };
     let since = Instant::now();
     let settings = state.settings.current_shared();
-    let asked = RequestHeaders { method: &parts.method, headers: &parts.headers };
-    if let Some(response) = respond::file(parts.uri.path(), asked, &settings.caching) {
+    let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
+    if let Some(response) = respond::file(parts.uri.path(), request_headers, &settings.caching) {
         return response;
     }
     let base = base(parts, peer.is_tls);
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: SERVICE_NAME, base: &base };
-    let page = PageRequest { asked, frame, settings: &settings };
+    let page = PageRequest { asked: request_headers, frame, settings: &settings };
     let query = match &form {
         Some(form) => Cow::Owned(without_handle(form)),
         None => Cow::Borrowed(parts.uri.query().unwrap_or_default()),

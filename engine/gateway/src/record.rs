@@ -96,10 +96,10 @@ pub fn service_facts(site: Option<&SiteRecord>) -> ServiceFacts<'_> {
 pub fn find<T>(
     set: &PublishedSet,
     service: &ServiceFacts<'_>,
-    asked: &HttpQuestion,
+    http_question: &HttpQuestion,
     render: impl FnOnce(&RecordAnswer<'_>) -> T,
 ) -> Result<T, LookupAnswer> {
-    stored(set, service, &asked.question, render).ok_or_else(|| evaluate(set, service, asked))
+    stored(set, service, &http_question.question, render).ok_or_else(|| evaluate(set, service, http_question))
 }
 
 /// What `render` makes of the record, if `set` has it and vouches that its prefix is homed.
@@ -140,11 +140,11 @@ fn stored<T>(
 
 /// The answer of the resolver, which is what `handled` answers.
 #[cold]
-fn evaluate(set: &PublishedSet, service: &ServiceFacts<'_>, asked: &HttpQuestion) -> LookupAnswer {
-    let question = &asked.question;
+fn evaluate(set: &PublishedSet, service: &ServiceFacts<'_>, http_question: &HttpQuestion) -> LookupAnswer {
+    let question = &http_question.question;
     let failed = || LookupAnswer::new(question.handle.clone(), ResponseCode::ERROR, []);
     let mut flags = question.flags();
-    if !asked.refers {
+    if !http_question.refers {
         flags = flags.with(OpFlags::DO_NOT_REFER);
     }
     let Some(message) = encode(question, flags) else { return failed() };
@@ -203,18 +203,18 @@ impl GatewayState {
         stored(&set, &self.service(), question, render)
     }
 
-    /// Answers `asked` from the set, or from upstream if another server has the handle.
+    /// Answers `http_question` from the set, or from upstream if another server has the handle.
     ///
     /// # Errors
     /// When upstream was asked and did not answer.
     pub async fn answer<T>(
         &self,
-        asked: &HttpQuestion,
+        http_question: &HttpQuestion,
         mut render: impl FnMut(&RecordAnswer<'_>) -> T,
     ) -> Result<T, UpstreamError> {
         if let Some(mapped) = &self.set {
             let set = mapped.current();
-            match find(&set, &self.service(), asked, &mut render) {
+            match find(&set, &self.service(), http_question, &mut render) {
                 Ok(rendered) => return Ok(rendered),
                 Err(answer) if !is_elsewhere(answer.code) || self.upstream.is_none() => {
                     let origin = RecordOrigin::Set { generation: set.generation() };
@@ -225,7 +225,7 @@ impl GatewayState {
         }
         let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
         self.counters.upstream_questions.add();
-        let answer = upstream.ask(&asked.question).await.inspect_err(|error| {
+        let answer = upstream.ask(&http_question.question).await.inspect_err(|error| {
             self.counters.upstream_failures.add();
             tracing::debug!(%error, "a question to the Handle System failed");
         })?;

@@ -75,14 +75,14 @@ impl CacheableBody {
     pub fn respond(
         self,
         status: StatusCode,
-        asked: RequestHeaders<'_>,
+        request_headers: RequestHeaders<'_>,
         caching: &CachingConfig,
     ) -> GatewayResponse {
-        let is_compressed = self.bytes.len() >= COMPRESSED_LEN_MIN && accepts_gzip(asked.headers);
+        let is_compressed = self.bytes.len() >= COMPRESSED_LEN_MIN && accepts_gzip(request_headers.headers);
         let tag =
             (caching.headers && status == StatusCode::OK).then(|| entity_tag(&self.bytes, is_compressed));
-        let is_read = matches!(*asked.method, Method::GET | Method::HEAD);
-        let is_known = tag.as_deref().is_some_and(|tag| is_read && has_tag(asked.headers, tag));
+        let is_read = matches!(*request_headers.method, Method::GET | Method::HEAD);
+        let is_known = tag.as_deref().is_some_and(|tag| is_read && has_tag(request_headers.headers, tag));
         let mut response = if is_known {
             empty(StatusCode::NOT_MODIFIED)
         } else {
@@ -157,10 +157,10 @@ const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("86400");
 
 /// The answer to the preflight request of a browser; `None` if the request is none.
 #[must_use]
-pub fn preflight(asked: RequestHeaders<'_>) -> Option<GatewayResponse> {
-    let is_preflight = *asked.method == Method::OPTIONS
-        && asked.headers.contains_key(header::ORIGIN)
-        && asked.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+pub fn preflight(request_headers: RequestHeaders<'_>) -> Option<GatewayResponse> {
+    let is_preflight = *request_headers.method == Method::OPTIONS
+        && request_headers.headers.contains_key(header::ORIGIN)
+        && request_headers.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     is_preflight.then(|| {
         let mut response = empty(StatusCode::OK);
         let headers = response.headers_mut();
@@ -172,8 +172,8 @@ pub fn preflight(asked: RequestHeaders<'_>) -> Option<GatewayResponse> {
 }
 
 /// Allows scripts of other origins to read the response.
-pub fn allow_origin(asked: RequestHeaders<'_>, response: &mut GatewayResponse) {
-    let Some(origin) = asked.headers.get(header::ORIGIN) else { return };
+pub fn allow_origin(request_headers: RequestHeaders<'_>, response: &mut GatewayResponse) {
+    let Some(origin) = request_headers.headers.get(header::ORIGIN) else { return };
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);

@@ -27,12 +27,12 @@ pub struct HttpPeer {
 /// Answers a request.
 pub async fn answer(state: &GatewayState, peer: HttpPeer, request: Request<Incoming>) -> GatewayResponse {
     let (parts, body) = request.into_parts();
-    let asked = RequestHeaders { method: &parts.method, headers: &parts.headers };
-    let mut response = match preflight(asked) {
+    let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
+    let mut response = match preflight(request_headers) {
         Some(response) => response,
         None => dispatch(state, peer, &parts, body).await,
     };
-    allow_origin(asked, &mut response);
+    allow_origin(request_headers, &mut response);
     state.counters.count_answer(response.status().as_u16());
     response
 }

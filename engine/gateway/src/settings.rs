@@ -71,18 +71,18 @@ pub fn reload(state: &GatewayState) -> Value {
 }
 
 fn reload_all(state: &GatewayState) -> Value {
-    let mut said = json!({ "ok": true });
+    let mut report = json!({ "ok": true });
     if let Some(read) = &state.settings.hooks.read_config {
         match read().and_then(|new| apply(state, &new)) {
             Ok(SettingChanges { changed, need_restart }) => {
                 tracing::info!(?changed, "configuration reloaded");
-                said["settings_changed"] = changed.into();
+                report["settings_changed"] = changed.into();
                 if !need_restart.is_empty() {
                     let hint =
                         format!("cannot change while serving: {}; restart instead", need_restart.join(", "));
                     tracing::warn!("{hint}");
-                    said["settings_not_changed"] = need_restart.into();
-                    said["hint"] = hint.into();
+                    report["settings_not_changed"] = need_restart.into();
+                    report["hint"] = hint.into();
                 }
             }
             Err(error) => {
@@ -94,16 +94,16 @@ fn reload_all(state: &GatewayState) -> Value {
     }
     if let Some(set) = &state.set {
         match set.reload() {
-            Ok(reloaded) => said["changed"] = matches!(reloaded, ReloadOutcome::Changed(_)).into(),
+            Ok(reloaded) => report["changed"] = matches!(reloaded, ReloadOutcome::Changed(_)).into(),
             Err(error) => {
                 tracing::error!(%error, "cannot open the published set; the old set stays live");
-                said["ok"] = false.into();
-                said["error"] = error.to_string().into();
+                report["ok"] = false.into();
+                report["error"] = error.to_string().into();
             }
         }
-        said["generation"] = set.current().generation().into();
+        report["generation"] = set.current().generation().into();
     }
-    said
+    report
 }
 
 /// Applies the settings that can change while serving.

@@ -110,8 +110,8 @@ fn echoes_over_ipv6(choice: DatapathChoice) {
 
 /// Sends requests to two addresses of `path`. A connected socket receives only from the address
 /// that it sent to.
-fn answers_from(path: &mut dyn Datapath, asked: &[SocketAddr]) {
-    for &address in asked {
+fn answers_from(path: &mut dyn Datapath, addresses: &[SocketAddr]) {
+    for &address in addresses {
         let client = client(address);
         client.send(b"?").unwrap();
         receive(path, 1, |datagram| {
@@ -449,7 +449,7 @@ fn two_paths_on_one_socket_hand_over_without_loss(choice: DatapathChoice) {
 
 fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
     let any = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
-    for (bound, asked) in [
+    for (bound, destination) in [
         (LOOPBACK, "127.0.0.1"),
         (LOOPBACK_V6, "::1"),
         (any("0.0.0.0"), "127.0.0.2"),
@@ -462,7 +462,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
         let kept = leaves.try_clone().unwrap();
         let mut leaves = open_on(leaves, choice, &options).unwrap().path;
         let mut stays = path(choice, &options);
-        let to = SocketAddr::new(asked.parse().unwrap(), options.address.port());
+        let to = SocketAddr::new(destination.parse().unwrap(), options.address.port());
         let clients: Vec<_> = (0..32).map(|_| client(to)).collect();
         clients.iter().for_each(|client| assert_eq!(client.send(b"before").unwrap(), 6));
         leave_port(&kept).unwrap();
@@ -481,7 +481,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
                 assert_eq!(path.flush().unwrap().failed, 0);
             }
         }
-        assert_eq!(answered, [0, 32], "{bound} {asked}: what comes after goes to those who stay");
+        assert_eq!(answered, [0, 32], "{bound} {destination}: what comes after goes to those who stay");
         for client in clients {
             let mut room = [0; 10];
             // In any order, because two sockets answered.
@@ -489,7 +489,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
             assert_eq!(
                 lens.iter().sum::<usize>(),
                 11,
-                "{bound} {asked}: both are answered, from where asked"
+                "{bound} {destination}: both are answered, from where asked"
             );
         }
     }

@@ -128,10 +128,10 @@ fn trains_go_both_ways_over_ipv6(choice: DatapathChoice) {
 fn trains_are_answered_from_the_address_asked(choice: DatapathChoice) {
     for wildcard in [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), (Ipv6Addr::UNSPECIFIED, 0).into()] {
         let mut server = path(choice, &SocketOptions::new(wildcard));
-        let asked: SocketAddr = ([127, 0, 0, 3], server.local_addr().unwrap().port()).into();
+        let destination: SocketAddr = ([127, 0, 0, 3], server.local_addr().unwrap().port()).into();
         let mut client = path(choice, &SocketOptions::new(LOOPBACK));
         for _ in 0..10 {
-            client.outbox().push(Peer::to(asked), 7, |room| room.len()).unwrap();
+            client.outbox().push(Peer::to(destination), 7, |room| room.len()).unwrap();
         }
         assert_eq!(client.flush().unwrap().sent, 10);
         let mut answered = 0;
@@ -139,7 +139,7 @@ fn trains_are_answered_from_the_address_asked(choice: DatapathChoice) {
             let batch = server.wait(SOON).unwrap();
             assert!(!batch.inbox.is_empty(), "answered {answered}");
             for datagram in batch.inbox.iter() {
-                assert_eq!(datagram.peer.local(), Some(asked.ip()));
+                assert_eq!(datagram.peer.local(), Some(destination.ip()));
                 for bytes in datagram.segments() {
                     answered += 1;
                     batch.outbox.push(datagram.peer, 9, |room| copy(room, bytes)).unwrap();
@@ -147,7 +147,7 @@ fn trains_are_answered_from_the_address_asked(choice: DatapathChoice) {
             }
             server.flush().unwrap();
         }
-        receive(&mut *client, 10, |datagram| assert_eq!(datagram.peer.remote(), asked));
+        receive(&mut *client, 10, |datagram| assert_eq!(datagram.peer.remote(), destination));
     }
 }
 

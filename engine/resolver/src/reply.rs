@@ -54,9 +54,9 @@ const fn len_u32(len: usize) -> u32 {
     len as u32
 }
 
-/// The flags of a reply to a request with the flags `asked`.
+/// The flags of a reply to a request with the flags `request_flags`.
 #[inline]
-pub(crate) const fn flags_of_reply(asked: OpFlags, primary: bool) -> OpFlags {
+pub(crate) const fn flags_of_reply(request_flags: OpFlags, primary: bool) -> OpFlags {
     const COPIED: u32 = OpFlags::AUTHORITATIVE.0
         | OpFlags::CERTIFY.0
         | OpFlags::ENCRYPT.0
@@ -65,7 +65,7 @@ pub(crate) const fn flags_of_reply(asked: OpFlags, primary: bool) -> OpFlags {
         | OpFlags::REQUEST_DIGEST.0
         | OpFlags::DO_NOT_REFER.0;
     let authoritative = if primary { OpFlags::AUTHORITATIVE.0 } else { 0 };
-    OpFlags(asked.0 & COPIED | OpFlags::RECURSIVE.0 | authoritative)
+    OpFlags(request_flags.0 & COPIED | OpFlags::RECURSIVE.0 | authoritative)
 }
 
 impl<'a> ReplyParts<'a> {
@@ -122,9 +122,9 @@ impl<'a> ReplyParts<'a> {
         service: &ServiceFacts<'_>,
         now_unix_s: u32,
     ) -> Self {
-        let (version, asked) = (request.version, request.flags);
-        let mut flags = flags_of_reply(asked, service.primary);
-        let digest = match asked.has(OpFlags::REQUEST_DIGEST) {
+        let (version, request_flags) = (request.version, request.flags);
+        let mut flags = flags_of_reply(request_flags, service.primary);
+        let digest = match request_flags.has(OpFlags::REQUEST_DIGEST) {
             true => RequestDigest::of(request.covered, version),
             false => None,
         };
@@ -239,8 +239,9 @@ impl<'a> ReplyParts<'a> {
     #[must_use]
     pub fn is_confidential(&self) -> bool {
         const PRIVATE_SINCE: Version = Version::new(2, 8);
-        let asked = self.header.flags.has(OpFlags::ENCRYPT);
-        self.envelope.session_id > 0 && (asked || self.private && self.envelope.version >= PRIVATE_SINCE)
+        let asks_encryption = self.header.flags.has(OpFlags::ENCRYPT);
+        self.envelope.session_id > 0
+            && (asks_encryption || self.private && self.envelope.version >= PRIVATE_SINCE)
     }
 
     /// Marks the reply as one that has values that are not public.

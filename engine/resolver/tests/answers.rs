@@ -175,8 +175,8 @@ fn written(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
 }
 
 /// The code of the answer, and the indexes of its values.
-fn ask_with(context: &AnswerContext<'_, Vec<u8>>, asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
-    let datagram = asked.datagram();
+fn ask_with(context: &AnswerContext<'_, Vec<u8>>, spec: &RequestSpec) -> (ResponseCode, Vec<i32>) {
+    let datagram = spec.datagram();
     let (envelope, message) = written(&answer(context, &datagram)).unwrap();
     assert_eq!(envelope.request_id, 4711);
     let message = Message::decode(&message).unwrap();
@@ -186,7 +186,7 @@ fn ask_with(context: &AnswerContext<'_, Vec<u8>>, asked: &RequestSpec) -> (Respo
     };
     let indexes = match response {
         Response::Answer(answer) => {
-            assert_eq!(answer.handle, asked.handle, "as the client spelt it");
+            assert_eq!(answer.handle, spec.handle, "as the client spelt it");
             answer.values.iter().map(|value| value.index).collect()
         }
         Response::Referral(referral) => {
@@ -198,8 +198,8 @@ fn ask_with(context: &AnswerContext<'_, Vec<u8>>, asked: &RequestSpec) -> (Respo
     (code, indexes)
 }
 
-fn ask(asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
-    ask_with(&context(layer(), ServiceFacts::ALONE), asked)
+fn ask(spec: &RequestSpec) -> (ResponseCode, Vec<i32>) {
+    ask_with(&context(layer(), ServiceFacts::ALONE), spec)
 }
 
 #[test]
@@ -215,8 +215,8 @@ fn selects_the_union_of_indexes_and_types_and_shows_public_values_only() {
         (RequestSpec::new("10.1/mixed").kind("EMAIL").kind("URL").index(1).index(1), &[1, 4]),
         (RequestSpec::new("10.1/Ünicode"), &[1]),
     ];
-    for (asked, indexes) in cases {
-        assert_eq!(ask(&asked), (ResponseCode::SUCCESS, indexes.to_vec()), "{:?}", asked.types);
+    for (spec, indexes) in cases {
+        assert_eq!(ask(&spec), (ResponseCode::SUCCESS, indexes.to_vec()), "{:?}", spec.types);
     }
 }
 
@@ -338,8 +338,8 @@ fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
     use sha2::Digest as _;
     for (version, len) in [(Version::CURRENT, 33), (Version::new(2, 6), 21), (Version::new(2, 0), 0)] {
         let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST);
-        let asked = RequestSpec { suggested: version, flags, ..RequestSpec::new("10.1/public") };
-        let datagram = asked.datagram();
+        let spec = RequestSpec { suggested: version, flags, ..RequestSpec::new("10.1/public") };
+        let datagram = spec.datagram();
         let covered = Message::decode(&datagram[Envelope::LEN..]).unwrap().covered.to_vec();
         let (_, message) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)).unwrap();
         let message = Message::decode(&message).unwrap();
@@ -409,7 +409,7 @@ fn a_datagram_may_be_longer_than_its_message_but_no_message_longer_than_a_datagr
     let len = longest.datagram().len();
     longest.types.push(vec![b'x'; UDP_MESSAGE_LEN_MAX - len - 4]);
     assert_eq!(longest.datagram().len(), UDP_MESSAGE_LEN_MAX);
-    let refused_of = |asked: &RequestSpec| refused(&answer(&context, &asked.datagram()));
+    let refused_of = |spec: &RequestSpec| refused(&answer(&context, &spec.datagram()));
     assert_eq!(refused_of(&longest), None);
     longest.types[0].push(b'x');
     assert_eq!(refused_of(&longest), Some(RefusalReason::Oversized));
@@ -427,8 +427,8 @@ fn a_body_that_cannot_be_read_is_told_before_anything_else() {
     let context = context(layer(), ServiceFacts { site: b"a site record", ..ServiceFacts::ALONE });
     for op_code in OpCode::KNOWN.iter().filter(|op_code| op_code.is_deployed()) {
         for (session_id, body) in [(0, &b""[..]), (9, b""), (0, &[0, 0, 0, 9, b'/'])] {
-            let asked = RequestSpec { session_id, ..RequestSpec::new("") };
-            let datagram = asked.frame(&Request::Unknown(*op_code, body));
+            let spec = RequestSpec { session_id, ..RequestSpec::new("") };
+            let datagram = spec.frame(&Request::Unknown(*op_code, body));
             let outcome = answer(&context, &datagram);
             assert_eq!(refused(&outcome), Some(RefusalReason::Malformed), "{op_code:?} {body:?}");
             let (envelope, _) = written(&outcome).unwrap();
@@ -569,22 +569,22 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
         1 => "\\PC{0,40}",
         1 => "[a-z]{400}",
     ];
-    let asked = (
+    let spec_parts = (
         handle,
         prop::collection::vec(0..8i32, 0..3),
         prop::collection::vec(prop::sample::select(vec!["URL", "url.", "EMAIL", "", ".", "HS_SECKEY"]), 0..3),
         any::<u32>(),
         (0..13u8, 0..13u8, -1..2i32),
     );
-    let good = asked.prop_map(|(handle, indexes, types, flags, (minor, suggested, session_id))| {
-        let mut asked = RequestSpec::new(&handle);
-        indexes.into_iter().for_each(|index| asked.indexes.push(index.to_be_bytes()));
-        types.into_iter().for_each(|kind| asked.types.push(kind.as_bytes().to_vec()));
-        asked.flags = OpFlags(flags);
-        asked.version = Version::new(2, minor);
-        asked.suggested = Version::new(2, suggested);
-        asked.session_id = session_id;
-        asked.datagram()
+    let good = spec_parts.prop_map(|(handle, indexes, types, flags, (minor, suggested, session_id))| {
+        let mut spec = RequestSpec::new(&handle);
+        indexes.into_iter().for_each(|index| spec.indexes.push(index.to_be_bytes()));
+        types.into_iter().for_each(|kind| spec.types.push(kind.as_bytes().to_vec()));
+        spec.flags = OpFlags(flags);
+        spec.version = Version::new(2, minor);
+        spec.suggested = Version::new(2, suggested);
+        spec.session_id = session_id;
+        spec.datagram()
     });
     let mutated = (good.clone(), any::<prop::sample::Index>(), any::<u8>(), 0..600usize).prop_map(
         |(mut datagram, at, byte, len)| {

@@ -169,15 +169,15 @@ fn only_what_needs_it_goes_the_slow_way() {
         ("10.1/public", certify, Some(SlowReason::Certify)),
         ("99.9/elsewhere", certify, Some(SlowReason::Certify)),
     ] {
-        let asked = asks(handle, &[], flags);
-        let outcome = answer(&context, &asked);
+        let request = asks(handle, &[], flags);
+        let outcome = answer(&context, &request);
         match (why, &outcome) {
             (None, AnswerOutcome::Reply(_)) => {}
             (Some(why), AnswerOutcome::Slow(slow)) => assert_eq!(slow.reason(), why, "{handle}"),
             _ => panic!("{handle}: {outcome:?}"),
         }
         assert!(
-            matches!(answer(&plain, &asked), AnswerOutcome::Reply(_)),
+            matches!(answer(&plain, &request), AnswerOutcome::Reply(_)),
             "without a slow path nothing is left to it"
         );
     }
@@ -203,14 +203,14 @@ fn a_certified_request_is_evaluated_like_another() {
     let layers = records().layer(true);
     let context = context(&layers);
     for (handle, flags) in [("10.1/public", OpFlags::PLAIN_REQUEST), ("10.1/none", OpFlags::PLAIN_REQUEST)] {
-        let (asked, plain) = (asks(handle, &[], flags.with(OpFlags::CERTIFY)), asks(handle, &[], flags));
-        let FirstEvaluation::Reply(reply) = slow(&context, &asked).evaluate(&context) else {
+        let (request, plain) = (asks(handle, &[], flags.with(OpFlags::CERTIFY)), asks(handle, &[], flags));
+        let FirstEvaluation::Reply(reply) = slow(&context, &request).evaluate(&context) else {
             panic!("{handle}")
         };
         assert_eq!(reply.response_code(), code(&answer(&context, &plain)));
     }
-    let asked = asks("10.1/half", &[], FLAGS.with(OpFlags::CERTIFY));
-    assert!(matches!(slow(&context, &asked).evaluate(&context), FirstEvaluation::Identity));
+    let request = asks("10.1/half", &[], FLAGS.with(OpFlags::CERTIFY));
+    assert!(matches!(slow(&context, &request).evaluate(&context), FirstEvaluation::Identity));
 }
 
 #[test]
@@ -218,9 +218,9 @@ fn a_challenge_has_digest_and_nonce_in_the_form_of_its_version() {
     let layers = records().layer(true);
     let context = context(&layers);
     for (minor, algorithm, len) in [(11, 3, 32), (6, 2, 20)] {
-        let mut asked = asks("10.1/half", &[], FLAGS);
-        asked[3] = minor;
-        let slow = slow(&context, &asked);
+        let mut request = asks("10.1/half", &[], FLAGS);
+        request[3] = minor;
+        let slow = slow(&context, &request);
         assert!(!slow.has_old_form());
         let bytes = stream(&slow.challenge(&context, 77, &[5; 16]));
         let (envelope, rest) = Envelope::split(&bytes).unwrap();
@@ -235,9 +235,9 @@ fn a_challenge_has_digest_and_nonce_in_the_form_of_its_version() {
         let Response::Challenge(challenge) = reply.response else { panic!("a challenge") };
         assert_eq!(challenge.nonce, [5; 16]);
     }
-    let mut asked = asks("10.1/half", &[], FLAGS);
-    asked[..4].copy_from_slice(&[2, 0, 0, 0]);
-    let slow = slow(&context, &asked);
+    let mut request = asks("10.1/half", &[], FLAGS);
+    request[..4].copy_from_slice(&[2, 0, 0, 0]);
+    let slow = slow(&context, &request);
     assert!(slow.has_old_form());
     assert_eq!((slow.version(), slow.digest().as_bytes().len()), (Version::new(2, 0), 16));
 }
@@ -433,8 +433,8 @@ fn another_server_gets_its_verdict() {
         digest,
         signed_response: b"\x02",
     };
-    let asked = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
-    let (envelope, rest) = Envelope::split(&asked).unwrap();
+    let request = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
+    let (envelope, rest) = Envelope::split(&request).unwrap();
     let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
     assert_eq!(slow.reason(), SlowReason::Verification);
     for is_valid in [false, true] {
@@ -451,9 +451,9 @@ fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
         .handle("10.1/a")
         .layer(true);
     let (alone, second) = (context(&layers), ServiceFacts { servers_count: 2, server_at: 1, ..SERVICE });
-    let asked = answers();
+    let request = answers();
     let verifies = |context: &AnswerContext<'_, _>, handle: &str| {
-        let reply = slow(context, &asked).verifies(context, handle.as_bytes()).err();
+        let reply = slow(context, &request).verifies(context, handle.as_bytes()).err();
         reply.map(|reply| (reply.response_code(), reply.refused()))
     };
     for handle in ["10.1/a", "10.1/none", "0.NA/10.1", "0.NA/10.2", &format!("10.1/{}", "x".repeat(3000))] {
@@ -496,8 +496,8 @@ fn only_what_is_not_stored_is_computed() {
     for (flags, why) in
         [(public, SlowReason::Template), (FLAGS, SlowReason::Template), (certify, SlowReason::Certify)]
     {
-        let asked = asks("10.1/a@c", &[], flags);
-        let slow = slow(&computing, &asked);
+        let request = asks("10.1/a@c", &[], flags);
+        let slow = slow(&computing, &request);
         assert_eq!((slow.reason(), slow.handle()), (why, &b"10.1/a@c"[..]));
         assert!(matches!(slow.evaluate(&computing), FirstEvaluation::Template));
         assert_eq!(slow.not_computed(&computing).response_code(), ResponseCode::HANDLE_NOT_FOUND);
@@ -520,9 +520,9 @@ fn computed_values_are_selected_as_stored_ones() {
         (public, &[9], (ResponseCode::VALUES_NOT_FOUND, vec![])),
         (FLAGS, &[1, 4], (ResponseCode::SUCCESS, vec![1, 4])),
     ] {
-        let asked = asks("10.1/a@b", indexes, flags);
+        let request = asks("10.1/a@b", indexes, flags);
         let mut values = encoded.clone();
-        let slow = slow(&context, &asked);
+        let slow = slow(&context, &request);
         assert_eq!(slow.hides(&context, &values, 4), None);
         let reply = slow.computed(&context, &mut values, 4);
         assert_eq!(shown(&reply), expected, "{indexes:?}");
@@ -534,13 +534,13 @@ fn computed_values_are_selected_as_stored_ones() {
         (-1, &[1], Some(RefusalReason::NotPublic)),
         (-1, &[9], None),
     ] {
-        let mut asked = asks("10.1/a@b", indexes, FLAGS);
-        asked[4..8].copy_from_slice(&i32::to_be_bytes(session_id));
-        assert_eq!(slow(&context, &asked).hides(&context, &encoded, 4), hides, "{indexes:?}");
+        let mut request = asks("10.1/a@b", indexes, FLAGS);
+        request[4..8].copy_from_slice(&i32::to_be_bytes(session_id));
+        assert_eq!(slow(&context, &request).hides(&context, &encoded, 4), hides, "{indexes:?}");
     }
-    let asked = asks("10.1/a@b", &[], public);
+    let request = asks("10.1/a@b", &[], public);
     let (mut values, all) = (encoded.clone(), encoded.len());
-    let reply = slow(&context, &asked).computed(&context, &mut values[..all - 1], 4);
+    let reply = slow(&context, &request).computed(&context, &mut values[..all - 1], 4);
     assert_eq!(reply.refused(), Some(RefusalReason::TemplateFailed), "what does not decode is not sent");
 }
 
@@ -593,13 +593,13 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
         asks("10.1/gone", certified),
         asks("99.9/moved", OpFlags::PLAIN_REQUEST),
     ];
-    for asked in &public {
-        let AnswerOutcome::InSession(reply) = answer(&context, asked) else { panic!("{asked:?}") };
+    for request in &public {
+        let AnswerOutcome::InSession(reply) = answer(&context, request) else { panic!("{request:?}") };
         assert_eq!(reply.session_id(), 9);
         let refused = reply.refusing(RefusalReason::WrongMac);
         let (envelope, _) = Envelope::split(&stream(&refused)).map(|(envelope, _)| (envelope, ())).unwrap();
         assert_eq!((envelope.session_id, envelope.request_id), (9, 1), "the same frame");
-        let mut outside = asked.clone();
+        let mut outside = request.clone();
         outside[4..8].fill(0);
         let alone = without.service().signs && reply.certifies();
         if !alone {
@@ -619,7 +619,7 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     });
     assert_eq!(batched, public.len());
     let site = Request::GetSiteInfo(HandleBody { handle: b"/" });
-    for (asked, why) in [
+    for (request, why) in [
         (asks("10.1/public", FLAGS), SlowReason::Session),
         (asks("10.1/public", certified.with(OpFlags::ENCRYPT)), SlowReason::Session),
         (message(envelope, certified, &site), SlowReason::Session),
@@ -629,7 +629,7 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
         ),
         (answers(), SlowReason::Session),
     ] {
-        assert_eq!(slow(&context, &asked).reason(), why);
+        assert_eq!(slow(&context, &request).reason(), why);
     }
     let exchange = KeyExchange::ServerKey;
     let setup = SessionSetup { exchange, timeout_s: 0, identity: who(1, "10.1/admin") };
@@ -663,8 +663,8 @@ fn what_is_confidential_follows_from_flags_version_and_values() {
         let mut storage = vec![];
         let indexes = Indexes::build([index], &mut storage);
         let query = Query { handle: b"10.1/half", indexes, types: Strings::EMPTY };
-        let asked = message(envelope, flags, &Request::Resolution(query));
-        let known = slow(&context, &asked).evaluate_identified(&context).unwrap();
+        let request = message(envelope, flags, &Request::Resolution(query));
+        let known = slow(&context, &request).evaluate_identified(&context).unwrap();
         let reply = known.answer(&context, &mut room);
         assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![index]));
         assert_eq!(reply.is_confidential(), is_confidential, "2.{minor}, index {index}");
@@ -706,13 +706,17 @@ fn listing_is_left_to_another_process_where_one_does_it() {
         (Request::ListHomedNas(handle), true),
         (Request::DeleteHandle(handle), false),
     ] {
-        let asked = message(Envelope::request(5), FLAGS, &request);
-        assert_eq!(matches!(answer(&with, &asked), AnswerOutcome::Listing), is_listing, "{request:?}");
+        let encoded_request = message(Envelope::request(5), FLAGS, &request);
+        assert_eq!(
+            matches!(answer(&with, &encoded_request), AnswerOutcome::Listing),
+            is_listing,
+            "{request:?}"
+        );
         let refused = |outcome: AnswerOutcome<'_>| matches!(outcome, AnswerOutcome::Reply(reply) if reply.refused() == Some(RefusalReason::Administration));
-        assert_ne!(refused(answer(&with, &asked)), is_listing, "{request:?}");
-        assert!(refused(answer(&without, &asked)), "{request:?}");
+        assert_ne!(refused(answer(&with, &encoded_request)), is_listing, "{request:?}");
+        assert!(refused(answer(&without, &encoded_request)), "{request:?}");
         // The refusal of a listing has the id of its request.
-        let (envelope, rest) = Envelope::split(&asked).unwrap();
+        let (envelope, rest) = Envelope::split(&encoded_request).unwrap();
         let busy = refuse_listing(&with, envelope, rest, RefusalReason::Busy);
         let mut bytes = vec![0; Envelope::LEN + busy.message_len()];
         busy.write_stream(&mut bytes);
@@ -735,12 +739,12 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
     let records = RecordSet::new(&layers).unwrap();
     let with = AnswerContext::new(records, ServiceFacts { resolves_for_old: true, ..SERVICE }, NOW);
     let without = context(&layers);
-    let asked = |minor, handle: &str, flags| {
+    let request_of = |minor, handle: &str, flags| {
         let (version, suggested) = (Version::new(2, minor), Version::new(2, minor));
-        let mut asked = asks(handle, &[], flags);
-        let (envelope, _) = Envelope::split(&asked).unwrap();
-        asked[..Envelope::LEN].copy_from_slice(&Envelope { version, suggested, ..envelope }.to_bytes());
-        asked
+        let mut request = asks(handle, &[], flags);
+        let (envelope, _) = Envelope::split(&request).unwrap();
+        request[..Envelope::LEN].copy_from_slice(&Envelope { version, suggested, ..envelope }.to_bytes());
+        request
     };
     let plain = OpFlags::PLAIN_REQUEST;
     for (minor, handle, flags, is_left) in [
@@ -752,9 +756,9 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
         (9, "0.NA/10.5.7", plain.with(OpFlags::DO_NOT_REFER), false),
         (9, "0.NA/10.5.7", plain.without(OpFlags::RECURSIVE), false),
     ] {
-        let asked = asked(minor, handle, flags);
+        let request = request_of(minor, handle, flags);
         let case = format!("2.{minor} {handle}");
-        match answer(&with, &asked) {
+        match answer(&with, &request) {
             AnswerOutcome::Slow(slow) => {
                 assert!(is_left && slow.wants_no_referral(&with), "{case}");
                 let FirstEvaluation::Reply(reply) = slow.evaluate(&with) else { panic!("{case}") };
@@ -763,10 +767,10 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
             outcome => assert!(!is_left && matches!(outcome, AnswerOutcome::Reply(_)), "{case}"),
         }
         let mut in_batch = None;
-        answer_batch(&with, &mut Scratch::new(), [&asked[..]], |_, outcome| {
+        answer_batch(&with, &mut Scratch::new(), [&request[..]], |_, outcome| {
             in_batch = Some(matches!(outcome, InBatch::Other(AnswerOutcome::Slow(_))));
         });
         assert_eq!(in_batch, Some(is_left), "{case} in a batch");
-        assert!(matches!(answer(&without, &asked), AnswerOutcome::Reply(_)), "{case}");
+        assert!(matches!(answer(&without, &request), AnswerOutcome::Reply(_)), "{case}");
     }
 }

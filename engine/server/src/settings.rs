@@ -100,7 +100,7 @@ pub(crate) fn reload(shared: &ServerState) -> Value {
 fn reload_all(shared: &ServerState) -> Value {
     let hooks = &shared.hooks;
     let generation = || shared.live.current().generation();
-    let mut said = json!({ "ok": true });
+    let mut report = json!({ "ok": true });
     if let Some(read) = &hooks.read_config {
         // The server key does not change, so a new site record must contain the same key.
         let check_site = |site: &OwnSite| shared.slow.as_ref().map_or(Ok(()), |slow| slow.check_site(site));
@@ -113,15 +113,15 @@ fn reload_all(shared: &ServerState) -> Value {
                 shared.live.set_templates(templates_of(&in_force.config));
                 shared.wake_workers();
                 tracing::info!(changed = ?changes.changed, "configuration reloaded");
-                said["settings_changed"] = changes.changed.into();
+                report["settings_changed"] = changes.changed.into();
                 if !changes.need_restart.is_empty() {
                     let hint = format!(
                         "cannot change while serving: {}; take over instead: hdl control restart",
                         changes.need_restart.join(", ")
                     );
                     tracing::warn!("{hint}");
-                    said["settings_not_changed"] = changes.need_restart.into();
-                    said["hint"] = hint.into();
+                    report["settings_not_changed"] = changes.need_restart.into();
+                    report["hint"] = hint.into();
                 }
             }
             Err(error) => {
@@ -133,16 +133,16 @@ fn reload_all(shared: &ServerState) -> Value {
     }
     match shared.live.reload_damaged() {
         Ok(reloaded) => {
-            said["changed"] = matches!(reloaded, ReloadOutcome::Changed(_)).into();
+            report["changed"] = matches!(reloaded, ReloadOutcome::Changed(_)).into();
         }
         Err(error) => {
             tracing::error!(%error, "cannot open the published set; the old set stays live");
-            said["ok"] = false.into();
-            said["error"] = error.to_string().into();
+            report["ok"] = false.into();
+            report["error"] = error.to_string().into();
         }
     }
-    said["generation"] = generation().into();
-    said
+    report["generation"] = generation().into();
+    report
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ struct TemplateBuilder<'b> {
 /// Applies `templates` to a handle whose base has the values `base`.
 pub(crate) fn build(
     templates: &[Template],
-    asked: &Parts<'_>,
+    parts: &Parts<'_>,
     base: &[Value<'_>],
     referenced: &dyn Templates,
 ) -> Result<BuildOutcome, BuildError> {
@@ -169,7 +169,7 @@ pub(crate) fn build(
         matched_left: MATCHED_LEN_MAX,
         expanded_left: BUILT_LEN_MAX,
     };
-    for (name, bytes) in [("handle", asked.handle), ("base", asked.base), (EXTENSION, asked.extension)] {
+    for (name, bytes) in [("handle", parts.handle), ("base", parts.base), (EXTENSION, parts.extension)] {
         builder.bind(name, BoundVariable::new(&String::from_utf8_lossy(bytes)));
     }
     let mut values = Values::default();

@@ -67,7 +67,7 @@ impl<'n> Chain<'n> {
         self.innermost_first().find_map(Namespace::delimiter)
     }
 
-    /// Computes the values of the handle `asked`, whose base has the values `base`.
+    /// Computes the values of the handle of `parts`, whose base has the values `base`.
     ///
     /// The innermost namespace with templates decides. If none has any, the values are those of the
     /// base.
@@ -76,13 +76,13 @@ impl<'n> Chain<'n> {
     /// When a pattern is invalid, or a limit is exceeded.
     pub fn build(
         &self,
-        asked: &Parts<'_>,
+        parts: &Parts<'_>,
         base: &[Value<'_>],
         templates: &dyn Templates,
     ) -> Result<BuildOutcome, BuildError> {
         let innermost = self.innermost_first().find(|namespace| namespace.has_templates());
         match innermost {
-            Some(namespace) => build(&namespace.templates, asked, base, templates),
+            Some(namespace) => build(&namespace.templates, parts, base, templates),
             None => BuildOutcome::copy(base),
         }
     }

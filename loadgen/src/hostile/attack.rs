@@ -119,19 +119,19 @@ impl Attack {
             // Ids of their own, distinct from those of cases.
             self.probes = self.probes % 0x00ff_ffff + 1;
             let question = request(&self.probe, 0x7000_0000 | self.probes, OpFlags::PLAIN_REQUEST);
-            let asked = Instant::now();
+            let sent_at = Instant::now();
             let answer = single_request::send(self.target, self.over_tcp, &question, self.timeout)?;
             let Some(answer) = answer else { continue };
             // The fastest probe shows the distance to the server; a delayed one does not.
-            let patience = (4 * asked.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
+            let patience = (4 * sent_at.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
             self.patience = self.patience.min(patience);
             let Ok(message) = Message::decode(&answer) else { return Ok(Some(ServerFault::Changed)) };
-            let said = (message.header.response_code, message.body.to_vec());
+            let outcome = (message.header.response_code, message.body.to_vec());
             return Ok(match &self.well {
-                Some(well) if *well != said => Some(ServerFault::Changed),
+                Some(well) if *well != outcome => Some(ServerFault::Changed),
                 Some(_) => None,
                 None => {
-                    self.well = Some(said);
+                    self.well = Some(outcome);
                     None
                 }
             });

@@ -221,8 +221,8 @@ fn lists(handle: &[u8], id: i32, random: &mut RandomGenerator) -> Vec<u8> {
     body.extend_from_slice(handle);
     for _ in 0..2 {
         let count = small(random, 40);
-        let told = if random.below(3) == 0 { *pick(&EDGES, random) } else { count };
-        body.extend(told.to_be_bytes());
+        let written_count = if random.below(3) == 0 { *pick(&EDGES, random) } else { count };
+        body.extend(written_count.to_be_bytes());
         for _ in 0..count {
             body.extend(pick(&EDGES, random).to_be_bytes());
         }

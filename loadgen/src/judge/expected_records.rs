@@ -152,9 +152,9 @@ impl LearnedAnswers {
 
     /// Adds the answers of another thread.
     pub fn add(&mut self, other: Self) {
-        for (handle, said) in other.0 {
+        for (handle, answer) in other.0 {
             let known = self.0.entry(handle).or_default();
-            *known = said.or_else(|| known.take());
+            *known = answer.or_else(|| known.take());
         }
     }
 
@@ -171,11 +171,11 @@ impl ContentSource for LearnedAnswers {
         Ok(match self.0.get(&folded(handle)) {
             None => SetContent::NotHere,
             Some(None) => SetContent::Unknown,
-            Some(Some(said)) if said.code == ResponseCode::SUCCESS => {
-                SetContent::Values { count: said.count, bytes: &said.values }
+            Some(Some(answer)) if answer.code == ResponseCode::SUCCESS => {
+                SetContent::Values { count: answer.count, bytes: &answer.values }
             }
-            Some(Some(said)) if said.code == ResponseCode::VALUES_NOT_FOUND => SetContent::NothingPublic,
-            Some(Some(said)) => SetContent::Said(said.code),
+            Some(Some(answer)) if answer.code == ResponseCode::VALUES_NOT_FOUND => SetContent::NothingPublic,
+            Some(Some(answer)) => SetContent::Said(answer.code),
         })
     }
 }
@@ -218,11 +218,11 @@ mod tests {
         for name in [&b"10.1/a"[..], b"10.1/b", b"10.1/c"] {
             learned.expect(name);
         }
-        let said = |code| crate::judge::verify::tests::message(code, &[0; 4]);
+        let message_of = |code| crate::judge::verify::tests::message(code, &[0; 4]);
         learned.learn(b"10.1/A", &crate::judge::verify::tests::values(b"10.1/A", 1, &value()));
         let mut other = LearnedAnswers::default();
         other.expect(b"10.1/a");
-        other.learn(b"10.1/b", &said(ResponseCode::HANDLE_NOT_FOUND));
+        other.learn(b"10.1/b", &message_of(ResponseCode::HANDLE_NOT_FOUND));
         other.learn(b"10.1/c", b"noise");
         learned.add(other);
         assert_eq!(learned.counts(), (2, 1));

@@ -68,31 +68,31 @@ impl Timeline {
     }
 
     /// Judges an answer.
-    fn judge(&self, asked: &TimedAnswer<'_>, rules: &VerifyRules) -> AnswerVerdict {
-        let Ok(message) = Message::decode(asked.answered.message) else {
+    fn judge(&self, timed_answer: &TimedAnswer<'_>, rules: &VerifyRules) -> AnswerVerdict {
+        let Ok(message) = Message::decode(timed_answer.answered.message) else {
             return AnswerVerdict::Mismatch(AnswerDifference::Unreadable, 0);
         };
         let number = self.newest().map_or(0, |newest| newest.number);
         if let Some(Err(difference)) =
-            rules.key.as_ref().map(|key| check_signature(&asked.answered, &message, key))
+            rules.key.as_ref().map(|key| check_signature(&timed_answer.answered, &message, key))
         {
             return AnswerVerdict::Mismatch(difference, number);
         }
-        let oldest_ns = asked.sent_ns.saturating_sub(rules.staleness_ns);
+        let oldest_ns = timed_answer.sent_ns.saturating_sub(rules.staleness_ns);
         let (mut missed, mut first) = (false, None);
-        for generation in self.0.iter().filter(|set| set.from_ns <= asked.received_ns) {
+        for generation in self.0.iter().filter(|set| set.from_ns <= timed_answer.received_ns) {
             let in_time = generation.until_ns >= oldest_ns;
             let Some(source) = &generation.source else {
                 missed |= in_time;
                 continue;
             };
-            match compare(&asked.answered, &message, &**source) {
+            match compare(&timed_answer.answered, &message, &**source) {
                 Ok(()) if in_time => {
-                    let stale_ns = asked.sent_ns.saturating_sub(generation.until_ns).max(0);
+                    let stale_ns = timed_answer.sent_ns.saturating_sub(generation.until_ns).max(0);
                     return AnswerVerdict::Match { stale_ns };
                 }
                 Ok(()) => {
-                    let stale_ms = asked.sent_ns.saturating_sub(generation.until_ns) / 1_000_000;
+                    let stale_ms = timed_answer.sent_ns.saturating_sub(generation.until_ns) / 1_000_000;
                     first = Some((AnswerDifference::Stale { stale_ms }, generation.number));
                     break;
                 }
@@ -251,8 +251,8 @@ struct DeferredAnswer {
 }
 
 impl DeferredAnswer {
-    fn new(asked: &TimedAnswer<'_>) -> Self {
-        let AnsweredQuestion { question, envelope, message } = asked.answered;
+    fn new(timed_answer: &TimedAnswer<'_>) -> Self {
+        let AnsweredQuestion { question, envelope, message } = timed_answer.answered;
         Self {
             handle: question.handle.into(),
             indexes: question.indexes.iter().map(i32::to_be_bytes).collect(),
@@ -261,8 +261,8 @@ impl DeferredAnswer {
             flags: question.flags,
             envelope: *envelope,
             message: message.into(),
-            sent_ns: asked.sent_ns,
-            received_ns: asked.received_ns,
+            sent_ns: timed_answer.sent_ns,
+            received_ns: timed_answer.received_ns,
         }
     }
 
@@ -324,9 +324,10 @@ impl AnswerVerifier {
             let (question, envelope) = (pending.question(), pending.envelope);
             let answered =
                 AnsweredQuestion { question: &question, envelope: &envelope, message: &pending.message };
-            let asked = TimedAnswer { answered, sent_ns: pending.sent_ns, received_ns: pending.received_ns };
-            let verdict = self.timeline.judge(&asked, &self.rules);
-            self.count(&asked, verdict, counts);
+            let timed_answer =
+                TimedAnswer { answered, sent_ns: pending.sent_ns, received_ns: pending.received_ns };
+            let verdict = self.timeline.judge(&timed_answer, &self.rules);
+            self.count(&timed_answer, verdict, counts);
         }
     }
 
@@ -345,16 +346,16 @@ impl AnswerVerifier {
     /// arrival.
     pub fn judge(&mut self, answered: AnsweredQuestion<'_>, times_ns: (i64, i64), counts: &mut AnswerCounts) {
         let (sent_ns, received_ns) = times_ns;
-        let asked = TimedAnswer { answered, sent_ns, received_ns };
-        let verdict = self.timeline.judge(&asked, &self.rules);
+        let timed_answer = TimedAnswer { answered, sent_ns, received_ns };
+        let verdict = self.timeline.judge(&timed_answer, &self.rules);
         let final_ = matches!(verdict, AnswerVerdict::Match { .. })
             || received_ns < self.shared_timeline.complete_ns();
         let len = answered.message.len();
         if final_ && self.version == self.shared_timeline.version.load(Ordering::Acquire) {
-            self.count(&asked, verdict, counts);
+            self.count(&timed_answer, verdict, counts);
         } else if self.pending.len() < PENDING_MAX && self.pending_len + len <= PENDING_LEN_MAX {
             self.pending_len += len;
-            self.pending.push_back(DeferredAnswer::new(&asked));
+            self.pending.push_back(DeferredAnswer::new(&timed_answer));
         } else {
             counts.undecided += 1;
         }
@@ -374,7 +375,7 @@ impl AnswerVerifier {
         (self.mismatches, self.staleness_max_ns)
     }
 
-    fn count(&mut self, asked: &TimedAnswer<'_>, verdict: AnswerVerdict, counts: &mut AnswerCounts) {
+    fn count(&mut self, timed_answer: &TimedAnswer<'_>, verdict: AnswerVerdict, counts: &mut AnswerCounts) {
         match verdict {
             AnswerVerdict::Match { stale_ns } => {
                 counts.verified += 1;
@@ -384,14 +385,19 @@ impl AnswerVerifier {
             AnswerVerdict::Mismatch(difference, generation) => {
                 counts.mismatched += 1;
                 if self.mismatches.len() < self.rules.keep {
-                    self.mismatches.push(self.mismatch(asked, difference, generation));
+                    self.mismatches.push(self.mismatch(timed_answer, difference, generation));
                 }
             }
         }
     }
 
-    fn mismatch(&self, asked: &TimedAnswer<'_>, difference: AnswerDifference, generation: u64) -> Mismatch {
-        let AnsweredQuestion { question, envelope, message } = asked.answered;
+    fn mismatch(
+        &self,
+        timed_answer: &TimedAnswer<'_>,
+        difference: AnswerDifference,
+        generation: u64,
+    ) -> Mismatch {
+        let AnsweredQuestion { question, envelope, message } = timed_answer.answered;
         let expected = match difference {
             AnswerDifference::Signature | AnswerDifference::Stale { .. } => None,
             _ => self.timeline.expected_by(generation, question),
@@ -399,8 +405,8 @@ impl AnswerVerifier {
         Mismatch {
             handle: Handle(question.handle).to_string(),
             request_id: envelope.request_id,
-            sent_ns: asked.sent_ns,
-            received_ns: asked.received_ns,
+            sent_ns: timed_answer.sent_ns,
+            received_ns: timed_answer.received_ns,
             difference: difference.to_string(),
             generation,
             request_hex: data_encoding::HEXLOWER.encode(&request(question, envelope.request_id)),

@@ -66,7 +66,7 @@ pub fn echo(
     let opened = open(options.datapath, &net).map_err(Error::Open)?;
     let mut path = opened.path;
     ready(path.local_addr().map_err(Error::Open)?, path.kind(), &opened.reason);
-    let (mut counts, mut told) = (EchoCounts::default(), Instant::now());
+    let (mut counts, mut reported_at) = (EchoCounts::default(), Instant::now());
     while !stop.load(Ordering::Relaxed) {
         let batch = path.wait(PATIENCE_MAX).map_err(Error::Datapath)?;
         for datagram in batch.inbox.iter() {
@@ -83,8 +83,8 @@ pub fn echo(
             counts.answered += u64::from(flushed.sent);
             counts.failed += u64::from(flushed.failed + flushed.would_block);
         }
-        if told.elapsed() >= Duration::from_secs(1) {
-            told = Instant::now();
+        if reported_at.elapsed() >= Duration::from_secs(1) {
+            reported_at = Instant::now();
             counts.kernel_drops = path.kernel_drops();
             progress(&counts);
         }

@@ -238,13 +238,13 @@ mod tests {
     #[test]
     fn threads_deal_out_the_list() {
         let mut random = RandomGenerator::new(1, 0);
-        let mut asked: Vec<_> = (0..3)
+        let mut numbers: Vec<_> = (0..3)
             .flat_map(|number| {
                 let mut chooser = Chooser::new(AccessOrder::Sequential, 9, number, 3);
                 (0..3).map(|_| chooser.choose(&mut random)).collect::<Vec<_>>()
             })
             .collect();
-        asked.sort_unstable();
-        assert_eq!(asked, (0..9).collect::<Vec<_>>());
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..9).collect::<Vec<_>>());
     }
 }

@@ -489,7 +489,7 @@ fn collect(
     mut each: impl FnMut(&SecondCounts),
 ) -> Vec<SecondCounts> {
     let mut open = BTreeMap::<u64, (u64, Interval)>::new();
-    let mut told = vec![0; threads];
+    let mut reported_ticks = vec![0; threads];
     let mut codes = vec![Codes::default(); threads];
     let mut seconds = Vec::new();
     let mut totals = SecondCounts::default();
@@ -508,13 +508,13 @@ fn collect(
                 let (end_ns, sum) = open.entry(second).or_default();
                 *end_ns = now_ns.max(*end_ns);
                 sum.add(&interval);
-                told[thread] = now_ns / TICK_NS;
+                reported_ticks[thread] = now_ns / TICK_NS;
                 codes[thread] = interval.codes;
             }
-            ThreadMessage::Done { thread } => told[thread] = u64::MAX,
+            ThreadMessage::Done { thread } => reported_ticks[thread] = u64::MAX,
             ThreadMessage::Ready(_) | ThreadMessage::Failed => {}
         }
-        close(&mut open, &codes, told.iter().copied().min().unwrap_or(0));
+        close(&mut open, &codes, reported_ticks.iter().copied().min().unwrap_or(0));
     }
     close(&mut open, &codes, u64::MAX);
     seconds
@@ -619,9 +619,9 @@ mod tests {
             sender.send(ThreadMessage::Tick { thread: 0, second, now_ns, interval }).unwrap();
         }
         drop(sender);
-        let mut told = Vec::new();
-        let seconds = collect(&messages, 1, |second| told.push((second.answered, second.is_rest)));
-        assert_eq!(told, [(7, false), (3, true), (1, false)]);
+        let mut reports = Vec::new();
+        let seconds = collect(&messages, 1, |second| reports.push((second.answered, second.is_rest)));
+        assert_eq!(reports, [(7, false), (3, true), (1, false)]);
         let rates: Vec<_> = seconds.iter().map(|second| (second.len_s, second.answered_per_s)).collect();
         assert_eq!(rates, [(1.0, 7.0), (0.005, 3.0), (1.0, 1.0)], "the rest is a moment, and no rate");
     }
@@ -640,11 +640,11 @@ mod tests {
         tick(1, 0);
         tick(1, 1);
         thread::scope(|scope| {
-            let (told_in, told) = channel();
-            scope.spawn(move || collect(&messages, 2, |second| told_in.send(second.sent).unwrap()));
+            let (reports_in, reports) = channel();
+            scope.spawn(move || collect(&messages, 2, |second| reports_in.send(second.sent).unwrap()));
             let patience = Duration::from_secs(60);
-            assert_eq!(told.recv_timeout(patience), Ok(2));
-            assert_eq!(told.recv_timeout(patience), Ok(1), "while the second thread is still at work");
+            assert_eq!(reports.recv_timeout(patience), Ok(2));
+            assert_eq!(reports.recv_timeout(patience), Ok(1), "while the second thread is still at work");
             drop(sender);
         });
     }

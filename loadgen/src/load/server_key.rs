@@ -112,8 +112,8 @@ mod tests {
         let (envelope, rest) = Envelope::split(&request).unwrap();
         assert_eq!(envelope.message_len as usize, rest.len());
         let message = Message::decode(rest).unwrap();
-        let asked = Request::decode(message.header.op_code, envelope.version, message.body);
-        assert!(matches!(asked, Ok(Request::GetSiteInfo(_))), "{asked:?}");
+        let decoded_request = Request::decode(message.header.op_code, envelope.version, message.body);
+        assert!(matches!(decoded_request, Ok(Request::GetSiteInfo(_))), "{decoded_request:?}");
     }
 
     fn target(port: u16) -> SocketAddr {

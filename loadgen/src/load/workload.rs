@@ -426,9 +426,12 @@ mod tests {
             let len = workload.write_request(ask, 1, &mut room);
             let sent = GeneratedQuestion::of_message(&room[..len]).unwrap();
             let mut name = [0; UDP_MESSAGE_LEN_MAX];
-            let asked = workload.question(ask, &mut name);
-            assert_eq!((sent.handle, sent.indexes, sent.types), (asked.handle, asked.indexes, asked.types));
-            assert_eq!(sent.flags, asked.flags.with(OpFlags::KEEP_CONNECTION));
+            let question = workload.question(ask, &mut name);
+            assert_eq!(
+                (sent.handle, sent.indexes, sent.types),
+                (question.handle, question.indexes, question.types)
+            );
+            assert_eq!(sent.flags, question.flags.with(OpFlags::KEEP_CONNECTION));
         }
         let near = |count: i32, expected: i32| (count - expected).abs() < 250;
         assert!(near(counts[0], 6000) && near(counts[1], 3000) && near(counts[2], 1000), "{counts:?}");

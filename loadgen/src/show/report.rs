@@ -582,11 +582,11 @@ fn describe(load: &LoadPattern) -> Option<String> {
         LoadPattern::Recorded(speed) => Some(format!("recorded times, speed {speed}")),
         LoadPattern::Phases(phases) if phases.len() > TOLD_MAX => Some(format!("{} phases", phases.len())),
         LoadPattern::Phases(phases) => {
-            let told = phases.iter().map(|phase| match phase {
+            let phase_texts = phases.iter().map(|phase| match phase {
                 phase if phase.from == phase.to => format!("{}/s for {:?}", phase.from, phase.duration),
                 phase => format!("{}/s to {}/s in {:?}", phase.from, phase.to, phase.duration),
             });
-            Some(told.collect::<Vec<_>>().join(", "))
+            Some(phase_texts.collect::<Vec<_>>().join(", "))
         }
     }
 }

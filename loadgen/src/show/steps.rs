@@ -186,12 +186,12 @@ mod tests {
         let mut both = Steps::default();
         both.add(&steps);
         both.add(&steps);
-        let told: Vec<_> = both
+        let counts: Vec<_> = both
             .summary(&phases(3))
             .iter()
             .map(|step| (step.sent, step.answered, step.late, step.unanswered, step.schedule_error_ns.count))
             .collect();
-        assert_eq!(told, [(2, 2, 0, 0, 2), (2, 0, 2, 0, 4), (2, 0, 0, 2, 2)]);
+        assert_eq!(counts, [(2, 2, 0, 0, 2), (2, 0, 2, 0, 4), (2, 0, 0, 2, 2)]);
         let first = both.summary(&phases(3))[0];
         assert_eq!((first.rate_from, first.start_s, first.duration_s), (1.0, 0.0, 1.0));
         assert!(first.response_ns.max.abs_diff(2_000) < 40 && first.loss() == 0.0, "{first:?}");
@@ -199,10 +199,10 @@ mod tests {
 
     #[test]
     fn one_phase_and_too_many_are_summed_up_as_a_whole() {
-        for (count, told) in [(1, 0), (2, 2), (STEPS_MAX, STEPS_MAX), (STEPS_MAX + 1, 0)] {
+        for (count, expected) in [(1, 0), (2, 2), (STEPS_MAX, STEPS_MAX), (STEPS_MAX + 1, 0)] {
             let mut steps = steps(count);
             steps.note_sent(0, 0, true);
-            assert_eq!(steps.summary(&phases(count)).len(), told, "{count}");
+            assert_eq!(steps.summary(&phases(count)).len(), expected, "{count}");
         }
         assert!(Steps::of(&Schedule::recorded(vec![1, 2, 3])).summary(&phases(3)).is_empty());
     }

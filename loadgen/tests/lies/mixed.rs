@@ -160,51 +160,51 @@ fn go(seed: u64) {
 
 fn check(report: &RunReport, log: &RequestLog, seed: u64) {
     let accounts = &report.accounts;
-    let told = format!("seed {seed}, {log:?}: {report}");
+    let case = format!("seed {seed}, {log:?}: {report}");
     // The sums in the documents.
     let codes: u64 = accounts.codes.iter().map(|code| code.count).sum();
-    assert_eq!(accounts.scheduled, accounts.sent + accounts.not_sent, "{told}");
-    assert_eq!(accounts.not_sent, accounts.behind_schedule + accounts.refused + accounts.blocked, "{told}");
+    assert_eq!(accounts.scheduled, accounts.sent + accounts.not_sent, "{case}");
+    assert_eq!(accounts.not_sent, accounts.behind_schedule + accounts.refused + accounts.blocked, "{case}");
     assert_eq!(
         accounts.sent,
         accounts.answered + accounts.late + accounts.duplicate_only + accounts.lost,
-        "{told}"
+        "{case}"
     );
-    assert_eq!(accounts.answered, codes + accounts.malformed + accounts.truncated, "{told}");
+    assert_eq!(accounts.answered, codes + accounts.malformed + accounts.truncated, "{case}");
     let seen = report.verification.as_ref().unwrap();
     let compared = seen.verified + seen.mismatched + seen.undecided + seen.unjudged;
-    assert_eq!(accounts.answered + accounts.late, compared, "{told}");
+    assert_eq!(accounts.answered + accounts.late, compared, "{case}");
     // The server received no more than was sent, and nothing was received that it did not send.
     let (requests, answers) = (log.requests.load(Ordering::Relaxed), log.answers.load(Ordering::Relaxed));
-    assert!(requests <= accounts.sent && requests >= accounts.answered + accounts.late, "{told}");
-    assert!(accounts.datagrams <= answers, "{told}");
+    assert!(requests <= accounts.sent && requests >= accounts.answered + accounts.late, "{case}");
+    assert!(accounts.datagrams <= answers, "{case}");
     // All duplicate figures are equal.
     assert_eq!(
         (report.response_ns.count, report.service_ns.count),
         (accounts.answered, accounts.answered),
-        "{told}"
+        "{case}"
     );
     let bars: u64 = report.response_histogram.iter().map(|bucket| bucket.count).sum();
-    assert_eq!(bars, accounts.answered, "{told}");
+    assert_eq!(bars, accounts.answered, "{case}");
     let sum = |of: fn(&handle_loadgen::SecondCounts) -> u64| report.seconds.iter().map(of).sum::<u64>();
     let seconds = [sum(|second| second.sent), sum(|second| second.answered), sum(|second| second.late)];
-    assert_eq!(seconds, [accounts.sent, accounts.answered, accounts.late], "{told}");
-    assert_eq!(sum(|second| second.mismatched), seen.mismatched, "{told}");
+    assert_eq!(seconds, [accounts.sent, accounts.answered, accounts.late], "{case}");
+    assert_eq!(sum(|second| second.mismatched), seen.mismatched, "{case}");
     let lost = accounts.lost + accounts.duplicate_only;
-    assert_eq!(report.seconds.last().unwrap().lost_so_far, lost.cast_signed(), "{told}");
+    assert_eq!(report.seconds.last().unwrap().lost_so_far, lost.cast_signed(), "{case}");
     let is_open = report.setting.model == "open loop";
     let due = accounts.sent + accounts.refused + accounts.blocked;
-    assert_eq!(report.schedule_error_ns.count, if is_open { due } else { 0 }, "{told}");
-    assert_eq!(report.pacing.is_some(), is_open, "{told}");
+    assert_eq!(report.schedule_error_ns.count, if is_open { due } else { 0 }, "{case}");
+    assert_eq!(report.pacing.is_some(), is_open, "{case}");
     if !report.steps.is_empty() {
         let sum =
             |of: fn(&handle_loadgen::show::steps::PhaseStep) -> u64| report.steps.iter().map(of).sum::<u64>();
         let steps = [sum(|step| step.sent), sum(|step| step.answered), sum(|step| step.late)];
-        assert_eq!(steps, [accounts.sent, accounts.answered, accounts.late], "{told}");
-        assert_eq!(sum(|step| step.unanswered), accounts.lost + accounts.duplicate_only, "{told}");
+        assert_eq!(steps, [accounts.sent, accounts.answered, accounts.late], "{case}");
+        assert_eq!(sum(|step| step.unanswered), accounts.lost + accounts.duplicate_only, "{case}");
     }
     if let Some(connections) = report.connections {
-        assert!(connections.established + connections.failed <= connections.begun, "{told}");
+        assert!(connections.established + connections.failed <= connections.begun, "{case}");
     }
 }
 

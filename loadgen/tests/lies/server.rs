@@ -30,13 +30,13 @@ pub(crate) fn url(handle: &[u8]) -> Vec<u8> {
 /// The datagrams of an answer to `request` with this value.
 pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
     let (mut envelope, message) = Envelope::split(request).unwrap();
-    let asked = Message::decode(message).unwrap();
-    let handle = Query::decode(asked.body).unwrap().handle;
+    let request_message = Message::decode(message).unwrap();
+    let handle = Query::decode(request_message.body).unwrap().handle;
     let (mut room, mut body) = (Vec::new(), Vec::new());
     let values = Values::build([Value::new(1, b"URL", url)], &mut room);
     QueryAnswer { handle, values }.encode(&mut body);
     let len = u32::try_from(body.len()).unwrap();
-    let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..asked.header };
+    let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..request_message.header };
     let message = [&header.to_bytes()[..], &body, &[0; 4]].concat();
     envelope.message_len = u32::try_from(message.len()).unwrap();
     if message.len() > 492 {

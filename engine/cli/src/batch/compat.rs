@@ -45,7 +45,7 @@ impl CompatLog {
         &mut self,
         line: u64,
         operation: &BatchOperation,
-        came: &OperationResult,
+        result: &OperationResult,
     ) -> anyhow::Result<()> {
         let words = match operation {
             BatchOperation::Create(..) => "create",
@@ -53,8 +53,8 @@ impl CompatLog {
             BatchOperation::Modify(..) => "modify values",
             BatchOperation::Remove(..) => "remove values",
             BatchOperation::Delete(_) => "delete",
-            BatchOperation::Authenticate(_) if came.verdict != Verdict::Done => {
-                let why = came.message.as_deref().unwrap_or_default();
+            BatchOperation::Authenticate(_) if result.verdict != Verdict::Done => {
+                let why = result.message.as_deref().unwrap_or_default();
                 return self.invalid(line, &format!("error in authentication: {why}"));
             }
             // Each prefix has its own line.
@@ -62,21 +62,21 @@ impl CompatLog {
                 return Ok(());
             }
         };
-        self.entry(line, words, operation.handle().unwrap_or_default(), came)
+        self.entry(line, words, operation.handle().unwrap_or_default(), result)
     }
 
     /// Records the result for one prefix.
-    pub(super) fn homed(&mut self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
-        self.entry(line, "home/unhome", prefix, came)
+    pub(super) fn homed(&mut self, line: u64, prefix: &str, result: &OperationResult) -> anyhow::Result<()> {
+        self.entry(line, "home/unhome", prefix, result)
     }
 
-    fn entry(&mut self, line: u64, words: &str, about: &str, came: &OperationResult) -> anyhow::Result<()> {
+    fn entry(&mut self, line: u64, words: &str, about: &str, result: &OperationResult) -> anyhow::Result<()> {
         self.entries += 1;
-        if came.verdict == Verdict::Done {
+        if result.verdict == Verdict::Done {
             self.done += 1;
             return self.line(&format!("==>SUCCESS[{line}]: {words}:{about}"));
         }
-        let why = error_text(came);
+        let why = error_text(result);
         self.line(&format!("==>FAILURE[{line}]: {words}:{about}: {why}"))
     }
 
@@ -101,9 +101,9 @@ fn now() -> String {
 }
 
 /// `Error(101): HANDLE ALREADY EXISTS: text of the server`, or the text of any other error.
-fn error_text(came: &OperationResult) -> String {
-    let message = came.message.as_deref().unwrap_or_default();
-    let Some(code) = came.code else { return message.to_owned() };
+fn error_text(result: &OperationResult) -> String {
+    let message = result.message.as_deref().unwrap_or_default();
+    let Some(code) = result.code else { return message.to_owned() };
     let name = ResponseCode(code).to_string();
     // The message about a prefix begins with the name of the prefix.
     let (_, detail) = message.split_once(name.as_str()).unwrap_or(("", message));

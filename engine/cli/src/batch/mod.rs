@@ -250,8 +250,8 @@ fn serve(
         }
         let (line, operation) = (block.line, &block.operation);
         let done = report.begins(line, operation).and_then(|()| {
-            let came = match work::ask(&mut clients, operation, was_begun) {
-                Ok(came) => came,
+            let result = match work::ask(&mut clients, operation, was_begun) {
+                Ok(result) => result,
                 Err(error) => {
                     // An operation that an earlier run began may still have been done.
                     if work::was_not_begun(&error) && !was_begun {
@@ -260,8 +260,8 @@ fn serve(
                     return Err(error.context(format!("line {line}")));
                 }
             };
-            report.add_result(line, operation, &came)?;
-            Ok(came.verdict)
+            report.add_result(line, operation, &result)?;
+            Ok(result.verdict)
         });
         let is_over = done.as_ref().map_or(true, |verdict| stops_on_error && *verdict != Verdict::Done);
         if is_over {
@@ -324,7 +324,7 @@ impl HandOut<'_> {
             }
             BatchOperation::Authenticate(authentication) => {
                 self.report.wait();
-                let came = match work::identity(authentication) {
+                let result = match work::identity(authentication) {
                     Ok(identity) => {
                         self.identity = Some(identity);
                         OperationResult::DONE
@@ -335,7 +335,7 @@ impl HandOut<'_> {
                 for queue in &self.queues {
                     send(queue, BatchJob::Identify(self.identity.clone()))?;
                 }
-                self.local(&block, &came)
+                self.local(&block, &result)
             }
             BatchOperation::Session(session) => {
                 self.report.wait();
@@ -367,18 +367,18 @@ impl HandOut<'_> {
     }
 
     /// A directive of the batch that needs no request.
-    fn local(&self, block: &BatchBlock, came: &OperationResult) -> anyhow::Result<()> {
-        if came.verdict != Verdict::Done && self.args.stop_on_error {
+    fn local(&self, block: &BatchBlock, result: &OperationResult) -> anyhow::Result<()> {
+        if result.verdict != Verdict::Done && self.args.stop_on_error {
             self.stop.store(true, Ordering::Relaxed);
         }
-        self.report.add_result(block.line, &block.operation, came)
+        self.report.add_result(block.line, &block.operation, result)
     }
 
     /// Homing goes to the server that the batch names, over TCP whatever protocol the batch gives.
     fn home(&self, block: &BatchBlock, home: &HomeBlock, was_begun: bool) -> anyhow::Result<()> {
         self.report.begins(block.line, &block.operation)?;
         let (mut answered, mut refused) = (0, Vec::new());
-        let came = match self.ask_home(block.line, home, &mut answered, &mut refused) {
+        let result = match self.ask_home(block.line, home, &mut answered, &mut refused) {
             Ok(()) => refused.into_iter().reduce(OperationResult::and).unwrap_or(OperationResult::DONE),
             // The result for this prefix is unknown; earlier prefixes may have been changed.
             Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
@@ -391,7 +391,7 @@ impl HandOut<'_> {
             }
             Err(error) => OperationResult::failed(&error),
         };
-        self.local(block, &came)
+        self.local(block, &result)
     }
 
     /// Requests all prefixes, even if some are refused. Returns the refusals and the number of
@@ -409,11 +409,11 @@ impl HandOut<'_> {
         let mut client = self.args.server.anonymous(address)?;
         client.identify(self.identity.clone());
         for prefix in &home.prefixes {
-            let came = work::home(&mut client, home.is_release, prefix)?;
+            let result = work::home(&mut client, home.is_release, prefix)?;
             *answered += 1;
-            self.report.homed(line, prefix, &came)?;
-            if came.verdict != Verdict::Done {
-                refused.push(came);
+            self.report.homed(line, prefix, &result)?;
+            if result.verdict != Verdict::Done {
+                refused.push(result);
             }
         }
         Ok(())

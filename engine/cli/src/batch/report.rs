@@ -91,9 +91,9 @@ impl BatchReport {
 
     /// Logs that an operation was not started, and why.
     pub(super) fn postponed(&self, line: u64, operation: &BatchOperation, why: String) -> anyhow::Result<()> {
-        let came = OperationResult { verdict: Verdict::Postponed, code: None, message: Some(why) };
+        let result = OperationResult { verdict: Verdict::Postponed, code: None, message: Some(why) };
         match &mut self.state().log {
-            Some(log) => log.write(&entry(line, operation, Some(&came))),
+            Some(log) => log.write(&entry(line, operation, Some(&result))),
             None => Ok(()),
         }
     }
@@ -115,25 +115,25 @@ impl BatchReport {
         &self,
         line: u64,
         operation: &BatchOperation,
-        came: &OperationResult,
+        result: &OperationResult,
     ) -> anyhow::Result<()> {
         let mut state = self.state();
-        let entry = entry(line, operation, Some(came));
+        let entry = entry(line, operation, Some(result));
         if let Some(log) = &mut state.log {
             log.write(&entry)?;
         }
         let about = operation.handle().unwrap_or_default();
         if let Some(compat) = &mut state.compat {
-            compat.add_result(line, operation, came)?;
+            compat.add_result(line, operation, result)?;
         }
-        match came.verdict {
+        match result.verdict {
             Verdict::Done => state.counts.done += 1,
             Verdict::Refused => state.counts.refused += 1,
             Verdict::Failed => state.counts.failed += 1,
             Verdict::Postponed => {}
         }
-        if came.verdict != Verdict::Done && state.shown.len() < SHOWN_MAX {
-            let message = came.message.as_deref().unwrap_or_default();
+        if result.verdict != Verdict::Done && state.shown.len() < SHOWN_MAX {
+            let message = result.message.as_deref().unwrap_or_default();
             let blank = if about.is_empty() { "" } else { " " };
             state.shown.push(format!("line {line}: {}{blank}{about}: {message}", operation.word()));
         }
@@ -142,8 +142,8 @@ impl BatchReport {
     }
 
     /// Logs the result for one prefix of HOME or UNHOME.
-    pub(super) fn homed(&self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
-        self.state().compat.as_mut().map_or(Ok(()), |compat| compat.homed(line, prefix, came))
+    pub(super) fn homed(&self, line: u64, prefix: &str, result: &OperationResult) -> anyhow::Result<()> {
+        self.state().compat.as_mut().map_or(Ok(()), |compat| compat.homed(line, prefix, result))
     }
 
     /// Logs a block that cannot be parsed.
@@ -195,13 +195,13 @@ impl BatchReport {
     }
 }
 
-fn entry(line: u64, operation: &BatchOperation, came: Option<&OperationResult>) -> LogLine {
+fn entry(line: u64, operation: &BatchOperation, result: Option<&OperationResult>) -> LogLine {
     LogLine {
         line,
         operation: operation.word().to_owned(),
         handle: operation.handle().map(str::to_owned),
-        result: came.map(|came| came.verdict),
-        code: came.and_then(|came| came.code),
-        message: came.and_then(|came| came.message.clone()),
+        result: result.map(|result| result.verdict),
+        code: result.and_then(|result| result.code),
+        message: result.and_then(|result| result.message.clone()),
     }
 }

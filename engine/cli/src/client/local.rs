@@ -79,10 +79,10 @@ fn addresses(text: &str) -> anyhow::Result<HashMap<IpAddr, IpAddr>> {
     let mut found = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let pair: Vec<Option<IpAddr>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
-        let [Some(said), Some(reached)] = pair.as_slice() else {
+        let [Some(record_ip), Some(reached)] = pair.as_slice() else {
             bail!("line {}: expected two addresses separated by a space", at + 1)
         };
-        found.insert(*said, *reached);
+        found.insert(*record_ip, *reached);
     }
     Ok(found)
 }

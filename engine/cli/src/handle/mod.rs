@@ -234,9 +234,9 @@ fn each(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> an
         let body = HandleBody { handle: handle.as_bytes() };
         let client = clients.of(body.handle)?;
         let answer = client.ask(&request(body), OpFlags::PLAIN_REQUEST).with_context(|| handle.clone())?;
-        let told = tell(&args.common, handle, &answer);
+        let handle_outcome = tell(&args.common, handle, &answer);
         if outcome == ExitOutcome::Good {
-            outcome = told;
+            outcome = handle_outcome;
         }
     }
     Ok(outcome)

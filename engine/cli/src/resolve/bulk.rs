@@ -83,10 +83,10 @@ fn in_order<'a>(
         let reader = scope.spawn(move || {
             let mut number = 0;
             read(&mut |written, question| {
-                let asked = BulkQuestion { number, written: written.to_owned(), question };
+                let bulk_question = BulkQuestion { number, written: written.to_owned(), question };
                 number += 1;
                 // The receiver is gone once the output was closed.
-                occupy.send(()).is_ok() && give.send(asked).is_ok()
+                occupy.send(()).is_ok() && give.send(bulk_question).is_ok()
             })
         });
         for _ in 0..jobs {
@@ -263,17 +263,17 @@ mod tests {
     use super::*;
     use handle_client::LookupAnswer;
 
-    /// Passes numbers as handles until the receiver is gone; `asked` counts them.
+    /// Passes numbers as handles until the receiver is gone; `question_count` counts them.
     fn numbers<'a>(
         count: usize,
-        asked: &'a AtomicU64,
+        question_count: &'a AtomicU64,
     ) -> impl FnOnce(&mut QuestionSink<'_>) -> anyhow::Result<()> + Send + 'a {
         move |ask| {
             for number in (0..count).map(|number| number.to_string()) {
                 if !ask(&number, Ok(Question::all(number.as_bytes()))) {
                     break;
                 }
-                asked.fetch_add(1, Ordering::SeqCst);
+                question_count.fetch_add(1, Ordering::SeqCst);
             }
             Ok(())
         }
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn a_worker_that_panics_loses_one_handle_and_the_whole_ends_with_an_error() {
         // More numbers than can wait, so that a number that never comes would block the rest.
-        let (count, asked) = (2 * AHEAD, AtomicU64::new(0));
+        let (count, question_count) = (2 * AHEAD, AtomicU64::new(0));
         let worker = || -> ResolveFunction<'_> {
             Box::new(|question| {
                 assert_ne!(question.handle, b"7", "an injected panic");
@@ -321,7 +321,7 @@ mod tests {
             shown.push((done.written.clone(), done.outcome.is_ok()));
             Ok(if done.outcome.is_ok() { ExitOutcome::Good } else { ExitOutcome::Failed })
         };
-        let error = in_order(3, numbers(count, &asked), &worker, &mut show).unwrap_err();
+        let error = in_order(3, numbers(count, &question_count), &worker, &mut show).unwrap_err();
         assert!(error.to_string().contains("not resolved: 1"), "{error}");
         let expected = (0..count).map(|number| (number.to_string(), number != 7));
         assert!(shown.into_iter().eq(expected), "all others are shown, in order");
@@ -329,11 +329,11 @@ mod tests {
 
     #[test]
     fn no_more_is_asked_ahead_of_one_that_is_slow_than_may_wait() {
-        let (asked, ahead) = (AtomicU64::new(0), AHEAD as u64);
+        let (question_count, ahead) = (AtomicU64::new(0), AHEAD as u64);
         let worker = || -> ResolveFunction<'_> {
             Box::new(|question| {
                 // The first is slow: it blocks until the reader has to wait.
-                while question.handle == b"0" && asked.load(Ordering::SeqCst) < ahead {
+                while question.handle == b"0" && question_count.load(Ordering::SeqCst) < ahead {
                     std::thread::yield_now();
                 }
                 found(question)
@@ -343,27 +343,27 @@ mod tests {
         let mut show = |_: &BulkOutcome| {
             if shown_count == 0 {
                 // The place of the slow question is free again.
-                let asked = asked.load(Ordering::SeqCst);
-                assert!((ahead..=ahead + 1).contains(&asked), "{asked}");
+                let question_count = question_count.load(Ordering::SeqCst);
+                assert!((ahead..=ahead + 1).contains(&question_count), "{question_count}");
             }
             shown_count += 1;
             Ok(ExitOutcome::Good)
         };
         let count = 3 * AHEAD;
-        in_order(2, numbers(count, &asked), &worker, &mut show).unwrap();
+        in_order(2, numbers(count, &question_count), &worker, &mut show).unwrap();
         assert_eq!(shown_count, count);
     }
 
     #[test]
     fn whoever_does_not_want_to_see_more_ends_everything() {
-        let asked = AtomicU64::new(0);
+        let question_count = AtomicU64::new(0);
         let worker = || -> ResolveFunction<'_> { Box::new(found) };
         let mut left = 10;
         let mut show = |_: &BulkOutcome| {
             left -= 1;
             if left == 0 { bail!("the output was closed") } else { Ok(ExitOutcome::Good) }
         };
-        let error = in_order(2, numbers(usize::MAX, &asked), &worker, &mut show).unwrap_err();
+        let error = in_order(2, numbers(usize::MAX, &question_count), &worker, &mut show).unwrap_err();
         assert_eq!(error.to_string(), "the output was closed");
     }
 }

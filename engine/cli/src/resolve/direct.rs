@@ -47,13 +47,13 @@ pub(super) fn run(
     if args.digest {
         flags = flags.with(OpFlags::REQUEST_DIGEST);
     }
-    let asked = exchange::request(&Request::Resolution(query), flags)?;
+    let request = exchange::request(&Request::Resolution(query), flags)?;
     let (answered, within) = match args.client.tcp {
         true => (
-            exchange::ask_over_tcp(server, &asked, TCP_PATIENCE)?,
+            exchange::ask_over_tcp(server, &request, TCP_PATIENCE)?,
             "10 seconds (check that it answers over TCP,",
         ),
-        false => (ask_over_udp(server, &asked)?, "3 seconds (check that it listens on UDP,"),
+        false => (ask_over_udp(server, &request)?, "3 seconds (check that it listens on UDP,"),
     };
     let Some(answered) = answered else {
         let why = format!("no answer from {server} within {within} and for a firewall)");
@@ -63,19 +63,19 @@ pub(super) fn run(
         eprintln!("hdl: {why}");
         return Ok(ExitOutcome::NoAnswer);
     };
-    show(args, handle, server, &asked, &answered)
+    show(args, handle, server, &request, &answered)
 }
 
 /// Sends the query over UDP, and again over TCP where the answer is RC 2: so do servers answer whose answer takes too
 /// many datagrams. The first answer counts where there is none over TCP.
-fn ask_over_udp(server: SocketAddr, asked: &OutgoingQuery) -> anyhow::Result<Option<RawAnswer>> {
-    let answered = exchange::ask(server, asked, &UDP_RETRY_MS)?;
+fn ask_over_udp(server: SocketAddr, request: &OutgoingQuery) -> anyhow::Result<Option<RawAnswer>> {
+    let answered = exchange::ask(server, request, &UDP_RETRY_MS)?;
     let is_refused = |answered: &RawAnswer| {
         let (_, message) = Envelope::split(&answered.message).ok()?;
         Some(Message::decode(message).ok()?.header.response_code == ResponseCode::ERROR)
     };
     if answered.as_ref().and_then(is_refused) == Some(true)
-        && let Ok(Some(over_tcp)) = exchange::ask_over_tcp(server, asked, TCP_PATIENCE)
+        && let Ok(Some(over_tcp)) = exchange::ask_over_tcp(server, request, TCP_PATIENCE)
     {
         return Ok(Some(over_tcp));
     }
@@ -86,7 +86,7 @@ fn show(
     args: &Args,
     handle: &str,
     server: SocketAddr,
-    asked: &OutgoingQuery,
+    request: &OutgoingQuery,
     answered: &RawAnswer,
 ) -> anyhow::Result<ExitOutcome> {
     let (envelope, message) = Envelope::split(&answered.message).context("cannot decode the answer")?;
@@ -95,7 +95,7 @@ fn show(
     else {
         bail!("{server} sent a request instead of an answer");
     };
-    check(args, handle, asked, &envelope, &message, &reply)
+    check(args, handle, request, &envelope, &message, &reply)
         .with_context(|| format!("{server} did not answer the question"))?;
     match (&reply.response, reply.code) {
         (Response::Answer(answer), _) => show_values(args, server, answered, answer)?,
@@ -111,7 +111,7 @@ fn show(
 fn check(
     args: &Args,
     handle: &str,
-    asked: &OutgoingQuery,
+    request: &OutgoingQuery,
     envelope: &Envelope,
     message: &Message<'_>,
     reply: &Reply<'_>,
@@ -132,7 +132,7 @@ fn check(
     if args.digest {
         match &reply.digest {
             Some(digest) => ensure!(
-                digest_of(&asked.covered, digest.algorithm)? == digest.digest,
+                digest_of(&request.covered, digest.algorithm)? == digest.digest,
                 "wrong request digest in the answer"
             ),
             // Older versions have no digest.
@@ -170,12 +170,12 @@ fn show_values(
         output::print_json(&record);
         return Ok(());
     }
-    let came = match answered.datagrams_count {
+    let transport = match answered.datagrams_count {
         0 => "over TCP".to_owned(),
         count => output::counted(count as u64, "datagram", "datagrams"),
     };
     println!(
-        "{}  {} from {server} in {:.1} ms, {came}",
+        "{}  {} from {server} in {:.1} ms, {transport}",
         paint(Paint::Strong, printable(&Handle(answer.handle).to_string())),
         output::counted(answer.values.len() as u64, "value", "values"),
         answered.took.as_secs_f64() * 1e3,

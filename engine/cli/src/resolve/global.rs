@@ -17,13 +17,13 @@ pub(super) fn run(args: &Args, question: &Question, options: LookupOptions) -> a
     let client = args.client.client()?;
     let mut driver = BlockingDriver::new(Arc::clone(&client));
     // A signature covers all values; they are filtered later.
-    let asked = match args.signatures {
+    let lookup_question = match args.signatures {
         true => Question { indexes: vec![], types: vec![], ..question.clone() },
         false => question.clone(),
     };
     let resolved = match args.trace && !args.json {
-        true => driver.watch(&asked, &options, &mut show_step),
-        false => driver.resolve(&asked, &options),
+        true => driver.watch(&lookup_question, &options, &mut show_step),
+        false => driver.resolve(&lookup_question, &options),
     };
     let answer = match resolved.outcome {
         Ok(answer) => answer,
@@ -31,8 +31,8 @@ pub(super) fn run(args: &Args, question: &Question, options: LookupOptions) -> a
     };
     let report = args.signatures.then(|| {
         let mut fetch = |question: &Question| {
-            let asked = driver.resolve(question, &LookupOptions::default());
-            asked.outcome.ok().map(|answer| (*answer).clone())
+            let lookup = driver.resolve(question, &LookupOptions::default());
+            lookup.outcome.ok().map(|answer| (*answer).clone())
         };
         let root = client.root.get();
         let verifier = Verifier { trusted_keys: &root.trusted_keys, now_unix_s: driver::now().unix_s };

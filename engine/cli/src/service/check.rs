@@ -59,17 +59,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 fn check(args: &Args) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
-    let mut said = vec![];
+    let mut reports = vec![];
     for (number, site) in located.sites.iter().enumerate() {
-        said.extend(ask_site(&client, args, &located, number, site));
+        reports.extend(ask_site(&client, args, &located, number, site));
     }
-    let expected = most_common(&said);
-    let is_right = |said: &ServerReport| is_good(said, expected.as_ref());
+    let expected = most_common(&reports);
+    let is_right = |report: &ServerReport| is_good(report, expected.as_ref());
     let good: Vec<bool> =
-        said.iter().map(|one| is_right(one) || over_tcp(one, &said).is_some_and(is_right)).collect();
-    let agree = good.iter().all(|&good| good) && !said.is_empty();
-    let in_time: Vec<bool> = said.iter().map(|said| differs_in_time(said, expected.as_ref())).collect();
-    show(args, &said, &good, &in_time);
+        reports.iter().map(|one| is_right(one) || over_tcp(one, &reports).is_some_and(is_right)).collect();
+    let agree = good.iter().all(|&good| good) && !reports.is_empty();
+    let in_time: Vec<bool> =
+        reports.iter().map(|report| differs_in_time(report, expected.as_ref())).collect();
+    show(args, &reports, &good, &in_time);
     Ok(if agree { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
@@ -83,9 +84,9 @@ fn ask_site(
 ) -> Vec<ServerReport> {
     let (view, preferences) = (site.view(), &client.preferences);
     let responsible = view.server_at(Handle(&located.handle));
-    let mut said = vec![];
+    let mut reports = vec![];
     for (at, server) in view.servers.iter().enumerate() {
-        let said_of = |address: String, protocol, took_ms, outcome| ServerReport {
+        let report_of = |address: String, protocol, took_ms, outcome| ServerReport {
             site: number,
             server: at,
             address,
@@ -100,7 +101,7 @@ fn ask_site(
         // Other servers that cannot be asked from here are not a fault.
         if targets.is_empty() && responsible == Some(at) {
             let error = LookupError::NoServer { handle: located.handle.clone() };
-            said.push(said_of(server.address.to_string(), None, None, Err(error)));
+            reports.push(report_of(server.address.to_string(), None, None, Err(error)));
         }
         for target in targets {
             let (address, protocol) = (target.address, target.protocol);
@@ -120,10 +121,10 @@ fn ask_site(
             // If the record has only its name, the answer shows the address.
             let from = resolved.outcome.as_ref().ok().and_then(|answer| answer.from).unwrap_or(address);
             let outcome = resolved.outcome.map(|answer| (*answer).clone());
-            said.push(said_of(from.to_string(), Some(protocol), took_ms, outcome));
+            reports.push(report_of(from.to_string(), Some(protocol), took_ms, outcome));
         }
     }
-    said
+    reports
 }
 
 /// The content of an answer, independent of the order of its values.
@@ -145,24 +146,24 @@ fn content(answer: &LookupAnswer) -> CheckContent {
 
 /// Whether the server answered over UDP with RC 2, as it does where the answer takes too many datagrams. Clients then
 /// ask over TCP.
-fn is_too_long_for_udp(said: &ServerReport) -> bool {
-    said.protocol == Some(InterfaceProtocol::UDP)
-        && said.outcome.as_ref().is_ok_and(|answer| answer.code == ResponseCode::ERROR)
+fn is_too_long_for_udp(report: &ServerReport) -> bool {
+    report.protocol == Some(InterfaceProtocol::UDP)
+        && report.outcome.as_ref().is_ok_and(|answer| answer.code == ResponseCode::ERROR)
 }
 
 /// What the server of an answer that was too long for UDP said over TCP.
-fn over_tcp<'a>(said: &ServerReport, all: &'a [ServerReport]) -> Option<&'a ServerReport> {
-    let is_same = |other: &&ServerReport| (other.site, other.server) == (said.site, said.server);
+fn over_tcp<'a>(report: &ServerReport, all: &'a [ServerReport]) -> Option<&'a ServerReport> {
+    let is_same = |other: &&ServerReport| (other.site, other.server) == (report.site, report.server);
     let is_over_tcp = |other: &&ServerReport| other.protocol == Some(InterfaceProtocol::TCP);
-    is_too_long_for_udp(said).then(|| all.iter().filter(is_same).find(is_over_tcp)).flatten()
+    is_too_long_for_udp(report).then(|| all.iter().filter(is_same).find(is_over_tcp)).flatten()
 }
 
 /// The most frequent answer of the responsible servers; on a tie, that of primary sites.
-fn most_common(said: &[ServerReport]) -> Option<CheckContent> {
+fn most_common(reports: &[ServerReport]) -> Option<CheckContent> {
     let mut counted: Vec<(CheckContent, usize)> = vec![];
-    for said in said.iter().filter(|said| said.is_responsible && !is_too_long_for_udp(said)) {
-        let Ok(answer) = &said.outcome else { continue };
-        let (content, weight) = (content(answer), if said.is_primary { 1001 } else { 1000 });
+    for report in reports.iter().filter(|report| report.is_responsible && !is_too_long_for_udp(report)) {
+        let Ok(answer) = &report.outcome else { continue };
+        let (content, weight) = (content(answer), if report.is_primary { 1001 } else { 1000 });
         match counted.iter_mut().find(|(known, _)| *known == content) {
             Some((_, count)) => *count += weight,
             None => counted.push((content, weight)),
@@ -172,7 +173,7 @@ fn most_common(said: &[ServerReport]) -> Option<CheckContent> {
 }
 
 /// Whether an answer differs from `expected` only in the timestamps of values.
-fn differs_in_time(said: &ServerReport, expected: Option<&CheckContent>) -> bool {
+fn differs_in_time(report: &ServerReport, expected: Option<&CheckContent>) -> bool {
     let timeless = |(code, values): &CheckContent| -> CheckContent {
         let mut values = values.clone();
         // The timestamp follows the index in each value. RFC 3651 section 3.1, in the order on the
@@ -181,46 +182,47 @@ fn differs_in_time(said: &ServerReport, expected: Option<&CheckContent>) -> bool
         values.sort_unstable();
         (*code, values)
     };
-    let (Ok(answer), Some(expected)) = (&said.outcome, expected) else { return false };
+    let (Ok(answer), Some(expected)) = (&report.outcome, expected) else { return false };
     let content = content(answer);
-    said.is_responsible && content != *expected && timeless(&content) == timeless(expected)
+    report.is_responsible && content != *expected && timeless(&content) == timeless(expected)
 }
 
-fn is_good(said: &ServerReport, expected: Option<&CheckContent>) -> bool {
-    match &said.outcome {
-        Ok(answer) if said.is_responsible => Some(&content(answer)) == expected,
+fn is_good(report: &ServerReport, expected: Option<&CheckContent>) -> bool {
+    match &report.outcome {
+        Ok(answer) if report.is_responsible => Some(&content(answer)) == expected,
         Ok(answer) => answer.code == ResponseCode::SERVER_NOT_RESPONSIBLE,
         Err(_) => false,
     }
 }
 
-fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
-    let all = said;
-    let agree = good.iter().all(|&good| good) && !said.is_empty();
-    let found = |said: &ServerReport| match &said.outcome {
+fn show(args: &Args, reports: &[ServerReport], good: &[bool], in_time: &[bool]) {
+    let all = reports;
+    let agree = good.iter().all(|&good| good) && !reports.is_empty();
+    let found = |report: &ServerReport| match &report.outcome {
         Ok(answer) if answer.code == ResponseCode::SUCCESS => {
             output::counted(answer.values().len() as u64, "value", "values")
         }
-        Ok(_) if over_tcp(said, all).is_some() => "too long for UDP, see TCP".to_owned(),
+        Ok(_) if over_tcp(report, all).is_some() => "too long for UDP, see TCP".to_owned(),
         Ok(answer) => format!("{} {}", answer.code.0, answer.code),
         Err(LookupError::AllFailed { last, .. }) => last.to_string(),
         Err(LookupError::NoServer { .. }) => "no interface that is reachable from here".to_owned(),
         Err(error) => error.to_string(),
     };
     let what = |at: usize| match in_time[at] {
-        true => format!("{}, differs only in timestamps", found(&said[at])),
-        false => found(&said[at]),
+        true => format!("{}, differs only in timestamps", found(&reports[at])),
+        false => found(&reports[at]),
     };
     if args.json {
-        let servers: Vec<Json> = said
+        let servers: Vec<Json> = reports
             .iter()
             .zip(good)
             .enumerate()
-            .map(|(at, (said, good))| {
+            .map(|(at, (report, good))| {
                 json!({
-                    "site": said.site + 1, "server": said.server + 1, "address": said.address,
-                    "protocol": said.protocol.and_then(InterfaceProtocol::name), "responsible": said.is_responsible,
-                    "says": what(at), "ms": said.took_ms, "good": good,
+                    "site": report.site + 1, "server": report.server + 1, "address": report.address,
+                    "protocol": report.protocol.and_then(InterfaceProtocol::name),
+                    "responsible": report.is_responsible, "says": what(at),
+                    "ms": report.took_ms, "good": good,
                 })
             })
             .collect();
@@ -229,9 +231,9 @@ fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
         return;
     }
     let mut table = output::table(&["", "site", "server", "address", "over", "responsible", "says", "ms"]);
-    for (at, (said, &good)) in said.iter().zip(good).enumerate() {
+    for (at, (report, &good)) in reports.iter().zip(good).enumerate() {
         // Servers that refused correctly are many and uninteresting, so they are dimmed.
-        let of = match (good, said.is_responsible) {
+        let of = match (good, report.is_responsible) {
             (false, _) => Paint::Bad,
             (true, true) => Paint::Good,
             (true, false) => Paint::Dim,
@@ -240,13 +242,13 @@ fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
             of,
             [
                 if good { "ok" } else { "!!" }.to_owned(),
-                format!("{}{}", said.site + 1, if said.is_primary { "" } else { " (secondary)" }),
-                (said.server + 1).to_string(),
-                said.address.clone(),
-                said.protocol.map_or("-", |protocol| protocol.name().unwrap_or("?")).to_owned(),
-                if said.is_responsible { "yes" } else { "no" }.to_owned(),
+                format!("{}{}", report.site + 1, if report.is_primary { "" } else { " (secondary)" }),
+                (report.server + 1).to_string(),
+                report.address.clone(),
+                report.protocol.map_or("-", |protocol| protocol.name().unwrap_or("?")).to_owned(),
+                if report.is_responsible { "yes" } else { "no" }.to_owned(),
                 what(at),
-                said.took_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
+                report.took_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
             ],
         );
     }

@@ -211,20 +211,20 @@ impl SessionEndpoint {
     /// # Errors
     /// When the message was encrypted in a known session and cannot be accepted.
     pub fn open<'m>(&self, message: &'m [u8]) -> Result<IncomingMessage<'m>, DecryptionFailure> {
-        let came = self.opened(message);
+        let incoming = self.opened(message);
         let counts = &self.counts;
-        match &came {
-            Ok(came) if matches!(came.message, MessageText::Hidden(_)) => count(&counts.decrypted),
+        match &incoming {
+            Ok(incoming) if matches!(incoming.message, MessageText::Hidden(_)) => count(&counts.decrypted),
             Ok(_) => {}
             Err(DecryptionFailure) => count(&counts.undecryptable),
         }
-        match came.as_ref().map(|came| came.proof) {
+        match incoming.as_ref().map(|incoming| incoming.proof) {
             Ok(Ok(true)) => count(&counts.with_mac),
             Ok(Err(MessageRejection::WrongMac)) => count(&counts.wrong_mac),
             Ok(Err(MessageRejection::Replayed(_))) => count(&counts.replayed),
             Ok(Ok(false)) | Err(DecryptionFailure) => {}
         }
-        came
+        incoming
     }
 
     fn opened<'m>(&self, message: &'m [u8]) -> Result<IncomingMessage<'m>, DecryptionFailure> {
@@ -350,10 +350,10 @@ impl SessionEndpoint {
         self.joint.end(id)
     }
 
-    /// Records in the session of `came` that `claimed` has been authenticated with the key in its
+    /// Records in the session of `incoming` that `claimed` has been authenticated with the key in its
     /// value `index`.
-    pub fn authenticate(&self, came: &IncomingMessage<'_>, claimed: Reference<'_>, index: i32) {
-        if let Some(session) = &came.session {
+    pub fn authenticate(&self, incoming: &IncomingMessage<'_>, claimed: Reference<'_>, index: i32) {
+        if let Some(session) = &incoming.session {
             session.authenticate(claimed, index, self.now_s());
         }
     }
@@ -463,8 +463,8 @@ mod tests {
         let (id, data) =
             front.set_up(&setup, Version::CURRENT, ORIGIN, |_| false, |_, work| Some(work())).unwrap();
         let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
-        let told = session::SessionKey::decode(&data, Version::CURRENT, since).unwrap();
-        let key = SessionKey::derive(told.cipher, &pair.agree(told.key).unwrap()).unwrap();
+        let agreement = session::SessionKey::decode(&data, Version::CURRENT, since).unwrap();
+        let key = SessionKey::derive(agreement.cipher, &pair.agree(agreement.key).unwrap()).unwrap();
         (id, MacKey::new(key))
     }
 
@@ -486,23 +486,26 @@ mod tests {
     fn what_came_in_a_session_is_opened_and_its_answer_sealed() {
         let front = front();
         let (id, key) = set_up(&front);
-        let mut asked = message(id, OpCode::CREATE_HANDLE);
-        let without_mac = asked.clone();
+        let mut request = message(id, OpCode::CREATE_HANDLE);
+        let without_mac = request.clone();
         let bare = front.open(&without_mac).unwrap();
         assert!(bare.is_in_session() && bare.proof() == Ok(false));
-        key.seal(&mut asked, 1).unwrap();
-        let sent = hidden(&key, &asked);
-        let came = front.open(&sent).unwrap();
-        assert_eq!((came.message(), came.proof(), came.identity()), (&asked[..], Ok(true), None));
-        front.authenticate(&came, Reference { index: 300, ..WHO }, 300);
-        assert_eq!(came.identity(), None, "another identity");
-        front.authenticate(&came, WHO, 301);
-        assert_eq!(came.identity().unwrap().as_reference(), WHO);
+        key.seal(&mut request, 1).unwrap();
+        let sent = hidden(&key, &request);
+        let incoming = front.open(&sent).unwrap();
+        assert_eq!(
+            (incoming.message(), incoming.proof(), incoming.identity()),
+            (&request[..], Ok(true), None)
+        );
+        front.authenticate(&incoming, Reference { index: 300, ..WHO }, 300);
+        assert_eq!(incoming.identity(), None, "another identity");
+        front.authenticate(&incoming, WHO, 301);
+        assert_eq!(incoming.identity().unwrap().as_reference(), WHO);
         assert_eq!(bare.identity(), None, "whoever has the key, and nobody else");
         let again = front.open(&sent).unwrap();
         assert_eq!((again.proof(), again.identity()), (Err(MessageRejection::Replayed(1)), None));
         let mut answer = message(id, OpCode::CREATE_HANDLE);
-        assert_eq!(came.sealing().unwrap().seal(&mut answer, true, true), Ok(()));
+        assert_eq!(incoming.sealing().unwrap().seal(&mut answer, true, true), Ok(()));
         let (envelope, text) = Envelope::split(&answer).unwrap();
         let plain = key.key().decrypt(envelope.version, text).unwrap();
         assert!(key.verify(&envelope, &Message::decode(&plain).unwrap()).is_ok());
@@ -510,7 +513,7 @@ mod tests {
             EndpointCounts { set_up: 1, with_mac: 1, decrypted: 2, replayed: 1, ..EndpointCounts::default() };
         assert_eq!(front.counts(), counts);
         assert!(front.end(id) && !front.end(id));
-        let late = front.open(&asked).unwrap();
+        let late = front.open(&request).unwrap();
         assert!(!late.is_in_session() && late.sealing().is_none());
     }
 
@@ -550,8 +553,8 @@ mod tests {
         for elsewhere in
             [&b"short"[..], &message(0, OpCode::CREATE_HANDLE), &message(id ^ 1, OpCode::CREATE_HANDLE)]
         {
-            let came = front.open(elsewhere).unwrap();
-            assert_eq!((came.message(), came.is_in_session()), (elsewhere, false));
+            let incoming = front.open(elsewhere).unwrap();
+            assert_eq!((incoming.message(), incoming.is_in_session()), (elsewhere, false));
         }
     }
 
@@ -560,9 +563,9 @@ mod tests {
         let config = SessionsConfig { sessions: 1, ..SessionsConfig::default() };
         let front = SessionEndpoint::new(&config).unwrap();
         let (id, key) = set_up(&front);
-        let mut asked = message(id, OpCode::CREATE_HANDLE);
-        key.seal(&mut asked, 1).unwrap();
-        front.authenticate(&front.open(&asked).unwrap(), WHO, 301);
+        let mut request = message(id, OpCode::CREATE_HANDLE);
+        key.seal(&mut request, 1).unwrap();
+        front.authenticate(&front.open(&request).unwrap(), WHO, 301);
         let other = RequestOrigin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
         let pair = KeyPair::new(Group::oakley_2(), &[1; 64]).public_record();
         let setup = SessionSetup { exchange: KeyExchange::DiffieHellman(&pair), timeout_s: 0, identity: WHO };

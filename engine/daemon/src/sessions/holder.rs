@@ -124,15 +124,15 @@ impl Holder {
         self.listener.try_clone()
     }
 
-    /// Accepts connections and answers requests until `asked` is stopped.
-    pub fn serve(self, asked: &Arc<impl SharedTable>) {
+    /// Accepts connections and answers requests until `table` is stopped.
+    pub fn serve(self, table: &Arc<impl SharedTable>) {
         let connections = Arc::new(HolderConnections::default());
         let mut number = 0;
-        while !asked.is_stopped() {
+        while !table.is_stopped() {
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    asked.wait(self.listener.as_fd());
+                    table.wait(self.listener.as_fd());
                     continue;
                 }
                 Err(_) => {
@@ -151,9 +151,9 @@ impl Holder {
             }
             number += 1;
             connections.all().insert(number, held);
-            let (asked, connections) = (Arc::clone(asked), Arc::clone(&connections));
+            let (table, connections) = (Arc::clone(table), Arc::clone(&connections));
             let thread = std::thread::Builder::new().name("sessions-client".into()).spawn(move || {
-                let _ = talk(socket, &*asked);
+                let _ = talk(socket, &*table);
                 connections.all().remove(&number);
             });
             if let Err(error) = thread {
@@ -207,7 +207,7 @@ pub fn check_peer(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Answers one process until it disconnects or sends an invalid frame.
-fn talk(mut socket: UnixStream, asked: &impl SharedTable) -> io::Result<()> {
+fn talk(mut socket: UnixStream, table: &impl SharedTable) -> io::Result<()> {
     let mut buffer = frame_buffer();
     loop {
         receive(&mut socket, &mut buffer, ASK_LEN_MAX)?;
@@ -217,19 +217,19 @@ fn talk(mut socket: UnixStream, asked: &impl SharedTable) -> io::Result<()> {
             );
             return Ok(());
         };
-        let told = answer(asked, ask);
-        let expected_len = match &told {
+        let reply = answer(table, ask);
+        let expected_len = match &reply {
             LinkReply::Challenge(challenge) => ASK_LEN_MAX + challenge.request.len(),
             _ => ASK_LEN_MAX,
         };
-        send(&mut socket, &mut buffer, expected_len, |out| told.encode(out))?;
+        send(&mut socket, &mut buffer, expected_len, |out| reply.encode(out))?;
     }
 }
 
 /// The reply to `ask`.
 #[must_use]
-pub fn answer(asked: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
-    let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return LinkReply::No };
+pub fn answer(table: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
+    let (Some(sessions), now_s) = (table.sessions(), table.now_s()) else { return LinkReply::No };
     let with = |id, then: &dyn Fn(&Session) -> LinkReply| {
         sessions.find(id, now_s).map_or(LinkReply::No, |one| then(&one))
     };
@@ -246,11 +246,11 @@ pub fn answer(asked: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
             with(id, &|session| yes_or_no(session.authenticate(claimed, index, now_s)))
         }
         LinkRequest::Open(new) => {
-            let opened = sessions.open(new, || asked.random(), |number| asked.is_taken(number), now_s);
+            let opened = sessions.open(new, || table.random(), |number| table.is_taken(number), now_s);
             opened.map_or_else(LinkReply::Refused, |session| LinkReply::Number(session.keys().id))
         }
         LinkRequest::End(id) => yes_or_no(sessions.end(id)),
-        LinkRequest::TakeChallenge(id) => match asked.take_challenge(id) {
+        LinkRequest::TakeChallenge(id) => match table.take_challenge(id) {
             TakenChallenge::Waiting(challenge) => LinkReply::Challenge(challenge),
             TakenChallenge::Over => LinkReply::Over,
             TakenChallenge::Unknown => LinkReply::No,

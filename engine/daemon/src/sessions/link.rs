@@ -56,16 +56,16 @@ impl TableLink {
             return None;
         }
         let is_old = lane.is_some();
-        let mut told = self.ask_on(&mut lane, ask);
+        let mut reply = self.ask_on(&mut lane, ask);
         // The other process may have restarted since this lane connected, so the request is sent a
         // second time.
-        if is_old && told.as_ref().is_err_and(|error| !is_too_slow(error)) {
-            told = self.ask_on(&mut lane, ask);
+        if is_old && reply.as_ref().is_err_and(|error| !is_too_slow(error)) {
+            reply = self.ask_on(&mut lane, ask);
         }
-        if told.as_ref().is_err_and(is_too_slow) {
+        if reply.as_ref().is_err_and(is_too_slow) {
             *self.not_before() = Some(Instant::now() + REST);
         }
-        told.ok()
+        reply.ok()
     }
 
     /// Returns a free lane, or waits for the next one.
@@ -90,11 +90,11 @@ impl TableLink {
         let mut buffer = frame_buffer();
         send(&mut connected, &mut buffer, ASK_LEN_MAX, |out| ask.encode(out))?;
         receive(&mut connected, &mut buffer, TOLD_LEN_MAX)?;
-        let told = LinkReply::decode(&buffer);
-        let told =
-            told.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer of another version"))?;
+        let reply = LinkReply::decode(&buffer);
+        let reply = reply
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer of another version"))?;
         *socket = Some(connected);
-        Ok(told)
+        Ok(reply)
     }
 }
 
@@ -154,8 +154,8 @@ impl LiveSession for LinkedSession {
     }
 
     fn authenticate(&self, claimed: Reference<'_>, index: i32, _: u32) -> bool {
-        let asked = self.link.ask(&LinkRequest::Authenticate { id: self.keys.id, claimed, index });
-        let is_right = matches!(asked, Some(LinkReply::Yes));
+        let reply = self.link.ask(&LinkRequest::Authenticate { id: self.keys.id, claimed, index });
+        let is_right = matches!(reply, Some(LinkReply::Yes));
         if is_right {
             self.identity.get_or_init(|| SessionIdentity { index, handle: claimed.handle.into() });
         }

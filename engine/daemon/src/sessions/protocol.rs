@@ -203,7 +203,7 @@ impl LinkReply {
     #[must_use]
     pub fn decode(frame: &[u8]) -> Option<Self> {
         let (&what, mut rest) = frame.split_first()?;
-        let told = match what {
+        let reply = match what {
             Self::YES => Self::Yes,
             Self::NO => Self::No,
             Self::REFUSED => {
@@ -228,7 +228,7 @@ impl LinkReply {
             Self::OVER => Self::Over,
             _ => return None,
         };
-        rest.is_empty().then_some(told)
+        rest.is_empty().then_some(reply)
     }
 }
 
@@ -372,7 +372,7 @@ mod tests {
         all.push(LinkReply::Session(SessionFacts { identity, ..known }));
         all.extend(LinkReply::REFUSALS.map(LinkReply::Refused));
         all.extend([LinkReply::Over, LinkReply::Challenge(a_challenge())]);
-        all.iter().map(|told| encoded(|out| told.encode(out))).collect()
+        all.iter().map(|reply| encoded(|out| reply.encode(out))).collect()
     }
 
     fn a_challenge() -> IssuedChallenge {
@@ -398,8 +398,8 @@ mod tests {
             assert_eq!(encoded(|out| ask.encode(out)), frame, "{ask:?}");
         }
         for frame in told() {
-            let told = LinkReply::decode(&frame).unwrap();
-            assert_eq!(encoded(|out| told.encode(out)), frame, "{told:?}");
+            let reply = LinkReply::decode(&frame).unwrap();
+            assert_eq!(encoded(|out| reply.encode(out)), frame, "{reply:?}");
         }
     }
 
@@ -425,10 +425,10 @@ mod tests {
         }
         for frame in told() {
             for len in 0..frame.len() {
-                if let Some(told) = LinkReply::decode(&frame[..len]) {
+                if let Some(reply) = LinkReply::decode(&frame[..len]) {
                     assert!(
-                        matches!(told, LinkReply::Session(_) | LinkReply::Challenge(_)),
-                        "{told:?} cut to {len}"
+                        matches!(reply, LinkReply::Session(_) | LinkReply::Challenge(_)),
+                        "{reply:?} cut to {len}"
                     );
                 }
             }
@@ -438,10 +438,10 @@ mod tests {
                 && LinkReply::decode(&[8]).is_none()
                 && LinkReply::decode(&[3, 3]).is_none()
         );
-        let told = encoded(|out| LinkReply::Challenge(a_challenge()).encode(out));
-        assert!(matches!(LinkReply::decode(&told), Some(LinkReply::Challenge(it)) if it == a_challenge()));
+        let frame = encoded(|out| LinkReply::Challenge(a_challenge()).encode(out));
+        assert!(matches!(LinkReply::decode(&frame), Some(LinkReply::Challenge(it)) if it == a_challenge()));
         // 33 bytes are too long for a digest.
-        let mut too_long = told[..5 + NONCE_LEN].to_vec();
+        let mut too_long = frame[..5 + NONCE_LEN].to_vec();
         too_long.extend_from_slice(&[33; 34]);
         assert!(LinkReply::decode(&too_long).is_none());
     }

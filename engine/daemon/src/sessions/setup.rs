@@ -105,7 +105,7 @@ pub fn agree(
     let mut data = Vec::with_capacity(4 + record.len());
     session::SessionKey { cipher, key: &record }.encode(suggested, since, &mut data);
     let timeout_s = match u32::try_from(setup.timeout_s) {
-        Ok(asked @ 1..) => asked.min(terms.timeout_s_max),
+        Ok(requested_s @ 1..) => requested_s.min(terms.timeout_s_max),
         _ => terms.timeout_s,
     };
     Ok(AgreedSession { key, data, timeout_s })
@@ -148,9 +148,9 @@ mod tests {
                 continue;
             };
             let agreed = agreed.unwrap();
-            let told = session::SessionKey::decode(&agreed.data, suggested, since).unwrap();
-            assert_eq!(told.cipher, cipher, "{case}");
-            let secret = client.agree(told.key).unwrap();
+            let agreement = session::SessionKey::decode(&agreed.data, suggested, since).unwrap();
+            assert_eq!(agreement.cipher, cipher, "{case}");
+            let secret = client.agree(agreement.key).unwrap();
             assert_eq!(SessionKey::derive(cipher, &secret), Some(agreed.key), "{case}");
         }
     }
@@ -197,10 +197,12 @@ mod tests {
     #[test]
     fn the_client_chooses_how_long_within_bounds() {
         let record = KeyPair::new(Group::oakley_2(), &[1; PRIVATE_LEN]).public_record();
-        for (asked, granted) in [(0, 100), (-1, 100), (1, 1), (1000, 1000), (1001, 1000), (i32::MAX, 1000)] {
-            let setup = SessionSetup { timeout_s: asked, ..setup(&record) };
+        for (requested_s, granted) in
+            [(0, 100), (-1, 100), (1, 1), (1000, 1000), (1001, 1000), (i32::MAX, 1000)]
+        {
+            let setup = SessionSetup { timeout_s: requested_s, ..setup(&record) };
             let agreed = agree(&terms(), &setup, Version::CURRENT, &[2; PRIVATE_LEN]).unwrap();
-            assert_eq!(agreed.timeout_s, granted, "{asked}");
+            assert_eq!(agreed.timeout_s, granted, "{requested_s}");
         }
     }
 }

@@ -189,11 +189,11 @@ mod tests {
             (11, 6, downgraded, downgraded),
         ] {
             let case = format!("2.{minor} that suggests 2.{suggested}");
-            let mut asked = message(Version::new(2, minor));
-            asked[3] = suggested;
-            assert_eq!(check_bytes(&session, &asked), without_mac, "{case}");
-            session.keys().mac.seal(&mut asked, 100 + i32::from(minor)).unwrap();
-            assert_eq!(check_bytes(&session, &asked), with_mac, "{case}");
+            let mut request = message(Version::new(2, minor));
+            request[3] = suggested;
+            assert_eq!(check_bytes(&session, &request), without_mac, "{case}");
+            session.keys().mac.seal(&mut request, 100 + i32::from(minor)).unwrap();
+            assert_eq!(check_bytes(&session, &request), with_mac, "{case}");
         }
         assert!(seal(&session, &mut message(Version::new(2, 6))).is_err());
         assert!(seal(&session, &mut message(Version::new(2, 7))).is_ok());

@@ -320,8 +320,8 @@ fn bits<const COUNT: usize>(text: &str) -> Result<[bool; COUNT], LineProblem> {
     bits.try_into().map_err(|_| wrong())
 }
 
-fn one_of(said: &mut Option<&'static str>, name: &'static str) -> Result<(), LineProblem> {
-    match said.replace(name) {
+fn one_of(choice: &mut Option<&'static str>, name: &'static str) -> Result<(), LineProblem> {
+    match choice.replace(name) {
         Some(other) if other != name => Err(LineProblem::Both(other, name)),
         _ => Ok(()),
     }

@@ -171,8 +171,8 @@ fn a_secret_is_never_in_what_is_said_about_it() {
     ] {
         let wrong: Vec<_> = read(text).into_iter().filter_map(Result::err).collect();
         assert!(!wrong.is_empty(), "{text}");
-        let said = format!("{wrong:?} {}", wrong.iter().map(ToString::to_string).collect::<String>());
-        assert!(!said.contains("hunter2"), "{said}");
+        let error_text = format!("{wrong:?} {}", wrong.iter().map(ToString::to_string).collect::<String>());
+        assert!(!error_text.contains("hunter2"), "{error_text}");
     }
 }
 

@@ -128,19 +128,20 @@ async fn read_change(
         return Err(ApiRefusal::bad(ResponseCode::INVALID_HANDLE, "A handle has a slash behind its prefix"));
     }
     let parameters = &request.parameters;
-    let asked: Vec<&str> = parameters.all("index").collect();
-    let is_various = asked == ["various"];
+    let index_texts: Vec<&str> = parameters.all("index").collect();
+    let is_various = index_texts == ["various"];
     let number = |text: &&str| {
         text.parse::<i32>().map_err(|_| bad(&format!("Invalid index: {text:?} is not a number")))
     };
     let deletes = *request.asked.method == Method::DELETE;
     let indexes = match is_various && !deletes {
         true => Vec::new(),
-        false => asked.iter().map(number).collect::<Result<Vec<_>, _>>()?,
+        false => index_texts.iter().map(number).collect::<Result<Vec<_>, _>>()?,
     };
     let (handle, overwrites) = (name.as_bytes().to_vec(), parameters.flag("overwrite").unwrap_or(true));
     if deletes {
-        let kind = if asked.is_empty() { ChangeKind::Delete } else { ChangeKind::DeleteValues(indexes) };
+        let kind =
+            if index_texts.is_empty() { ChangeKind::Delete } else { ChangeKind::DeleteValues(indexes) };
         return Ok(RecordChange { handle, kind, overwrites });
     }
     let media = request.asked.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -164,12 +165,15 @@ async fn read_change(
         let message = "An index stands twice in the body";
         return Err(ApiRefusal::new(StatusCode::CONFLICT, ResponseCode::VALUE_ALREADY_EXISTS, message));
     }
-    if !is_various && !asked.is_empty() && found != indexes.into_iter().collect() {
+    if !is_various && !index_texts.is_empty() && found != indexes.into_iter().collect() {
         return Err(bad("The indexes in the query are not those in the body"));
     }
     let mints = parameters.flag("mintNewSuffix").unwrap_or_default();
-    let kind =
-        if asked.is_empty() { ChangeKind::Put { values, mints } } else { ChangeKind::PutValues(values) };
+    let kind = if index_texts.is_empty() {
+        ChangeKind::Put { values, mints }
+    } else {
+        ChangeKind::PutValues(values)
+    };
     Ok(RecordChange { handle, kind, overwrites })
 }
 

@@ -35,20 +35,21 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
     if handle.len() > HANDLE_LEN_MAX {
         return bad(ResponseCode::INVALID_HANDLE, &format!("A handle has at most {HANDLE_LEN_MAX} bytes"));
     }
-    let mut asked = match question(request, &handle) {
-        Ok(asked) => asked,
+    let mut http_question = match question(request, &handle) {
+        Ok(http_question) => http_question,
         Err(message) => return bad(ResponseCode::PROTOCOL_ERROR, &message),
     };
     match Caller::of(request) {
         Caller::Unusable => return super::unauthorized(),
         // Callers see all values that they may read, unless they ask for the public ones.
         Caller::Identity(identity) if request.parameters.flag("publicOnly") != Some(true) => {
-            asked.question.wants.public_only = false;
-            return read_as(state, request, identity, asked.question, &handle).await;
+            http_question.question.wants.public_only = false;
+            return read_as(state, request, identity, http_question.question, &handle).await;
         }
         Caller::Identity(_) | Caller::Anonymous => {}
     }
-    let answered = state.answer(&asked, |answer| render(state, request, &asked, answer, &handle)).await;
+    let answered =
+        state.answer(&http_question, |answer| render(state, request, &http_question, answer, &handle)).await;
     answered.unwrap_or_else(|error| refuse(state, request, &error, &handle))
 }
 
@@ -75,13 +76,13 @@ fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, Stri
 fn render(
     state: &GatewayState,
     request: &ApiRequest<'_>,
-    asked: &HttpQuestion,
+    http_question: &HttpQuestion,
     answer: &RecordAnswer<'_>,
     handle: &str,
 ) -> GatewayResponse {
     let settings = state.settings.current();
     let caching = &settings.caching;
-    let question = &asked.question;
+    let question = &http_question.question;
     if answer.is_partial || answer.code == ResponseCode::AUTHENTICATION_NEEDED {
         return super::challenge(state, request, Some(handle));
     }

@@ -65,15 +65,15 @@ impl HandleRequest<'_> {
         loop {
             let answered = match next {
                 NextStep::Resolve => {
-                    let asked = self.question(chain.handle());
-                    self.state.answer(&asked, |answer| self.step(answer, &mut chain)).await
+                    let http_question = self.question(chain.handle());
+                    self.state.answer(&http_question, |answer| self.step(answer, &mut chain)).await
                 }
                 NextStep::Locate(locations, origin) => Ok(self.locate(locations, origin, &chain).await),
                 NextStep::Show(reason) => {
-                    let asked = self.question(chain.handle());
+                    let http_question = self.question(chain.handle());
                     let show =
                         |answer: &RecordAnswer<'_>| NextStep::Respond(self.show(answer, &reason, &chain));
-                    self.state.answer(&asked, show).await
+                    self.state.answer(&http_question, show).await
                 }
                 NextStep::Json => return self.json().await,
                 NextStep::Respond(response) => return response,
@@ -194,13 +194,13 @@ impl HandleRequest<'_> {
             {
                 continue;
             }
-            let asked = HttpQuestion { question, refers: true };
+            let http_question = HttpQuestion { question, refers: true };
             let add = |answer: &RecordAnswer<'_>| {
                 if answer.code == ResponseCode::SUCCESS {
                     locations.inherit(answer.values.iter());
                 }
             };
-            is_complete &= self.state.answer(&asked, add).await.is_ok();
+            is_complete &= self.state.answer(&http_question, add).await.is_ok();
         }
         is_complete
     }

@@ -29,7 +29,7 @@ pub(super) struct PageRequest<'r> {
 /// The file of pages at `path`.
 pub(super) fn file(
     path: &str,
-    asked: RequestHeaders<'_>,
+    request_headers: RequestHeaders<'_>,
     caching: &CachingConfig,
 ) -> Option<GatewayResponse> {
     let path = path.strip_prefix('/')?;
@@ -37,7 +37,7 @@ pub(super) fn file(
     let (_, content_type, text) = files.into_iter().find(|(known, ..)| *known == path)?;
     let freshness = Freshness::Seconds(FILES_KEEP_S);
     let body = CacheableBody { content_type, bytes: text.as_bytes().to_vec(), freshness };
-    let mut response = body.respond(StatusCode::OK, asked, caching);
+    let mut response = body.respond(StatusCode::OK, request_headers, caching);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Some(response)
 }

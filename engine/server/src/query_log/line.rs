@@ -52,22 +52,22 @@ impl<'a> RequestSummary<'a> {
     /// Reads a request, starting with its envelope.
     #[must_use]
     pub fn read(request: &'a [u8]) -> Self {
-        let mut asked = Self { version: Version::COMPATIBLE, op_code: OpCode::RESERVED, handle: &[] };
-        let Ok((envelope, rest)) = Envelope::split(request) else { return asked };
-        asked.version = envelope.effective_suggested();
+        let mut summary = Self { version: Version::COMPATIBLE, op_code: OpCode::RESERVED, handle: &[] };
+        let Ok((envelope, rest)) = Envelope::split(request) else { return summary };
+        summary.version = envelope.effective_suggested();
         if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
-            return asked;
+            return summary;
         }
         let rest = &rest[..rest.len().min(envelope.message_len as usize)];
-        let Ok(message) = Message::decode(rest) else { return asked };
-        asked.op_code = message.header.op_code;
+        let Ok(message) = Message::decode(rest) else { return summary };
+        summary.op_code = message.header.op_code;
         let body = message.covered.get(Header::LEN..).unwrap_or_default();
-        asked.handle = match asked.op_code {
+        summary.handle = match summary.op_code {
             OpCode::RESOLUTION => Query::decode(body).map_or(&[], |query| query.handle),
             OpCode::GET_SITE_INFO => HandleBody::decode(body).map_or(&[], |body| body.handle),
             _ => &[],
         };
-        asked
+        summary
     }
 }
 
@@ -77,12 +77,12 @@ impl QueryLogEntry {
     pub fn new(
         transport: Transport,
         (ip, ip_bits): (IpAddr, u8),
-        asked: RequestSummary<'_>,
+        summary: RequestSummary<'_>,
         response_code: ResponseCode,
     ) -> Self {
-        let handle_len = asked.handle.len().min(HANDLE_KEPT);
+        let handle_len = summary.handle.len().min(HANDLE_KEPT);
         let mut handle = [0; HANDLE_KEPT];
-        handle[..handle_len].copy_from_slice(&asked.handle[..handle_len]);
+        handle[..handle_len].copy_from_slice(&summary.handle[..handle_len]);
         #[expect(clippy::cast_possible_truncation, reason = "at most HANDLE_KEPT")]
         let handle_len = handle_len as u16;
         Self {
@@ -90,8 +90,8 @@ impl QueryLogEntry {
             ip,
             ip_bits,
             transport,
-            version: asked.version,
-            op_code: asked.op_code,
+            version: summary.version,
+            op_code: summary.op_code,
             response_code,
             took_us: 0,
             handle_len,

@@ -200,8 +200,8 @@ fn offer(
         drop(held);
         read_line(reader, SERVING_PATIENCE, || shared.is_draining())?
     };
-    let said: TakeoverReply = serde_json::from_str(&line)?;
-    Ok(said.serving)
+    let reply: TakeoverReply = serde_json::from_str(&line)?;
+    Ok(reply.serving)
 }
 
 /// Reads a line from a stream whose read timeout is shorter than `patience`, until `is_over`
@@ -318,8 +318,8 @@ impl Predecessor {
     }
 
     fn tell(&mut self) -> anyhow::Result<()> {
-        let said = serde_json::to_string(&TakeoverReply { serving: std::mem::take(&mut self.taken) })?;
-        writeln!(self.stream, "{said}")?;
+        let reply = serde_json::to_string(&TakeoverReply { serving: std::mem::take(&mut self.taken) })?;
+        writeln!(self.stream, "{reply}")?;
         let mut reader = std::io::BufReader::new(&self.stream);
         let answer: serde_json::Value =
             serde_json::from_str(&read_line(&mut reader, LINE_PATIENCE, || false)?)?;

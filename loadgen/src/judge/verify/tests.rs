@@ -146,8 +146,8 @@ fn the_first_mismatches_are_kept_with_their_bytes() {
     assert_eq!((&*first.handle, first.request_id, first.sent_ns), ("10.1/a", 77, MS));
     assert_eq!(first.answer_hex, hex(&answer));
     let request = data_encoding::HEXLOWER.decode(first.request_hex.as_bytes()).unwrap();
-    let asked = GeneratedQuestion::of_message(&request).unwrap();
-    assert_eq!((asked.handle, asked.is_plain()), (&b"10.1/a"[..], true));
+    let decoded_question = GeneratedQuestion::of_message(&request).unwrap();
+    assert_eq!((decoded_question.handle, decoded_question.is_plain()), (&b"10.1/a"[..], true));
     assert_eq!(Envelope::split(&request).unwrap().0.request_id, 77);
     assert_eq!((first.expected_code, first.expected_count), (Some(1), 2));
     assert_eq!(first.expected_values_hex, hex(b"values"));

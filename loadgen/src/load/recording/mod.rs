@@ -183,10 +183,10 @@ mod tests {
             let (reader, mut writer) = std::io::pipe().unwrap();
             writer.write_all(head).unwrap();
             let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
-            let mut asked = 0;
+            let mut call_count = 0;
             let read = Recording::read(Path::new(&path), 2641, || {
-                asked += 1;
-                if asked > 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                call_count += 1;
+                if call_count > 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             assert!(matches!(read, Err(Error::Stopped)), "{read:?}");
         }

@@ -348,12 +348,12 @@ fn no_name_is_left_out_when_the_table_was_full() {
     let plan = open_plan(&schedule);
     let mut worker =
         LoadWorker::new(plan, &workload, chooser, target(), 1000 * MS, RandomGenerator::new(1, 0), 16);
-    let (mut outbox, mut asked) = (outbox(), Vec::new());
+    let (mut outbox, mut handles) = (outbox(), Vec::new());
     for _ in 0..3 {
         worker.push_due(20 * MS, &mut outbox);
         for i in 0..outbox.len() {
             let request = outbox.get(i).1;
-            asked.push(GeneratedQuestion::of_message(request).unwrap().handle.to_vec());
+            handles.push(GeneratedQuestion::of_message(request).unwrap().handle.to_vec());
             worker.receive(20 * MS, target(), &answer(request, 1, 9)[0], true);
         }
         worker.flushed(
@@ -363,7 +363,7 @@ fn no_name_is_left_out_when_the_table_was_full() {
         outbox.clear();
     }
     let expected: Vec<_> = (0..20).map(|number| workload.handle(number).to_vec()).collect();
-    assert_eq!(asked, expected);
+    assert_eq!(handles, expected);
 }
 
 #[test]

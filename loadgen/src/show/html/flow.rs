@@ -83,8 +83,9 @@ fn columns(accounts: &Json) -> [Vec<FlowPart>; 4] {
 
 fn caption(columns: &[Vec<FlowPart>]) -> Caption<'static> {
     let parts = columns.iter().flatten().filter(|part| part.count > 0);
-    let told: Vec<_> = parts.map(|part| format!("{} {}", grouped(part.count), escape(&part.name))).collect();
-    Caption { id: "accounts", title: "Fate of the requests", about: told.join(", ") }
+    let part_texts: Vec<_> =
+        parts.map(|part| format!("{} {}", grouped(part.count), escape(&part.name))).collect();
+    Caption { id: "accounts", title: "Fate of the requests", about: part_texts.join(", ") }
 }
 
 /// Draws the bar of a part and its text, count and name; returns the number of text lines.

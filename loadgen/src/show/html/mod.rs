@@ -261,8 +261,8 @@ fn time_chart(report: &Json) -> String {
         ChartLine { name: "p99", class: "c3 dashed", points: series(report, "response_p99_ns") },
         ChartLine { name: "max", class: "c4 dotted", points: series(report, "response_max_ns") },
     ];
-    let told = lines.iter().map(|line| format!("{} {}", line.name, chart::span_of_times(&line.points)));
-    let about = format!("For each second: {}.", told.collect::<Vec<_>>().join(", "));
+    let line_texts = lines.iter().map(|line| format!("{} {}", line.name, chart::span_of_times(&line.points)));
+    let about = format!("For each second: {}.", line_texts.collect::<Vec<_>>().join(", "));
     chart::lines(
         &Caption { id: "times", title: "Response time over time", about },
         SECONDS,
@@ -299,10 +299,10 @@ fn curve_chart(report: &Json) -> String {
     ];
     let x = Axis { title: "percentile", scale: Scale::Log, label: chart::percentile };
     let y = Axis { title: "time", ..TIME };
-    let told = ["p50", "p90", "p99", "p99_9", "max"].map(|name| {
+    let percentile_texts = ["p50", "p90", "p99", "p99_9", "max"].map(|name| {
         format!("{} {}", name.replace('_', "."), HumanDuration(count(&report["response_ns"][name])))
     });
-    let about = format!("Response times: {}.", told.join(", "));
+    let about = format!("Response times: {}.", percentile_texts.join(", "));
     chart::lines(&Caption { id: "curve", title: "Percentiles", about }, x, y, &lines, &[])
 }
 
