@@ -117,10 +117,10 @@ pub fn code(message: &[u8]) -> ResponseCode {
 pub fn answer_to(challenge: &[u8], identity: Reference<'_>, secret: &[u8]) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(challenge).expect("an envelope");
     let body = Message::decode(rest).expect("a message").decode_body(envelope.version).expect("a body");
-    let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = body else {
+    let Body::Reply(Reply { response: Response::Challenge(contents), digest, .. }) = body else {
         panic!("no challenge: {:?}", code(challenge))
     };
-    let covered = [asked.nonce, digest.expect("a digest").digest];
+    let covered = [contents.nonce, digest.expect("a digest").digest];
     let (version, suggested) = (envelope.version, envelope.effective_suggested());
     let signed_response = &answer_with_secret(version, suggested, &covered, secret, &[7; 16]);
     let answer = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response };

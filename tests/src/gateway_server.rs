@@ -107,14 +107,14 @@ impl HttpAnswer {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
             .map(|(_, value)| value.as_str())
     }
 
     /// All values of a header, joined by commas.
     #[must_use]
     pub fn list(&self, name: &str) -> String {
-        let named = self.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        let named = self.headers.iter().filter(|(field, _)| field.eq_ignore_ascii_case(name));
         named.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ")
     }
 

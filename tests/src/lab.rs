@@ -59,9 +59,9 @@ impl LabProcess {
         let mut line = String::new();
         let stdout = process.0.stdout.take().expect("its output");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let said: Json = serde_json::from_str(&line).expect("the lab says what it has started");
-        let root = PathBuf::from(said["root"].as_str().expect("a path"));
-        Self { root, said, _process: process, directory }
+        let report: Json = serde_json::from_str(&line).expect("the lab says what it has started");
+        let root = PathBuf::from(report["root"].as_str().expect("a path"));
+        Self { root, said: report, _process: process, directory }
     }
 
     /// The command `hdl` with arguments, configured with the global service of the lab.

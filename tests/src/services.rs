@@ -76,8 +76,9 @@ impl ServicesPlan {
         let text = site_to_json(&self.site(self.key_id).view()).to_string();
         std::fs::write(&site, text).expect("the site record is written");
         let prefixes: Vec<String> = other.prefixes.iter().map(|prefix| format!("0.NA/{prefix}")).collect();
-        let known = json!([{ "nas": prefixes, "site": site_to_json(&other.site(other.told_key_id).view()) }]);
-        std::fs::write(&local_info, known.to_string()).expect("what is known of the other is written");
+        let site_list =
+            json!([{ "nas": prefixes, "site": site_to_json(&other.site(other.told_key_id).view()) }]);
+        std::fs::write(&local_info, site_list.to_string()).expect("what is known of the other is written");
         write_key_file(&file, &vectors::fixture("servers.json")["keys"][self.key_id]);
         let mut config = Config {
             site,

@@ -128,12 +128,12 @@ impl ClientSession {
             panic!("no session: {:?}", message.header.response_code);
         };
         let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
-        let told = session::SessionKey::decode(set_up.data, envelope.version, since).expect("a key");
-        let secret = pair.agree(told.key).expect("a secret");
+        let session_key = session::SessionKey::decode(set_up.data, envelope.version, since).expect("a key");
+        let secret = pair.agree(session_key.key).expect("a secret");
         Self {
             id: envelope.session_id,
             version: envelope.version,
-            key: SessionKey::derive(told.cipher, &secret).expect("a key for the cipher"),
+            key: SessionKey::derive(session_key.cipher, &secret).expect("a key for the cipher"),
             counter: 0,
             seen: SeenCounters::new(),
         }

@@ -110,7 +110,7 @@ fn commands_in_documents_are_there_with_their_options() {
             }
             for option in options(&rest) {
                 count += 1;
-                if !options(help).any(|known| known == option) {
+                if !options(help).any(|candidate| candidate == option) {
                     wrong.push(format!("{}: no {option} in: {}", path.display(), line.join(" ")));
                 }
             }

@@ -231,8 +231,8 @@ fn guesses_of_hidden_values_and_indexes_are_answered_alike() {
                 .collect();
             assert_ne!(answers[0].code, Code::SUCCESS, "{who}: {what}");
             let different: BTreeSet<&[u8]> = answers.iter().map(|reply| &*reply.bytes).collect();
-            let told: Vec<_> = answers.iter().map(|reply| (reply.code, &reply.text)).collect();
-            assert_eq!(different.len(), 1, "{who}: {what}: {told:?}");
+            let replies: Vec<_> = answers.iter().map(|reply| (reply.code, &reply.text)).collect();
+            assert_eq!(different.len(), 1, "{who}: {what}: {replies:?}");
         }
     }
     // Whether there are hidden values at all: a record without any is answered like the one with some.

@@ -38,9 +38,9 @@ fn verification(iterations: u32, key_bits: u32, index: i32) -> Vec<u8> {
     SecretAnswer::Pbkdf2 { salt: b"0123456789abcdef", iterations, key_bits, mac: &[0; 20] }.encode(&mut made);
     let identity = Reference { handle: b"0.NA/TST", index };
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[2; 32] };
-    let asked = VerificationRequest { identity, nonce: &[1; 16], digest, signed_response: &made };
+    let body = VerificationRequest { identity, nonce: &[1; 16], digest, signed_response: &made };
     let header = Header::request(OpCode::RESERVED, KEEPS, 0);
-    let request = Request::VerifyChallenge(asked);
+    let request = Request::VerifyChallenge(body);
     MessageBuf::request(&Envelope::request(9), &header, &request).unsigned().unwrap()
 }
 
@@ -222,9 +222,9 @@ fn a_message_that_suggests_less_than_its_session_protects_is_refused() {
     let answer = exchange(served.address(), &set_up_request(&pair, NOBODY, 0)).unwrap();
     let mut session = ClientSession::from_answer(&pair, &answer, Some(&key));
     let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
-    let asked = session.request(5, CERTIFIED, &Request::Resolution(query));
+    let question = session.request(5, CERTIFIED, &Request::Resolution(query));
     for minor in [4, 6] {
-        let mut changed = asked.clone();
+        let mut changed = question.clone();
         changed[3] = minor;
         let answer = exchange(served.address(), &changed).unwrap();
         assert_eq!(code(&answer), ResponseCode::INVALID_SESSION_KEY, "2.{minor}");
@@ -233,7 +233,7 @@ fn a_message_that_suggests_less_than_its_session_protects_is_refused() {
         let has_mac = credential.is_some_and(|it| it.is_mac());
         assert!(!has_mac, "{}: no MAC of a form that covers neither version nor counter", envelope.version);
     }
-    let sealed = session.sealed(asked);
+    let sealed = session.sealed(question);
     let (plain, protection) = session.read(&exchange(served.address(), &sealed).unwrap());
     assert_eq!((code(&plain), protection.mac), (ResponseCode::SUCCESS, true));
 }

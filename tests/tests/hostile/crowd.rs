@@ -92,21 +92,21 @@ fn a_crowd_does_not_stop_datagrams(datapath: &str) {
     until("all are accepted", || handled.count("tcp_connections") == all);
     let mut client = TestClient::new(handled.address);
     let bytes = request(b"10.1/a", 1);
-    let (started, mut asked) = (Instant::now(), 0);
+    let (started, mut answers_count) = (Instant::now(), 0);
     // Each slow one sends a byte, and between them datagrams are asked.
     for byte in &bytes[..3] {
         for (i, stream) in slow.iter_mut().enumerate() {
             stream.write_all(&[*byte]).unwrap();
             if i % 3 == 0 {
                 assert_eq!(client.resolve(b"10.1/a").expect("an answer").code, ResponseCode::SUCCESS);
-                asked += 1;
+                answers_count += 1;
             }
         }
     }
     let took = started.elapsed();
-    assert!(took < Duration::from_secs(20), "{asked} answers in {took:?}");
+    assert!(took < Duration::from_secs(20), "{answers_count} answers in {took:?}");
     until("all bytes are there", || handled.count("tcp_input_bytes") == 3 * slow_count as u64);
-    assert_eq!(handled.count("requests_answered"), asked);
+    assert_eq!(handled.count("requests_answered"), answers_count);
     assert_eq!(handled.count("tcp_connections"), all, "nobody was thrown out");
     // And each of them would still be answered.
     for (stream, sent) in [(&idle[0], 0), (&idle[idle_count - 1], 0), (&slow[0], 3)] {

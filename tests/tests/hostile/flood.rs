@@ -285,17 +285,17 @@ fn of_the_loopback_network_only_127_0_0_1_has_no_limit() {
 fn certified_answers_are_limited_before_others() {
     let flooded = Flooded::start(|_| ());
     let address = [127, 13, 0, 1];
-    let asked = |flags, at| resolution(&format!("10.5072/name-{at:08}"), flags, &[]);
+    let question = |flags, at| resolution(&format!("10.5072/name-{at:08}"), flags, &[]);
     let certified = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
     for at in 0..300 {
-        flooded.flood(address, &asked(certified, at), 1);
+        flooded.flood(address, &question(certified, at), 1);
     }
     let deferred = flooded.sum(|c| &c.requests_deferred);
     assert!((20..300).contains(&deferred), "{deferred} were signed");
     let slipped = flooded.sum(|c| &c.rate_limit_slipped);
     assert_eq!(deferred + slipped, 300, "the others are told to come by TCP");
     for at in 0..300 {
-        flooded.flood(address, &asked(OpFlags::PLAIN_REQUEST, at), 1);
+        flooded.flood(address, &question(OpFlags::PLAIN_REQUEST, at), 1);
     }
     assert_eq!(flooded.sum(|c| &c.rate_limit_slipped), slipped, "plain ones still go out");
 }

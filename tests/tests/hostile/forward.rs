@@ -41,10 +41,10 @@ fn answer(service: &InitialisedService, challenge: &[u8]) -> Vec<u8> {
     let key = PrivateKey::from_record(&file[4..]).unwrap();
     let (envelope, rest) = Envelope::split(challenge).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
-    let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = body else {
+    let Body::Reply(Reply { response: Response::Challenge(contents), digest, .. }) = body else {
         panic!("no challenge: {:?}", code(challenge))
     };
-    let covered = [asked.nonce, digest.unwrap().digest];
+    let covered = [contents.nonce, digest.unwrap().digest];
     let signed_response = &answer_with_key(envelope.version, &covered, &key).unwrap();
     let identity = Reference { handle: b"10.1045/ADMIN", index: 300 };
     let answer = ChallengeAnswer { auth_type: auth::PUBLIC_KEY, identity, signed_response };
@@ -76,9 +76,9 @@ fn resolve_many(service: &InitialisedService) {
     }
     for _ in 0..5 {
         // Code 2 sends a client whose address has much under way over UDP to TCP.
-        let asked = certified("10.1045/ADMIN");
-        let answer = match exchange(service.queries, &asked).unwrap() {
-            answer if code(&answer) == Code::ERROR => exchange_over_tcp(service.queries, &asked).unwrap(),
+        let request = certified("10.1045/ADMIN");
+        let answer = match exchange(service.queries, &request).unwrap() {
+            answer if code(&answer) == Code::ERROR => exchange_over_tcp(service.queries, &request).unwrap(),
             answer => answer,
         };
         assert_eq!(code(&answer), Code::SUCCESS);

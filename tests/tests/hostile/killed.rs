@@ -36,7 +36,7 @@ struct KeeperOutput {
 
 /// Plays what was acknowledged back into `state`.
 fn hear(text: &str, state: &mut State) -> KeeperOutput {
-    let mut said = KeeperOutput::default();
+    let mut output = KeeperOutput::default();
     // What follows the last line feed was cut off.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     for line in whole.lines() {
@@ -44,17 +44,17 @@ fn hear(text: &str, state: &mut State) -> KeeperOutput {
         let number = |nth: usize| words[nth].parse::<i64>().unwrap();
         let small = |nth: usize| words[nth].parse::<usize>().unwrap();
         match words[0] {
-            "try" => said.open[small(1)] = Some((key(small(1), small(2)), number(3))),
+            "try" => output.open[small(1)] = Some((key(small(1), small(2)), number(3))),
             "done" => {
-                let (key, number) = said.open[small(1)].take().expect("it was tried");
+                let (key, number) = output.open[small(1)].take().expect("it was tried");
                 apply(state, key, number);
-                said.acknowledged += 1;
+                output.acknowledged += 1;
             }
-            "shown" => said.shown = said.shown.max(words[1].parse().unwrap()),
+            "shown" => output.shown = output.shown.max(words[1].parse().unwrap()),
             other => panic!("it says {other}"),
         }
     }
-    said
+    output
 }
 
 fn apply(state: &mut State, key: Vec<u8>, number: i64) {
@@ -129,9 +129,9 @@ fn live(dir: &Path, round: u64) -> String {
     let mut keeper = RunningProcess::start(command);
     let mut out = keeper.0.stdout.take().unwrap();
     let hears = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        out.read_to_end(&mut said).unwrap();
-        String::from_utf8(said).unwrap()
+        let mut output = Vec::new();
+        out.read_to_end(&mut output).unwrap();
+        String::from_utf8(output).unwrap()
     });
     let span = LIFE_MS.end - LIFE_MS.start;
     let life = LIFE_MS.start + round.wrapping_mul(0x9e37_79b9_7f4a_7c15) % span;
@@ -161,22 +161,22 @@ fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
     let sets = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&set, &stop));
         for round in 0..kills {
-            let said = hear(&live(place.path(), round), &mut state);
-            changes += said.acknowledged;
+            let output = hear(&live(place.path(), round), &mut state);
+            changes += output.acknowledged;
             // What readers have found is whole, and at least what they were told.
             let (manifest, _) = published(&set);
             let visible = manifest.source.unwrap().transaction;
             assert!(
-                visible >= said.shown.max(shown),
+                visible >= output.shown.max(shown),
                 "round {round}: {visible} after {} and {shown}",
-                said.shown
+                output.shown
             );
             shown = visible;
             // The store has what it acknowledged, and of what was under way all or nothing.
             let store = Store::open(&config).unwrap();
             assert!(store.last_id() >= shown, "round {round}: published and not stored");
             let found = stored(&store);
-            for (key, number) in said.open.into_iter().flatten() {
+            for (key, number) in output.open.into_iter().flatten() {
                 let mut done = state.clone();
                 apply(&mut done, key.clone(), number);
                 if found.get(&key) == done.get(&key) {

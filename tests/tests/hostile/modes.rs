@@ -54,7 +54,7 @@ fn assert_closed(set: &Path) {
 }
 
 #[test]
-fn a_published_set_is_for_its_owner_and_group_whatever_the_umask() {
+fn a_published_set_is_for_its_owner_and_group_under_any_umask() {
     for umask in UMASKS {
         let directory = tempfile::tempdir().unwrap();
         let record = r#"{"handle":"10.1/A","values":[{"index":1,"type":"URL","data":{"format":"string","value":"u"}}]}"#;
@@ -131,7 +131,7 @@ impl SocketModes {
 }
 
 #[test]
-fn sockets_are_for_their_owner_from_the_moment_they_exist_whatever_the_umask() {
+fn sockets_are_for_their_owner_from_the_start_under_any_umask() {
     for umask in UMASKS {
         let mut service = InitialisedService::make();
         let run = service.path("site/run");

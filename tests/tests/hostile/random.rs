@@ -95,7 +95,7 @@ fn survive_on(datapath: Datapath) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
     let mut client = TestClient::new(address);
-    let mut asked = 0;
+    let mut answers_count = 0;
     let (count, started) = (count_of("HANDLE_HOSTILE_DATAGRAMS", 100_000), Instant::now());
     let shards = server.shared().shards.clone();
     let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
@@ -103,24 +103,24 @@ fn survive_on(datapath: Datapath) {
     for sent in 0..count {
         // Dropped datagrams are told late, so this does not wait for ever.
         let deadline = Instant::now() + Duration::from_secs(10);
-        while sent + asked > all() + UNDER_WAY_MAX && Instant::now() < deadline {
+        while sent + answers_count > all() + UNDER_WAY_MAX && Instant::now() < deadline {
             std::thread::yield_now();
         }
         socket.send(&hostile(&mut random, &good)).unwrap();
         if sent.is_multiple_of(10_000) {
             let answer = client.resolve(records[0].handle.as_bytes()).expect("it still answers");
             assert_eq!((answer.code, &answer.values), (ResponseCode::SUCCESS, &records[0].values));
-            asked += 1;
+            answers_count += 1;
         }
     }
     // What the kernel still holds is received soon; what it dropped is told when it is quiet.
     let deadline = Instant::now() + Duration::from_secs(10);
-    while all() < count + asked && Instant::now() < deadline {
+    while all() < count + answers_count && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
     // Stopped, so that no batch is half counted.
     server.stop().unwrap();
-    assert_eq!(all(), count + asked, "every datagram was received, or dropped by the kernel");
+    assert_eq!(all(), count + answers_count, "every datagram was received, or dropped by the kernel");
     let accounted = sum(|c| &c.requests_answered)
         + sum(|c| &c.requests_under_way)
         + sum(|c| &c.fragments_kept)

@@ -47,8 +47,8 @@ fn challenge(answer: &[u8]) -> Option<(i32, Vec<u8>, Vec<u8>)> {
     let (envelope, rest) = Envelope::split(answer).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
     let Body::Reply(reply) = body else { panic!("a reply") };
-    let Response::Challenge(asked) = reply.response else { return None };
-    Some((envelope.session_id, asked.nonce.to_vec(), reply.digest?.digest.to_vec()))
+    let Response::Challenge(challenge) = reply.response else { return None };
+    Some((envelope.session_id, challenge.nonce.to_vec(), reply.digest?.digest.to_vec()))
 }
 
 /// Waits until the slow path has answered so many requests.
@@ -101,12 +101,12 @@ fn forged_set_ups_keep_nobody_from_a_session() {
     flood(&served, VICTIM, &set_up, 300);
     until_answered(&served, 300);
     // Deployed clients begin over UDP, and come over TCP where they are told code 2.
-    let told = ask(&udp_from(VICTIM, served.address()), &set_up);
-    let told = match code(&told) {
+    let reply = ask(&udp_from(VICTIM, served.address()), &set_up);
+    let reply = match code(&reply) {
         ResponseCode::ERROR => ask_over(&mut tcp_from(VICTIM, served.address()), &set_up),
-        _ => told,
+        _ => reply,
     };
-    let mut session = ClientSession::from_answer(&pair, &told, Some(&key));
+    let mut session = ClientSession::from_answer(&pair, &reply, Some(&key));
     assert_eq!(use_once(&mut session), (ResponseCode::SUCCESS, true), "a new session");
     assert_eq!(use_once(&mut before), (ResponseCode::SUCCESS, true), "and the old one");
     let stats = served.server.shared().stats();
@@ -124,12 +124,12 @@ fn forged_questions_keep_nobody_from_being_challenged() {
     flood(&served, VICTIM, &question(b"TST/PRIVATE", READ, 1), 200);
     until_answered(&served, 200);
     let question = question(b"TST/PRIVATE", READ, 7);
-    let told = ask(&udp_from(VICTIM, served.address()), &question);
-    let told = match code(&told) {
+    let reply = ask(&udp_from(VICTIM, served.address()), &question);
+    let reply = match code(&reply) {
         ResponseCode::ERROR => ask_over(&mut tcp_from(VICTIM, served.address()), &question),
-        _ => told,
+        _ => reply,
     };
-    let (id, nonce, digest) = challenge(&told).expect("a challenge");
+    let (id, nonce, digest) = challenge(&reply).expect("a challenge");
     let (version, covered) = (handle_proto::Version::CURRENT, [&nonce[..], &digest]);
     let made = answer_with_secret(version, version, &covered, SECRET, &[7; 16]);
     let identity = Reference { handle: b"0.NA/TST", index: 301 };
@@ -148,9 +148,9 @@ fn forged_questions_keep_nobody_from_being_challenged() {
 fn forged_first_fragments_keep_nobody_from_asking_in_fragments() {
     let served = serve("root", Datapath::Portable);
     let handle = [b"TST/".as_slice(), &[b'x'; 1000]].concat();
-    let asked = question(&handle, OpFlags::PLAIN_REQUEST, 1);
+    let question = question(&handle, OpFlags::PLAIN_REQUEST, 1);
     let first = |request_id: i32| {
-        let (envelope, rest) = Envelope::split(&asked).unwrap();
+        let (envelope, rest) = Envelope::split(&question).unwrap();
         let datagram = cut(&Envelope { request_id, ..envelope }).next().unwrap();
         assert!(Envelope::split(&datagram.envelope).unwrap().0.flags.has(EnvelopeFlags::TRUNCATED));
         [&datagram.envelope[..], &rest[datagram.range]].concat()
@@ -166,7 +166,7 @@ fn forged_first_fragments_keep_nobody_from_asking_in_fragments() {
         victim.send(&first(number)).unwrap();
     }
     let begun = Instant::now();
-    let answer = ask(&victim, &asked);
+    let answer = ask(&victim, &question);
     println!("1,700 forged first fragments: answered after {:?}", begun.elapsed());
     assert_eq!(code(&answer), ResponseCode::HANDLE_NOT_FOUND);
     assert!(begun.elapsed().as_millis() < 4000, "before any of the forged messages is given up");

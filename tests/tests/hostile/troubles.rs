@@ -265,8 +265,8 @@ fn a_store_without_room_loses_nothing_and_a_batch_goes_on_where_it_stopped() {
         .map(|at| format!("CREATE 10.1045/{at}\n1 URL 86400 1110 UTF8 {at}-{}\n\n", "x".repeat(8000)));
     std::fs::write(service.path("batch.txt"), text.collect::<String>()).unwrap();
     let mut command = with_little_room(&service.admin_command(), 2048);
-    let said = std::fs::File::create(service.path("said")).unwrap();
-    command.stderr(said);
+    let log = std::fs::File::create(service.path("said")).unwrap();
+    command.stderr(log);
     service.start_admin_as(command);
     let batch = |more: &[&'static str]| {
         service.asks(["batch", "batch.txt", "--parallel", "4"].into_iter().chain(more.iter().copied()))
@@ -274,10 +274,10 @@ fn a_store_without_room_loses_nothing_and_a_batch_goes_on_where_it_stopped() {
     let (code, error) = fail(batch(&[]));
     assert!(code == 1 && error.contains("continue with --resume"), "{code} {error}");
     assert_eq!(service.admin.take().unwrap().wait(), Some(1), "it ends, so that it is opened anew");
-    let said = std::fs::read_to_string(service.path("said")).unwrap();
-    let last = said.lines().last().unwrap();
-    assert!(last.starts_with("handle-admin: ") && last.contains("is there room"), "{said}");
-    assert!(!said.contains("panicked"), "{said}");
+    let log = std::fs::read_to_string(service.path("said")).unwrap();
+    let last = log.lines().last().unwrap();
+    assert!(last.starts_with("handle-admin: ") && last.contains("is there room"), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
     // There is room again.
     service.start_admin();
     let batch = service.asks(["batch", "batch.txt", "--parallel", "4", "--resume", "--json"]);

@@ -22,12 +22,12 @@ fn answer_from_where_asked(datapath: Datapath) {
     let server = Server::start(&config).unwrap();
     let addresses = server.addresses();
     assert_eq!(addresses.len(), 3);
-    let asked =
+    let target =
         |ip: &str, listener: SocketAddr| SocketAddr::new(ip.parse::<IpAddr>().unwrap(), listener.port());
     for address in [
-        asked("127.0.0.1", addresses[0]),
-        asked("127.0.0.2", addresses[0]),
-        asked("::1", addresses[0]),
+        target("127.0.0.1", addresses[0]),
+        target("127.0.0.2", addresses[0]),
+        target("::1", addresses[0]),
         addresses[1],
         addresses[2],
     ] {

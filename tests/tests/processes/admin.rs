@@ -66,7 +66,7 @@ fn read(bytes: &[u8]) -> AdminReply {
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
         panic!("a reply");
     };
-    let mut told = AdminReply {
+    let mut summary = AdminReply {
         code: reply.code,
         text: String::new(),
         indexes: vec![],
@@ -77,15 +77,15 @@ fn read(bytes: &[u8]) -> AdminReply {
         Response::Challenge(challenge) => {
             let digest = reply.digest.unwrap().digest.to_vec();
             let Envelope { session_id: id, version, suggested, .. } = envelope;
-            told.challenge =
+            summary.challenge =
                 Some(Challenge { id, version, suggested, nonce: challenge.nonce.to_vec(), digest });
         }
-        Response::Answer(answer) => told.indexes = answer.values.iter().map(|value| value.index).collect(),
-        Response::Failure(failure) => told.text = String::from_utf8(failure.message.to_vec()).unwrap(),
-        Response::Created(created) => told.created = created.handle.unwrap().to_vec(),
+        Response::Answer(answer) => summary.indexes = answer.values.iter().map(|value| value.index).collect(),
+        Response::Failure(failure) => summary.text = String::from_utf8(failure.message.to_vec()).unwrap(),
+        Response::Created(created) => summary.created = created.handle.unwrap().to_vec(),
         _ => {}
     }
-    told
+    summary
 }
 
 fn ask(address: SocketAddr, flags: OpFlags, request: &Request<'_>) -> AdminReply {
@@ -112,8 +112,8 @@ fn ask_as(
     flags: OpFlags,
     request: &Request<'_>,
 ) -> AdminReply {
-    let told = ask(address, flags, request);
-    let Some(challenge) = &told.challenge else { return told };
+    let reply = ask(address, flags, request);
+    let Some(challenge) = &reply.challenge else { return reply };
     let bytes = answer_bytes(challenge.id, identity, auth::SECRET_KEY, &respond(challenge, secret));
     read(&exchange_over_tcp(address, &bytes).expect("an answer"))
 }
@@ -150,8 +150,8 @@ const fn url(index: i32) -> Value<'static> {
 #[test]
 fn what_was_acknowledged_is_there_at_once_and_after_a_restart() {
     let mut administered = root(|_| ());
-    let told = create(&administered, b"TST/new", &[url(1), url(2)]);
-    assert_eq!((told.code, told.created.as_slice()), (Code::SUCCESS, &b"TST/new"[..]), "{}", told.text);
+    let reply = create(&administered, b"TST/new", &[url(1), url(2)]);
+    assert_eq!((reply.code, reply.created.as_slice()), (Code::SUCCESS, &b"TST/new"[..]), "{}", reply.text);
     assert_eq!(add(&administered, b"TST/new", &[url(3)]).code, Code::SUCCESS);
     let mut storage = vec![];
     let indexes = Indexes::build([1], &mut storage);
@@ -167,9 +167,9 @@ fn what_was_acknowledged_is_there_at_once_and_after_a_restart() {
     let audit = std::fs::read_to_string(administered.directory.path().join("audit.jsonl")).unwrap();
     let lines: Vec<serde_json::Value> =
         audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told: Vec<_> =
+    let entries: Vec<_> =
         lines.iter().map(|line| (line["identity"].as_str().unwrap(), line["code"].clone())).collect();
-    assert_eq!(told, vec![("301:0.NA/TST", serde_json::Value::from(1)); 4]);
+    assert_eq!(entries, vec![("301:0.NA/TST", serde_json::Value::from(1)); 4]);
     assert!(!audit.contains("sesame"));
 }
 
@@ -206,8 +206,8 @@ fn a_challenge_that_is_too_old_is_gone() {
     let challenge = ask(administered.address(), CHANGE, &request).challenge.unwrap();
     std::thread::sleep(Duration::from_millis(20));
     let bytes = answer_bytes(challenge.id, ADMIN, auth::SECRET_KEY, &respond(&challenge, SECRET));
-    let told = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
-    assert_eq!(told.code, Code::AUTHENTICATION_TIMEOUT);
+    let reply = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+    assert_eq!(reply.code, Code::AUTHENTICATION_TIMEOUT);
 }
 
 #[test]
@@ -245,8 +245,8 @@ fn work_that_an_answer_asks_for_has_a_bound() {
         let mut response = vec![];
         SecretAnswer::Pbkdf2 { salt: b"salt", iterations, key_bits: 160, mac: &mac }.encode(&mut response);
         let bytes = answer_bytes(challenge.id, ADMIN, auth::SECRET_KEY, &response);
-        let told = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
-        assert_eq!(told.code, code, "{iterations} rounds");
+        let reply = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+        assert_eq!(reply.code, code, "{iterations} rounds");
     }
 }
 
@@ -321,8 +321,8 @@ fn groups_in_circles_and_groups_of_thousands_end() {
         let entries = entries.iter().map(|&(handle, index)| Reference { handle, index });
         let mut data = vec![];
         Vlist(References::build(entries, &mut storage)).encode(&mut data);
-        let told = create(&administered, handle, &[Value::new(1, b"HS_VLIST", &data)]);
-        assert_eq!(told.code, Code::SUCCESS, "{}", told.text);
+        let reply = create(&administered, handle, &[Value::new(1, b"HS_VLIST", &data)]);
+        assert_eq!(reply.code, Code::SUCCESS, "{}", reply.text);
     };
     let owned = |handle: &[u8], by: &[u8]| {
         let mut data = vec![];
@@ -340,16 +340,16 @@ fn groups_in_circles_and_groups_of_thousands_end() {
     assert_eq!(create(&administered, b"TST/stranger", &[secret]).code, Code::SUCCESS);
     for (handle, says_more) in [(&b"TST/round"[..], false), (b"TST/broad", true)] {
         let delete = Request::DeleteHandle(HandleBody { handle });
-        let told = ask_as(administered.address(), stranger, SECRET, CHANGE, &delete);
-        assert_eq!(told.code, Code::INVALID_ADMIN);
-        assert_eq!(told.text.contains("more groups"), says_more, "{}", told.text);
+        let reply = ask_as(administered.address(), stranger, SECRET, CHANGE, &delete);
+        assert_eq!(reply.code, Code::INVALID_ADMIN);
+        assert_eq!(reply.text.contains("more groups"), says_more, "{}", reply.text);
     }
 }
 
 #[test]
 fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() {
-    let known = Reference { index: 305, ..ADMIN };
-    let known_secret = b"read only admin";
+    let reader = Reference { index: 305, ..ADMIN };
+    let reader_secret = b"read only admin";
     let administered = root(|_| ());
     assert_eq!(create(&administered, b"TST/same", &[url(1)]).code, Code::SUCCESS);
     let overwrite = CHANGE.with(OpFlags::OVERWRITE);
@@ -361,13 +361,13 @@ fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() 
         for (identity, secret, code_of_replace, code_of_add) in [
             (stranger, SECRET, Code::INVALID_ADMIN, Code::AUTHENTICATION_FAILED),
             (ADMIN, &b"another secret"[..], Code::AUTHENTICATION_FAILED, Code::AUTHENTICATION_FAILED),
-            (known, b"another secret", Code::INVALID_ADMIN, Code::AUTHENTICATION_FAILED),
-            (known, known_secret, Code::INVALID_ADMIN, Code::SUCCESS),
+            (reader, b"another secret", Code::INVALID_ADMIN, Code::AUTHENTICATION_FAILED),
+            (reader, reader_secret, Code::INVALID_ADMIN, Code::SUCCESS),
             (ADMIN, SECRET, Code::SUCCESS, Code::SUCCESS),
         ] {
             for (request, code) in [(&replace, code_of_replace), (&add, code_of_add)] {
-                let told = ask_as(administered.address(), identity, secret, overwrite, request);
-                assert_eq!(told.code, code, "{identity}: {}", told.text);
+                let reply = ask_as(administered.address(), identity, secret, overwrite, request);
+                assert_eq!(reply.code, code, "{identity}: {}", reply.text);
             }
         }
     });
@@ -375,8 +375,8 @@ fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() 
     with_values(&[Value { data: b"other", ..url(1) }], |values| {
         let body = HandleValues { handle: b"TST/same", values };
         for request in [Request::CreateHandle(body), Request::AddValue(body)] {
-            let told = ask_as(administered.address(), known, known_secret, overwrite, &request);
-            assert_eq!(told.code, Code::INVALID_ADMIN, "{}", told.text);
+            let reply = ask_as(administered.address(), reader, reader_secret, overwrite, &request);
+            assert_eq!(reply.code, Code::INVALID_ADMIN, "{}", reply.text);
         }
     });
 }
@@ -614,7 +614,7 @@ fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
     let all = [&values[..], &[Value::new(100, b"HS_ADMIN", &admin_value)]].concat();
     assert_eq!(create(&administered, b"TST/order", &all).code, Code::SUCCESS);
     let address = administered.address();
-    for (indexes, stranger, known) in [
+    for (indexes, stranger_code, admin_code) in [
         (&[1, 9][..], Code::AUTHENTICATION_NEEDED, Code::VALUES_NOT_FOUND),
         (&[9, 1], Code::AUTHENTICATION_NEEDED, Code::VALUES_NOT_FOUND),
         (&[3, 9], Code::AUTHENTICATION_NEEDED, Code::VALUES_NOT_FOUND),
@@ -628,7 +628,7 @@ fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
             indexes.iter().map(|&index| Value { permissions: public_write, ..url(index) }).collect();
         with_values(&values, |values| {
             let request = Request::ModifyValue(HandleValues { handle: b"TST/order", values });
-            assert_eq!(ask(address, CHANGE, &request).code, stranger, "{indexes:?} by a stranger");
+            assert_eq!(ask(address, CHANGE, &request).code, stranger_code, "{indexes:?} by a stranger");
         });
         let values: Vec<Value<'_>> = indexes
             .iter()
@@ -639,7 +639,7 @@ fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
             .collect();
         with_values(&values, |values| {
             let request = Request::ModifyValue(HandleValues { handle: b"TST/order", values });
-            assert_eq!(as_admin(&administered, &request).code, known, "{indexes:?} by an administrator");
+            assert_eq!(as_admin(&administered, &request).code, admin_code, "{indexes:?} by an administrator");
         });
     }
 }
@@ -662,7 +662,7 @@ fn an_answer_that_cannot_be_read_is_told_from_a_wrong_one_to_who_may() {
     ] {
         let challenge = ask(administered.address(), CHANGE, &delete).challenge.unwrap();
         let bytes = answer_bytes(challenge.id, identity, kind, answer);
-        let told = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
-        assert_eq!(told.code, code, "{identity} {answer:?}: {}", told.text);
+        let reply = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+        assert_eq!(reply.code, code, "{identity} {answer:?}: {}", reply.text);
     }
 }

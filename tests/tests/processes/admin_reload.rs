@@ -91,9 +91,9 @@ fn what_can_change_does_and_the_rest_is_named() {
         config.threads = 7;
         config.store.queue_changes = 7;
     });
-    let said = ask(&place.control, "reload");
-    assert_eq!(said["ok"], true, "{said}");
-    let names = |member: &str| -> Vec<String> { serde_json::from_value(said[member].clone()).unwrap() };
+    let reply = ask(&place.control, "reload");
+    assert_eq!(reply["ok"], true, "{reply}");
+    let names = |member: &str| -> Vec<String> { serde_json::from_value(reply[member].clone()).unwrap() };
     assert_eq!(
         names("settings_changed"),
         [
@@ -105,7 +105,7 @@ fn what_can_change_does_and_the_rest_is_named() {
         ]
     );
     assert_eq!(names("settings_not_changed"), ["store.queue_changes", "threads"]);
-    assert!(said["hint"].as_str().unwrap().contains("restart"), "{said}");
+    assert!(reply["hint"].as_str().unwrap().contains("restart"), "{reply}");
     assert_eq!(place.home("0.NA/10.1"), Code::SUCCESS, "an administrator of the server now");
     assert_eq!(place.create("TST/two", 2), Code::SUCCESS);
     assert_eq!(place.create("TST/three", 3), Code::INVALID_VALUE);
@@ -129,9 +129,9 @@ fn what_is_wrong_changes_nothing_and_a_signal_does_as_the_command() {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
         config.limits.record_values = 4096;
     });
-    let said = ask(&place.control, "reload");
-    assert_eq!(said["ok"], false, "{said}");
-    assert!(said["error"].as_str().unwrap().contains("limits.record_values"), "{said}");
+    let reply = ask(&place.control, "reload");
+    assert_eq!(reply["ok"], false, "{reply}");
+    assert!(reply["error"].as_str().unwrap().contains("limits.record_values"), "{reply}");
     place.write(|config| {
         config.limits.record_values = 2048;
         config.audit = Some("nowhere/audit.jsonl".into());
@@ -222,9 +222,9 @@ fn one_bad_part_keeps_all_others_back() {
     let service = &shared.service;
     let (before, in_force) = (shared.config(), service.in_force());
     for (part, _) in bad {
-        let said = shared.reload();
-        assert_eq!(said["ok"], false, "{part}: {said}");
-        let error = said["error"].as_str().unwrap();
+        let reply = shared.reload();
+        assert_eq!(reply["ok"], false, "{part}: {reply}");
+        let error = reply["error"].as_str().unwrap();
         assert!(error.contains(part) && error.contains("nothing has changed"), "{part}: {error}");
         assert!(Arc::ptr_eq(&shared.config(), &before), "{part}");
         assert!(Arc::ptr_eq(&service.in_force(), &in_force), "{part}");
@@ -246,8 +246,8 @@ fn one_bad_part_keeps_all_others_back() {
     assert!(lines("audit.jsonl").contains("10.1"));
     assert_eq!(lines("other.jsonl"), "");
     // Without a bad one, all are taken.
-    let said = shared.reload();
-    assert_eq!((&said["ok"], &said["settings_not_changed"]), (&json!(true), &Json::Null), "{said}");
+    let reply = shared.reload();
+    assert_eq!((&reply["ok"], &reply["settings_not_changed"]), (&json!(true), &Json::Null), "{reply}");
     assert_eq!(*logged.lock().unwrap(), ["debug"]);
     drop(held);
     until("the place is given back", || shared.connections.count() == 0);

@@ -121,11 +121,11 @@ fn resolve(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
 fn answer(session: &ClientSession, plain: &[u8]) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(plain).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
-    let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = body else {
+    let Body::Reply(Reply { response: Response::Challenge(challenge), digest, .. }) = body else {
         panic!("a challenge")
     };
     assert_eq!(envelope.session_id, session.id, "its number is that of the session");
-    let covered = [asked.nonce, digest.unwrap().digest];
+    let covered = [challenge.nonce, digest.unwrap().digest];
     let (version, suggested) = (session.version, session.version);
     let signed_response = answer_with_secret(version, suggested, &covered, SECRET, &[7; 16]);
     let body = ChallengeAnswer {
@@ -154,19 +154,19 @@ fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
     assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SUCCESS);
     assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SESSION_MESSAGE_REJECTED, "a copy");
     let handled = both.served.as_ref().unwrap().address();
-    let asked = resolve(&session, "TST/HALF", PRIVATE);
-    let asked = session.sealed(asked);
-    let (plain, protection) = session.read(&exchange(handled, &asked).unwrap());
+    let question = resolve(&session, "TST/HALF", PRIVATE);
+    let question = session.sealed(question);
+    let (plain, protection) = session.read(&exchange(handled, &question).unwrap());
     assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, ALL), "handled knows who asks, too");
     assert_eq!(
-        both.administer(&mut session, &asked).0,
+        both.administer(&mut session, &question).0,
         ResponseCode::SESSION_MESSAGE_REJECTED,
         "a copy of that"
     );
     // Values that are not public travel encrypted, both ways where the client wants it.
-    let asked = resolve(&session, "TST/HALF", PRIVATE);
-    let asked = session.sealed(asked);
-    let hidden = session.hidden(&asked);
+    let question = resolve(&session, "TST/HALF", PRIVATE);
+    let question = session.sealed(question);
+    let hidden = session.hidden(&question);
     let (code_now, protection, _) = both.administer(&mut session, &hidden);
     assert_eq!((code_now, protection), (ResponseCode::SUCCESS, ALL));
     // Without a MAC, or with a wrong one, nothing happens.
@@ -226,8 +226,8 @@ fn peers_of_every_version_administer_in_a_session_with_both() {
             };
             assert_eq!(again, refused, "{what}: a copy");
             let private = OpFlags(flags.0 & !OpFlags::PUBLIC_ONLY.0);
-            let asked = seal(resolve(&session, "TST/HALF", private), &mut session);
-            let (plain, protection) = session.read(&exchange(handled, &asked).unwrap());
+            let question = seal(resolve(&session, "TST/HALF", private), &mut session);
+            let (plain, protection) = session.read(&exchange(handled, &question).unwrap());
             let expected = Protection { mac: true, hidden: hides || minor >= 8 };
             assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, expected), "{what}");
             let end = session.request(14, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }));
@@ -347,9 +347,9 @@ fn each_goes_on_alone_while_the_other_is_down() {
     // handle-admin is restarted: handled goes on, and what was proven stays proven.
     let handled = both.served.as_ref().unwrap().address();
     both.administered.restart();
-    let asked = resolve(&session, "TST/HALF", PRIVATE);
-    let asked = session.sealed(asked);
-    assert_eq!(code(&session.read(&exchange(handled, &asked).unwrap()).0), ResponseCode::SUCCESS);
+    let question = resolve(&session, "TST/HALF", PRIVATE);
+    let question = session.sealed(question);
+    assert_eq!(code(&session.read(&exchange(handled, &question).unwrap()).0), ResponseCode::SUCCESS);
     assert!(!both.create(&mut session, "TST/SESSION-2"));
     // handled goes: its sessions are gone with it, and clients set up others.
     both.served = None;
@@ -365,8 +365,8 @@ fn each_goes_on_alone_while_the_other_is_down() {
     assert!(!both.create(&mut own, "TST/SESSION-4"), "a session of handle-admin's own stays");
     let mut shared = ClientSession::open(exchange_over_tcp, admin, ADMINISTRATOR, &server_key("root"));
     let handled = both.served.as_ref().unwrap().address();
-    let asked = resolve(&shared, "TST/TARGET", CERTIFIED);
-    let asked = shared.sealed(asked);
-    let (plain, protection) = shared.read(&exchange(handled, &asked).unwrap());
+    let question = resolve(&shared, "TST/TARGET", CERTIFIED);
+    let question = shared.sealed(question);
+    let (plain, protection) = shared.read(&exchange(handled, &question).unwrap());
     assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, MAC), "handled holds it");
 }

@@ -84,19 +84,19 @@ fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
             let values = Values::build([Value::new(1, b"URL", b"https://a.example/")], &mut storage);
             let handle = format!("10.1045/in-session-{nth}-{round}");
             let body = HandleValues { handle: handle.as_bytes(), values };
-            let asked = session.request(1, flags, &Request::CreateHandle(body));
-            let asked = session.sealed(asked);
-            let answer = exchange_over_tcp(service.administration, &asked).unwrap();
+            let request = session.request(1, flags, &Request::CreateHandle(body));
+            let request = session.sealed(request);
+            let answer = exchange_over_tcp(service.administration, &request).unwrap();
             let (code, plain) = code_of(&mut session, &answer);
             if round == 0 {
                 assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED);
                 let (envelope, rest) = Envelope::split(&plain).unwrap();
                 let challenge = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
-                let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = challenge
+                let Body::Reply(Reply { response: Response::Challenge(contents), digest, .. }) = challenge
                 else {
                     panic!("a challenge")
                 };
-                let covered = [asked.nonce, digest.unwrap().digest];
+                let covered = [contents.nonce, digest.unwrap().digest];
                 let body = ChallengeAnswer {
                     auth_type: auth::PUBLIC_KEY,
                     identity: administrator,

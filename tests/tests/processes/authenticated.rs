@@ -202,7 +202,7 @@ fn any_worker_takes_an_answer_to_the_challenge_of_another() {
 }
 
 #[test]
-fn who_may_not_read_is_told_so_whatever_the_key() {
+fn an_identity_that_may_not_read_is_refused_with_any_key() {
     let served = root(|_| ());
     let code = |handle, kind: &[u8], identity, made: &[u8]| {
         let challenge = challenge(&served, handle, &[]);
@@ -393,14 +393,17 @@ fn computed_values_are_shown_to_who_may_read_them() {
             answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT);
         answer(&served, challenge.id, auth::SECRET_KEY, identity, &made)
     };
-    let asked = question("TST/HALF@x", &[3], READ, 1);
+    let request = question("TST/HALF@x", &[3], READ, 1);
     let stored = {
         let challenge = challenge(&served, "TST/HALF", &[]);
         let made =
             answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), SECRET, &SALT);
         answer(&served, challenge.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made)
     };
-    assert_eq!(read(&exchange(served.address(), &asked).unwrap()).0, ResponseCode::INSUFFICIENT_PERMISSIONS);
+    assert_eq!(
+        read(&exchange(served.address(), &request).unwrap()).0,
+        ResponseCode::INSUFFICIENT_PERMISSIONS
+    );
     assert!(stored.1.contains(&2) && !stored.1.contains(&3));
     assert_eq!(read_as(who(301, "0.NA/TST"), SECRET, &[]), stored, "as those of the base");
     assert_eq!(read_as(who(301, "0.NA/TST"), SECRET, &[2]), (ResponseCode::SUCCESS, vec![2]));
@@ -438,10 +441,10 @@ fn old_peers_get_the_same_signature_again_and_new_ones_never() {
     let key = PublicKey::from_record(&hex(&fixture("servers.json")["keys"]["server"]["handle_public_hex"]))
         .unwrap();
     let signed = |minor, request_id| {
-        let mut asked =
+        let mut request =
             question("10.5072/URL-ONE", &[], OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY), request_id);
-        asked[..4].copy_from_slice(&[2, minor, 2, minor]);
-        let answer = exchange(served.address(), &asked).unwrap();
+        request[..4].copy_from_slice(&[2, minor, 2, minor]);
+        let answer = exchange(served.address(), &request).unwrap();
         let (envelope, rest) = Envelope::split(&answer).unwrap();
         assert_eq!((envelope.version, envelope.request_id), (Version::new(2, minor), request_id));
         verify_message(&envelope, &Message::decode(rest).unwrap(), &key).unwrap().signature.to_vec()
@@ -494,21 +497,21 @@ fn a_server_key_that_clients_would_not_know_is_refused() {
         }
     };
     assert_eq!(error(|_| ()), "");
-    let said = error(|config| {
+    let error_text = error(|config| {
         let file = config.server_key.clone().unwrap().file;
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o640)).unwrap();
     });
-    assert!(said.contains("chmod 600"), "{said}");
-    let said = error(|config| {
+    assert!(error_text.contains("chmod 600"), "{error_text}");
+    let error_text = error(|config| {
         let file = config.server_key.clone().unwrap().file;
         std::fs::remove_file(&file).unwrap();
         handle_tests::test_server::write_key_file(&file, &fixture("servers.json")["keys"]["mirror"]);
     });
-    assert!(said.contains("is not the one of this server in the site record"), "{said}");
-    let said =
+    assert!(error_text.contains("is not the one of this server in the site record"), "{error_text}");
+    let error_text =
         error(|config| std::fs::write(config.server_key.clone().unwrap().file, b"\0\0\0\x01key").unwrap());
-    assert!(said.contains("privkey.bin"), "{said}");
-    let said =
+    assert!(error_text.contains("privkey.bin"), "{error_text}");
+    let error_text =
         error(|config| config.server_key.as_mut().unwrap().passphrase_env = Some("HANDLED_NO_SUCH".into()));
-    assert!(said.contains("HANDLED_NO_SUCH"), "{said}");
+    assert!(error_text.contains("HANDLED_NO_SUCH"), "{error_text}");
 }

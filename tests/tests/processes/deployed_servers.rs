@@ -224,8 +224,11 @@ fn queries_go_to_the_port_for_queries_and_changes_to_the_other() {
     let store = service().path("two-ports.redb");
     let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045"];
     succeed(ask(administration.address, &args));
-    let asked: Vec<_> = queries.take_heard().iter().map(|message| op_code(message)).collect();
-    assert!(asked.contains(&OpCode::RESOLUTION) && asked.contains(&OpCode::LIST_HANDLES), "{asked:?}");
+    let op_codes: Vec<_> = queries.take_heard().iter().map(|message| op_code(message)).collect();
+    assert!(
+        op_codes.contains(&OpCode::RESOLUTION) && op_codes.contains(&OpCode::LIST_HANDLES),
+        "{op_codes:?}"
+    );
     succeed(ask(administration.address, &["handle", "update", "10.1045/open", "5:NOTE=x"]));
     assert!(queries.take_heard().is_empty());
 }

@@ -324,23 +324,23 @@ fn clients_that_know_no_referrals_are_resolved_for() {
     let old = |minor, handle: &str, flags| message(Version::new(2, minor), 21, flags, &query(handle));
     let plain = OpFlags::PLAIN_REQUEST;
     for ask in [exchange as SessionExchange, exchange_over_tcp] {
-        let asked = |minor, handle, flags| shown(&ask(both.queries(), &old(minor, handle, flags)).unwrap());
+        let reply = |minor, handle, flags| shown(&ask(both.queries(), &old(minor, handle, flags)).unwrap());
         for minor in [1, 4, 5, 9] {
             assert_eq!(
-                asked(minor, "0.NA/10.5.7", plain),
+                reply(minor, "0.NA/10.5.7", plain),
                 (Code::SUCCESS, b"https://example.org/".to_vec()),
                 "{minor}"
             );
         }
         for minor in [10, 11] {
-            assert_eq!(asked(minor, "0.NA/10.5.7", plain).0, Code::PREFIX_REFERRAL, "{minor}");
+            assert_eq!(reply(minor, "0.NA/10.5.7", plain).0, Code::PREFIX_REFERRAL, "{minor}");
         }
-        assert_eq!(asked(9, "0.NA/10.5.8", plain).0, Code::HANDLE_NOT_FOUND, "the other service says so");
+        assert_eq!(reply(9, "0.NA/10.5.8", plain).0, Code::HANDLE_NOT_FOUND, "the other service says so");
         let signed = plain.with(OpFlags::CERTIFY);
-        assert_eq!(asked(9, "0.NA/10.5.7", signed).0, Code::SUCCESS);
-        assert_eq!(asked(9, "0.NA/10.5.7", plain.with(OpFlags::DO_NOT_REFER)).0, Code::HANDLE_NOT_FOUND);
-        assert_eq!(asked(9, "0.NA/10.5.7", plain.without(OpFlags::RECURSIVE)).0, Code::PREFIX_REFERRAL);
-        assert_eq!(asked(9, "0.NA/10.6.7", plain).0, Code::HANDLE_NOT_FOUND, "nobody has that");
+        assert_eq!(reply(9, "0.NA/10.5.7", signed).0, Code::SUCCESS);
+        assert_eq!(reply(9, "0.NA/10.5.7", plain.with(OpFlags::DO_NOT_REFER)).0, Code::HANDLE_NOT_FOUND);
+        assert_eq!(reply(9, "0.NA/10.5.7", plain.without(OpFlags::RECURSIVE)).0, Code::PREFIX_REFERRAL);
+        assert_eq!(reply(9, "0.NA/10.6.7", plain).0, Code::HANDLE_NOT_FOUND, "nobody has that");
     }
     // It has come through too many servers.
     let mut deep = old(9, "0.NA/10.5.7", plain);
@@ -350,8 +350,8 @@ fn clients_that_know_no_referrals_are_resolved_for() {
     assert!(referrals.resolved > 8 && referrals.unresolved == 0, "{referrals:?}");
     // Nobody says: the client is told what is known.
     admin.stop();
-    let (said, _) = shown(&exchange(both.queries(), &old(9, "0.NA/10.5.9", plain)).unwrap());
-    assert_eq!(said, Code::PREFIX_REFERRAL);
+    let (answer_code, _) = shown(&exchange(both.queries(), &old(9, "0.NA/10.5.9", plain)).unwrap());
+    assert_eq!(answer_code, Code::PREFIX_REFERRAL);
     assert_eq!(
         shown(&exchange(both.queries(), &old(9, "0.NA/10.5.7", plain)).unwrap()).0,
         Code::SUCCESS,

@@ -229,8 +229,8 @@ fn simultaneous_questions_for_one_name_are_one_question() {
         assert!(answer.starts_with(b"HTTP/1.1 200 "));
     }
     let shards = &resolver.server.shared().shards;
-    let asked = shards.sum(|it| &it.requests_answered) + shards.sum(|it| &it.tcp_requests_answered);
-    assert!(asked <= 3, "{asked} questions");
+    let count = shards.sum(|it| &it.requests_answered) + shards.sum(|it| &it.tcp_requests_answered);
+    assert!(count <= 3, "{count} questions");
 }
 
 #[test]

@@ -190,10 +190,10 @@ fn redirects_from_the_set_do_not_depend_on_other_services() {
         config.upstream.patience_ms = 500;
     });
     let ask = |target: &str| get(served.address(), target, "");
-    let asked = || served.gateway.state().counters.upstream_questions.get();
-    assert_eq!((ask("/1234/loc").status, asked()), (302, 0));
+    let questions_count = || served.gateway.state().counters.upstream_questions.get();
+    assert_eq!((ask("/1234/loc").status, questions_count()), (302, 0));
     let partial = ask("/1234/far");
-    assert_eq!((partial.header("location"), asked()), (Some("https://near.example/"), 1));
+    assert_eq!((partial.header("location"), questions_count()), (Some("https://near.example/"), 1));
     assert_eq!(partial.header("cache-control"), Some("max-age=0"), "made without the missing record");
     let failed = ask("/5678/more");
     assert!(matches!(failed.status, 502 | 504), "{}", failed.status);

@@ -259,16 +259,16 @@ fn tells_the_service_manager() {
     let mut serving = RunningServer::start(&place.set(), &place.path("control.sock"), |command| {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     });
-    let told = || {
+    let notification = || {
         let mut room = [0; 1000];
         let len = manager.recv(&mut room).unwrap();
         String::from_utf8_lossy(&room[..len]).into_owned()
     };
-    assert!(told().contains("READY=1"));
-    assert_eq!(told().trim_end(), "WATCHDOG=1", "a sign of life, as often as it is wanted");
-    assert_eq!(told().trim_end(), "WATCHDOG=1", "and another");
+    assert!(notification().contains("READY=1"));
+    assert_eq!(notification().trim_end(), "WATCHDOG=1", "a sign of life, as often as it is wanted");
+    assert_eq!(notification().trim_end(), "WATCHDOG=1", "and another");
     serving.process.signal("INT");
-    let last = std::iter::repeat_with(told).find(|told| told.trim_end() != "WATCHDOG=1").unwrap();
+    let last = std::iter::repeat_with(notification).find(|text| text.trim_end() != "WATCHDOG=1").unwrap();
     assert!(last.contains("STOPPING=1"), "{last}");
     assert_eq!(serving.process.wait(), Some(0));
 }

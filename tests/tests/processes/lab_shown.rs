@@ -31,9 +31,9 @@ fn as_written(lab: &LabProcess, home: &Path, command: &str) -> String {
     let mut shown = String::from_utf8(run(command).stdout).unwrap();
     let servers = lab.said["servers"].as_array().unwrap();
     for (server, port) in servers.iter().zip(FIRST_PORT..) {
-        let (_, known) = server["address"].as_str().unwrap().split_once(':').unwrap();
+        let (_, actual_port) = server["address"].as_str().unwrap().split_once(':').unwrap();
         for mark in [':', '/'] {
-            shown = shown.replace(&format!("{mark}{known}"), &format!("{mark}{port}"));
+            shown = shown.replace(&format!("{mark}{actual_port}"), &format!("{mark}{port}"));
         }
     }
     shown.replace(home.to_str().unwrap(), "/home/me")
@@ -211,12 +211,12 @@ fn what_interrupts_the_lab_ends_its_servers_and_clears_up() {
         let mut stdout = BufReader::new(lab.0.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
-        let said: Json = serde_json::from_str(&line).unwrap();
-        assert!(PathBuf::from(said["root"].as_str().unwrap()).starts_with(directory.path()));
+        let report: Json = serde_json::from_str(&line).unwrap();
+        assert!(PathBuf::from(report["root"].as_str().unwrap()).starts_with(directory.path()));
         lab.signal(signal);
         assert_eq!(lab.wait(), Some(0), "{signal}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left of it");
-        for server in said["servers"].as_array().unwrap() {
+        for server in report["servers"].as_array().unwrap() {
             let process = Path::new("/proc").join(server["pid"].to_string());
             until("the server ends", || !process.exists());
         }
@@ -227,7 +227,7 @@ fn what_interrupts_the_lab_ends_its_servers_and_clears_up() {
 }
 
 #[test]
-fn a_lab_that_nobody_can_be_told_of_ends_and_clears_up() {
+fn a_lab_that_cannot_write_its_report_ends_and_clears_up() {
     let directory = tempfile::tempdir().unwrap();
     let (read, closed) = std::io::pipe().unwrap();
     drop(read);

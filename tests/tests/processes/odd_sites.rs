@@ -179,9 +179,9 @@ fn it_is_told_who_cannot_be_asked(lab: &LabProcess) {
         let output = run(lab.hdl(&["check", &format!("77.{name}/x"), "--json"]));
         let json: Json = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((output.status.code(), json["agree"].as_bool()), (Some(1), Some(false)), "{json}");
-        let [said] = json["servers"].as_array().unwrap().as_slice() else { panic!("{json}") };
+        let [server] = json["servers"].as_array().unwrap().as_slice() else { panic!("{json}") };
         assert_eq!(
-            (&said["says"], &said["protocol"]),
+            (&server["says"], &server["protocol"]),
             (&"no interface that is reachable from here".into(), &Json::Null)
         );
     }
@@ -211,13 +211,13 @@ fn it_is_told_what_a_namespace_says(lab: &LabProcess) {
     let shown = succeed(lab.hdl(&["site", "77.INACTIVE"]));
     assert!(shown.contains("\n  inactive: Moved.\n  contact a@b\n"), "{shown}");
     let json: Json = serde_json::from_str(&succeed(lab.hdl(&["site", "77.INACTIVE", "--json"]))).unwrap();
-    let said = serde_json::json!({ "contact": "a@b", "status": "inactive", "statusMessage": "Moved." });
-    assert_eq!(json["namespace"], said);
+    let expected = serde_json::json!({ "contact": "a@b", "status": "inactive", "statusMessage": "Moved." });
+    assert_eq!(json["namespace"], expected);
     for (handle, warns) in [("77.INACTIVE/x", true), ("77.GOOD/x", false)] {
         let output = run(lab.hdl(&["resolve", handle, "--url"]));
         assert_eq!(output.stdout, b"https://lab.example/x\n");
-        let said = format!("hdl: the prefix of {handle} is inactive: Moved.\n");
-        assert_eq!(String::from_utf8(output.stderr).unwrap(), if warns { said } else { String::new() });
+        let warning = format!("hdl: the prefix of {handle} is inactive: Moved.\n");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), if warns { warning } else { String::new() });
     }
     // What options in a reference say is done, or refused where it cannot be.
     for (reference, says) in

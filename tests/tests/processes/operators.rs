@@ -329,8 +329,8 @@ fn what_both_processes_share_stands_in_one_file() {
         command
     };
     for command in [service.handled_command(), service.admin_command()] {
-        let said = succeed(check(command));
-        let shared = said.lines().last().unwrap();
+        let output = succeed(check(command));
+        let shared = output.lines().last().unwrap();
         assert!(shared.starts_with("shared with the other process, in "), "{shared}");
         assert!(shared.ends_with("service.toml: administrators, server_key, sessions, site"), "{shared}");
     }

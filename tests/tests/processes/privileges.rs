@@ -126,12 +126,12 @@ fn root_becomes_nobody_and_serves_on() {
         until("the next set is live", || serving.ask("status")["set"]["generation"] == generation + 1);
         assert_eq!(code(), ResponseCode::SUCCESS);
         // Nobody cannot bind this port, and has it handed over.
-        let said = serving.ask("restart");
-        assert_eq!(said["ok"], true, "{said}");
-        let _successor = Successor { pid: said["pid"].clone() };
+        let reply = serving.ask("restart");
+        assert_eq!(reply["ok"], true, "{reply}");
+        let _successor = Successor { pid: reply["pid"].clone() };
         assert_eq!(serving.process.wait(), Some(0));
-        until("the successor answers", || ask(&place.control(), "status")["pid"] == said["pid"]);
-        assert_is_nobody(&said["pid"]);
+        until("the successor answers", || ask(&place.control(), "status")["pid"] == reply["pid"]);
+        assert_is_nobody(&reply["pid"]);
         assert_eq!(code(), ResponseCode::SUCCESS);
         // Root may take over from nobody, and becomes nobody.
         let mut command = place.command(datapath);

@@ -113,7 +113,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
     let place = ServiceSetup::new();
     let _admin = place.start();
     let metrics = http::get(place.http, "/metrics").unwrap().body;
-    let told: Vec<&str> = metrics.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let metric_names: Vec<&str> = metrics.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
     let (board, alerts) = (
         include_str!("../../../docs/operations/handled-dashboard.json"),
         include_str!("../../../docs/operations/alerts.yml"),
@@ -121,14 +121,14 @@ fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
     for text in [board, alerts] {
         assert!(named(text).contains(&"handle_admin_publish_pending_transactions"), "the lag is watched");
         for name in named(text) {
-            assert!(told.contains(&name), "{name} is not among the metrics");
+            assert!(metric_names.contains(&name), "{name} is not among the metrics");
         }
     }
     let is_published = |name: &&str| name.starts_with("handle_admin_publish_");
     let described = named(include_str!("../../../docs/operations/admin-metrics.md"));
-    let [told, described] = [told, described]
+    let [metric_names, described] = [metric_names, described]
         .map(|names| names.into_iter().filter(is_published).collect::<std::collections::BTreeSet<_>>());
-    assert_eq!(told, described, "docs/operations/admin-metrics.md has a line for each, and no other");
+    assert_eq!(metric_names, described, "docs/operations/admin-metrics.md has a line for each, and no other");
 }
 
 #[test]

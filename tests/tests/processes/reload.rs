@@ -98,18 +98,18 @@ impl ReloadSetup {
     /// Reloads with `more`, of which all can change.
     fn change(&self, more: &str) {
         self.configure(more);
-        let (code, said) = self.reload();
-        assert!(code == Some(0) && said["settings_not_changed"].is_null(), "{more}: {said}");
-        assert!(!said["settings_changed"].as_array().unwrap().is_empty(), "{more}: {said}");
+        let (code, reply) = self.reload();
+        assert!(code == Some(0) && reply["settings_not_changed"].is_null(), "{more}: {reply}");
+        assert!(!reply["settings_changed"].as_array().unwrap().is_empty(), "{more}: {reply}");
     }
 
     /// Reloads with `more`, of which nothing can change but what is there already.
     fn refused(&self, more: &str, names: &[&str]) {
         self.configure(more);
-        let (code, said) = self.reload();
-        assert_eq!((code, &said["settings_changed"]), (Some(0), &json!([])), "{more}: {said}");
-        assert_eq!(said["settings_not_changed"], json!(names), "{more}");
-        let hint = said["hint"].as_str().unwrap();
+        let (code, reply) = self.reload();
+        assert_eq!((code, &reply["settings_changed"]), (Some(0), &json!([])), "{more}: {reply}");
+        assert_eq!(reply["settings_not_changed"], json!(names), "{more}");
+        let hint = reply["hint"].as_str().unwrap();
         assert!(
             names.iter().all(|name| hint.contains(name)) && hint.contains("hdl control restart"),
             "{hint}"
@@ -144,11 +144,11 @@ fn a_reload_changes_what_it_can_and_names_the_rest() {
     let place = ReloadSetup::new();
     assert_eq!(place.code(), ResponseCode::SUCCESS);
     place.configure("datapath = \"portable\"\nlimits.answer_datagrams = 2\nlimits.batch_datagrams = 8");
-    let (code, said) = place.reload();
-    assert_eq!((code, &said["ok"], &said["generation"]), (Some(0), &json!(true), &json!(1)), "{said}");
-    assert_eq!(said["settings_changed"], json!(["limits.answer_datagrams"]));
-    assert_eq!(said["settings_not_changed"], json!(["datapath", "limits.batch_datagrams"]));
-    let hint = said["hint"].as_str().unwrap();
+    let (code, reply) = place.reload();
+    assert_eq!((code, &reply["ok"], &reply["generation"]), (Some(0), &json!(true), &json!(1)), "{reply}");
+    assert_eq!(reply["settings_changed"], json!(["limits.answer_datagrams"]));
+    assert_eq!(reply["settings_not_changed"], json!(["datapath", "limits.batch_datagrams"]));
+    let hint = reply["hint"].as_str().unwrap();
     assert!(
         hint.contains("datapath, limits.batch_datagrams; take over instead: hdl control restart"),
         "{hint}"
@@ -181,9 +181,9 @@ fn a_wrong_file_changes_nothing_and_says_why() {
         ("limits.answer_datagrams = 2\ntemplates.namespace = \"<namespace\"", "templates.namespace"),
     ] {
         place.configure(wrong);
-        let (code, said) = place.reload();
-        let error = said["error"].as_str().unwrap();
-        assert!(code == Some(6) && error.contains(why) && error.contains("nothing has changed"), "{said}");
+        let (code, reply) = place.reload();
+        let error = reply["error"].as_str().unwrap();
+        assert!(code == Some(6) && error.contains(why) && error.contains("nothing has changed"), "{reply}");
         place.told("READY=1");
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(place.code(), ResponseCode::SUCCESS, "{wrong}");
@@ -208,8 +208,8 @@ fn what_is_logged_and_who_this_is_change_while_serving() {
     site["serialNumber"] = json!(7);
     std::fs::write(place.path("site.json"), site.to_string()).unwrap();
     with_log("info");
-    let (_, said) = place.reload();
-    assert_eq!(said["settings_changed"], json!(["log", "site"]), "{said}");
+    let (_, reply) = place.reload();
+    assert_eq!(reply["settings_changed"], json!(["log", "site"]), "{reply}");
     until("it is logged", || log().contains("configuration reloaded"));
     assert_eq!(place.daemon.ask("status")["site"]["serial"], 7);
     // The name is the same and the record is not.
@@ -218,8 +218,8 @@ fn what_is_logged_and_who_this_is_change_while_serving() {
     assert_eq!(place.reload().1["settings_changed"], json!([]));
     assert_eq!(place.daemon.ask("status")["site"]["serial"], 8);
     with_log("loud=loud");
-    let (code, said) = place.reload();
-    assert!(code == Some(6) && said["error"].as_str().unwrap().contains("`log`"), "{said}");
+    let (code, reply) = place.reload();
+    assert!(code == Some(6) && reply["error"].as_str().unwrap().contains("`log`"), "{reply}");
 }
 
 #[test]
@@ -263,11 +263,11 @@ fn the_rate_limit_comes_changes_and_goes_while_serving() {
 /// What comes over a connection until its end; it may be broken off.
 fn until_end(mut stream: &TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let mut came = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut came) {
+    let mut bytes = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut bytes) {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "the connection ends");
     }
-    came
+    bytes
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn the_query_log_changes_its_form_its_share_and_its_privacy() {
 #[test]
 fn templates_apply_to_the_set_that_is_served() {
     let place = ReloadSetup::new();
-    let asked = || TestClient::new(place.address).resolve(b"10.1/long@x").expect("an answer");
-    assert_eq!(asked().code, ResponseCode::HANDLE_NOT_FOUND);
+    let reply = || TestClient::new(place.address).resolve(b"10.1/long@x").expect("an answer");
+    assert_eq!(reply().code, ResponseCode::HANDLE_NOT_FOUND);
     let namespace = |data: &str| {
         format!(
             "[templates]\nnamespace = \"<namespace><template delimiter='@'><value type='T' data='{data}'/></template></namespace>\""
@@ -372,10 +372,10 @@ fn templates_apply_to_the_set_that_is_served() {
     for data in ["first", "second"] {
         place.change(&namespace(data));
         let found = |answer: &[u8]| answer.windows(data.len()).any(|window| window == data.as_bytes());
-        until("the values are computed", || found(&asked().values));
+        until("the values are computed", || found(&reply().values));
     }
     place.change(&format!("{}\nenabled = false", namespace("second")));
-    until("nothing is computed any more", || asked().code == ResponseCode::HANDLE_NOT_FOUND);
+    until("nothing is computed any more", || reply().code == ResponseCode::HANDLE_NOT_FOUND);
 }
 
 #[test]
@@ -421,20 +421,21 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
     };
     let is_over = AtomicBool::new(false);
     place.manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    let (answers, told, last, said_to_manager) = std::thread::scope(|scope| {
+    let (answers, reply, last, notifications) = std::thread::scope(|scope| {
         // A manager that does not read holds everything up.
         let managing = scope.spawn(|| {
-            let (mut said, mut room) = (Vec::<String>::new(), [0; 1000]);
+            let (mut texts, mut room) = (Vec::<String>::new(), [0; 1000]);
             // A reload that a signal asked for may be the last to end.
-            let is_ready = |said: &[String]| {
-                said.iter()
+            let is_ready = |texts: &[String]| {
+                texts
+                    .iter()
                     .rfind(|text| text.contains("RELOADING=1") || text.contains("READY=1"))
                     .is_none_or(|text| text.contains("READY=1"))
             };
             loop {
                 match place.manager.recv(&mut room) {
-                    Ok(len) => said.push(String::from_utf8_lossy(&room[..len]).into_owned()),
-                    Err(_) if is_over.load(Ordering::Relaxed) && is_ready(&said) => return said,
+                    Ok(len) => texts.push(String::from_utf8_lossy(&room[..len]).into_owned()),
+                    Err(_) if is_over.load(Ordering::Relaxed) && is_ready(&texts) => return texts,
                     Err(_) => {}
                 }
             }
@@ -469,9 +470,9 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
                         if round % 3 == 0 {
                             place.daemon.process.signal("HUP");
                         }
-                        let said = ask(control, "reload");
-                        assert_eq!(said["ok"], true, "{said}");
-                        let now = said["generation"].as_u64().unwrap();
+                        let reply = ask(control, "reload");
+                        assert_eq!(reply["ok"], true, "{reply}");
+                        let now = reply["generation"].as_u64().unwrap();
                         assert!(now >= generation, "{now} after {generation}");
                         generation = now;
                     }
@@ -480,25 +481,29 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             .collect();
         let reloaded: Vec<_> = reloading.into_iter().map(ScopedJoinHandle::join).collect();
         // Whoever comes last reads what is there then, whatever others have read before.
-        let said = std::panic::catch_unwind(|| {
+        let outcome = std::panic::catch_unwind(|| {
             configure("last", "limits.answer_datagrams = 9");
             ask(&control, "reload")
         });
         // Now everybody ends, whatever came of it.
         is_over.store(true, Ordering::Relaxed);
-        let said = said.unwrap();
+        let reply = outcome.unwrap();
         reloaded.into_iter().for_each(Result::unwrap);
-        (asking.join(), said, publishing.join().unwrap(), managing.join().unwrap())
+        (asking.join(), reply, publishing.join().unwrap(), managing.join().unwrap())
     });
-    assert_eq!(told["ok"], true, "{told}");
+    assert_eq!(reply["ok"], true, "{reply}");
     assert!(answers.unwrap() > 0);
     until("the last set is live", || place.daemon.ask("status")["set"]["generation"] == last);
     let status = hdl(["control", "reload", "--json", "--socket", control.to_str().unwrap()]);
-    let said: Json = serde_json::from_slice(&run(status).stdout).unwrap();
-    assert_eq!((&said["settings_changed"], &said["generation"]), (&json!([]), &json!(last)), "{said}");
+    let final_reply: Json = serde_json::from_slice(&run(status).stdout).unwrap();
+    assert_eq!(
+        (&final_reply["settings_changed"], &final_reply["generation"]),
+        (&json!([]), &json!(last)),
+        "{final_reply}"
+    );
     // To the manager each has an end before the next one begins.
     let mut is_reloading = false;
-    for text in said_to_manager {
+    for text in notifications {
         let (begins, ends) = (text.contains("RELOADING=1"), text.contains("READY=1"));
         assert!(!begins || !is_reloading, "{text}");
         assert!(!ends || is_reloading, "{text}");

@@ -243,7 +243,7 @@ fn who_has_a_public_key_is_not_locked_out_by_made_up_secrets_nor_while_the_key_i
 }
 
 #[test]
-fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
+fn remote_lookups_are_limited_at_a_time_and_per_request() {
     let (here, there) = plans();
     let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
     let here = ServicesPlan { records: vec![("0.NA/10.1", groups)], ..here };
@@ -264,11 +264,11 @@ fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
     let silent = std::net::TcpListener::bind(there.address).unwrap();
     let address = server.address();
     std::thread::scope(|scope| {
-        let asked =
+        let attempt =
             |handle: &'static str| create(address, handle, who(300, "20.2/who", private("admin_rsa")));
-        let waits = scope.spawn(move || asked("10.9/one"));
+        let waits = scope.spawn(move || attempt("10.9/one"));
         let (held, _) = silent.accept().unwrap();
-        let (code, text) = asked("10.9/two");
+        let (code, text) = attempt("10.9/two");
         assert_eq!(code, Code::SERVER_BUSY, "{text}");
         drop((held, silent));
         assert_eq!(waits.join().unwrap().0, Code::INVALID_ADMIN);
@@ -279,14 +279,15 @@ fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
 fn the_server_that_administers_a_handle_is_found() {
     let (here, there) = both();
     // What each knows of the other is what there is to know.
-    let known = |service: &AdminServer| -> Vec<Json> {
+    let site_list = |service: &AdminServer| -> Vec<Json> {
         let file = service.directory.path().join("local_info.json");
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
     };
     let place = tempfile::tempdir().unwrap();
     let [local_info, private, batch] =
         ["local_info.json", "admin.bin", "batch.txt"].map(|name| place.path().join(name));
-    std::fs::write(&local_info, Json::from([known(&here), known(&there)].concat()).to_string()).unwrap();
+    std::fs::write(&local_info, Json::from([site_list(&here), site_list(&there)].concat()).to_string())
+        .unwrap();
     write_key_file(&private, &fixture("servers.json")["keys"]["admin_rsa"]);
     let hdl = |args: &[&str]| {
         let mut command = hdl(args);

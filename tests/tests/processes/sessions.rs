@@ -56,8 +56,8 @@ fn seen(bytes: &[u8]) -> PlainReply {
     let Body::Reply(Reply { code, digest, response }) = body else { panic!("a reply") };
     match response {
         Response::Answer(answer) => (code, answer.values.iter().map(|value| value.index).collect(), None),
-        Response::Challenge(asked) => {
-            (code, vec![], Some((asked.nonce.to_vec(), digest.unwrap().digest.to_vec())))
+        Response::Challenge(challenge) => {
+            (code, vec![], Some((challenge.nonce.to_vec(), digest.unwrap().digest.to_vec())))
         }
         _ => (code, vec![], None),
     }

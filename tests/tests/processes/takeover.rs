@@ -142,12 +142,12 @@ fn restarts_under_load_lose_no_answer() {
         ("portable", 1),
     ];
     let datagram = request(records::load()[0].handle.as_bytes(), 7);
-    let (done, asked, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (done, connections_count, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let ask_over_tcp = || {
         while !done.load(Ordering::Relaxed) {
             let is_answered = is_answered_over_tcp(place.address, &datagram);
             lost.fetch_add(u64::from(!is_answered), Ordering::Relaxed);
-            asked.fetch_add(1, Ordering::Relaxed);
+            connections_count.fetch_add(1, Ordering::Relaxed);
         }
     };
     let (report, answered) = place.load(|| {
@@ -166,8 +166,8 @@ fn restarts_under_load_lose_no_answer() {
             answered
         })
     });
-    println!("{asked:?} connections, {lost:?} not answered");
-    assert_eq!(lost.into_inner(), 0, "of {asked:?} connections");
+    println!("{connections_count:?} connections, {lost:?} not answered");
+    assert_eq!(lost.into_inner(), 0, "of {connections_count:?} connections");
     let accounts = &report.accounts;
     println!("{} sent in {} take-overs: {accounts:?}", accounts.sent, successors.len());
     assert_eq!((accounts.lost, accounts.late, accounts.refused), (0, 0, 0), "{accounts:?}");
@@ -232,13 +232,13 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
     let path = place.directory.path().join("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let told = |what: &str| {
+    let until_notified = |what: &str| {
         let mut room = [0; 1000];
         loop {
             let len = manager.recv(&mut room).unwrap_or_else(|error| panic!("{what}: {error}"));
-            let said = String::from_utf8_lossy(&room[..len]).into_owned();
-            assert!(!said.contains("STOPPING"), "the service goes on: {said}");
-            if said.contains(what) {
+            let notification = String::from_utf8_lossy(&room[..len]).into_owned();
+            assert!(!notification.contains("STOPPING"), "the service goes on: {notification}");
+            if notification.contains(what) {
                 return;
             }
         }
@@ -254,18 +254,18 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
     let mut command = handled();
     command.arg("--config").arg(&config).env("NOTIFY_SOCKET", &path);
     let mut old = Daemon::start(command, &place.control());
-    told("READY=1");
+    until_notified("READY=1");
     let restart = || {
         let mut command = hdl(["control", "restart", "--json", "--socket"]);
         command.arg(place.control());
         let output = run(command);
-        let said: Json = serde_json::from_slice(&output.stdout).unwrap();
-        (output.status.code(), said)
+        let answer: Json = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), answer)
     };
     // With a configuration that does not work nothing changes.
     std::fs::write(&config, format!("{text}limits.batch_datagrams = 0\n")).unwrap();
-    let (code, said) = restart();
-    assert!(code == Some(6) && said["error"].as_str().unwrap().contains("This one goes on"), "{said}");
+    let (code, answer) = restart();
+    assert!(code == Some(6) && answer["error"].as_str().unwrap().contains("This one goes on"), "{answer}");
     assert_eq!(old.ask("status")["state"], "serving");
     std::fs::write(&config, format!("{text}limits.batch_datagrams = 7\n")).unwrap();
     let is_ready = || {
@@ -279,7 +279,7 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
                 is_ready();
             }
         });
-        let served = restart_twice(&place, &mut old, &restart, &told);
+        let served = restart_twice(&place, &mut old, &restart, &until_notified);
         done.store(true, Ordering::Relaxed);
         served
     });
@@ -295,17 +295,17 @@ fn restart_twice(
     place: &TakeoverSetup,
     old: &mut Daemon,
     restart: &dyn Fn() -> (Option<i32>, Json),
-    told: &dyn Fn(&str),
+    until_notified: &dyn Fn(&str),
 ) -> (RunReport, Successor) {
     place.load(|| {
-        let (code, said) = restart();
-        assert_eq!(code, Some(0), "{said}");
+        let (code, answer) = restart();
+        assert_eq!(code, Some(0), "{answer}");
         assert_eq!(old.process.wait(), Some(0));
-        told(&format!("MAINPID={}", said["pid"]));
-        told("READY=1");
-        let (code, said) = restart();
-        assert_eq!(code, Some(0), "{said}");
-        told(&format!("MAINPID={}", said["pid"]));
-        Successor { pid: said["pid"].clone() }
+        until_notified(&format!("MAINPID={}", answer["pid"]));
+        until_notified("READY=1");
+        let (code, answer) = restart();
+        assert_eq!(code, Some(0), "{answer}");
+        until_notified(&format!("MAINPID={}", answer["pid"]));
+        Successor { pid: answer["pid"].clone() }
     })
 }

@@ -122,7 +122,7 @@ fn trains_are_answered_as_single_datagrams_are_on_the_datapath_of_this_machine()
 
 /// Records whose answers take several datagrams each, asked for in one train.
 #[test]
-fn long_answers_to_a_train_all_arrive_however_small_the_outbox() {
+fn long_answers_to_a_train_all_arrive_with_a_small_outbox() {
     let data = [b'x'; 400];
     let mut records = Vec::new();
     for n in 0..64 {

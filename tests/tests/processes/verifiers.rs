@@ -89,11 +89,12 @@ fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
     stream.set_nonblocking(false).unwrap();
     let mut envelope = [0; Envelope::LEN];
     stream.read_exact(&mut envelope).unwrap();
-    let asked = Envelope::from_bytes(&envelope);
-    let mut message = vec![0; asked.message_len as usize];
+    let request_envelope = Envelope::from_bytes(&envelope);
+    let mut message = vec![0; request_envelope.message_len as usize];
     stream.read_exact(&mut message).unwrap();
     let message = Message::decode(&message).unwrap();
-    let Body::Request(Request::VerifyChallenge(verification)) = message.decode_body(asked.version).unwrap()
+    let Body::Request(Request::VerifyChallenge(verification)) =
+        message.decode_body(request_envelope.version).unwrap()
     else {
         panic!("nothing else is asked for");
     };
@@ -112,7 +113,7 @@ fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
     };
     let digest = request_digest(version, message.covered);
     let digest = RequestDigest { algorithm: DigestAlgorithm::for_response(version), digest: &digest };
-    let envelope = Envelope { version, suggested: version, ..asked };
+    let envelope = Envelope { version, suggested: version, ..request_envelope };
     let reply = Reply { code, digest: Some(digest), response };
     let reply = MessageBuf::reply(&envelope, &message.header, &reply);
     let private = PrivateKey::from_record(&key("mirror", "handle_private_hex")).unwrap();
@@ -122,10 +123,10 @@ fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
 }
 
 /// Whether the answer is made with the secret, as far as a server of `version` can tell.
-fn is_right(asked: &VerificationRequest<'_>, version: Version) -> bool {
-    let form = SecretAnswer::decode(asked.signed_response).unwrap();
-    let covered = [asked.nonce, asked.digest.digest];
-    let (signed_response, limits) = (asked.signed_response, Pbkdf2Limits::DEFAULT);
+fn is_right(verification: &VerificationRequest<'_>, version: Version) -> bool {
+    let form = SecretAnswer::decode(verification.signed_response).unwrap();
+    let covered = [verification.nonce, verification.digest.digest];
+    let (signed_response, limits) = (verification.signed_response, Pbkdf2Limits::DEFAULT);
     let answered = ChallengeProof { version, covered, signed_response, limits };
     !form.is_too_new_for(version) && answered.is_made_with(SECRET_KEY, SECRET)
 }
@@ -264,20 +265,20 @@ fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &s
     let (envelope, rest) = Envelope::split(&bytes).unwrap();
     let message = Message::decode(rest).unwrap();
     let Body::Reply(reply) = message.decode_body(envelope.version).unwrap() else { panic!("a reply") };
-    let said = match reply.response {
+    let summary = match reply.response {
         Response::Failure(failure) => String::from_utf8(failure.message.to_vec()).unwrap(),
         Response::Referral(referral) => format!("{} values", referral.values.unwrap().len()),
         Response::Verdict(verdict) => verdict.is_valid.to_string(),
         other => panic!("{other:?}"),
     };
-    (message.header.response_code, said)
+    (message.header.response_code, summary)
 }
 
 #[test]
 fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
     let (no_flags, current) = (OpFlags(0), Version::CURRENT);
     let too_long = format!("TST/{}", "x".repeat(HANDLE_LEN_MAX));
-    for (server, handle, version, flags, code, said) in [
+    for (server, handle, version, flags, code, expected) in [
         ("multi_all", "TST/NEW-C", current, no_flags, 301, "Request was hashed incorrectly"),
         ("root", "99.9/nowhere", current, no_flags, 301, "That prefix doesn't live here"),
         ("root", "0.NA/TST.REF.NEW", current, no_flags, 303, "1 values"),
@@ -291,8 +292,8 @@ fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
     ] {
         let (administered, served) = (administer(server), serve(server, Datapath::Portable));
         for address in [administered.address(), served.address()] {
-            let told = asked_about(address, version, flags, handle);
-            assert_eq!(told, (Code(code), said.to_owned()), "{server} {handle} {version} {flags:?}");
+            let answer = asked_about(address, version, flags, handle);
+            assert_eq!(answer, (Code(code), expected.to_owned()), "{server} {handle} {version} {flags:?}");
         }
     }
 }

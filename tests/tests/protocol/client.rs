@@ -146,12 +146,12 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
         [first, second] => (first, Some(second)),
         _ => return false,
     };
-    let asked = SentRequest::of(first);
-    if asked.header.op_code != OpCode::RESOLUTION || asked.question().flags() != asked.header.flags {
+    let request = SentRequest::of(first);
+    if request.header.op_code != OpCode::RESOLUTION || request.question().flags() != request.header.flags {
         return false;
     }
     // In this order: the number of the request, the salt, the number of the answer to the challenge.
-    let mut numbers = vec![asked.random()];
+    let mut numbers = vec![request.random()];
     let proof = second.map(|second| {
         let proved = SentRequest::of(second);
         let (proof, salt) = proved.proof();
@@ -162,8 +162,8 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     let mut numbers = numbers.into_iter();
     let client = Arc::new(Client::new(Root::default()));
     let target = ServerTarget {
-        version: asked.envelope.version,
-        site_serial: asked.header.site_serial,
+        version: request.envelope.version,
+        site_serial: request.header.site_serial,
         public_key: server_record("root"),
         ..ServerTarget::at((Ipv4Addr::LOCALHOST, 2641).into(), InterfaceProtocol::TCP)
     };
@@ -175,15 +175,15 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
         ..LookupOptions::default()
     };
     // Asked so late, and answered so early, as it was recorded.
-    let late = ClockReading { ms: 0, unix_s: asked.header.expiration - MESSAGE_EXPIRATION_S };
+    let late = ClockReading { ms: 0, unix_s: request.header.expiration - MESSAGE_EXPIRATION_S };
     let early = ClockReading { ms: 0, unix_s: 1_700_000_000 };
     let random = Box::new(move || numbers.next().expect("no more than so many"));
-    let mut lookup = Lookup::new(client, asked.question(), options, random, late);
+    let mut lookup = Lookup::new(client, request.question(), options, random, late);
     let (number, transmit) = lookup.poll_transmit(late).expect(name);
     let ours = SentRequest::new(transmit.datagrams[0].clone());
     assert_eq!(
         (&ours.covered, ours.envelope.request_id),
-        (&asked.covered, asked.envelope.request_id),
+        (&request.covered, request.envelope.request_id),
         "{name}"
     );
     let mut last = hex(&first["receive_hex"][0]);
@@ -202,13 +202,13 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     let outcome = lookup.take_outcome().expect(name);
     let answer = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(i64::from(answer.code.0), code, "{name}");
-    assert_eq!(answer.certified, asked.header.flags.has(OpFlags::CERTIFY), "{name}");
+    assert_eq!(answer.certified, request.header.flags.has(OpFlags::CERTIFY), "{name}");
     let (envelope, rest) = Envelope::split(&last).unwrap();
-    let Ok(Body::Reply(said)) = Message::decode(rest).unwrap().decode_body(envelope.version) else {
+    let Ok(Body::Reply(reply)) = Message::decode(rest).unwrap().decode_body(envelope.version) else {
         panic!("{name}: no reply")
     };
-    if let Response::Answer(said) = said.response {
-        assert!(answer.values().iter().eq(said.values.iter()), "{name}");
+    if let Response::Answer(expected) = reply.response {
+        assert!(answer.values().iter().eq(expected.values.iter()), "{name}");
     }
     true
 }
@@ -268,15 +268,15 @@ fn heard(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<Receiv
 }
 
 #[test]
-fn vectors_native_answers_over_http_are_read_however_they_come() {
+fn vectors_native_answers_over_http_are_read_in_any_framing() {
     let (mut answers, mut refusals, mut others) = (0, 0, 0);
     let native: Vec<_> = load("http.jsonl").into_iter().filter(|line| line["category"] == "native").collect();
     check_lines(native.into_iter().map(|line| (line["name"].to_string(), line)), |_, line| {
-        let asked = line["request_body"]["hex"]
+        let request = line["request_body"]["hex"]
             .as_str()
             .map(|_| hex(&line["request_body"]["hex"]))
             .unwrap_or_default();
-        let is_request = Envelope::split(&asked).is_ok_and(|(envelope, rest)| {
+        let is_request = Envelope::split(&request).is_ok_and(|(envelope, rest)| {
             Message::decode(rest).is_ok_and(|message| message.decode_body(envelope.version).is_ok())
         });
         let fields = line["response_headers"].as_array().unwrap().iter();
@@ -290,7 +290,7 @@ fn vectors_native_answers_over_http_are_read_however_they_come() {
         if !is_message && is_request {
             let body = line["body"].as_str().unwrap_or("<html></html>").as_bytes();
             let answer = [&head(&fields), body].concat();
-            assert!(!matches!(heard(&asked, &answer, 1), Ok(Some(_))), "{line}");
+            assert!(!matches!(heard(&request, &answer, 1), Ok(Some(_))), "{line}");
             others += 1;
             return;
         }
@@ -312,7 +312,7 @@ fn vectors_native_answers_over_http_are_read_however_they_come() {
             [head(&chunked), chunks, b"0\r\n\r\n".to_vec()].concat(),
         ] {
             for part_len in [1, 7, answer.len()] {
-                match heard(&asked, &answer, part_len) {
+                match heard(&request, &answer, part_len) {
                     Ok(Some(answered)) => {
                         assert_eq!(answered.bytes(), body, "{line}");
                         answers += 1;

@@ -568,7 +568,7 @@ fn check_on<S>(
 
 /// Asks all lines that `is_asked` says, of servers that `serve` starts.
 fn conversations<S>(
-    asked: PeerKind,
+    peer: PeerKind,
     is_asked: fn(&Json) -> bool,
     serve: impl Fn(&str) -> RunningServer<S>,
     prepared: fn(&Json) -> Json,
@@ -579,7 +579,7 @@ fn conversations<S>(
     }
     vectors::require(checks.count(), 1, "conversations");
     // What our own lines show is known to the line: a kind that takes in another must be looked at.
-    let counts = KINDS.map(|kind| (kind.name, checks.permitted(kind.name), kind.lines_count[asked as usize]));
+    let counts = KINDS.map(|kind| (kind.name, checks.permitted(kind.name), kind.lines_count[peer as usize]));
     checks.finish();
     for (name, count, expected) in counts {
         assert!(

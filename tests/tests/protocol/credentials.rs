@@ -168,7 +168,7 @@ fn vectors_signatures_are_made_again() {
 }
 
 #[test]
-fn vectors_of_old_versions_sign_the_same_whatever_the_request_id() {
+fn vectors_of_old_versions_sign_the_same_for_any_request_id() {
     let keys = private_keys();
     each("signed_message", |name, line| {
         let Some(key) = keys.get(line["key_id"].as_str().expect(name)) else { return };
@@ -395,9 +395,9 @@ fn vectors_answers_in_transcripts_are_verified() {
             let Some(sent) = plain(step, "send") else { continue };
             let (envelope, message) = taken_apart(&sent);
             if let Ok(Body::Request(Request::AnswerChallenge(answer))) = message.decode_body(envelope.version)
-                && let Some((asked, request)) = &open
+                && let Some((reply, request)) = &open
             {
-                let (envelope, challenge) = taken_apart(asked);
+                let (envelope, challenge) = taken_apart(reply);
                 let (digest, challenge) = challenged(&envelope, &challenge);
                 let (_, request) = taken_apart(request);
                 challenge::check_request_digest(&digest, request.covered).expect(name);

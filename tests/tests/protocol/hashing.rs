@@ -78,8 +78,8 @@ fn vectors_compare_names() {
 fn vectors_select_values_by_type() {
     each("type_match", |line| {
         let kind = bytes(&line["value_type"]);
-        let asked: Vec<_> = line["query_types"].as_array().unwrap().iter().map(bytes).collect();
-        let matches = asked.iter().any(|asked| type_matches(asked, &kind));
+        let types: Vec<_> = line["query_types"].as_array().unwrap().iter().map(bytes).collect();
+        let matches = types.iter().any(|query_type| type_matches(query_type, &kind));
         assert_eq!(line["matches"], matches, "{line}");
     });
 }

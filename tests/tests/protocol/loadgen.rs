@@ -102,7 +102,7 @@ fn vectors_answers_of_the_reference_are_right() {
     let lines = load("conversations.jsonl").into_iter().map(|line| (line["name"].to_string(), line));
     check_lines(lines, |_, line| {
         let units = |of: &str| line[of].as_array().into_iter().flatten().map(hex).collect::<Vec<_>>();
-        let (asked, answered) = (units("request_hex"), units("response_hex"));
+        let (requests, answered) = (units("request_hex"), units("response_hex"));
         let source = match line["server"].as_str() {
             Some("main") => &of_main,
             Some("root") => &of_root,
@@ -110,9 +110,9 @@ fn vectors_answers_of_the_reference_are_right() {
         };
         let Some(source) = source else { return LineOutcome::Skipped("its server is not in servers.json") };
         let is_asked = ASKED.contains(&line["category"].as_str().unwrap());
-        let question = asked
+        let question = requests
             .first()
-            .filter(|_| asked.len() == 1)
+            .filter(|_| requests.len() == 1)
             .and_then(|request| GeneratedQuestion::of_message(request));
         let (Some(question), Some((envelope, message)), true) = (question, whole(&answered), is_asked) else {
             return LineOutcome::AsStated;
@@ -135,13 +135,13 @@ fn vectors_answers_of_the_reference_are_right() {
 }
 
 /// The bytes of these values of a record, which are told as JSON.
-fn wire(records: &Json, handle: &[u8], told: &[Json]) -> Vec<u8> {
+fn wire(records: &Json, handle: &[u8], entries: &[Json]) -> Vec<u8> {
     let wanted = fold::folded(&Handle(handle).looked_up());
     let mut records = records.as_array().unwrap().iter();
     let record = records.find(|record| fold::folded(&bytes(&record["handle"])) == wanted).unwrap();
     let (values, wire) = (record["values"].as_array().unwrap(), record["values_hex"].as_array().unwrap());
-    let at = |told: &Json| values.iter().position(|value| value["index"] == told["index"]).unwrap();
-    told.iter().flat_map(|told| hex(&wire[at(told)])).collect()
+    let at = |entry: &Json| values.iter().position(|value| value["index"] == entry["index"]).unwrap();
+    entries.iter().flat_map(|entry| hex(&wire[at(entry)])).collect()
 }
 
 #[test]
@@ -155,19 +155,19 @@ fn vectors_of_json_answers_stand_for_the_same_answers() {
         let body = line["body"].as_str().filter(|_| is_asked && target.starts_with("/api/handles/"));
         // What is wrapped for a script is not asked for.
         let Some(body) = body.filter(|body| body.starts_with('{')) else { return LineOutcome::AsStated };
-        let told: Json = serde_json::from_str(body).unwrap();
+        let reply: Json = serde_json::from_str(body).unwrap();
         let message = message(body.as_bytes(), 7, true).unwrap_or_else(|| panic!("{line}"));
         let (_, message) = Envelope::split(&message).unwrap();
         let message = Message::decode(message).unwrap();
         let code = message.header.response_code;
-        assert_eq!(Some(i64::from(code.0)), told["responseCode"].as_i64(), "{line}");
+        assert_eq!(Some(i64::from(code.0)), reply["responseCode"].as_i64(), "{line}");
         if code == ResponseCode::SUCCESS {
             let answer = QueryAnswer::decode(message.body).unwrap();
-            assert_eq!(answer.handle, bytes(&told["handle"]), "{line}");
+            assert_eq!(answer.handle, bytes(&reply["handle"]), "{line}");
             if left_out.contains(&fold::folded(&Handle(answer.handle).looked_up())) {
                 return LineOutcome::Skipped("its record cannot be published");
             }
-            let expected = wire(&records, answer.handle, told["values"].as_array().unwrap());
+            let expected = wire(&records, answer.handle, reply["values"].as_array().unwrap());
             assert!(answer.values.as_bytes() == expected, "not {expected:02x?}");
             right += 1;
         }

@@ -44,10 +44,10 @@ fn shape(bytes: &[u8], session_id: i32) -> (OpCode, ResponseCode, u32, Vec<u8>, 
 fn challenge_of(answer: &[u8]) -> Option<(i32, Vec<u8>, Vec<u8>)> {
     let (envelope, rest) = Envelope::split(answer).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version);
-    let Ok(Body::Reply(Reply { response: Response::Challenge(asked), digest, .. })) = body else {
+    let Ok(Body::Reply(Reply { response: Response::Challenge(challenge), digest, .. })) = body else {
         return None;
     };
-    Some((envelope.session_id, asked.nonce.to_vec(), digest?.digest.to_vec()))
+    Some((envelope.session_id, challenge.nonce.to_vec(), digest?.digest.to_vec()))
 }
 
 /// The recorded message as one in `session`, protected in the same way; a wrong MAC stays one.
@@ -139,9 +139,9 @@ fn replay(peer: &Peer, line: &Json, keys: &HashMap<String, PrivateKey>, key: &Pu
         let reference = plain(step, "receive").unwrap();
         assert_eq!(shape(&ours, session.id), shape(&reference, recorded_id), "{case}");
         assert_eq!(protection.hidden, is_hidden(&raw(step, "receive")), "{case}");
-        if let Some(asked) = challenge_of(&ours) {
-            assert_eq!(asked.0, session.id, "{case}");
-            challenge = Some(asked);
+        if let Some(parts) = challenge_of(&ours) {
+            assert_eq!(parts.0, session.id, "{case}");
+            challenge = Some(parts);
         }
     }
 }

@@ -134,11 +134,11 @@ fn replay(
         };
         let received = exchange(address, &sent).unwrap_or_else(|| panic!("{name}: no answer"));
         let ours = reply(&received);
-        if let Response::Challenge(asked) = ours.response {
+        if let Response::Challenge(contents) = ours.response {
             let (envelope, _) = Envelope::split(&received).unwrap();
             let digest = ours.digest.unwrap().digest.to_vec();
             assert!(envelope.session_id > 0, "{name}");
-            challenge = Some((envelope.session_id, asked.nonce.to_vec(), digest));
+            challenge = Some((envelope.session_id, contents.nonce.to_vec(), digest));
         }
         let reference = hex(&step["receive_hex"][0]);
         let is_same = if says_why(&ours) {
@@ -150,8 +150,8 @@ fn replay(
         if is_same {
             continue;
         }
-        let known = known_difference(line, &recorded, &reference).filter(|_| at + 1 == steps.len());
-        match known {
+        let difference = known_difference(line, &recorded, &reference).filter(|_| at + 1 == steps.len());
+        match difference {
             None => assert_eq!(fixed(&received, key), fixed(&reference, key), "{name}, step {at}"),
             Some(KnownDifference::Code(kind, code)) => {
                 assert_eq!(ours.code, code, "{name}: {kind}");
