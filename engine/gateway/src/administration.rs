@@ -3,6 +3,7 @@
 //! The gateway has no rights of its own. It speaks the handle protocol to `handle-admin`, as every
 //! administrator does, and answers its challenges with the credentials of the HTTP client.
 
+use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::ensure;
 use handle_auth::PublicKey;
 use handle_client::Allowances;
@@ -10,10 +11,9 @@ use handle_client::administration::{Administrator, AskError, ClientIdentity};
 use handle_daemon::settings;
 use handle_daemon::site::SiteRecord;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 
 settings! {
     /// The administration service, for changes and for what is not public.
@@ -26,6 +26,10 @@ settings! {
         restart answer_ms: u32 = 30_000, 1..=600_000;
         /// Requests that wait for it at a time. Further ones get status 503.
         restart requests: usize = 64, 1..=4096;
+        /// Of these, from one source: an IPv4 address, or a /64 of IPv6.
+        restart requests_per_source <= requests: usize = 16, 1..=4096;
+        /// Most bytes of the answer to a message that is forwarded.
+        restart answer_bytes: usize = 64 << 20, 1 << 20..=1 << 32;
     }
 }
 
@@ -55,7 +59,9 @@ pub struct AdministrationService {
     patience: Duration,
     /// The key of the service, if it is on another host.
     key: Option<PublicKey>,
-    places: Semaphore,
+    places: Arc<SourcePlaces>,
+    limits: PlaceLimits,
+    answer_len_max: usize,
 }
 
 impl AdministrationService {
@@ -78,13 +84,21 @@ impl AdministrationService {
             }
         };
         let patience = Duration::from_millis(config.answer_ms.into());
-        Ok(Some(Self { address, patience, key, places: Semaphore::new(config.requests) }))
+        let limits = PlaceLimits { places: config.requests, per_source: config.requests_per_source };
+        let places = Arc::new(SourcePlaces::default());
+        Ok(Some(Self { address, patience, key, places, limits, answer_len_max: config.answer_bytes }))
     }
 
     /// Its address.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Most bytes of the answer to a message that is forwarded.
+    #[must_use]
+    pub const fn answer_len_max(&self) -> usize {
+        self.answer_len_max
     }
 
     /// A client of the service with this identity.
@@ -102,16 +116,18 @@ impl AdministrationService {
         client
     }
 
-    /// Lets `work` ask the service with this identity, on a thread that may wait.
+    /// Lets `work` ask the service with this identity for a client at `source`, on a thread that may
+    /// wait.
     ///
     /// # Errors
     /// When too many requests wait, or the service does not answer.
     pub async fn ask<T: Send + 'static>(
         &self,
+        source: IpAddr,
         identity: Option<Arc<ClientIdentity>>,
         work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let Ok(_place) = self.places.try_acquire() else { return Err(ServiceError::Busy) };
+        let Some(_place) = self.places.take(source, self.limits) else { return Err(ServiceError::Busy) };
         let mut client = self.client(identity);
         let worked = tokio::task::spawn_blocking(move || {
             let worked = work(&mut client);
@@ -121,12 +137,18 @@ impl AdministrationService {
         worked.await.map_err(|_| ServiceError::Bug)?.map_err(ServiceError::Ask)
     }
 
-    /// Lets `exchange` use a connection of its own, within the bounds of number and time.
+    /// Lets `exchange` use a connection of its own for a client at `source`, within the bounds of number and time.
     ///
     /// # Errors
     /// When too many requests wait, or the exchange fails or takes too long.
-    pub async fn exchange<T>(&self, exchange: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        let Ok(_place) = self.places.try_acquire() else { return Err(ErrorKind::ResourceBusy.into()) };
+    pub async fn exchange<T>(
+        &self,
+        source: IpAddr,
+        exchange: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
+        let Some(_place) = self.places.take(source, self.limits) else {
+            return Err(ErrorKind::ResourceBusy.into());
+        };
         let exchanged = tokio::time::timeout(self.patience, exchange).await;
         exchanged.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
     }

@@ -49,6 +49,8 @@ settings! {
         live header_bytes: usize = 32 << 10, 8192..=1 << 20;
         /// Most bytes of the body of a request.
         live body_bytes: usize = 4 << 20, 1024..=1 << 26;
+        /// Bytes of all bodies that are being received. A request that needs more gets status 503.
+        live bodies_bytes: usize = 256 << 20, 1 << 20..=1 << 36;
         /// Time for the head of a request, and between two requests of a connection.
         live header_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Time for the body of a request.

@@ -1,66 +1,12 @@
-//! The connections of all workers: how many there are, and how many each source has.
+//! The stream of a connection.
 
-use handle_daemon::source_counts::SourceCounts;
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
-
-/// The table of open connections, by source.
-#[derive(Debug, Default)]
-pub struct ConnectionSources {
-    open: Mutex<OpenSources>,
-}
-
-#[derive(Debug, Default)]
-struct OpenSources {
-    sources: SourceCounts,
-    count: usize,
-}
-
-/// One place in the table, given back when it is dropped.
-#[derive(Debug)]
-pub struct SourcePlace {
-    sources: Arc<ConnectionSources>,
-    address: IpAddr,
-}
-
-impl ConnectionSources {
-    fn open(&self) -> MutexGuard<'_, OpenSources> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a place for a connection from `address`; `None` when its source has `most`.
-    #[must_use]
-    pub fn take(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<SourcePlace> {
-        let mut open = self.open();
-        if !open.sources.has_room(address, most) {
-            return None;
-        }
-        open.sources.add(address);
-        open.count += 1;
-        Some(SourcePlace { sources: Arc::clone(self), address })
-    }
-
-    /// Number of open connections.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.open().count
-    }
-}
-
-impl Drop for SourcePlace {
-    fn drop(&mut self) {
-        let mut open = self.sources.open();
-        open.sources.remove(self.address);
-        open.count -= 1;
-    }
-}
 
 /// The stream of a client, which fails when the client does not read for too long.
 ///
@@ -134,24 +80,5 @@ impl AsyncWrite for ClientStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_source_has_as_many_connections_as_allowed() {
-        let sources = Arc::new(ConnectionSources::default());
-        let [one, other] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
-        let places: Vec<_> = (0..2).map(|_| sources.take(one, 2)).collect();
-        assert!(places.iter().all(Option::is_some));
-        assert!(sources.take(one, 2).is_none());
-        assert!(sources.take(other, 2).is_some());
-        assert_eq!(sources.count(), 2);
-        drop(places);
-        assert!(sources.take(one, 2).is_some());
-        assert_eq!(sources.count(), 0);
     }
 }

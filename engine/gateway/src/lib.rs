@@ -18,6 +18,7 @@
 //! - [`route`]: which of these three answers a request.
 //! - [`tls`]: the certificate of this process.
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
+//! - [`places`]: how much of this process one source may occupy.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments.
 //! - [`control`], [`observe`], [`counters`]: what operators see.
@@ -72,6 +73,7 @@ pub mod native;
 pub mod observe;
 pub mod pages;
 pub mod parameters;
+pub mod places;
 pub mod program;
 pub mod proxy;
 pub mod record;

@@ -19,8 +19,12 @@ use handle_resolver::{
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap};
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+/// Most bytes of a message with its envelope.
+pub const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
 
 /// The media type of messages.
 const MEDIA_TYPE: &str = "application/x-hdl-message";
@@ -35,8 +39,8 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
     is_message && text(header::ACCEPT).contains(MEDIA_TYPE)
 }
 
-/// Answers a message.
-pub async fn answer(state: &GatewayState, bytes: &[u8]) -> GatewayResponse {
+/// Answers a message of a client at `source`.
+pub async fn answer(state: &GatewayState, source: IpAddr, bytes: &[u8]) -> GatewayResponse {
     let settings = state.settings.current_shared();
     if !settings.native.enabled {
         return plain(StatusCode::NOT_FOUND, "the handle protocol over HTTP is switched off\n");
@@ -48,7 +52,7 @@ pub async fn answer(state: &GatewayState, bytes: &[u8]) -> GatewayResponse {
     match &state.admin {
         Some(admin) if !is_public_query(message) => {
             state.counters.forwarded.add();
-            match forward(admin, message).await {
+            match forward(admin, source, message).await {
                 Ok(answer) => respond(answer),
                 Err(error) => {
                     state.counters.forward_failures.add();
@@ -124,18 +128,18 @@ fn refuse_without_set(state: &GatewayState) -> Vec<u8> {
 ///
 /// # Errors
 /// When it does not answer in time, or with something other than whole messages.
-async fn forward(admin: &AdministrationService, message: &[u8]) -> io::Result<Vec<u8>> {
+async fn forward(admin: &AdministrationService, source: IpAddr, message: &[u8]) -> io::Result<Vec<u8>> {
     let exchange = async {
         let mut stream = TcpStream::connect(admin.address()).await?;
         stream.set_nodelay(true)?;
         stream.write_all(message).await?;
-        read_answer(&mut stream).await
+        read_answer(&mut stream, admin.answer_len_max()).await
     };
-    admin.exchange(exchange).await
+    admin.exchange(source, exchange).await
 }
 
-/// Reads one message, and those that continue it.
-async fn read_answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+/// Reads one message, and those that continue it, up to `len_max` bytes together.
+async fn read_answer(stream: &mut TcpStream, len_max: usize) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     loop {
         let start = answer.len();
@@ -148,6 +152,9 @@ async fn read_answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
             return Err(ErrorKind::InvalidData.into());
         }
         let body_at = answer.len();
+        if body_at + envelope.message_len as usize > len_max {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
         answer.resize(body_at + envelope.message_len as usize, 0);
         stream.read_exact(&mut answer[body_at..]).await?;
         let is_clear = !envelope.flags.has(EnvelopeFlags::ENCRYPTED);

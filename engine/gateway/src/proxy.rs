@@ -33,6 +33,8 @@ static REDIRECT_RULES: LazyLock<RedirectRules> = LazyLock::new(RedirectRules::de
 
 /// What pages call this service.
 const SERVICE_NAME: &str = "Handles";
+/// Most bytes of the form.
+const FORM_LEN_MAX: usize = 64 << 10;
 /// Seconds for which the page with the form may be cached.
 const FORM_KEEPS_S: u32 = 3600;
 
@@ -46,7 +48,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         return response;
     }
     let form = match is_form(parts) {
-        true => match read_body(state, body).await {
+        true => match read_body(state, body, FORM_LEN_MAX).await {
             Ok(form) => Some(String::from_utf8_lossy(&form).into_owned()),
             Err(status) => return plain(status, "the form is too long, or did not arrive in time"),
         },

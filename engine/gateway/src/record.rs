@@ -12,15 +12,17 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, R
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
 use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, WireReply as _, answer_message};
 use handle_snapshot::{PublishedSet, fold_key, hash_key};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A question of an HTTP client.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpQuestion {
     /// The handle and the choice of values.
     pub question: Question,
     /// Whether a referral is followed or reported. Otherwise a delegated prefix is not found.
     pub refers: bool,
+    /// The address of the client.
+    pub source: IpAddr,
 }
 
 /// Where an answer comes from.
@@ -225,10 +227,11 @@ impl GatewayState {
         }
         let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
         self.counters.upstream_questions.add();
-        let answer = upstream.ask(&http_question.question).await.inspect_err(|error| {
-            self.counters.upstream_failures.add();
-            tracing::debug!(%error, "a question to the Handle System failed");
-        })?;
+        let answer =
+            upstream.ask(http_question.source, &http_question.question).await.inspect_err(|error| {
+                self.counters.upstream_failures.add();
+                tracing::debug!(%error, "a question to the Handle System failed");
+            })?;
         let origin = RecordOrigin::Upstream { cached: answer.cached, server: answer.from };
         Ok(render(&RecordAnswer::of(&answer, origin)))
     }

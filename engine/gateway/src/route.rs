@@ -7,8 +7,8 @@ use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, pla
 use crate::server::GatewayState;
 use crate::{native, proxy};
 use handle_proto::ResponseCode;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::{Body as _, Bytes, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
 use hyper::header;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode, Version};
@@ -48,8 +48,8 @@ async fn dispatch(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Inc
     }
     if parts.method == Method::POST && native::is_asked(&parts.headers) {
         state.counters.native_requests.add();
-        return match read_body(state, body).await {
-            Ok(message) => native::answer(state, &message).await,
+        return match read_body(state, body, native::BODY_LEN_MAX).await {
+            Ok(message) => native::answer(state, peer.address, &message).await,
             Err(status) => plain(status, "the message is too long, or did not arrive in time"),
         };
     }
@@ -92,24 +92,49 @@ async fn api(
     api::answer(state, &request, body).await
 }
 
-/// Reads the body of a request, within the bounds of bytes and time.
+/// Reads the body of a request: at most `len_max` bytes and what `limits.body_bytes` allows, within
+/// the bounds of time and of all bodies together.
 ///
 /// # Errors
-/// The status for a body that is too long, too slow or broken.
-pub(crate) async fn read_body(state: &GatewayState, body: Incoming) -> Result<Bytes, StatusCode> {
+/// The status for a body that is too long, too slow or broken, or for which there is no room.
+pub(crate) async fn read_body(
+    state: &GatewayState,
+    body: Incoming,
+    len_max: usize,
+) -> Result<Vec<u8>, StatusCode> {
     let settings = state.settings.current_shared();
-    let (len_max, patience) = (settings.limits.body_bytes, settings.limits.body_ms);
-    if body.size_hint().lower() > len_max as u64 {
+    let limits = &settings.limits;
+    let len_max = len_max.min(limits.body_bytes);
+    let patience = Duration::from_millis(limits.body_ms.into());
+    let collected = collect(state, body, len_max, limits.bodies_bytes);
+    let read = tokio::time::timeout(patience, collected).await;
+    let read = read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
+    if read.is_err() {
         state.counters.bodies_refused.add();
+    }
+    read
+}
+
+async fn collect(
+    state: &GatewayState,
+    mut body: Incoming,
+    len_max: usize,
+    all_max: usize,
+) -> Result<Vec<u8>, StatusCode> {
+    if body.size_hint().lower() > len_max as u64 {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
     }
-    let collected = async { Limited::new(body, len_max).collect().await };
-    let status = match tokio::time::timeout(Duration::from_millis(patience.into()), collected).await {
-        Ok(Ok(collected)) => return Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => StatusCode::PAYLOAD_TOO_LARGE,
-        Ok(Err(_)) => StatusCode::BAD_REQUEST,
-        Err(_) => StatusCode::REQUEST_TIMEOUT,
-    };
-    state.counters.bodies_refused.add();
-    Err(status)
+    let (mut bytes, mut room) = (Vec::new(), state.bodies.room());
+    while let Some(frame) = body.frame().await {
+        // Trailers are ignored.
+        let Ok(data) = frame.map_err(|_| StatusCode::BAD_REQUEST)?.into_data() else { continue };
+        if bytes.len() + data.len() > len_max {
+            return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        }
+        if !room.grow(data.len(), all_max) {
+            return Err(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
 }

@@ -2,8 +2,8 @@
 
 use crate::administration::AdministrationService;
 use crate::config::Config;
-use crate::connections::ConnectionSources;
 use crate::counters::GatewayCounters;
+use crate::places::{BodyBytes, SourcePlaces};
 use crate::record::service_facts;
 use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
@@ -42,7 +42,9 @@ pub struct GatewayState {
     /// Counters.
     pub counters: GatewayCounters,
     /// Open connections by source.
-    pub connections: Arc<ConnectionSources>,
+    pub connections: Arc<SourcePlaces>,
+    /// Bodies of requests that are being received.
+    pub bodies: BodyBytes,
     /// The administration service.
     pub admin: Option<AdministrationService>,
     /// The certificate of this process.
@@ -178,7 +180,8 @@ impl Gateway {
             site,
             upstream,
             counters: GatewayCounters::default(),
-            connections: Arc::new(ConnectionSources::default()),
+            connections: Arc::new(SourcePlaces::default()),
+            bodies: BodyBytes::default(),
             admin,
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),

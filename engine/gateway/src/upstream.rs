@@ -4,6 +4,7 @@
 //! (bounded in bytes, by TTL, also negative answers), and asks one question for all who wait for the
 //! same answer.
 
+use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::Context as _;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root, read_site};
 use handle_client::cache::{Cache, CacheLimits};
@@ -17,9 +18,9 @@ use handle_proto::data::SiteBuf;
 use hyper::StatusCode;
 use std::fmt;
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 
 settings! {
     /// The Handle System, for handles that the set does not have. Without `root`, `local_info` and
@@ -37,6 +38,8 @@ settings! {
         restart patience_ms: u32 = 10_000, 1..=120_000;
         /// Questions at a time. Further requests get status 503.
         restart questions: usize = 1024, 1..=1 << 16;
+        /// Of these, for one source: an IPv4 address, or a /64 of IPv6.
+        restart questions_per_source <= questions: usize = 256, 1..=1 << 16;
         /// Requests to servers for one question.
         restart requests: usize = 64, 1..=256;
         /// Bytes of cached answers.
@@ -136,7 +139,8 @@ impl std::error::Error for UpstreamError {}
 pub struct Upstream {
     client: Arc<Client>,
     driver: AsyncDriver,
-    places: Semaphore,
+    places: Arc<SourcePlaces>,
+    limits: PlaceLimits,
     /// The one site that is asked about every handle.
     resolver: Option<SharedSite>,
 }
@@ -160,17 +164,18 @@ impl Upstream {
         Ok(Some(Self {
             driver: AsyncDriver::new(Arc::clone(&client)),
             client,
-            places: Semaphore::new(config.questions),
+            places: Arc::new(SourcePlaces::default()),
+            limits: PlaceLimits { places: config.questions, per_source: config.questions_per_source },
             resolver,
         }))
     }
 
-    /// Asks `question`. An authoritative question bypasses the cache.
+    /// Asks `question` for a client at `source`. An authoritative question bypasses the cache.
     ///
     /// # Errors
     /// When no server gave an answer that counts.
-    pub async fn ask(&self, question: &Question) -> Result<SharedAnswer, UpstreamError> {
-        let Ok(_place) = self.places.try_acquire() else { return Err(UpstreamError::Busy) };
+    pub async fn ask(&self, source: IpAddr, question: &Question) -> Result<SharedAnswer, UpstreamError> {
+        let Some(_place) = self.places.take(source, self.limits) else { return Err(UpstreamError::Busy) };
         let target = match &self.resolver {
             // A cache may not answer, so the client would look for the responsible service.
             Some(site) if question.wants.authoritative => LookupTarget::Sites(vec![Arc::clone(site)]),
@@ -196,6 +201,6 @@ impl Upstream {
     /// Number of further questions that may be asked now.
     #[must_use]
     pub fn places_left(&self) -> usize {
-        self.places.available_permits()
+        self.limits.places.saturating_sub(self.places.count())
     }
 }

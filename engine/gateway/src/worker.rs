@@ -5,6 +5,7 @@
 
 use crate::config::GatewayLimits;
 use crate::connections::ClientStream;
+use crate::places::PlaceLimits;
 use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
 use crate::tls::FIRST_BYTE;
@@ -110,8 +111,10 @@ async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Sem
             }
         };
         state.counters.connections.add();
+        // The number in all is that of the rooms.
         let per_source = state.settings.current().limits.connections_per_source;
-        let Some(place) = state.connections.take(address.ip(), per_source) else {
+        let limits = PlaceLimits { places: usize::MAX, per_source };
+        let Some(place) = state.connections.take(address.ip(), limits) else {
             state.counters.connections_refused.add();
             continue;
         };

@@ -121,6 +121,31 @@ fn bad_requests_are_refused_and_harm_nothing() {
 }
 
 #[test]
+fn bodies_that_do_not_end_take_bounded_memory_together() {
+    let served = gateway(|config| config.limits.bodies_bytes = 1 << 20);
+    let address = served.address();
+    let message = "Content-Type: application/x-hdl-message\r\nAccept: application/x-hdl-message\r\n";
+    let head =
+        format!("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{message}Content-Length: 262000\r\n\r\n");
+    let begin = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        // A refused connection may be closed while the body is still being sent.
+        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&[0; 261_000]));
+        stream
+    };
+    let refused_count = || served.gateway.state().counters.bodies_refused.get();
+    let open: Vec<_> = (0..5).map(|_| begin()).collect();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while refused_count() == 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(refused_count(), 1, "four of 261,000 bytes fit in 1 MiB");
+    drop(open);
+    assert_eq!(get(address, HANDLE, "").status, 200);
+}
+
+#[test]
 fn slow_clients_and_those_with_many_connections_do_not_keep_others_out() {
     let served = gateway(|config| {
         config.limits.header_ms = 300;

@@ -81,7 +81,9 @@ pub async fn change(
     let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
     let deletes = *request.asked.method == Method::DELETE;
     let changed =
-        admin.ask(Some(Arc::<ClientIdentity>::clone(&identity)), move |client| carry_out(client, &change));
+        admin.ask(request.peer.address, Some(Arc::<ClientIdentity>::clone(&identity)), move |client| {
+            carry_out(client, &change)
+        });
     match changed.await {
         Ok(outcome) => show(state, request, &name, &outcome, deletes),
         Err(error) => admin_refusal(state, request, &error, Some(&name)),
@@ -149,7 +151,7 @@ async fn read_change(
     if !is_json.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")) {
         return Err(bad("Unsupported media type: send application/json"));
     }
-    let body = read_body(state, body).await.map_err(|status| {
+    let body = read_body(state, body, usize::MAX).await.map_err(|status| {
         ApiRefusal::new(
             status,
             ResponseCode::PROTOCOL_ERROR,

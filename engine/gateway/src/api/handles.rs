@@ -70,7 +70,7 @@ fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, Stri
     let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
     let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants };
     let refers = !parameters.flag("doNotRefer").unwrap_or_default();
-    Ok(HttpQuestion { question, refers })
+    Ok(HttpQuestion { question, refers, source: request.peer.address })
 }
 
 fn render(
@@ -129,7 +129,7 @@ async fn read_as(
         let query = Query { handle: &question.handle, indexes, types };
         client.ask(&Request::Resolution(query), question.flags())
     };
-    let answer = match admin.ask(Some(identity), read).await {
+    let answer = match admin.ask(request.peer.address, Some(identity), read).await {
         Ok(answer) => answer,
         Err(error) => return super::admin_refusal(state, request, &error, Some(handle)),
     };

@@ -106,7 +106,7 @@ async fn ask(
         Caller::Identity(identity) => identity,
     };
     let Some(admin) = &state.admin else { return Err(super::unsupported(state, request, NO_ADMIN)) };
-    let collected = admin.ask(Some(identity), list).await;
+    let collected = admin.ask(request.peer.address, Some(identity), list).await;
     let CollectedNames { code, mut names } =
         collected.map_err(|error| admin_refusal(state, request, &error, about))?;
     match code {

@@ -109,7 +109,7 @@ impl HandleRequest<'_> {
             types: parameters.types.clone(),
             wants: self.wants(),
         };
-        HttpQuestion { question, refers: true }
+        HttpQuestion { question, refers: true, source: self.peer.address }
     }
 
     /// What follows from the record of the last handle of the chain.
@@ -194,7 +194,7 @@ impl HandleRequest<'_> {
             {
                 continue;
             }
-            let http_question = HttpQuestion { question, refers: true };
+            let http_question = HttpQuestion { question, refers: true, source: self.peer.address };
             let add = |answer: &RecordAnswer<'_>| {
                 if answer.code == ResponseCode::SUCCESS {
                     locations.inherit(answer.values.iter());
