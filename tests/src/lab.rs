@@ -22,7 +22,7 @@ pub struct LabProcess {
     /// The file from which clients know the global service.
     pub root: PathBuf,
     /// The JSON that the lab printed when it was ready.
-    pub said: Json,
+    pub report: Json,
     // The standard input of the process stays open until this is dropped, before the directory.
     _process: RunningProcess,
     /// The directory with all files of the lab.
@@ -61,7 +61,7 @@ impl LabProcess {
         BufReader::new(stdout).read_line(&mut line).expect("a line");
         let report: Json = serde_json::from_str(&line).expect("the lab says what it has started");
         let root = PathBuf::from(report["root"].as_str().expect("a path"));
-        Self { root, said: report, _process: process, directory }
+        Self { root, report, _process: process, directory }
     }
 
     /// The command `hdl` with arguments, configured with the global service of the lab.
@@ -73,7 +73,7 @@ impl LabProcess {
     }
 
     fn servers(&self, site: &str) -> Vec<&Json> {
-        let servers = self.said["servers"].as_array().expect("servers");
+        let servers = self.report["servers"].as_array().expect("servers");
         servers.iter().filter(|server| server["site"] == site).collect()
     }
 

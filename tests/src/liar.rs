@@ -153,7 +153,7 @@ impl AnswerForger {
             Lie::WrongDigest => body[4] ^= 1,
             Lie::Expired => header.expiration = 1,
             Lie::OtherHandle => {
-                let handle = asked(request);
+                let handle = handle_of(request);
                 let at = body.windows(handle.len()).position(|window| window == handle);
                 body[at.expect("it names the handle") + handle.len() - 1] ^= 1;
             }
@@ -178,7 +178,7 @@ const REQUEST_ID_AT: usize = 8;
 const FLAGS_AT: usize = Envelope::LEN + 8;
 
 /// The handle of a query.
-fn asked(request: &[u8]) -> &[u8] {
+fn handle_of(request: &[u8]) -> &[u8] {
     let body = &request[Envelope::LEN + Header::LEN..];
     let len = u32::from_be_bytes(body[..4].try_into().expect("four bytes")) as usize;
     &body[4..4 + len]

@@ -175,10 +175,10 @@ const METRICS: &[(&str, &str, MetricSource)] = {
 };
 
 fn remote_events(service: &AdminService) -> CountsByEvent {
-    let RemoteCounts { asked, unanswered, refused, rested, cached } =
+    let RemoteCounts { questions, unanswered, refused, rested, cached } =
         service.remote().map(RemoteServices::counts).unwrap_or_default();
     vec![
-        ("asked", asked),
+        ("asked", questions),
         ("unanswered", unanswered),
         ("refused", refused),
         ("rested", rested),

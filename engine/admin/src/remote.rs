@@ -240,7 +240,7 @@ fn is_young(since: Instant, now: Instant, rest: Duration) -> bool {
 
 #[derive(Debug, Default)]
 struct RemoteCounters {
-    asked: AtomicU64,
+    questions: AtomicU64,
     unanswered: AtomicU64,
     refused: AtomicU64,
     rested: AtomicU64,
@@ -250,7 +250,7 @@ struct RemoteCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCounts {
     /// Questions, including those answered from the cache.
-    pub asked: u64,
+    pub questions: u64,
     /// Questions without an answer.
     pub unanswered: u64,
     /// Questions not asked because too many requests were asking.
@@ -290,9 +290,9 @@ impl RemoteServices {
     #[must_use]
     pub fn counts(&self) -> RemoteCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let RemoteCounters { asked, unanswered, refused, rested } = &self.counts;
+        let RemoteCounters { questions, unanswered, refused, rested } = &self.counts;
         RemoteCounts {
-            asked: of(asked),
+            questions: of(questions),
             unanswered: of(unanswered),
             refused: of(refused),
             rested: of(rested),
@@ -436,7 +436,7 @@ impl RemoteInquiry<'_> {
     }
 
     fn note<T>(&self, outcome: &Result<T, RemoteFailure>) {
-        let RemoteCounters { asked, unanswered, refused, rested } = &self.services.counts;
+        let RemoteCounters { questions, unanswered, refused, rested } = &self.services.counts;
         let not_asked = match outcome {
             Ok(_) => None,
             Err(RemoteFailure::Busy | RemoteFailure::Enough) => Some(refused),
@@ -446,7 +446,7 @@ impl RemoteInquiry<'_> {
                 None
             }
         };
-        not_asked.unwrap_or(asked).fetch_add(1, Ordering::Relaxed);
+        not_asked.unwrap_or(questions).fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -64,7 +64,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: SERVICE_NAME, base: &base };
-    let page = PageRequest { asked: request_headers, frame, settings: &settings };
+    let page = PageRequest { head: request_headers, frame, settings: &settings };
     let query = match &form {
         Some(form) => Cow::Owned(without_handle(form)),
         None => Cow::Borrowed(parts.uri.query().unwrap_or_default()),

@@ -77,7 +77,7 @@ async fn api(
     let format = ApiFormat::of(&parameters);
     let is_valid = format.is_ok();
     let request = ApiRequest {
-        asked: RequestHeaders { method: &parts.method, headers: &parts.headers },
+        head: RequestHeaders { method: &parts.method, headers: &parts.headers },
         peer,
         path,
         parameters,

@@ -95,7 +95,7 @@ pub struct HostileProgress {
 /// The time limit, and the receiver of the progress.
 struct HostileCourse<'a> {
     until: Instant,
-    told: Instant,
+    reported_at: Instant,
     state: HostileProgress,
     is_stopped: bool,
     progress: &'a mut dyn FnMut(HostileProgress) -> ControlFlow<()>,
@@ -104,8 +104,8 @@ struct HostileCourse<'a> {
 impl HostileCourse<'_> {
     /// Reports the progress about once a second; returns whether the user stopped it.
     fn is_stopped(&mut self) -> bool {
-        if !self.is_stopped && self.told.elapsed() >= Duration::from_secs(1) {
-            self.told = Instant::now();
+        if !self.is_stopped && self.reported_at.elapsed() >= Duration::from_secs(1) {
+            self.reported_at = Instant::now();
             self.is_stopped = (self.progress)(self.state).is_break();
         }
         self.is_stopped
@@ -139,7 +139,7 @@ pub fn hostile(
     let started = Instant::now();
     let mut course = HostileCourse {
         until: started + options.duration,
-        told: started,
+        reported_at: started,
         state: HostileProgress::default(),
         is_stopped: false,
         progress: &mut progress,

@@ -29,7 +29,7 @@ fn as_written(lab: &LabProcess, home: &Path, command: &str) -> String {
     let mut command = lab.hdl(&words.iter().map(String::as_str).collect::<Vec<_>>());
     command.env("HOME", home);
     let mut shown = String::from_utf8(run(command).stdout).unwrap();
-    let servers = lab.said["servers"].as_array().unwrap();
+    let servers = lab.report["servers"].as_array().unwrap();
     for (server, port) in servers.iter().zip(FIRST_PORT..) {
         let (_, actual_port) = server["address"].as_str().unwrap().split_once(':').unwrap();
         for mark in [':', '/'] {

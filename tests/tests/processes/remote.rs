@@ -107,7 +107,7 @@ fn groups_and_keys_of_another_service_count_as_if_they_were_here() {
     // The other way round, by a group here that leads back there.
     assert_eq!(delete(there.address(), "20.2/own", named(300)).0, Code::SUCCESS);
     let counts = here.server().shared().service.remote().unwrap().counts();
-    assert!(counts.asked > counts.cached && counts.cached > 0 && counts.refused == 0, "{counts:?}");
+    assert!(counts.questions > counts.cached && counts.cached > 0 && counts.refused == 0, "{counts:?}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn in_a_session_the_key_is_asked_for_once() {
     let counts = shared.service.remote().unwrap().counts();
     assert_eq!(shared.service.challenges().counts().issued, 1);
     // The group three times, of which twice from the cache, and one verdict.
-    assert!(counts.asked - counts.cached <= 3, "{counts:?}");
+    assert!(counts.questions - counts.cached <= 3, "{counts:?}");
 }
 
 #[test]

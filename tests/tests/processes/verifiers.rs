@@ -222,7 +222,7 @@ fn a_service_that_is_gone_is_not_asked_for_each_request() {
     let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::CURRENT));
     refused("it is not");
     assert_eq!(verifier.shown(), [0; 0]);
-    let expected = RemoteCounts { asked: 1, unanswered: 1, rested: 1, ..RemoteCounts::default() };
+    let expected = RemoteCounts { questions: 1, unanswered: 1, rested: 1, ..RemoteCounts::default() };
     assert_eq!(counts(&here), expected);
 }
 

@@ -113,7 +113,7 @@ impl ApiBody {
         };
         let bytes = self.formatted(&request.format).into_bytes();
         let body = CacheableBody { content_type, bytes, freshness };
-        let mut response = body.respond(status, request.asked, caching);
+        let mut response = body.respond(status, request.head, caching);
         let nosniff = HeaderValue::from_static("nosniff");
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
         response

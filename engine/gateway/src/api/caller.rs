@@ -24,7 +24,7 @@ impl Caller {
     #[must_use]
     pub fn of(request: &ApiRequest<'_>) -> Self {
         let Some(credentials) =
-            request.asked.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_tls)
+            request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_tls)
         else {
             return Self::Anonymous;
         };

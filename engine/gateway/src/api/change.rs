@@ -79,7 +79,7 @@ pub async fn change(
         Err(refusal) => return refusal.respond(state, request, Some(&name)),
     };
     let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
-    let deletes = *request.asked.method == Method::DELETE;
+    let deletes = *request.head.method == Method::DELETE;
     let changed =
         admin.ask(request.peer.address, Some(Arc::<ClientIdentity>::clone(&identity)), move |client| {
             carry_out(client, &change)
@@ -135,7 +135,7 @@ async fn read_change(
     let number = |text: &&str| {
         text.parse::<i32>().map_err(|_| bad(&format!("Invalid index: {text:?} is not a number")))
     };
-    let deletes = *request.asked.method == Method::DELETE;
+    let deletes = *request.head.method == Method::DELETE;
     let indexes = match is_various && !deletes {
         true => Vec::new(),
         false => index_texts.iter().map(number).collect::<Result<Vec<_>, _>>()?,
@@ -146,7 +146,7 @@ async fn read_change(
             if index_texts.is_empty() { ChangeKind::Delete } else { ChangeKind::DeleteValues(indexes) };
         return Ok(RecordChange { handle, kind, overwrites });
     }
-    let media = request.asked.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media = request.head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let is_json = media.and_then(|media| media.split(';').next());
     if !is_json.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")) {
         return Err(bad("Unsupported media type: send application/json"));

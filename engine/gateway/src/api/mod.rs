@@ -31,7 +31,7 @@ use serde_json::json;
 #[derive(Debug)]
 pub struct ApiRequest<'r> {
     /// The method and headers.
-    pub asked: RequestHeaders<'r>,
+    pub head: RequestHeaders<'r>,
     /// The other side of the connection.
     pub peer: HttpPeer,
     /// The path behind `/api`, as it was sent.
@@ -86,7 +86,7 @@ impl<'r> ApiEndpoint<'r> {
 
 /// Answers a request to the API.
 pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
-    let (method, endpoint) = (request.asked.method, ApiEndpoint::of(request.path));
+    let (method, endpoint) = (request.head.method, ApiEndpoint::of(request.path));
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
     if *method == Method::OPTIONS {
@@ -220,7 +220,7 @@ fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayRespon
 }
 
 fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
-    let message = format!("Unknown HTTP API endpoint {} /api{}", request.asked.method, request.path);
+    let message = format!("Unknown HTTP API endpoint {} /api{}", request.head.method, request.path);
     let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
     respond(state, request, StatusCode::NOT_FOUND, body)
 }

@@ -207,7 +207,7 @@ impl HandleRequest<'_> {
 
     /// The types that the client accepts.
     fn accept(&self) -> String {
-        let lists = self.page.asked.headers.get_all(header::ACCEPT).iter();
+        let lists = self.page.head.headers.get_all(header::ACCEPT).iter();
         lists.filter_map(|list| list.to_str().ok()).collect::<Vec<_>>().join(",")
     }
 
@@ -286,8 +286,8 @@ impl HandleRequest<'_> {
     async fn json(&self) -> GatewayResponse {
         let parameters = Parameters::parse(self.proxy.query);
         let format = ApiFormat::of(&parameters).unwrap_or_default();
-        let (asked, peer) = (self.page.asked, self.peer);
-        let request = ApiRequest { asked, peer, path: "", parameters, format };
+        let (head, peer) = (self.page.head, self.peer);
+        let request = ApiRequest { head, peer, path: "", parameters, format };
         let handle = utf8_percent_encode(self.handle, NON_ALPHANUMERIC).to_string();
         handles::read(self.state, &request, &handle).await
     }

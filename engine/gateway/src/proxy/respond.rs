@@ -19,7 +19,7 @@ const HTML: &str = "text/html;charset=utf-8";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageRequest<'r> {
     /// The method and headers.
-    pub(super) asked: RequestHeaders<'r>,
+    pub(super) head: RequestHeaders<'r>,
     /// What all pages have in common.
     pub(super) frame: PageFrame<'r>,
     /// The settings in force.
@@ -46,7 +46,7 @@ impl PageRequest<'_> {
     /// A page.
     pub(super) fn html(&self, status: StatusCode, html: String, freshness: Freshness) -> GatewayResponse {
         let body = CacheableBody { content_type: HTML, bytes: html.into_bytes(), freshness };
-        let mut response = body.respond(status, self.asked, &self.settings.caching);
+        let mut response = body.respond(status, self.head, &self.settings.caching);
         self.set_page_headers(response.headers_mut());
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Language"));
         response
@@ -77,7 +77,7 @@ impl PageRequest<'_> {
     pub(super) fn xml(&self, xml: String, freshness: Freshness) -> GatewayResponse {
         let body =
             CacheableBody { content_type: "text/xml;charset=utf-8", bytes: xml.into_bytes(), freshness };
-        let mut response = body.respond(StatusCode::OK, self.asked, &self.settings.caching);
+        let mut response = body.respond(StatusCode::OK, self.head, &self.settings.caching);
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
     }
@@ -87,10 +87,10 @@ impl PageRequest<'_> {
         let ProxyRedirect { status, location, cache_s, vary_accept } = redirect;
         let status = match status {
             // Nothing of a form is for the target.
-            307 | 308 if *self.asked.method == Method::POST => StatusCode::SEE_OTHER,
+            307 | 308 if *self.head.method == Method::POST => StatusCode::SEE_OTHER,
             status => StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND),
         };
-        let mut response = if takes_html(self.asked.headers) {
+        let mut response = if takes_html(self.head.headers) {
             let page = RedirectPage { frame: self.frame, location: &location }.html();
             let mut response = response(status, HTML, page);
             self.set_page_headers(response.headers_mut());
