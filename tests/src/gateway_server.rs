@@ -95,6 +95,11 @@ impl HttpAnswer {
         let headers: Vec<_> = lines.filter_map(header).collect();
         let mut answer = Self { status, headers, body: Vec::new() };
         let has_body = !is_head && status != 304 && status != 204;
+        if has_body && answer.header("transfer-encoding") == Some("chunked") {
+            let (body, rest) = unchunk(bytes.get(end + 4..)?)?;
+            answer.body = body;
+            return Some((answer, rest));
+        }
         let len: Option<usize> =
             answer.header("content-length").filter(|_| has_body).and_then(|len| len.parse().ok());
         let body = bytes.get(end + 4..end + 4 + len.unwrap_or_default())?;
@@ -128,6 +133,21 @@ impl HttpAnswer {
     #[must_use]
     pub fn json(&self) -> Json {
         serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+/// The body in chunks at the start of `bytes`, and the bytes after it; `None` if it does not end.
+fn unchunk(mut bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut body = Vec::new();
+    loop {
+        let line = bytes.windows(2).position(|window| window == b"\r\n")?;
+        let len = usize::from_str_radix(std::str::from_utf8(&bytes[..line]).ok()?, 16).ok()?;
+        let chunk = bytes.get(line + 2..line + 2 + len)?;
+        body.extend_from_slice(chunk);
+        bytes = bytes.get(line + 2 + len..)?.strip_prefix(b"\r\n")?;
+        if len == 0 {
+            return Some((body, bytes));
+        }
     }
 }
 
@@ -204,4 +224,26 @@ pub fn get(address: SocketAddr, target: &str, headers: &str) -> HttpAnswer {
     HttpAnswer::split(&bytes, false)
         .unwrap_or_else(|| panic!("{target}: {}", String::from_utf8_lossy(&bytes)))
         .0
+}
+
+/// Posts `body` to `target` with these further header lines.
+///
+/// # Panics
+/// When there is no answer.
+#[must_use]
+pub fn post(address: SocketAddr, target: &str, headers: &str, body: &[u8]) -> HttpAnswer {
+    let bytes = exchange(address, &post_request(target, headers, body));
+    HttpAnswer::split(&bytes, false)
+        .unwrap_or_else(|| panic!("{target}: {}", String::from_utf8_lossy(&bytes)))
+        .0
+}
+
+/// The bytes of a request that posts `body` to `target` and closes the connection.
+#[must_use]
+pub fn post_request(target: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let len = body.len();
+    let head = format!(
+        "POST {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {len}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
 }

@@ -31,6 +31,7 @@ settings! {
         section upstream: UpstreamConfig;
         section admin: AdminConfig;
         section tls: TlsConfig;
+        section bulk: BulkConfig;
         section native: NativeConfig;
         section observe: ObserveConfig;
     }
@@ -73,6 +74,16 @@ settings! {
         live seconds_max: u32 = 172_800, 0..=31_536_000;
         /// How long the answer that there is no such handle may be cached.
         live negative_s: u32 = 30, 0..=86_400;
+    }
+}
+
+settings! {
+    /// Requests about many handles.
+    pub struct BulkConfig {
+        /// Most names in one request to `/api/resolve`.
+        live names: usize = 1000, 1..=100_000;
+        /// Of these, how many are asked of other services at a time.
+        live questions: usize = 32, 1..=1024;
     }
 }
 

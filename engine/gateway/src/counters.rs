@@ -21,6 +21,8 @@ macro_rules! counters {
 counters! {
     /// Requests to the JSON API
     api_requests,
+    /// Names in requests to resolve many
+    bulk_names,
     /// Messages of the handle protocol in bodies of POST
     native_requests,
     /// Requests to the proxy

@@ -6,7 +6,7 @@
 //! - [`administration`]: the service that makes changes and shows what is not public.
 //! - [`record`]: the answer to a question, from the set or from upstream.
 //! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
-//! - [`reply`]: an HTTP response and the headers that all responses share.
+//! - [`reply`]: an HTTP response and the headers that all responses share; [`stream`]: its body.
 //! - [`api`]: the JSON API.
 //! - [`native`]: messages of the handle protocol in bodies of POST.
 //! - [`proxy`]: every other path: redirects and pages, made of the five modules that follow.
@@ -83,6 +83,7 @@ pub mod route;
 pub mod server;
 pub mod set;
 pub mod settings;
+pub mod stream;
 pub mod target;
 pub mod tls;
 pub mod upstream;

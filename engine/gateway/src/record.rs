@@ -205,6 +205,23 @@ impl GatewayState {
         stored(&set, &self.service(), question, render)
     }
 
+    /// Answers `http_question` from the set; `None` if another server has the handle. Nothing waits.
+    pub fn answer_here<T>(
+        &self,
+        http_question: &HttpQuestion,
+        mut render: impl FnMut(&RecordAnswer<'_>) -> T,
+    ) -> Option<T> {
+        let set = self.set.as_ref()?.current();
+        match find(&set, &self.service(), http_question, &mut render) {
+            Ok(rendered) => Some(rendered),
+            Err(answer) if !is_elsewhere(answer.code) || self.upstream.is_none() => {
+                let origin = RecordOrigin::Set { generation: set.generation() };
+                Some(render(&RecordAnswer::of(&answer, origin)))
+            }
+            Err(_) => None,
+        }
+    }
+
     /// Answers `http_question` from the set, or from upstream if another server has the handle.
     ///
     /// # Errors
@@ -214,16 +231,8 @@ impl GatewayState {
         http_question: &HttpQuestion,
         mut render: impl FnMut(&RecordAnswer<'_>) -> T,
     ) -> Result<T, UpstreamError> {
-        if let Some(mapped) = &self.set {
-            let set = mapped.current();
-            match find(&set, &self.service(), http_question, &mut render) {
-                Ok(rendered) => return Ok(rendered),
-                Err(answer) if !is_elsewhere(answer.code) || self.upstream.is_none() => {
-                    let origin = RecordOrigin::Set { generation: set.generation() };
-                    return Ok(render(&RecordAnswer::of(&answer, origin)));
-                }
-                Err(_) => {}
-            }
+        if let Some(rendered) = self.answer_here(http_question, &mut render) {
+            return Ok(rendered);
         }
         let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
         self.counters.upstream_questions.add();

@@ -1,17 +1,17 @@
 //! HTTP responses, and the headers that all of them share.
 
 use crate::config::CachingConfig;
+use crate::stream::ResponseBody;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use std::io::Write as _;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// A response with a body of known length.
-pub type GatewayResponse = Response<Full<Bytes>>;
+/// A response.
+pub type GatewayResponse = Response<ResponseBody>;
 
 /// Bodies of at least this many bytes are compressed for clients that accept it.
 const COMPRESSED_LEN_MIN: usize = 1024;
@@ -37,7 +37,7 @@ pub enum Freshness {
 /// A response with this body.
 #[must_use]
 pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> GatewayResponse {
-    let mut response = Response::new(Full::new(body.into()));
+    let mut response = Response::new(ResponseBody::from(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
@@ -46,7 +46,7 @@ pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<
 /// A response without a body.
 #[must_use]
 pub fn empty(status: StatusCode) -> GatewayResponse {
-    let mut response = Response::new(Full::default());
+    let mut response = Response::new(ResponseBody::from(Bytes::new()));
     *response.status_mut() = status;
     response
 }

@@ -13,6 +13,7 @@ use hyper::header;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode, Version};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The other side of a connection.
@@ -25,7 +26,11 @@ pub struct HttpPeer {
 }
 
 /// Answers a request.
-pub async fn answer(state: &GatewayState, peer: HttpPeer, request: Request<Incoming>) -> GatewayResponse {
+pub async fn answer(
+    state: &Arc<GatewayState>,
+    peer: HttpPeer,
+    request: Request<Incoming>,
+) -> GatewayResponse {
     let (parts, body) = request.into_parts();
     let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
     let mut response = match preflight(request_headers) {
@@ -37,7 +42,12 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, request: Request<Incom
     response
 }
 
-async fn dispatch(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+async fn dispatch(
+    state: &Arc<GatewayState>,
+    peer: HttpPeer,
+    parts: &Parts,
+    body: Incoming,
+) -> GatewayResponse {
     if let Err(message) = check_host(parts) {
         return plain(StatusCode::BAD_REQUEST, message);
     }
@@ -67,7 +77,7 @@ fn check_host(parts: &Parts) -> Result<(), &'static str> {
 }
 
 async fn api(
-    state: &GatewayState,
+    state: &Arc<GatewayState>,
     peer: HttpPeer,
     parts: &Parts,
     path: &str,

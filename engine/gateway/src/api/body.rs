@@ -98,6 +98,12 @@ impl ApiBody {
         Self(handle_proto::json::text(json))
     }
 
+    /// The text of the same object with the member `status` in front.
+    #[must_use]
+    pub fn with_status(&self, status: StatusCode) -> String {
+        format!("{{\"status\":{},{}", status.as_u16(), self.0.get(1..).unwrap_or_default())
+    }
+
     /// The response in the format that the request asks for.
     #[must_use]
     pub fn respond(

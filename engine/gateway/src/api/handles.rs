@@ -48,9 +48,9 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
         }
         Caller::Identity(_) | Caller::Anonymous => {}
     }
-    let answered =
-        state.answer(&http_question, |answer| render(state, request, &http_question, answer, &handle)).await;
-    answered.unwrap_or_else(|error| refuse(state, request, &error, &handle))
+    let rendered =
+        state.answer(&http_question, |answer| AnswerBody::of(state, &http_question, answer, &handle)).await;
+    rendered.unwrap_or_else(|error| AnswerBody::of_failure(&error, &handle)).respond(state, request, &handle)
 }
 
 /// The question that the parameters ask.
@@ -73,43 +73,85 @@ fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, Stri
     Ok(HttpQuestion { question, refers, source: request.peer.address })
 }
 
-fn render(
-    state: &GatewayState,
-    request: &ApiRequest<'_>,
-    http_question: &HttpQuestion,
+/// What a question is answered with, before it becomes a response.
+#[derive(Debug)]
+pub(super) struct AnswerBody {
+    /// The status of the response.
+    pub(super) status: StatusCode,
+    /// The body.
+    pub(super) body: ApiBody,
+    freshness: Freshness,
+    /// Whether the caller must authenticate first.
+    challenges: bool,
+}
+
+impl AnswerBody {
+    /// The body that shows `answer` to `http_question`.
+    pub(super) fn of(
+        state: &GatewayState,
+        http_question: &HttpQuestion,
+        answer: &RecordAnswer<'_>,
+        handle: &str,
+    ) -> Self {
+        let negative_s = state.settings.current().caching.negative_s;
+        if answer.is_partial || answer.code == ResponseCode::AUTHENTICATION_NEEDED {
+            let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, Some(handle));
+            let status = StatusCode::FORBIDDEN;
+            return Self { status, freshness: Freshness::NoStore, body, challenges: true };
+        }
+        let (code, freshness, body) = contents(negative_s, &http_question.question, answer, handle);
+        Self { status: status_of(code, true), freshness, body, challenges: false }
+    }
+
+    /// The body when upstream gave no answer. It never says that the handle does not exist.
+    pub(super) fn of_failure(error: &UpstreamError, handle: &str) -> Self {
+        let (status, code) = match error.status() {
+            status @ StatusCode::SERVICE_UNAVAILABLE => (status, ResponseCode::SERVER_BUSY),
+            status => (status, ResponseCode::ERROR),
+        };
+        let body = ApiBody::failure(code, Some(&error.to_string()), Some(handle));
+        Self { status, freshness: Freshness::NoStore, body, challenges: false }
+    }
+
+    fn respond(self, state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> GatewayResponse {
+        if self.challenges {
+            return super::challenge(state, request, Some(handle));
+        }
+        let settings = state.settings.current();
+        let mut response = self.body.respond(self.status, self.freshness, request, &settings.caching);
+        if matches!(self.status.as_u16(), 502..=504) {
+            set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
+        }
+        response
+    }
+}
+
+/// The code, freshness and body that show `answer`.
+fn contents(
+    negative_s: u32,
+    question: &Question,
     answer: &RecordAnswer<'_>,
     handle: &str,
-) -> GatewayResponse {
-    let settings = state.settings.current();
-    let caching = &settings.caching;
-    let question = &http_question.question;
-    if answer.is_partial || answer.code == ResponseCode::AUTHENTICATION_NEEDED {
-        return super::challenge(state, request, Some(handle));
-    }
-    let (code, freshness, body) = match answer.code {
+) -> (ResponseCode, Freshness, ApiBody) {
+    match answer.code {
         ResponseCode::SUCCESS => {
             let now = now_unix_s();
             let keeps = answer.selected(question).map(|value| keeps_s(value.ttl, now)).min();
             let code = if keeps.is_some() { ResponseCode::SUCCESS } else { ResponseCode::VALUES_NOT_FOUND };
-            let freshness = Freshness::Seconds(keeps.unwrap_or(caching.negative_s));
+            let freshness = Freshness::Seconds(keeps.unwrap_or(negative_s));
             (code, freshness, ApiBody::values(code, handle, answer.selected(question)))
         }
         code @ (ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL) => {
             (code, Freshness::NoStore, ApiBody::values(code, handle, answer.values.iter()))
         }
         code @ ResponseCode::VALUES_NOT_FOUND => {
-            (code, Freshness::Seconds(caching.negative_s), ApiBody::values(code, handle, [].into_iter()))
+            (code, Freshness::Seconds(negative_s), ApiBody::values(code, handle, [].into_iter()))
         }
         code @ ResponseCode::HANDLE_NOT_FOUND => {
-            (code, Freshness::Seconds(caching.negative_s), ApiBody::failure(code, None, Some(handle)))
+            (code, Freshness::Seconds(negative_s), ApiBody::failure(code, None, Some(handle)))
         }
         code => (code, Freshness::NoStore, ApiBody::failure(code, message(answer), Some(handle))),
-    };
-    let mut response = body.respond(status_of(code, true), freshness, request, caching);
-    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
-        set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
     }
-    response
 }
 
 /// Answers as the administration service answers the caller.
@@ -158,21 +200,4 @@ fn message<'a>(answer: &RecordAnswer<'a>) -> Option<&'a str> {
         _ if answer.text.is_empty() => None,
         _ => Some(answer.text),
     }
-}
-
-/// The answer when upstream gave none. It never says that the handle does not exist.
-fn refuse(
-    state: &GatewayState,
-    request: &ApiRequest<'_>,
-    error: &UpstreamError,
-    handle: &str,
-) -> GatewayResponse {
-    let (status, code) = match error.status() {
-        status @ StatusCode::SERVICE_UNAVAILABLE => (status, ResponseCode::SERVER_BUSY),
-        status => (status, ResponseCode::ERROR),
-    };
-    let body = ApiBody::failure(code, Some(&error.to_string()), Some(handle));
-    let mut response = super::respond(state, request, status, body);
-    set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
-    response
 }

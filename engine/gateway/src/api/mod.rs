@@ -1,6 +1,7 @@
 //! The JSON API: `/api/...`.
 //!
 //! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
+//! - [`resolve`]: reading many records in one request.
 //! - [`caller`]: who makes a request.
 //! - [`body`]: the bodies of all answers.
 //!
@@ -12,6 +13,7 @@ pub mod caller;
 pub mod change;
 pub mod handles;
 pub mod listing;
+pub mod resolve;
 
 use crate::administration::ServiceError;
 use crate::parameters::Parameters;
@@ -26,6 +28,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde_json::json;
+use std::sync::Arc;
 
 /// A request to the API.
 #[derive(Debug)]
@@ -50,6 +53,8 @@ enum ApiEndpoint<'r> {
     /// The handles of a prefix.
     Handles,
     Prefixes,
+    /// Many handles at once.
+    Resolve,
     Site,
     Sessions,
     Verifications,
@@ -66,6 +71,7 @@ impl<'r> ApiEndpoint<'r> {
             ("handles", None | Some("")) => Self::Handles,
             ("handles", Some(handle)) => Self::Handle(handle),
             ("prefixes", None | Some("")) => Self::Prefixes,
+            ("resolve", None | Some("")) => Self::Resolve,
             ("site", None | Some("")) => Self::Site,
             ("sessions", None | Some("" | "this")) => Self::Sessions,
             ("verifications", _) => Self::Verifications,
@@ -79,13 +85,14 @@ impl<'r> ApiEndpoint<'r> {
             Self::Handle(_) => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
             Self::Sessions => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
             Self::Handles | Self::Prefixes | Self::Site | Self::Verifications => "GET, HEAD, POST, OPTIONS",
+            Self::Resolve => "POST, OPTIONS",
             Self::Unknown => "OPTIONS",
         }
     }
 }
 
 /// Answers a request to the API.
-pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
     let (method, endpoint) = (request.head.method, ApiEndpoint::of(request.path));
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
@@ -118,6 +125,8 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incomi
         }
         ApiEndpoint::Handles => empty_handle(state, request),
         ApiEndpoint::Prefixes if is_read => listing::prefixes(state, request).await,
+        ApiEndpoint::Resolve if *method == Method::POST => resolve::resolve(state, request, body).await,
+        ApiEndpoint::Resolve => not_allowed(state, request, endpoint),
         ApiEndpoint::Site if is_read => site(state, request),
         // As deployed: a session id is a secret.
         ApiEndpoint::Sessions if !request.peer.is_tls => empty(StatusCode::FORBIDDEN),
@@ -223,6 +232,15 @@ fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let message = format!("Unknown HTTP API endpoint {} /api{}", request.head.method, request.path);
     let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
     respond(state, request, StatusCode::NOT_FOUND, body)
+}
+
+/// Refuses a method that the endpoint does not have.
+fn not_allowed(state: &GatewayState, request: &ApiRequest<'_>, endpoint: ApiEndpoint<'_>) -> GatewayResponse {
+    let message = format!("{} is not allowed here", request.head.method);
+    let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
+    let mut response = respond(state, request, StatusCode::METHOD_NOT_ALLOWED, body);
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
+    response
 }
 
 fn unsupported(state: &GatewayState, request: &ApiRequest<'_>, message: &str) -> GatewayResponse {

@@ -1,0 +1,363 @@
+//! Reading many records in one request: `POST /api/resolve`.
+//!
+//! Answers are sent in the order of the names, while later ones are being made. Names that the set
+//! has are answered without waiting; of the others, `bulk.questions` are asked at a time.
+
+use crate::api::body::ApiBody;
+use crate::api::handles::AnswerBody;
+use crate::api::{ApiRefusal, ApiRequest};
+use crate::record::HttpQuestion;
+use crate::reply::GatewayResponse;
+use crate::route::read_body;
+use crate::server::GatewayState;
+use crate::stream::{self, BodySender, ClientGone, ResponseBody};
+use handle_client::Question;
+use handle_client::question::AnswerWants;
+use handle_proto::ResponseCode;
+use handle_proto::json::Json;
+use handle_proto::limit::HANDLE_LEN_MAX;
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Parts of the answer that wait to be sent.
+const PARTS_MAX: usize = 4;
+/// Bytes of answers that wait for those before them, from which on no further name is read.
+const MADE_LEN_MAX: usize = 1 << 20;
+/// Names after whose answers other connections of the worker get their turn.
+const TURN: usize = 32;
+
+/// How many documents the body of a request or response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BulkForm {
+    /// One JSON document.
+    Document,
+    /// One JSON document on each line.
+    Lines,
+}
+
+impl BulkForm {
+    /// The form of the body that a request has; `None` for other media types.
+    pub(super) fn of_body(headers: &HeaderMap) -> Option<Self> {
+        let media = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+        let media = media.split(';').next()?.trim();
+        let is = |known: &str| media.eq_ignore_ascii_case(known);
+        match () {
+            () if is("application/json") => Some(Self::Document),
+            () if LINES.iter().any(|lines| is(lines)) => Some(Self::Lines),
+            () => None,
+        }
+    }
+
+    /// The form of the body that a client accepts.
+    fn accepted(headers: &HeaderMap) -> Self {
+        let lists = headers.get_all(header::ACCEPT).iter().filter_map(|list| list.to_str().ok());
+        let mut medias = lists.flat_map(|list| list.split(',')).filter_map(|media| media.split(';').next());
+        match medias.any(|media| LINES.iter().any(|lines| media.trim().eq_ignore_ascii_case(lines))) {
+            true => Self::Lines,
+            false => Self::Document,
+        }
+    }
+
+    pub(super) const fn media(self) -> HeaderValue {
+        match self {
+            Self::Document => HeaderValue::from_static("application/json;charset=utf-8"),
+            Self::Lines => HeaderValue::from_static("application/x-ndjson;charset=utf-8"),
+        }
+    }
+}
+
+/// Media types of JSON lines.
+const LINES: [&str; 3] = ["application/x-ndjson", "application/jsonl", "application/x-jsonlines"];
+
+/// A name to resolve, or one sentence why the part of the body is none.
+type BulkName = Result<String, String>;
+
+/// What is asked about every name.
+#[derive(Debug)]
+struct BulkQuestion {
+    names: Vec<BulkName>,
+    indexes: Vec<i32>,
+    types: Vec<Vec<u8>>,
+    wants: AnswerWants,
+    refers: bool,
+    source: IpAddr,
+}
+
+/// Answers a request to resolve many names.
+pub(super) async fn resolve(
+    state: &Arc<GatewayState>,
+    request: &ApiRequest<'_>,
+    body: Incoming,
+) -> GatewayResponse {
+    let question = match read_question(state, request, body).await {
+        Ok(question) => question,
+        Err(refusal) => return refusal.respond(state, request, None),
+    };
+    let form = BulkForm::accepted(request.head.headers);
+    let (sender, body) = ResponseBody::streamed(PARTS_MAX);
+    let answering = Arc::clone(state);
+    stream::spawn(state, async move {
+        // The rest of an answer that nobody reads is not made.
+        let _ = answer_all(&answering, question, form, sender).await;
+    });
+    streamed(form, body)
+}
+
+/// The response with a body that is still being made.
+pub(super) fn streamed(form: BulkForm, body: ResponseBody) -> GatewayResponse {
+    let mut response = GatewayResponse::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, form.media());
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// Reads what is asked, from parameters and body.
+async fn read_question(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    body: Incoming,
+) -> Result<BulkQuestion, ApiRefusal> {
+    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
+    let form = BulkForm::of_body(request.head.headers)
+        .ok_or_else(|| bad("Unsupported media type: send application/json or application/x-ndjson"))?;
+    let body = read_body(state, body, usize::MAX).await.map_err(|status| {
+        let message = "The body is too long, or did not arrive in time";
+        ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message)
+    })?;
+    let parameters = &request.parameters;
+    let mut indexes = Vec::new();
+    for text in parameters.all("index") {
+        let index = text.parse().map_err(|_| bad(&format!("Invalid index: {text:?} is not a number")))?;
+        indexes.push(index);
+    }
+    let mut question = BulkQuestion {
+        names: Vec::new(),
+        indexes,
+        types: parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect(),
+        wants: AnswerWants {
+            certified: parameters.flag("cert").unwrap_or_default(),
+            authoritative: parameters.flag("auth").unwrap_or_default(),
+            public_only: true,
+        },
+        refers: !parameters.flag("doNotRefer").unwrap_or_default(),
+        source: request.peer.address,
+    };
+    let names_max = state.settings.current().bulk.names;
+    match form {
+        BulkForm::Document => question.read_document(&body).map_err(|message| bad(&message))?,
+        // One more than allowed tells that there are too many.
+        BulkForm::Lines => question.names = lines(&body).take(names_max + 1).map(name_of_line).collect(),
+    }
+    if question.names.len() > names_max {
+        let message = format!("A request has at most {names_max} handles");
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        return Err(ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, &message));
+    }
+    Ok(question)
+}
+
+/// The lines that are not blank, with their numbers.
+fn lines(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let numbered = body.split(|&byte| byte == b'\n').enumerate().map(|(at, line)| (at + 1, line));
+    numbered.filter(|(_, line)| !line.trim_ascii().is_empty())
+}
+
+/// The name on a line: a string, or an object with `handle`.
+fn name_of_line((number, line): (usize, &[u8])) -> BulkName {
+    let json: Json = serde_json::from_slice(line)
+        .map_err(|error| format!("Invalid JSON in line {number}, column {}", error.column()))?;
+    match &json {
+        Json::String(name) => Ok(name.clone()),
+        _ => match json.get("handle").and_then(Json::as_str) {
+            Some(name) => Ok(name.to_owned()),
+            None => Err(format!("Line {number} is neither a string nor an object with `handle`")),
+        },
+    }
+}
+
+/// The items of a member that is an array or a single item.
+fn items(member: Option<&Json>) -> &[Json] {
+    match member {
+        Some(Json::Array(items)) => items,
+        Some(item) => std::slice::from_ref(item),
+        None => &[],
+    }
+}
+
+impl BulkQuestion {
+    /// Reads the object with `handles`, and perhaps `index` and `type`.
+    fn read_document(&mut self, body: &[u8]) -> Result<(), String> {
+        let json: Json = serde_json::from_slice(body).map_err(|error| format!("Invalid JSON: {error}"))?;
+        let Some(Json::Array(handles)) = json.get("handles") else {
+            return Err("The body has no array `handles`".to_owned());
+        };
+        let name = |(at, handle): (usize, &Json)| {
+            handle.as_str().map(str::to_owned).ok_or_else(|| format!("handles[{at}] is not a string"))
+        };
+        self.names = handles.iter().enumerate().map(name).collect();
+        for index in items(json.get("index")) {
+            let number = index.as_i64().and_then(|number| i32::try_from(number).ok());
+            self.indexes.push(number.ok_or_else(|| format!("Invalid index: {index} is not a number"))?);
+        }
+        for kind in items(json.get("type")) {
+            let kind = kind.as_str().ok_or_else(|| format!("Invalid type: {kind} is not a string"))?;
+            self.types.push(kind.as_bytes().to_vec());
+        }
+        Ok(())
+    }
+
+    fn about(&self, handle: &str) -> HttpQuestion {
+        let (indexes, types) = (self.indexes.clone(), self.types.clone());
+        let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants: self.wants };
+        HttpQuestion { question, refers: self.refers, source: self.source }
+    }
+}
+
+/// The object that answers for one name.
+fn show(answer: &AnswerBody) -> String {
+    answer.body.with_status(answer.status)
+}
+
+/// The object for a name that cannot be asked about.
+fn show_bad(code: ResponseCode, message: &str, handle: Option<&str>) -> String {
+    ApiBody::failure(code, Some(message), handle).with_status(StatusCode::BAD_REQUEST)
+}
+
+/// The answer for `name`, if nothing has to be waited for; otherwise the question for upstream.
+fn answer_here(
+    state: &GatewayState,
+    question: &BulkQuestion,
+    name: &BulkName,
+) -> Result<String, HttpQuestion> {
+    let handle = match name {
+        Ok(handle) => handle,
+        Err(message) => return Ok(show_bad(ResponseCode::PROTOCOL_ERROR, message, None)),
+    };
+    if handle.is_empty() {
+        return Ok(show_bad(ResponseCode::INVALID_HANDLE, "Empty handle invalid", None));
+    }
+    if handle.len() > HANDLE_LEN_MAX {
+        let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
+        return Ok(show_bad(ResponseCode::INVALID_HANDLE, &message, None));
+    }
+    let http_question = question.about(handle);
+    let shown = state
+        .answer_here(&http_question, |answer| show(&AnswerBody::of(state, &http_question, answer, handle)));
+    shown.ok_or(http_question)
+}
+
+/// Asks upstream.
+async fn ask(state: Arc<GatewayState>, http_question: HttpQuestion, at: usize) -> (usize, String) {
+    let handle = String::from_utf8_lossy(&http_question.question.handle);
+    let answered = state
+        .answer(&http_question, |answer| show(&AnswerBody::of(&state, &http_question, answer, &handle)))
+        .await;
+    (at, answered.unwrap_or_else(|error| show(&AnswerBody::of_failure(&error, &handle))))
+}
+
+/// Sends the answers for all names in their order.
+async fn answer_all(
+    state: &Arc<GatewayState>,
+    question: BulkQuestion,
+    form: BulkForm,
+    sender: BodySender,
+) -> Result<(), ClientGone> {
+    let questions_max = state.settings.current().bulk.questions;
+    let mut queue = AnswerQueue::new(form, sender);
+    queue.begin().await?;
+    for (at, name) in question.names.iter().enumerate() {
+        state.counters.bulk_names.add();
+        match answer_here(state, &question, name) {
+            Ok(text) => queue.put(at, text),
+            Err(http_question) => drop(queue.asked.spawn(ask(Arc::clone(state), http_question, at))),
+        }
+        queue.send_ready().await?;
+        while queue.asked.len() >= questions_max || (queue.is_full() && !queue.asked.is_empty()) {
+            queue.receive().await?;
+        }
+        if at % TURN == TURN - 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    while !queue.asked.is_empty() {
+        queue.receive().await?;
+    }
+    queue.finish().await
+}
+
+/// Answers that wait until those of all names before them are sent.
+struct AnswerQueue {
+    /// Questions to other services. Dropping it ends them.
+    asked: JoinSet<(usize, String)>,
+    made: BTreeMap<usize, String>,
+    made_len: usize,
+    /// The next name whose answer is sent.
+    next: usize,
+    form: BulkForm,
+    sender: BodySender,
+}
+
+impl AnswerQueue {
+    fn new(form: BulkForm, sender: BodySender) -> Self {
+        Self { asked: JoinSet::new(), made: BTreeMap::new(), made_len: 0, next: 0, form, sender }
+    }
+
+    /// Whether answers that are made have to wait for those before them.
+    const fn is_full(&self) -> bool {
+        self.made_len >= MADE_LEN_MAX
+    }
+
+    fn put(&mut self, at: usize, text: String) {
+        self.made_len += text.len();
+        self.made.insert(at, text);
+    }
+
+    async fn begin(&mut self) -> Result<(), ClientGone> {
+        match self.form {
+            BulkForm::Document => self.sender.write("[").await,
+            BulkForm::Lines => Ok(()),
+        }
+    }
+
+    /// Waits for the answer to one question, and sends what can be sent then.
+    async fn receive(&mut self) -> Result<(), ClientGone> {
+        self.sender.flush().await?;
+        match self.asked.join_next().await {
+            Some(Ok((at, text))) => self.put(at, text),
+            // A question that met a bug has no answer, and the body ends early.
+            Some(Err(_)) => return Err(ClientGone),
+            None => {}
+        }
+        self.send_ready().await
+    }
+
+    /// Sends the answers that are made, up to the first that is not.
+    async fn send_ready(&mut self) -> Result<(), ClientGone> {
+        while let Some(text) = self.made.remove(&self.next) {
+            self.made_len -= text.len();
+            if self.form == BulkForm::Document && self.next > 0 {
+                self.sender.write(",\n").await?;
+            }
+            self.sender.write(&text).await?;
+            if self.form == BulkForm::Lines {
+                self.sender.write("\n").await?;
+            }
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<(), ClientGone> {
+        if self.form == BulkForm::Document {
+            self.sender.write("]").await?;
+        }
+        self.sender.finish().await
+    }
+}

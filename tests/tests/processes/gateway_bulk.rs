@@ -1,0 +1,155 @@
+//! Requests to `handle-gateway` about many handles, from outside.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use crate::gateway::site_of;
+use handle_gateway::{Config, Gateway};
+use handle_server::config::Datapath;
+use handle_tests::gateway_server::{GatewayServer, HttpAnswer, config, get, post, serve_over_http};
+use handle_tests::test_server::serve;
+use handle_tests::vectors::VectorSource;
+use serde_json::{Value as Json, json};
+use std::net::SocketAddr;
+
+const LINES: &str = "Content-Type: application/x-ndjson\r\nAccept: application/x-ndjson\r\n";
+const DOCUMENT: &str = "Content-Type: application/json\r\n";
+
+fn gateway(change: impl FnOnce(&mut Config)) -> GatewayServer {
+    serve_over_http(VectorSource::Own, "root", change).0
+}
+
+/// The documents on the lines of a body.
+fn lines(answer: &HttpAnswer) -> Vec<Json> {
+    answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a single request answers, with its status in front.
+fn single(address: SocketAddr, handle: &str) -> Json {
+    let answer = get(address, &format!("/api/handles/{handle}"), "");
+    let Json::Object(body) = answer.json() else { panic!("{handle}: {}", answer.text()) };
+    let mut members = serde_json::Map::from_iter([("status".to_owned(), answer.status.into())]);
+    members.extend(body);
+    Json::Object(members)
+}
+
+#[test]
+fn many_names_are_answered_in_order_as_each_of_them_alone() {
+    let served = gateway(|_| ());
+    let address = served.address();
+    let names = ["10.5072/URL-ONE", "10.5072/NONE", "10.5072/multi", "99.9999/foreign", "10.5072/url-one"];
+    let singles: Vec<Json> = names.iter().map(|name| single(address, name)).collect();
+    let body = json!({ "handles": names }).to_string();
+    let document = post(address, "/api/resolve", DOCUMENT, body.as_bytes());
+    assert_eq!(document.status, 200, "{}", document.text());
+    assert_eq!(document.header("content-type"), Some("application/json;charset=utf-8"));
+    assert_eq!(document.json(), Json::from(singles.clone()));
+    let body = format!("\"{}\"\n\n{{\"handle\":\"{}\"}}\r\n\"{}\"", names[0], names[1], names[2]);
+    let answer = post(address, "/api/resolve", LINES, body.as_bytes());
+    assert_eq!(answer.header("content-type"), Some("application/x-ndjson;charset=utf-8"));
+    assert_eq!(lines(&answer), singles[..3]);
+    assert_eq!(served.gateway.state().counters.bulk_names.get(), 8);
+}
+
+#[test]
+fn types_and_indexes_choose_values_of_every_name() {
+    let served = gateway(|_| ());
+    let address = served.address();
+    let whole = single(address, "10.5072/multi");
+    let first = &whole["values"][0];
+    for (query, filter) in [
+        ("", json!({ "index": first["index"] })),
+        ("", json!({ "type": [first["type"]], "index": [] })),
+        (&format!("?index={}", first["index"])[..], json!({})),
+    ] {
+        let mut body = json!({ "handles": ["10.5072/multi"] });
+        body.as_object_mut().unwrap().extend(filter.as_object().unwrap().clone());
+        let answer =
+            post(address, &format!("/api/resolve{query}"), DOCUMENT, body.to_string().as_bytes()).json();
+        let values = answer[0]["values"].as_array().unwrap();
+        assert!(values.contains(first) && values.len() < whole["values"].as_array().unwrap().len(), "{body}");
+    }
+}
+
+#[test]
+fn a_bad_name_fails_alone_and_a_bad_document_as_a_whole() {
+    let served = gateway(|_| ());
+    let address = served.address();
+    let long = "10.5072/".to_owned() + &"a".repeat(2048);
+    let body =
+        format!("\"10.5072/URL-ONE\"\n{{\"handle\": oops}}\n17\n\"\"\n\"{long}\"\n\"10.5072/URL-ONE\"\n");
+    let answers = lines(&post(address, "/api/resolve", LINES, body.as_bytes()));
+    let codes: Vec<_> = answers.iter().map(|it| (it["status"].clone(), it["responseCode"].clone())).collect();
+    let expected = [(200, 1), (400, 4), (400, 4), (400, 102), (400, 102), (200, 1)];
+    assert_eq!(codes, expected.map(|(status, code)| (Json::from(status), Json::from(code))));
+    assert_eq!(answers[1]["message"], "Invalid JSON in line 2, column 12");
+    assert!(answers[2]["message"].as_str().unwrap().starts_with("Line 3 is neither"));
+    let answers = post(address, "/api/resolve", DOCUMENT, br#"{"handles":[17,"10.5072/URL-ONE"]}"#).json();
+    assert_eq!((&answers[0]["status"], &answers[1]["status"]), (&400.into(), &200.into()));
+    assert_eq!(answers[0]["message"], "handles[0] is not a string");
+    for (headers, body) in [
+        (DOCUMENT, &b"{"[..]),
+        (DOCUMENT, b"{}"),
+        (DOCUMENT, b"[]"),
+        (DOCUMENT, br#"{"handles":[],"index":"x"}"#),
+        (DOCUMENT, br#"{"handles":[],"type":1}"#),
+        ("Content-Type: text/plain\r\n", br#"{"handles":[]}"#),
+        ("", br#"{"handles":[]}"#),
+    ] {
+        let answer = post(address, "/api/resolve", headers, body);
+        let text = String::from_utf8_lossy(body);
+        assert_eq!((answer.status, answer.json()["responseCode"].as_i64()), (400, Some(4)), "{text}");
+    }
+    let none = post(address, "/api/resolve", DOCUMENT, br#"{"handles":[]}"#);
+    assert_eq!((none.status, none.text().as_str()), (200, "[]"));
+    let get = get(address, "/api/resolve", "");
+    assert_eq!((get.status, get.header("allow")), (405, Some("POST, OPTIONS")));
+}
+
+#[test]
+fn a_request_has_as_many_names_as_allowed() {
+    let served = gateway(|config| config.bulk.names = 3);
+    let address = served.address();
+    for (count, status) in [(3, 200), (4, 413)] {
+        let names = vec!["10.5072/URL-ONE"; count];
+        let body = json!({ "handles": names }).to_string();
+        assert_eq!(post(address, "/api/resolve", DOCUMENT, body.as_bytes()).status, status, "{count}");
+        let body = "\"10.5072/URL-ONE\"\n".repeat(count);
+        assert_eq!(post(address, "/api/resolve", LINES, body.as_bytes()).status, status, "{count}");
+    }
+}
+
+#[test]
+fn names_of_other_services_are_asked_for_together_and_answered_in_order() {
+    let resolver = serve("main", Datapath::Portable);
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config.upstream.resolver_site = Some(site_of(resolver.address(), directory.path()));
+    config.upstream.patience_ms = 2000;
+    config.bulk.questions = 4;
+    let gateway = Gateway::start(&config).unwrap();
+    let address = gateway.addresses()[0];
+    let names: Vec<String> = (0..50)
+        .map(|at| match at % 5 {
+            0 => "10.5072/URL-ONE".to_owned(),
+            _ => format!("10.5072/none-{at}"),
+        })
+        .collect();
+    let body = json!({ "handles": names }).to_string();
+    let answer = post(address, "/api/resolve", DOCUMENT, body.as_bytes());
+    let answers = answer.json();
+    let found: Vec<_> = answers.as_array().unwrap().iter().map(|it| it["handle"].clone()).collect();
+    assert_eq!(Json::from(found), Json::from(names.clone()));
+    assert!(
+        answers
+            .as_array()
+            .unwrap()
+            .iter()
+            .enumerate()
+            .all(|(at, it)| it["status"] == if at % 5 == 0 { 200 } else { 404 })
+    );
+    drop(resolver);
+    let body = json!({ "handles": ["10.5072/URL-ONE", "10.5072/multi", "10.5072/none-1"] }).to_string();
+    let answers = post(address, "/api/resolve", DOCUMENT, body.as_bytes()).json();
+    assert_eq!((&answers[0]["status"], &answers[2]["status"]), (&200.into(), &404.into()), "cached");
+    assert!(matches!(answers[1]["status"].as_i64(), Some(502 | 504)), "{answers}");
+}
