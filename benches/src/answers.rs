@@ -1,4 +1,4 @@
-//! Requests to written replies, as a worker of the server does it, without a socket.
+//! Answers requests as a worker of the server does, without a socket.
 
 use crate::requests::Requests;
 use handle_net::{Outbox, Peer};
@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 
 /// Requests answered together.
 pub const BATCH_LEN: usize = 32;
-/// Any time will do.
+/// Time of all answers; no answer depends on it.
 const NOW_UNIX_S: u32 = 1_700_000_000;
 
-/// What a worker needs beside the requests.
+/// State of a worker that answers requests.
 pub struct Answerer<'a> {
     context: AnswerContext<'a, MappedFile>,
     scratch: Box<Scratch>,
@@ -22,7 +22,7 @@ pub struct Answerer<'a> {
 }
 
 impl<'a> Answerer<'a> {
-    /// Answers from `set`.
+    /// Creates a worker that answers from `set`.
     #[must_use]
     pub fn new(set: &'a PublishedSet) -> Self {
         Self {
@@ -57,20 +57,21 @@ impl<'a> Answerer<'a> {
         }
     }
 
-    /// Datagram number `at` of what was answered last.
+    /// Returns datagram number `at` of the last answers.
     #[must_use]
     pub fn datagram(&self, at: usize) -> &[u8] {
         self.outbox.get(at).1
     }
 }
 
-/// What answers from `set` depend on.
+/// Returns the context of answers from `set`.
 #[must_use]
 pub fn context(set: &PublishedSet) -> AnswerContext<'_, MappedFile> {
     AnswerContext::new(set.records(), ServiceFacts::ALONE, NOW_UNIX_S)
 }
 
-/// Puts a reply into the outbox, as one datagram or as a train.
+/// Puts a reply into the outbox, as one datagram or as a train; returns its length, or 0 if there
+/// is no room.
 #[inline]
 pub fn push(outbox: &mut Outbox, peer: Peer, reply: &impl WireReply) -> usize {
     let len = reply.datagrams_len();

@@ -1,4 +1,4 @@
-//! Certified answers: their rate, against what the key alone can sign.
+//! Rate of certified answers, compared with the signing rate of the key alone.
 
 use crate::flood::FloodTotals;
 use crate::requests::Requests;
@@ -19,14 +19,14 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Requests under way: enough that the slow path is never idle, fewer than it takes at a time.
+/// Outstanding requests: enough to keep the slow path busy, fewer than its queue holds.
 pub const WINDOW: usize = 64;
-/// Bytes that a signature covers in the benches: a usual answer.
+/// Bytes that a signature covers in the benches, as in a usual answer.
 const COVERED_LEN: usize = 300;
-/// What is lost for this long is asked again.
+/// Time after which an unanswered request is lost and sent again.
 const LOST_AFTER: Duration = Duration::from_millis(500);
 
-/// The key of the vectors' servers, RSA with 2048 bits; used nowhere else.
+/// Returns the RSA key of the servers in the vectors, with 2048 bits.
 ///
 /// # Errors
 /// When the vectors cannot be read.
@@ -37,7 +37,7 @@ pub fn key_record() -> anyhow::Result<Vec<u8>> {
     (0..hex.len() / 2).map(|at| Ok(u8::from_str_radix(&hex[2 * at..2 * at + 2], 16)?)).collect()
 }
 
-/// Writes the key to a file in `directory`, for its owner only.
+/// Writes the key to a file in `directory` that only its owner can read.
 ///
 /// # Errors
 /// Those of the file system.
@@ -48,7 +48,7 @@ pub fn key_file(directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// A server that signs, on one core: worker and slow thread.
+/// Starts a signing server with its worker and slow thread on one core.
 ///
 /// # Errors
 /// When it does not start.
@@ -66,7 +66,7 @@ pub fn start(set: PathBuf, key: PathBuf, datapath: Datapath, core: usize) -> any
     Server::start(&config)
 }
 
-/// In a child: serves as [`start`] does until the parent has had enough.
+/// In a child: runs the server of [`start`] until the parent closes standard input.
 ///
 /// # Errors
 /// When it does not start.
@@ -77,38 +77,38 @@ pub fn serve(set: PathBuf, key: PathBuf, datapath: Datapath, core: usize) -> any
     server.stop()
 }
 
-/// What came of one turn.
+/// Result of one turn.
 #[derive(Clone, Copy, Debug)]
 pub struct CertifiedRate {
-    /// How many.
+    /// Signatures or answers.
     pub count: u64,
-    /// How long it took, by the clock.
+    /// Elapsed time.
     pub elapsed: Duration,
-    /// Processor time that was used.
+    /// Processor time used.
     pub used: Duration,
 }
 
 impl CertifiedRate {
-    /// How many a second.
+    /// Returns the rate per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.count as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// As what came back of a load.
+    /// Converts the result to the totals of a load.
     #[must_use]
     pub fn totals(&self) -> FloodTotals {
         FloodTotals { answers: self.count, seconds: self.elapsed.as_secs_f64(), ..FloodTotals::default() }
     }
 
-    /// Processor time of one.
+    /// Returns the processor time of one signature or answer.
     #[must_use]
     pub fn used_each(&self) -> Duration {
         self.used.div_f64(self.count.max(1) as f64)
     }
 }
 
-/// What the key signs on `core` when nothing else is done.
+/// Measures how fast the key signs on `core` when nothing else runs there.
 ///
 /// # Errors
 /// When the key does not sign.
@@ -128,18 +128,18 @@ pub fn sign(core: usize, duration: Duration) -> anyhow::Result<CertifiedRate> {
     thread.join().map_err(|_| anyhow::anyhow!("the signing thread panicked"))?
 }
 
-/// Bytes of the credential of a signed answer.
+/// Lengths of the credential of a signed answer.
 pub const SIGNED: RangeInclusive<u32> = 257..=u32::MAX;
-/// Bytes of the credential of an answer with the MAC of a session.
+/// Lengths of the credential of an answer with the MAC of a session.
 pub const WITH_MAC: RangeInclusive<u32> = 60..=96;
-/// Bytes of the credential of any other answer.
+/// Length of the credential of an answer without signature and MAC.
 pub const BARE: RangeInclusive<u32> = 0..=0;
 
-/// Asks the server at `to` for answers with a credential of that length, [`WINDOW`] at a time, for so long; `used` says
-/// what the server has used.
+/// Loads the server at `to` for `duration` with [`WINDOW`] outstanding requests, and checks the
+/// length of each credential. `used` returns the processor time of the server.
 ///
 /// # Errors
-/// When an answer has another credential, there is none to a request, or the network fails.
+/// When an answer has another credential or an error, or the network fails.
 pub fn ask(
     to: SocketAddr,
     requests: &Requests,

@@ -1,21 +1,22 @@
-//! As much of DNS as a comparison takes: questions, and a server that answers every one of them at once.
+//! The part of DNS that a comparison needs: queries, and a server that answers them without a
+//! lookup.
 
 use handle_net::Datapath;
 
 use crate::serve::PATIENCE_MAX;
 
-/// Bytes of a query, and of an answer, in front of the first name.
+/// Length of the header of a query or answer.
 const HEAD_LEN: usize = 12;
-/// Bytes of a record with a name that points to the question, without its data.
+/// Length of a record without its data, with a compressed name.
 const RECORD_LEN: usize = 12;
-/// Bytes of a question after its name.
+/// Length of a question without its name.
 const QUESTION_LEN: usize = 4;
 
-/// A question for the TXT records of a name of these labels.
+/// Encodes a query for the TXT records of the name with these labels.
 #[must_use]
 pub fn query(labels: &[&str], id: u16) -> Vec<u8> {
     let mut query = id.to_be_bytes().to_vec();
-    // No recursion; one question.
+    // Flags without recursion; one question.
     query.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     for label in labels {
         query.push(u8::try_from(label.len()).unwrap_or(0));
@@ -25,20 +26,20 @@ pub fn query(labels: &[&str], id: u16) -> Vec<u8> {
     query
 }
 
-/// An answer without error, with one record.
+/// Returns whether this is an answer without error that has one record.
 #[must_use]
 pub fn is_success(answer: &[u8]) -> bool {
     matches!(answer, [_, _, flags, code, _, _, 0, 1, ..] if flags & 0x80 != 0 && code & 15 == 0)
 }
 
-/// A server that answers every question with one TXT record, without looking up anything.
+/// A server that answers every query with one TXT record, without a lookup.
 #[derive(Debug)]
 pub struct DnsResponder {
     answer_len: usize,
 }
 
 impl DnsResponder {
-    /// Answers of so many bytes, or more where the question needs them.
+    /// Creates a server whose answers have `answer_len` bytes, or more if the query needs them.
     #[must_use]
     pub const fn of_len(answer_len: usize) -> Self {
         Self { answer_len }
@@ -47,7 +48,7 @@ impl DnsResponder {
     /// Answers a batch.
     ///
     /// # Errors
-    /// When the path is of no more use.
+    /// When the datapath fails.
     pub fn turn(&mut self, path: &mut dyn Datapath) -> std::io::Result<()> {
         let batch = path.wait(PATIENCE_MAX)?;
         if batch.inbox.is_empty() {
@@ -64,19 +65,19 @@ impl DnsResponder {
     }
 }
 
-/// Fills `room` with the answer to `query`; what is too short to be a query is given back as it is.
+/// Fills `room` with the answer to `query`. Input too short for a query is copied unchanged.
 fn answer(query: &[u8], room: &mut [u8]) -> usize {
     let (question, record) = room.split_at_mut(query.len());
     question.copy_from_slice(query);
     if query.len() < HEAD_LEN + 1 + QUESTION_LEN {
         return query.len();
     }
-    // An answer of who is responsible, without error; one record.
+    // An authoritative answer without error; one record.
     question[2] = 0x84 | query[2] & 1;
     question[3] = 0;
     question[6..8].copy_from_slice(&[0, 1]);
     let data_len = record.len() - RECORD_LEN;
-    // The name of the question, TXT, the Internet, for a day.
+    // Pointer to the name of the question, TXT, IN, a TTL of one day.
     record[..10].copy_from_slice(&[0xc0, 0x0c, 0, 16, 0, 1, 0, 1, 0x51, 0x80]);
     record[10..RECORD_LEN].copy_from_slice(&u16::try_from(data_len).unwrap_or(0).to_be_bytes());
     let data = &mut record[RECORD_LEN..];

@@ -1,5 +1,5 @@
-//! A closed loop of requests: as many under way as a window allows, so that the server is never idle
-//! for want of them.
+//! A closed loop of requests: a constant number of outstanding requests, which keeps the server
+//! busy.
 
 use crate::records::BenchRandom;
 use crate::requests::Requests;
@@ -11,32 +11,33 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Requests under way: enough for full batches, few enough for the receive queues.
+/// Outstanding requests: enough for full batches, few enough for the receive queues.
 pub const WINDOW: usize = 512;
-/// What is lost for this long is asked again, unless [`Flood::patient`] says otherwise.
+/// Time after which outstanding requests are lost and replaced, unless [`Flood::patient`] sets
+/// another.
 const LOST_AFTER: Duration = Duration::from_millis(10);
-/// Where the response code is, behind the envelope and the operation code.
+/// Offset of the response code, after the envelope and the operation code.
 const RESPONSE_CODE_AT: usize = 24;
 
 /// Whether an answer is the expected one.
 pub type IsRight = fn(&[u8]) -> bool;
 
-/// How requests come.
+/// How requests are distributed over peers and trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How many ask, in turn. They have addresses of their own, and one socket.
+    /// Number of peers, which send in turn. Each has its own address; all share one socket.
     pub peers: u32,
-    /// Requests of one train, least and most. They are of one length, which is as frequent as it is among
-    /// all requests.
+    /// Fewest requests in a train. All requests of a train have the same length, and each length is
+    /// as frequent as among all requests.
     pub train_min: usize,
-    /// The most.
+    /// Most requests in a train.
     pub train_max: usize,
-    /// Requests under way.
+    /// Outstanding requests.
     pub window: usize,
 }
 
 impl Shape {
-    /// One datagram at a time, and the next from somebody else: no batch has two of the same peer.
+    /// Single datagrams, each from another peer, so that no batch has two datagrams of one peer.
     #[must_use]
     pub const fn single(window: usize) -> Self {
         Self { peers: 1024, train_min: 1, train_max: 1, window }
@@ -47,30 +48,30 @@ impl Shape {
     }
 }
 
-/// What came back.
+/// Totals of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FloodTotals {
-    /// Datagrams.
+    /// Answers received.
     pub answers: u64,
-    /// What they came in: trains or single datagrams.
+    /// Trains in which the answers arrived; a single datagram counts as one.
     pub trains: u64,
-    /// Those that are not as expected.
+    /// Answers that are not as expected.
     pub wrong: u64,
-    /// Requests that were given up.
+    /// Requests without an answer.
     pub lost: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 
 impl FloodTotals {
-    /// Answers a second.
+    /// Returns the answers per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.answers as f64 / self.seconds
     }
 }
 
-/// A client.
+/// A client that keeps a window of requests outstanding.
 pub struct Flood<'r> {
     path: Box<dyn Datapath>,
     requests: &'r Requests,
@@ -83,12 +84,12 @@ pub struct Flood<'r> {
 }
 
 impl<'r> Flood<'r> {
-    /// A client that sends `requests` around, as `shape` says.
+    /// Opens a client that sends `requests` in a cycle, distributed by `shape`.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn open(requests: &'r Requests, shape: Shape, is_right: IsRight) -> io::Result<Self> {
-        // With the addresses of all peers.
+        // The socket sends from the addresses of all peers.
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
         let options = SocketOptions {
             batch_len: 256,
@@ -110,70 +111,72 @@ impl<'r> Flood<'r> {
         })
     }
 
-    /// Takes for lost only what does not come for so long: what is held up for a moment is late, and shows in the rate.
+    /// Sets the time after which requests are lost. With a long time, delayed answers lower the
+    /// rate and are not lost.
     #[must_use]
     pub const fn patient(mut self, lost_after: Duration) -> Self {
         self.lost_after = lost_after;
         self
     }
 
-    /// Loads the server at `to` for so long.
+    /// Loads the server at `to` for `duration`.
     ///
     /// # Errors
-    /// When the path is of no more use.
+    /// When the datapath fails.
     pub fn run(&mut self, to: SocketAddr, duration: Duration) -> io::Result<FloodTotals> {
-        self.until(to, |_, start| start.elapsed() >= duration)
+        self.run_until(to, |_, start| start.elapsed() >= duration)
     }
 
-    /// Loads the server at `to` until there were so many answers.
+    /// Loads the server at `to` until it has sent `answers` answers.
     ///
     /// # Errors
-    /// When the path is of no more use.
+    /// When the datapath fails.
     pub fn run_for_answers(&mut self, to: SocketAddr, answers: u64) -> io::Result<FloodTotals> {
-        self.until(to, |got, _| got.answers >= answers)
+        self.run_until(to, |totals, _| totals.answers >= answers)
     }
 
-    fn until(
+    fn run_until(
         &mut self,
         to: SocketAddr,
         mut is_end: impl FnMut(&FloodTotals, Instant) -> bool,
     ) -> io::Result<FloodTotals> {
         let start = Instant::now();
-        let (mut got, mut under_way) = (FloodTotals::default(), 0);
-        while !is_end(&got, start) {
-            while let Some(sent) = self.ask(to, self.shape.window - under_way) {
-                under_way += sent;
+        let (mut totals, mut outstanding) = (FloodTotals::default(), 0);
+        while !is_end(&totals, start) {
+            while let Some(sent) = self.push_train(to, self.shape.window - outstanding) {
+                outstanding += sent;
             }
             self.path.flush()?;
             let inbox = self.path.wait(self.lost_after)?.inbox;
             if inbox.is_empty() {
-                got.lost += under_way as u64;
-                under_way = 0;
+                totals.lost += outstanding as u64;
+                outstanding = 0;
             }
             for train in inbox.iter() {
                 let count = train.segments_count();
-                under_way = under_way.saturating_sub(count);
-                got.answers += count as u64;
-                got.trains += 1;
-                got.wrong += train.segments().filter(|answer| !(self.is_right)(answer)).count() as u64;
+                outstanding = outstanding.saturating_sub(count);
+                totals.answers += count as u64;
+                totals.trains += 1;
+                totals.wrong += train.segments().filter(|answer| !(self.is_right)(answer)).count() as u64;
             }
         }
-        got.seconds = start.elapsed().as_secs_f64();
-        // What is still under way must not count in the next run; what does not come at all is lost.
+        totals.seconds = start.elapsed().as_secs_f64();
+        // Late answers must not count in the next run. Requests without an answer are lost.
         loop {
             let inbox = self.path.wait(self.lost_after)?.inbox;
             if inbox.is_empty() {
                 break;
             }
-            under_way =
-                inbox.iter().fold(under_way, |left, train| left.saturating_sub(train.segments_count()));
+            outstanding =
+                inbox.iter().fold(outstanding, |left, train| left.saturating_sub(train.segments_count()));
         }
-        got.lost += under_way as u64;
-        Ok(got)
+        totals.lost += outstanding as u64;
+        Ok(totals)
     }
 
-    /// Puts the next train into the outbox; how many requests it has. `None` when it is more than `room`.
-    fn ask(&mut self, to: SocketAddr, room: usize) -> Option<usize> {
+    /// Puts the next train into the outbox and returns its number of requests. `None` if `room` is
+    /// less than the longest train.
+    fn push_train(&mut self, to: SocketAddr, room: usize) -> Option<usize> {
         let Shape { peers, train_min, train_max, .. } = self.shape;
         if room < train_max {
             return None;
@@ -188,21 +191,21 @@ impl<'r> Flood<'r> {
                 room.copy_from_slice(request);
                 request.len()
             };
-            // The outbox has room for the window.
+            // The outbox holds a whole window.
             self.path.outbox().push(peer, request.len(), copy).ok()?;
         }
         Some(count)
     }
 }
 
-/// All of 127.0.0.0/8 is loopback; the first are left to servers.
+/// Returns the address of a peer. All of 127.0.0.0/8 is loopback; 127.0.0.0/16 is left to servers.
 fn address(peer: u32) -> IpAddr {
     Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + peer).into()
 }
 
-/// Which request is next: as they come, or those of one length one after the other.
+/// Order of the requests: as generated, or grouped by length for trains.
 struct RequestOrder {
-    /// By length. Without trains there is nothing to look up.
+    /// Numbers of the requests, sorted by length; empty without trains.
     requests: Vec<u32>,
     groups: Vec<TrainGroup>,
 }
@@ -232,7 +235,7 @@ impl RequestOrder {
         Self { requests: order, groups }
     }
 
-    /// A group, as likely as it is large.
+    /// Chooses a group with a probability proportional to its size.
     fn group(&self, random: &mut BenchRandom) -> usize {
         if self.groups.len() == 1 {
             return 0;
@@ -249,7 +252,7 @@ impl RequestOrder {
     }
 }
 
-/// A handle answer that says success.
+/// Returns whether an answer of the handle protocol has the code for success.
 #[must_use]
 pub fn is_success(answer: &[u8]) -> bool {
     answer.get(RESPONSE_CODE_AT..).is_some_and(|rest| rest.starts_with(&[0, 0, 0, 1]))

@@ -1,17 +1,17 @@
-//! What the benches measure with: records, published sets of them, requests, load, and clocks.
+//! Fixtures of the benches: records, published sets, requests, load generators, and clocks.
 //!
-//! - [`records`]: as many records as wanted, modelled on real ones; the same for the same number.
-//! - [`sets`]: published sets of them, built once and kept below `target/`.
-//! - [`requests`]: what is asked of them, as datagrams.
-//! - [`lookups`]: keys, and the lookup of them one at a time and in stages.
-//! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
+//! - [`records`]: generated records, modelled on real ones; a number always gives the same record.
+//! - [`sets`]: published sets of these records, built once and kept below `target/`.
+//! - [`requests`]: requests for these records, as datagrams.
+//! - [`lookups`]: lookups of keys, one at a time and in stages.
+//! - [`answers`]: answering a batch of requests as a worker does, without a socket.
 //! - [`sessions`]: certified answers in a session.
-//! - [`certified`]: signed answers, and what the key alone can sign.
-//! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
-//! - [`dns`]: questions and a server of another protocol, to compare with.
-//! - [`paced`]: requests at their times, and how long each took.
-//! - [`turns`]: one server under load for a while, and what it took.
-//! - [`usage`]: what a process used, and on which machine.
+//! - [`certified`]: signed answers, and the signing rate of the key alone.
+//! - [`serve`]: servers in separate processes; [`flood`] and [`tcp`]: closed loops of requests.
+//! - [`dns`]: queries and a server of DNS, for comparison.
+//! - [`paced`]: an open loop of requests, and the response times.
+//! - [`turns`]: one server under load for a time: answers received and processor time used.
+//! - [`usage`]: processor time and memory of a process, and the description of the machine.
 #![forbid(unsafe_code)]
 
 pub mod answers;

@@ -1,14 +1,15 @@
-//! Keys, and the lookup of them: what a resolver spends on finding a record.
+//! Lookups of keys, as a resolver makes them.
 
 use crate::records::{BenchRandom, RecordGenerator};
 use handle_snapshot::{RecordSet, StagedLookup, fold_key, hash_key};
 
-/// Lookups that are in flight together.
+/// Lookups that are in progress together.
 pub const BATCH_LEN: usize = 32;
 
-/// Keys of records that are there, in random order.
+/// Keys of existing records, in random order.
 ///
-/// There are so many that what was read for one is not in the cache when its turn comes again.
+/// A caller asks for more keys than fit into the processor cache, so that no cached data is reused
+/// when the order starts again.
 #[derive(Debug)]
 pub struct LookupKeys {
     bytes: Vec<u8>,
@@ -17,7 +18,7 @@ pub struct LookupKeys {
 }
 
 impl LookupKeys {
-    /// `count` keys of a set of `records` generated records.
+    /// Makes `count` keys of a set of `records` generated records.
     ///
     /// # Errors
     /// When the models of the records cannot be read.
@@ -33,7 +34,7 @@ impl LookupKeys {
         Ok(Self { bytes, ends, at: 0 })
     }
 
-    /// The next key; after the last the first.
+    /// Returns the next key; the first follows the last.
     #[inline]
     fn next(&mut self) -> &[u8] {
         let at = if self.at < self.ends.len() { self.at } else { 0 };
@@ -47,7 +48,7 @@ impl LookupKeys {
         &self.bytes[start..self.ends[at]]
     }
 
-    /// Where the next `BATCH_LEN` keys begin.
+    /// Returns where the next `BATCH_LEN` keys begin.
     fn next_batch(&mut self) -> usize {
         if self.at + BATCH_LEN > self.ends.len() {
             self.at = 0;
@@ -58,7 +59,7 @@ impl LookupKeys {
     }
 }
 
-/// Reads a record as an answer does: all its lines.
+/// Reads all cache lines of a record, as an answer does.
 #[inline]
 fn read(public: &[u8]) -> u64 {
     public.iter().step_by(64).map(|&byte| u64::from(byte)).sum()
@@ -67,19 +68,19 @@ fn read(public: &[u8]) -> u64 {
 /// Looks up the next key and reads its record.
 ///
 /// # Panics
-/// When the record is not there.
+/// When the record is missing.
 #[inline]
 pub fn one<B: AsRef<[u8]>>(records: &RecordSet<'_, B>, keys: &mut LookupKeys) -> u64 {
     let seed = records.seed();
     let key = keys.next();
-    let record = records.find(hash_key(seed, key), key).ok().flatten().expect("it was generated");
+    let record = records.find(hash_key(seed, key), key).ok().flatten().expect("the record was generated");
     read(record.public_bytes())
 }
 
 /// Looks up the next [`BATCH_LEN`] keys in stages and reads their records.
 ///
 /// # Panics
-/// When a record is not there.
+/// When a record is missing.
 #[inline]
 pub fn batch<B: AsRef<[u8]>>(records: &RecordSet<'_, B>, keys: &mut LookupKeys) -> u64 {
     let (seed, first) = (records.seed(), keys.next_batch());
@@ -96,7 +97,7 @@ pub fn batch<B: AsRef<[u8]>>(records: &RecordSet<'_, B>, keys: &mut LookupKeys) 
     let mut sum = 0;
     for n in 0..BATCH_LEN {
         let record = records.resolve(staged[n], hashes[n], keys.get(first + n)).ok().flatten();
-        sum += read(record.expect("it was generated").public_bytes());
+        sum += read(record.expect("the record was generated").public_bytes());
     }
     sum
 }

@@ -1,5 +1,5 @@
-//! Records modelled on `tests/vectors/dois.jsonl`: its prefixes as often as there, its lengths, and
-//! names that are all different.
+//! Records modelled on `tests/vectors/dois.jsonl`, with the same lengths and frequencies of
+//! prefixes. All names differ.
 
 use anyhow::Context as _;
 use handle_proto::json::RecordLine;
@@ -7,9 +7,9 @@ use handle_proto::{Handle, Value, Values};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Digits at the end of each name, in base 36, that make it different from all others.
+/// Base-36 digits at the end of each name, which make it unique.
 const DIGITS: u32 = 6;
-/// How many names there are.
+/// Number of different names.
 const NAMES_COUNT: u64 = 36u64.pow(DIGITS);
 
 /// Makes the record of any number below [`RecordGenerator::RECORDS_MAX`].
@@ -20,7 +20,7 @@ pub struct RecordGenerator {
     models: Vec<RecordModel>,
 }
 
-/// What is kept of a real record.
+/// The parts of a real record that generated records share.
 #[derive(Debug)]
 struct RecordModel {
     /// The handle without its last characters.
@@ -32,7 +32,7 @@ struct RecordModel {
     timestamp: u32,
 }
 
-/// Room for one record; kept between records.
+/// Buffers of one record, reused for the next.
 #[derive(Debug, Default)]
 pub struct RecordRoom {
     handle: Vec<u8>,
@@ -49,13 +49,13 @@ pub struct BenchRecord<'a> {
 }
 
 impl RecordGenerator {
-    /// Records that can be told apart.
+    /// Most records that differ.
     pub const RECORDS_MAX: u64 = NAMES_COUNT;
 
-    /// A generator, with the real records read as models.
+    /// Creates a generator, with the real records as models.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When the real records cannot be read.
     pub fn new() -> anyhow::Result<Self> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/dois.jsonl");
         let text =
@@ -64,7 +64,7 @@ impl RecordGenerator {
         Ok(Self { models })
     }
 
-    /// The prefixes that occur.
+    /// Returns the prefixes of all records.
     #[must_use]
     pub fn prefixes(&self) -> BTreeSet<&[u8]> {
         self.models.iter().map(|model| Handle(&model.stem).naming_authority()).collect()
@@ -76,7 +76,7 @@ impl RecordGenerator {
         push_digits(n, out);
     }
 
-    /// Record `n`.
+    /// Makes record `n`.
     pub fn record<'a>(&'a self, n: u64, room: &'a mut RecordRoom) -> BenchRecord<'a> {
         let model = self.model(n);
         room.handle.clear();
@@ -95,7 +95,7 @@ impl RecordGenerator {
 
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of models")]
     fn model(&self, n: u64) -> &RecordModel {
-        // Not in order, so that neighbours differ; and the same on every machine.
+        // Mixed, so that neighbours differ; the same on every machine.
         &self.models[(mix(n) % self.models.len() as u64) as usize]
     }
 }
@@ -121,7 +121,8 @@ impl RecordModel {
 }
 
 fn push_digits(n: u64, out: &mut Vec<u8>) {
-    // Odd and no multiple of 3, so that different numbers stay different; neighbours do not look alike.
+    // The factor is coprime to 36, so that different numbers stay different, and neighbours look
+    // unlike.
     let mut rest = n.wrapping_mul(1_000_000_007) % NAMES_COUNT;
     for _ in 0..DIGITS {
         out.push(b"0123456789abcdefghijklmnopqrstuvwxyz"[usize::try_from(rest % 36).unwrap_or_default()]);
@@ -129,24 +130,24 @@ fn push_digits(n: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Numbers that look random, from a seed: SplitMix64.
+/// Pseudorandom numbers from a seed, by SplitMix64.
 #[derive(Clone, Debug)]
 pub struct BenchRandom(pub u64);
 
 impl BenchRandom {
-    /// The next number below `end`, which is above zero.
+    /// Returns the next number below `end`, which must not be zero.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
-        // The upper half of the product: as even as 64 bits are.
+        // The upper half of the product is as uniform as 64 bits allow.
         ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64
     }
 
-    /// The same for positions.
+    /// Returns the next number below `end`, as an index.
     ///
     /// # Panics
-    /// Never: the number is below `end`.
+    /// Never, because the number is below `end`.
     pub fn below_usize(&mut self, end: usize) -> usize {
-        usize::try_from(self.below(end as u64)).expect("below a usize")
+        usize::try_from(self.below(end as u64)).expect("the number is below a usize")
     }
 }
 

@@ -9,13 +9,13 @@ use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use std::collections::BTreeMap;
 
-/// Where the id of a request is.
+/// Offset of the request id.
 const REQUEST_ID_AT: usize = 8;
-/// Of its bits, those that number requests. The others are the length of the answer, see
+/// Bits of the request id that number requests. The others hold the length of the answer; see
 /// [`Requests::note_answer_lens`].
 const NUMBER_BITS: u32 = 20;
 
-/// The length of the answer that was noted in `request`; 0 where nothing was.
+/// Returns the length of the answer that is noted in `request`, or 0.
 #[must_use]
 #[inline]
 pub fn noted_answer_len(request: &[u8]) -> usize {
@@ -23,14 +23,14 @@ pub fn noted_answer_len(request: &[u8]) -> usize {
     id.map_or(0, |id| (u32::from_be_bytes(*id) >> NUMBER_BITS) as usize)
 }
 
-/// What is asked.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// All public values of a handle that is there: the usual request.
+    /// All public values of an existing handle: the usual request.
     Plain,
     /// One value by its index and one by its type.
     Selected,
-    /// A handle that is not there, under a prefix that is.
+    /// A missing handle under an existing prefix.
     Missing,
     /// As `Plain`, with a digest of the request in the answer.
     Digest,
@@ -41,7 +41,7 @@ pub enum RequestKind {
 }
 
 impl RequestKind {
-    /// All that a worker answers by itself, with names for benches.
+    /// Kinds that a worker answers itself, with names for benches.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Plain, "plain"),
         (Self::Selected, "selected"),
@@ -50,7 +50,7 @@ impl RequestKind {
         (Self::Long, "long"),
     ];
 
-    /// What a right answer says.
+    /// Returns the response code of a right answer.
     #[must_use]
     pub const fn response_code(self) -> ResponseCode {
         match self {
@@ -60,12 +60,12 @@ impl RequestKind {
     }
 }
 
-/// One request, as a datagram.
+/// Encodes one request as a datagram.
 ///
 /// # Panics
 /// When `handle` is longer than a message.
 #[must_use]
-pub fn request(handle: &[u8], ask: RequestKind, request_id: i32) -> Vec<u8> {
+pub fn request(handle: &[u8], request_kind: RequestKind, request_id: i32) -> Vec<u8> {
     let envelope = Envelope {
         version: Version::CURRENT,
         flags: EnvelopeFlags::default(),
@@ -78,7 +78,7 @@ pub fn request(handle: &[u8], ask: RequestKind, request_id: i32) -> Vec<u8> {
     let header = Header {
         op_code: OpCode::RESOLUTION,
         response_code: ResponseCode::RESERVED,
-        flags: match ask {
+        flags: match request_kind {
             RequestKind::Digest => OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST),
             RequestKind::Certified => OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY),
             _ => OpFlags::PLAIN_REQUEST,
@@ -90,7 +90,7 @@ pub fn request(handle: &[u8], ask: RequestKind, request_id: i32) -> Vec<u8> {
         body_len: 0,
     };
     let (mut indexes, mut types) = (Vec::new(), Vec::new());
-    let (index, kind) = match ask {
+    let (index, kind) = match request_kind {
         RequestKind::Selected => (Some(100), Some(&b"URL"[..])),
         _ => (None, None),
     };
@@ -103,7 +103,7 @@ pub fn request(handle: &[u8], ask: RequestKind, request_id: i32) -> Vec<u8> {
     message.unsigned().expect("a handle is shorter than a message")
 }
 
-/// Many requests, one behind the other, so that reading them in order costs little.
+/// Many requests in one buffer, so that reading them in order costs little.
 #[derive(Debug)]
 pub struct Requests {
     bytes: Vec<u8>,
@@ -111,28 +111,29 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// `count` requests for handles of a set of `records` generated records, chosen at random by `seed`.
+    /// Makes `count` requests for handles of a set of `records` generated records, chosen at random
+    /// from `seed`.
     ///
     /// # Errors
     /// When the models of the records cannot be read.
-    pub fn new(records: u64, count: usize, ask: RequestKind, seed: u64) -> anyhow::Result<Self> {
+    pub fn new(records: u64, count: usize, request_kind: RequestKind, seed: u64) -> anyhow::Result<Self> {
         let (generator, mut random) = (RecordGenerator::new()?, BenchRandom(seed));
         let mut requests = Self { bytes: Vec::new(), ends: Vec::with_capacity(count) };
         let mut handle = Vec::new();
         for id in 0..count {
             handle.clear();
-            match ask {
+            match request_kind {
                 RequestKind::Long => handle.extend_from_slice(LONG_HANDLE),
                 RequestKind::Missing => generator.handle(records + random.below(records), &mut handle),
                 _ => generator.handle(random.below(records), &mut handle),
             }
-            requests.bytes.extend(request(&handle, ask, i32::try_from(id).unwrap_or(i32::MAX)));
+            requests.bytes.extend(request(&handle, request_kind, i32::try_from(id).unwrap_or(i32::MAX)));
             requests.ends.push(requests.bytes.len());
         }
         Ok(requests)
     }
 
-    /// What `datagrams` are.
+    /// Collects `datagrams`.
     #[must_use]
     pub fn from_datagrams(datagrams: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
         let mut requests = Self { bytes: Vec::new(), ends: Vec::new() };
@@ -143,8 +144,8 @@ impl Requests {
         requests
     }
 
-    /// Writes into the id of each request how long its answer is, for an [`EchoServer`](crate::serve::EchoServer) that
-    /// does not know the records: `lens`, in the same order.
+    /// Writes the length of each answer, from `lens` in the same order, into the id of its request,
+    /// for an [`EchoServer`](crate::serve::EchoServer).
     ///
     /// # Panics
     /// When there are more than 1048576 requests, or answers of more than 2047 bytes.
@@ -157,35 +158,35 @@ impl Requests {
         }
     }
 
-    /// Those that have the length which most have, and of these those whose answers have the length that
-    /// most have; `lens` are the lengths of all answers.
+    /// Selects the requests of the most frequent length, and of these the requests whose answers
+    /// have the most frequent length. `lens` are the lengths of all answers.
     #[must_use]
     pub fn most_frequent_lens(&self, lens: &[usize]) -> Self {
-        let most = |lens: &mut dyn Iterator<Item = usize>| {
+        let most_frequent = |lens: &mut dyn Iterator<Item = usize>| {
             let mut counts = BTreeMap::new();
             lens.for_each(|len| *counts.entry(len).or_insert(0) += 1);
             counts.into_iter().max_by_key(|&(_, count)| count).map_or(0, |(len, _)| len)
         };
-        let of = |at: usize| self.get(at).len();
-        let len = most(&mut (0..self.len()).map(of));
-        let alike = || (0..self.len()).filter(|&at| of(at) == len);
-        let answer_len = most(&mut alike().map(|at| lens[at]));
+        let len_of = |at: usize| self.get(at).len();
+        let len = most_frequent(&mut (0..self.len()).map(len_of));
+        let alike = || (0..self.len()).filter(|&at| len_of(at) == len);
+        let answer_len = most_frequent(&mut alike().map(|at| lens[at]));
         Self::from_datagrams(alike().filter(|&at| lens[at] == answer_len).map(|at| self.get(at)))
     }
 
-    /// How many there are.
+    /// Returns the number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The request at `at`, counted around.
+    /// Returns the request at `at`, modulo their number.
     #[must_use]
     #[inline]
     pub fn get(&self, at: usize) -> &[u8] {

@@ -1,7 +1,7 @@
-//! Servers in processes of their own, so that what they use can be told from what the load uses.
+//! Servers in separate processes, so that their processor time is separate from that of the load.
 //!
-//! A measuring program starts itself again with other arguments. The child prints the address that it
-//! answers on and serves until its standard input ends.
+//! A measuring program starts itself again with other arguments. The child prints the address that
+//! it answers on and serves until its standard input ends.
 
 use crate::requests::noted_answer_len;
 use crate::sets;
@@ -18,13 +18,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a server waits for a datagram before it looks whether it should stop.
+/// Longest wait for a datagram; after it, a server checks whether it should stop.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(20);
 
-/// This program and the name of its command that runs, to start both again.
+/// Returns the path of this program and the name of the running command, to start both again.
 ///
 /// # Errors
-/// When the program has no path, or runs without a command.
+/// When the program has no path or runs without a command.
 pub fn this_command() -> anyhow::Result<[OsString; 2]> {
     let command = std::env::args_os().nth(1).context("the name of a command")?;
     Ok([std::env::current_exe()?.into_os_string(), command])
@@ -34,7 +34,7 @@ pub fn this_command() -> anyhow::Result<[OsString; 2]> {
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
-    /// Where it answers.
+    /// Address on which it answers.
     pub address: SocketAddr,
 }
 
@@ -42,7 +42,7 @@ impl Child {
     /// Starts this program again with `args`, and waits for its address.
     ///
     /// # Errors
-    /// When it does not start, or ends without an address; it says why on standard error.
+    /// When it does not start or ends without an address; the reason is on standard error.
     pub fn start(args: &[String]) -> anyhow::Result<Self> {
         let [program, command] = this_command()?;
         let mut process = Command::new(program)
@@ -52,18 +52,18 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
-        let out = process.stdout.take().context("it was piped")?;
+        let out = process.stdout.take().context("standard output was piped")?;
         BufReader::new(out).read_line(&mut line)?;
         match line.trim().parse() {
             Ok(address) => Ok(Self { process, address }),
             Err(_) => {
-                let (status, what) = (process.wait()?, args.join(" "));
-                anyhow::bail!("{} (`{what}` ended with {status})", line.trim())
+                let (status, arguments) = (process.wait()?, args.join(" "));
+                anyhow::bail!("{} (`{arguments}` ended with {status})", line.trim())
             }
         }
     }
 
-    /// Its number.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
@@ -72,31 +72,31 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // The end of its input tells it to stop; it has nothing to lose, so failures do not matter.
+        // The end of its input stops it. It has no state to save, so failures do not matter.
         drop(self.process.stdin.take());
         let _ = self.process.wait();
     }
 }
 
-/// In the child: says that `address` is answered on.
+/// In the child: prints the address on which it answers.
 ///
 /// # Errors
-/// When nobody listens.
+/// When standard output is closed.
 pub fn announce(address: SocketAddr) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "{address}")?;
     Ok(out.flush()?)
 }
 
-/// In the child: waits until the parent has had enough.
+/// In the child: waits until the parent closes standard input.
 pub fn wait_for_end() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// In the child: serves on loopback, on `core` if that is possible, by handing each batch to `turn`.
+/// In the child: serves on loopback, on `core` if possible, by calling `turn` for each batch.
 ///
 /// # Errors
-/// When the path does not open, or fails.
+/// When the datapath does not open or fails.
 pub fn on_path(
     kind: DatapathKind,
     core: Option<usize>,
@@ -105,10 +105,10 @@ pub fn on_path(
     on_path_with(kind, core, &ServerLimits::default(), turn)
 }
 
-/// The same with other limits than usual.
+/// Does the same with other limits.
 ///
 /// # Errors
-/// When the path does not open, or fails.
+/// When the datapath does not open or fails.
 pub fn on_path_with(
     kind: DatapathKind,
     core: Option<usize>,
@@ -121,7 +121,7 @@ pub fn on_path_with(
         let stop = &stop;
         let worker = scope.spawn(move || -> anyhow::Result<()> {
             pin(core);
-            // A path stays on the thread that opened it.
+            // A datapath stays on the thread that opened it.
             let mut path = open_with(kind, limits)?;
             started.send(path.local_addr()?)?;
             while !stop.load(Ordering::Relaxed) {
@@ -138,10 +138,10 @@ pub fn on_path_with(
     })
 }
 
-/// Opens a path of this kind on loopback, as the server does.
+/// Opens a datapath of this kind on loopback, as the server does.
 ///
 /// # Errors
-/// When this kind does not work here.
+/// When the kernel does not support this kind.
 pub fn open_loopback(kind: DatapathKind) -> anyhow::Result<Box<dyn Datapath>> {
     open_with(kind, &ServerLimits::default())
 }
@@ -165,7 +165,7 @@ fn open_with(kind: DatapathKind, limits: &ServerLimits) -> anyhow::Result<Box<dy
     Ok(path)
 }
 
-/// Stays on `core` where this process may; a measurement without is worth less, but is one.
+/// Pins the thread to `core`; only warns if that fails, because the measurement is still useful.
 pub fn pin(core: Option<usize>) {
     if let Some(core) = core
         && let Err(error) = pin_to_core(core)
@@ -174,21 +174,22 @@ pub fn pin(core: Option<usize>) {
     }
 }
 
-/// A server that answers every datagram without looking up anything.
+/// A server that answers every datagram without a lookup.
 pub struct EchoServer {
     answer: Vec<u8>,
-    /// Of `answer`, how much; without, as much as is noted in the request.
+    /// Length of each answer; `None` for the length noted in the request.
     len: Option<usize>,
 }
 
 impl EchoServer {
-    /// Answers of `len` bytes.
+    /// Creates a server whose answers have `len` bytes.
     #[must_use]
     pub fn of_len(len: usize) -> Self {
         Self { answer: success(len), len: Some(len) }
     }
 
-    /// Answers of the lengths that [`note_answer_lens`](crate::requests::Requests::note_answer_lens) noted.
+    /// Creates a server whose answers have the lengths that
+    /// [`note_answer_lens`](crate::requests::Requests::note_answer_lens) noted.
     #[must_use]
     pub fn of_noted_lens() -> Self {
         Self { answer: success(2048), len: None }
@@ -197,7 +198,7 @@ impl EchoServer {
     /// Answers a batch.
     ///
     /// # Errors
-    /// When the path is of no more use.
+    /// When the datapath fails.
     pub fn turn(&mut self, path: &mut dyn Datapath) -> std::io::Result<()> {
         let batch = path.wait(PATIENCE_MAX)?;
         if batch.inbox.is_empty() {
@@ -208,7 +209,7 @@ impl EchoServer {
                 let len = self.len.unwrap_or_else(|| noted_answer_len(request));
                 let copy = |room: &mut [u8]| {
                     room.copy_from_slice(&self.answer[..len]);
-                    // The request id, which is how answers are told apart.
+                    // The client recognises an answer by the request id.
                     if let (Some(id), Some(place)) = (request.get(8..12), room.get_mut(8..12)) {
                         place.copy_from_slice(id);
                     }
@@ -222,14 +223,15 @@ impl EchoServer {
     }
 }
 
-/// Bytes that say success where an answer does.
+/// Makes an answer that has only the response code for success.
 fn success(len: usize) -> Vec<u8> {
     let mut answer = vec![0; len.max(28)];
     answer[24..28].copy_from_slice(&ResponseCode::SUCCESS.0.to_be_bytes());
     answer
 }
 
-/// In the child: serves the set of `records` generated records on loopback by one worker on `core`.
+/// In the child: serves the set of `records` generated records on loopback, with one worker on
+/// `core`.
 ///
 /// # Errors
 /// When it does not start.
@@ -237,7 +239,8 @@ pub fn handled(records: u64, path: ServePath, core: usize, limits: ServerLimits)
     published(&sets::directory(records), path, vec![core], limits)
 }
 
-/// In the child: serves what is published in `directory` on loopback, by a worker on each of `cores`.
+/// In the child: serves the set published in `directory` on loopback, with a worker on each of
+/// `cores`.
 ///
 /// # Errors
 /// When it does not start.
@@ -263,7 +266,7 @@ pub fn published(
     server.stop()
 }
 
-/// A datapath, as an argument.
+/// A datapath as an argument of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServePath {
     /// io_uring.
@@ -273,7 +276,7 @@ pub enum ServePath {
 }
 
 impl ServePath {
-    /// As it is written.
+    /// Returns the spelling of the argument.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -282,7 +285,7 @@ impl ServePath {
         }
     }
 
-    /// The datapath.
+    /// Returns the datapath.
     #[must_use]
     pub const fn kind(self) -> DatapathKind {
         match self {
@@ -291,7 +294,7 @@ impl ServePath {
         }
     }
 
-    /// The datapath, as configured.
+    /// Returns the setting of the server.
     #[must_use]
     pub const fn datapath(self) -> config::Datapath {
         match self {

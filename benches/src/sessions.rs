@@ -1,4 +1,4 @@
-//! Certified answers in a session: a client that has one.
+//! A client with a session, for certified answers.
 
 use crate::requests::Requests;
 use anyhow::{Context as _, bail};
@@ -12,10 +12,10 @@ use handle_proto::{OpCode, OpFlags};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Sets up a session of nobody with the server at `to`: its number and its key.
+/// Sets up an anonymous session with the server at `to`; returns its id and its key.
 ///
 /// # Errors
-/// When the server refuses, or does not answer.
+/// When the server refuses or does not answer.
 pub fn open(to: SocketAddr) -> anyhow::Result<(i32, MacKey)> {
     let pair = KeyPair::new(Group::oakley_2(), &handle_auth::random());
     let record = pair.public_record();
@@ -26,9 +26,9 @@ pub fn open(to: SocketAddr) -> anyhow::Result<(i32, MacKey)> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-    socket.send(&message.unsigned().context("a short message")?)?;
+    socket.send(&message.unsigned().context("the message is too long")?)?;
     let mut room = [0; 600];
-    // Unsigned, so that it is in one datagram.
+    // The answer is unsigned and fits into one datagram.
     let len = socket.recv(&mut room)?;
     let (envelope, rest) = Envelope::split(&room[..len])?;
     let Body::Reply(Reply { response: Response::Session(answer), .. }) =
@@ -38,14 +38,15 @@ pub fn open(to: SocketAddr) -> anyhow::Result<(i32, MacKey)> {
     };
     let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
     let agreement = session::SessionKey::decode(answer.data, envelope.version, since)?;
-    let key = SessionKey::derive(agreement.cipher, &pair.agree(agreement.key)?).context("a key")?;
+    let key = SessionKey::derive(agreement.cipher, &pair.agree(agreement.key)?)
+        .context("the session key has a wrong length")?;
     Ok((envelope.session_id, MacKey::new(key)))
 }
 
-/// `count` messages in the session `id`, each with a MAC of its own: `requests` again and again.
+/// Makes `count` messages of the session `id`, each with its own MAC, from `requests` in a cycle.
 ///
 /// # Errors
-/// When one of them is no message.
+/// When a request is not a valid message.
 pub fn messages(requests: &Requests, id: i32, key: &MacKey, count: usize) -> anyhow::Result<Requests> {
     let mut messages = Vec::with_capacity(count);
     for (counter, at) in (1..).zip(0..count) {

@@ -7,25 +7,26 @@ use handle_snapshot::format::VERSION;
 use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, PublishedSet, SetPublisher};
 use std::path::{Path, PathBuf};
 
-/// A handle that every set has besides the generated ones; the answer takes several datagrams.
+/// A handle that every set has besides the generated ones; its answer takes several datagrams.
 pub const LONG_HANDLE: &[u8] = b"10.1016/long";
 const LONG_VALUES_COUNT: i32 = 20;
 
-/// Counts up when other records are made for the same numbers.
+/// Version of the generated records, to be increased with every change of them.
 const FIXTURE_VERSION: u32 = 2;
 
-/// Options of all layers that are made here.
+/// Options of all layers of the benches.
 pub const OPTIONS: LayerOptions =
     LayerOptions { seed: 0x6861_6e64_6c65_6421, folds: true, created_unix_ms: 1_700_000_000_000 };
 
-/// Whether everything is to run once, quickly: `cargo bench -- --test`, or any run that is not a bench.
+/// Returns whether each bench runs only once: with `cargo bench -- --test`, or without `--bench`.
 #[must_use]
 pub fn is_test() -> bool {
     let given = |name| std::env::args().any(|arg| arg == name);
     given("--test") || !given("--bench")
 }
 
-/// Records of the sets that benches go over: 100 k and 1 M; with `HANDLE_BENCH_10M` set also 10 M.
+/// Returns the sizes of the sets in the benches: 100 k and 1 M records; with `HANDLE_BENCH_10M` set
+/// also 10 M.
 #[must_use]
 pub fn sizes() -> Vec<u64> {
     if is_test() {
@@ -38,7 +39,7 @@ pub fn sizes() -> Vec<u64> {
     sizes
 }
 
-/// `2 k`, `100 k`, `10 M`: for names of benches.
+/// Returns a size as in the names of benches: `2k`, `100k`, `10M`.
 #[must_use]
 pub fn size_name(records: u64) -> String {
     match records {
@@ -48,17 +49,18 @@ pub fn size_name(records: u64) -> String {
     }
 }
 
-/// Directory of the set of `records` generated records; in `HANDLE_BENCH_FIXTURES`, or below `target/`.
+/// Returns the directory of the set of `records` generated records, in `HANDLE_BENCH_FIXTURES` or
+/// below `target/`.
 #[must_use]
 pub fn directory(records: u64) -> PathBuf {
-    let all = match std::env::var_os("HANDLE_BENCH_FIXTURES").filter(|all| !all.is_empty()) {
-        Some(all) => PathBuf::from(all),
+    let parent = match std::env::var_os("HANDLE_BENCH_FIXTURES").filter(|parent| !parent.is_empty()) {
+        Some(parent) => PathBuf::from(parent),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-fixtures"),
     };
-    all.join(format!("{records}-v{VERSION}.{FIXTURE_VERSION}"))
+    parent.join(format!("{records}-v{VERSION}.{FIXTURE_VERSION}"))
 }
 
-/// Opens the set of `records` generated records, which is built first if it is not there.
+/// Opens the set of `records` generated records, and builds it if it is missing.
 ///
 /// # Errors
 /// When it cannot be built or opened.
@@ -85,7 +87,7 @@ fn publish(records: u64, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A builder that has the prefixes of all generated records.
+/// Creates a builder that homes the prefixes of all generated records.
 pub fn builder<'p>(generator: &RecordGenerator, temp_dir: &Path) -> Builder<'p> {
     let mut homed = HomedPrefixes::default();
     for prefix in generator.prefixes() {
@@ -97,7 +99,7 @@ pub fn builder<'p>(generator: &RecordGenerator, temp_dir: &Path) -> Builder<'p> 
 /// Adds the first `records` generated records.
 ///
 /// # Errors
-/// Those of [`Builder::add`].
+/// Errors of [`Builder::add`].
 pub fn add_all(
     builder: &mut Builder<'_>,
     generator: &RecordGenerator,
@@ -116,22 +118,23 @@ fn add_long(builder: &mut Builder<'_>, origin: u64) -> Result<(), handle_snapsho
     builder.add(origin, LONG_HANDLE, (1..=LONG_VALUES_COUNT).map(|index| Value::new(index, b"TEXT", &data)))
 }
 
-/// A layer of `records` other records above a set, as changes make it; `nth` of several.
+/// Builds a layer of `records` additional records, as changes make it; `number` distinguishes
+/// several.
 ///
 /// # Errors
 /// When it cannot be built.
-pub fn delta(records: u64, nth: usize) -> anyhow::Result<Vec<u8>> {
+pub fn delta(records: u64, number: usize) -> anyhow::Result<Vec<u8>> {
     let temp_dir = tempfile::tempdir()?;
     let mut builder = Builder::new(temp_dir.path(), OPTIONS);
     for n in 0..records {
-        let handle = format!("10.1016/changed.{nth}.{n}");
+        let handle = format!("10.1016/changed.{number}.{n}");
         builder.add(n, handle.as_bytes(), [Value::new(1, b"URL", b"https://changed.example/")])?;
     }
     let (file, _) = builder.finish(std::io::Cursor::new(Vec::new()))?;
     Ok(file.into_inner())
 }
 
-/// Reads a byte of every page, so that none is loaded or mapped while something is measured.
+/// Reads a byte of every page, so that no page is loaded or mapped during a measurement.
 pub fn warm(set: &PublishedSet) {
     for layer in set.layers() {
         let sum = layer.as_bytes().iter().step_by(4096).fold(0u8, |sum, &byte| sum.wrapping_add(byte));

@@ -1,11 +1,11 @@
-//! Several measurements of one thing.
+//! Statistics over several measurements of one figure.
 
 use std::fmt;
 
-/// The middle of several measurements, and how far they lie apart.
+/// Median and range of several measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Half of the measurements are below.
+    /// The median.
     pub median: f64,
     /// The smallest.
     pub min: f64,
@@ -14,10 +14,10 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of `measurements`, of which there is at least one.
+    /// Computes the spread of `measurements`, which must not be empty.
     ///
     /// # Panics
-    /// When there is none.
+    /// When `measurements` is empty.
     pub fn of(measurements: impl IntoIterator<Item = f64>) -> Self {
         let mut all: Vec<f64> = measurements.into_iter().collect();
         all.sort_by(f64::total_cmp);
@@ -26,7 +26,7 @@ impl Spread {
         Self { median, min: all[0], max: all[all.len() - 1] }
     }
 
-    /// As a JSON object.
+    /// Returns a JSON object with the three numbers.
     #[must_use]
     pub fn to_json(self) -> serde_json::Value {
         serde_json::json!({ "median": self.median, "min": self.min, "max": self.max })

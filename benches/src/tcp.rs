@@ -1,4 +1,5 @@
-//! A closed loop of requests over connections: as many under way on each as a window allows.
+//! A closed loop of requests over connections, with a constant number of outstanding requests on
+//! each.
 
 use crate::flood::FloodTotals;
 use crate::requests::Requests;
@@ -10,22 +11,22 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Where the flags of a request are, behind the envelope and two codes.
+/// Offset of the flags of a request, after the envelope and two codes.
 const FLAGS_AT: usize = Envelope::LEN + 8;
-/// Where the response code of an answer is.
+/// Offset of the response code of an answer.
 const RESPONSE_CODE_AT: usize = Envelope::LEN + 4;
-/// Bytes that are read at a time.
+/// Most bytes of one read.
 const READ_LEN: usize = 256 << 10;
 
-/// Requests that ask to keep the connection, one behind the other.
+/// Requests that keep the connection open, in one buffer.
 pub struct Pipeline {
     bytes: Vec<u8>,
-    /// Where each of them ends.
+    /// End of each request in `bytes`.
     ends: Vec<usize>,
 }
 
 impl Pipeline {
-    /// The same requests, over connections.
+    /// Encodes `requests` for connections.
     #[must_use]
     pub fn of(requests: &Requests) -> Self {
         let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(requests.len()));
@@ -46,7 +47,7 @@ impl Pipeline {
     }
 }
 
-/// A client of several connections.
+/// A client with several connections.
 pub struct TcpFlood<'p> {
     requests: &'p Pipeline,
     connections: Vec<BenchConnection>,
@@ -57,21 +58,23 @@ pub struct TcpFlood<'p> {
 
 struct BenchConnection {
     stream: TcpStream,
-    /// The next request that is not wholly sent, and what of it has been.
+    /// Number of the next request that is not completely sent.
     next: usize,
+    /// Bytes of it that are sent.
     sent: usize,
-    under_way: usize,
+    outstanding: usize,
     /// The beginning of an answer.
     begun: Vec<u8>,
-    /// Bytes to come of an answer that was counted.
+    /// Bytes still to be received of an answer that is counted already.
     skip: usize,
 }
 
 impl<'p> TcpFlood<'p> {
-    /// Connects so often to the server at `to`, and expects answers with response code `code`.
+    /// Opens `connections_count` connections to the server at `to`, and expects answers with
+    /// response code `code`.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn connect(
         requests: &'p Pipeline,
         to: SocketAddr,
@@ -79,13 +82,17 @@ impl<'p> TcpFlood<'p> {
         window: usize,
         code: i32,
     ) -> anyhow::Result<Self> {
-        ensure!(window > 0 && window < requests.ends.len(), "a window of {window} makes no sense");
+        ensure!(
+            window > 0 && window < requests.ends.len(),
+            "the window must be below {}, not {window}",
+            requests.ends.len()
+        );
         let connect = |at: usize| -> std::io::Result<BenchConnection> {
             let stream = TcpStream::connect(to)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             let next = at * requests.ends.len() / connections_count;
-            Ok(BenchConnection { stream, next, sent: 0, under_way: 0, begun: Vec::new(), skip: 0 })
+            Ok(BenchConnection { stream, next, sent: 0, outstanding: 0, begun: Vec::new(), skip: 0 })
         };
         Ok(Self {
             requests,
@@ -96,25 +103,26 @@ impl<'p> TcpFlood<'p> {
         })
     }
 
-    /// Loads the server for so long. What is under way then counts in the next run.
+    /// Loads the server for `duration`. Requests outstanding at the end are answered in the next
+    /// run.
     ///
     /// # Errors
     /// When a connection ends.
     pub fn run(&mut self, duration: Duration) -> anyhow::Result<FloodTotals> {
         let start = Instant::now();
-        let mut got = FloodTotals::default();
+        let mut totals = FloodTotals::default();
         while start.elapsed() < duration {
             let mut moved = 0;
             for connection in &mut self.connections {
                 moved += connection.send(self.requests, self.window)?;
-                moved += connection.receive(&mut self.room, self.code, &mut got)?;
+                moved += connection.receive(&mut self.room, self.code, &mut totals)?;
             }
             if moved == 0 {
                 self.wait()?;
             }
         }
-        got.seconds = start.elapsed().as_secs_f64();
-        Ok(got)
+        totals.seconds = start.elapsed().as_secs_f64();
+        Ok(totals)
     }
 
     fn wait(&self) -> std::io::Result<()> {
@@ -126,9 +134,9 @@ impl<'p> TcpFlood<'p> {
 }
 
 impl BenchConnection {
-    /// Sends what the window has room for; how many bytes.
+    /// Sends as many requests as the window allows; returns the bytes sent.
     fn send(&mut self, requests: &Pipeline, window: usize) -> anyhow::Result<usize> {
-        let count = window - self.under_way;
+        let count = window - self.outstanding;
         // Small pieces cost both sides more than they are worth.
         if count < window.div_ceil(4) && self.sent == 0 {
             return Ok(0);
@@ -146,7 +154,7 @@ impl BenchConnection {
         let at = start + sent;
         while self.next < last && requests.ends[self.next] <= at {
             self.next += 1;
-            self.under_way += 1;
+            self.outstanding += 1;
         }
         self.sent = at - requests.start(self.next);
         if self.next == requests.ends.len() {
@@ -155,8 +163,8 @@ impl BenchConnection {
         Ok(sent)
     }
 
-    /// Takes what has come; how many bytes.
-    fn receive(&mut self, room: &mut [u8], code: [u8; 4], got: &mut FloodTotals) -> anyhow::Result<usize> {
+    /// Receives available answers; returns the bytes received.
+    fn receive(&mut self, room: &mut [u8], code: [u8; 4], totals: &mut FloodTotals) -> anyhow::Result<usize> {
         let begun = self.begun.len();
         room[..begun].copy_from_slice(&self.begun);
         let len = match self.stream.read(&mut room[begun..]) {
@@ -169,9 +177,9 @@ impl BenchConnection {
         let mut at = self.skip;
         while let Some(head) = all.get(at..at + RESPONSE_CODE_AT + 4) {
             let message_len = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
-            got.answers += 1;
-            got.wrong += u64::from(head[RESPONSE_CODE_AT..] != code);
-            self.under_way = self.under_way.saturating_sub(1);
+            totals.answers += 1;
+            totals.wrong += u64::from(head[RESPONSE_CODE_AT..] != code);
+            self.outstanding = self.outstanding.saturating_sub(1);
             at += Envelope::LEN + message_len as usize;
         }
         self.begun.clear();
@@ -181,9 +189,9 @@ impl BenchConnection {
     }
 }
 
-/// Connections that say nothing, and such that have begun to.
+/// Many idle connections, and slow ones that send single bytes.
 pub struct Crowd {
-    /// They never send.
+    /// Connections that never send.
     pub idle: Vec<TcpStream>,
     slow: Vec<TcpStream>,
     next: usize,
@@ -193,7 +201,7 @@ impl Crowd {
     /// Connects to the server at `to`.
     ///
     /// # Errors
-    /// Those of the kernel: too many files, above all.
+    /// Errors of the kernel, mostly too many open files.
     pub fn gather(to: SocketAddr, idle_count: usize, slow_count: usize) -> std::io::Result<Self> {
         let connect = |count: usize| -> std::io::Result<Vec<_>> {
             (0..count).map(|_| TcpStream::connect(to)).collect()
@@ -201,11 +209,11 @@ impl Crowd {
         Ok(Self { idle: connect(idle_count)?, slow: connect(slow_count)?, next: 0 })
     }
 
-    /// Lets so many of the slow ones send a byte, in turns. The bytes make envelopes of messages that go on for
-    /// thousands of bytes.
+    /// Sends a byte on each of the next `count` slow connections, in turn. The bytes are those of
+    /// an envelope of a message of 65280 bytes.
     ///
     /// # Errors
-    /// When one is gone.
+    /// When a connection is closed.
     pub fn trickle(&mut self, count: usize) -> std::io::Result<()> {
         const MESSAGE: [u8; Envelope::LEN] =
             [2, 11, 2, 11, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0];

@@ -1,4 +1,4 @@
-//! One server under load for a while: what came back, and what it took.
+//! One server under load for a time: answers received and processor time used.
 
 use crate::flood::Flood;
 use crate::flood::FloodTotals;
@@ -11,19 +11,20 @@ use std::time::Duration;
 /// One turn of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerTurn {
-    /// What came back.
-    pub got: FloodTotals,
+    /// Answers received.
+    pub totals: FloodTotals,
     /// Processor time of the server.
     pub used: Usage,
-    /// Of the server's core, how much was idle.
+    /// Share of the time for which the server's core was idle.
     pub idle: f64,
 }
 
 impl ServerTurn {
-    /// Loads the server at `address`, a process `pid` with its children on `core`, for `seconds`.
+    /// Loads the server at `address` for `seconds`. The server is the process `pid` with its
+    /// children, on `core`.
     ///
     /// # Errors
-    /// When it does not answer, or wrongly.
+    /// When it does not answer, or answers wrongly.
     pub fn measure(
         flood: &mut Flood<'_>,
         (pid, address): (u32, SocketAddr),
@@ -33,69 +34,71 @@ impl ServerTurn {
         Self::of(pid, core, || Ok(flood.run(address, Duration::from_secs_f64(seconds))?))
     }
 
-    /// Lets `load` ask a process `pid` with its children on `core`.
+    /// Measures the process `pid` with its children on `core` while `load` runs.
     ///
     /// # Errors
-    /// When it does not answer, or wrongly.
+    /// When it does not answer, or answers wrongly.
     pub fn of(
         pid: u32,
         core: usize,
         load: impl FnOnce() -> anyhow::Result<FloodTotals>,
     ) -> anyhow::Result<Self> {
         let (used, idle) = (Usage::of_tree(pid)?, usage::idle(core)?);
-        let got = load()?;
+        let totals = load()?;
         let (used, idle) = (Usage::of_tree(pid)? - used, usage::idle(core)?.saturating_sub(idle));
-        ensure!(got.answers > 0, "process {pid} does not answer");
-        ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
-        Ok(Self { got, used, idle: idle.as_secs_f64() / got.seconds })
+        ensure!(totals.answers > 0, "process {pid} does not answer");
+        ensure!(totals.wrong == 0, "{} of {} answers are wrong", totals.wrong, totals.answers);
+        Ok(Self { totals, used, idle: idle.as_secs_f64() / totals.seconds })
     }
 
-    /// Answers a second.
+    /// Returns the answers per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
-        self.got.rate()
+        self.totals.rate()
     }
 
-    /// Processor time of the server for each second.
+    /// Returns the processor time of the server per second.
     #[must_use]
     pub fn busy(&self) -> f64 {
-        self.used.total().as_secs_f64() / self.got.seconds
+        self.used.total().as_secs_f64() / self.totals.seconds
     }
 
-    /// Microseconds of processor time for an answer.
+    /// Returns the processor time of the server per answer, in microseconds.
     #[must_use]
     pub fn cpu_us(&self) -> f64 {
-        self.used.total().as_secs_f64() * 1e6 / self.got.answers as f64
+        self.used.total().as_secs_f64() * 1e6 / self.totals.answers as f64
     }
 
-    /// Answers in one train; nothing where there are no trains.
+    /// Returns the answers per train; `None` without trains.
     #[must_use]
     pub fn train_len(&self) -> Option<f64> {
-        (self.got.trains > 0).then(|| self.got.answers as f64 / self.got.trains as f64)
+        (self.totals.trains > 0).then(|| self.totals.answers as f64 / self.totals.trains as f64)
     }
 }
 
-/// The spread of one thing over several turns.
+/// Returns the spread of one figure over several turns.
 #[must_use]
-pub fn spread(turns: &[ServerTurn], what: impl Fn(&ServerTurn) -> f64) -> Spread {
-    Spread::of(turns.iter().map(what))
+pub fn spread(turns: &[ServerTurn], figure: impl Fn(&ServerTurn) -> f64) -> Spread {
+    Spread::of(turns.iter().map(figure))
 }
 
-/// Microseconds of user time for an answer. It is sampled, so all turns together tell more than each.
+/// Returns the user time per answer in all turns, in microseconds. User time is sampled, so one
+/// turn alone is too short.
 #[must_use]
 pub fn user_us(turns: &[ServerTurn]) -> f64 {
     let user: Duration = turns.iter().map(|turn| turn.used.user).sum();
-    user.as_secs_f64() * 1e6 / turns.iter().map(|turn| turn.got.answers).sum::<u64>() as f64
+    user.as_secs_f64() * 1e6 / turns.iter().map(|turn| turn.totals.answers).sum::<u64>() as f64
 }
 
-/// How the rates of two servers compare, round by round.
+/// Returns the ratio of the rates of two servers, round by round.
 #[must_use]
-pub fn share(turns: &[ServerTurn], of: &[ServerTurn]) -> Spread {
-    Spread::of(turns.iter().zip(of).map(|(one, other)| one.rate() / other.rate()))
+pub fn share(turns: &[ServerTurn], base: &[ServerTurn]) -> Spread {
+    Spread::of(turns.iter().zip(base).map(|(one, other)| one.rate() / other.rate()))
 }
 
-/// The same by processor time for an answer: also right where the load was the limit.
+/// Returns the ratio by processor time per answer, which is right even if the load generator was
+/// the limit.
 #[must_use]
-pub fn share_by_cpu(turns: &[ServerTurn], of: &[ServerTurn]) -> Spread {
-    Spread::of(turns.iter().zip(of).map(|(one, other)| other.cpu_us() / one.cpu_us()))
+pub fn share_by_cpu(turns: &[ServerTurn], base: &[ServerTurn]) -> Spread {
+    Spread::of(turns.iter().zip(base).map(|(one, other)| other.cpu_us() / one.cpu_us()))
 }

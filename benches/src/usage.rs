@@ -1,27 +1,28 @@
-//! What a process used, as the kernel counts it, and what machine this is.
+//! Processor time and memory of a process, as the kernel counts them, and a description of the
+//! machine.
 
 use anyhow::{Context as _, ensure};
 use std::fs;
 use std::ops::Sub;
 use std::time::Duration;
 
-/// Length of a tick in `/proc`: 1/100 s on every architecture we build for.
+/// Length of a tick in `/proc`: 1/100 s on all supported architectures.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Processor time of a process with all its threads.
 ///
-/// The sum is exact. How it divides into user and system is sampled by most kernels, at each timer
-/// interrupt; a share of 5 % of 10 s at 250 Hz is right to about a tenth.
+/// The sum is exact. Most kernels sample the division into user and system time at each timer
+/// interrupt; a share of 5 % of 10 s at 250 Hz is accurate to about a tenth.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// In the program.
+    /// Time in the program.
     pub user: Duration,
-    /// In the kernel on its behalf.
+    /// Time in the kernel for the program.
     pub system: Duration,
 }
 
 impl Usage {
-    /// Of the process `pid` until now.
+    /// Returns the usage of the process `pid` until now.
     ///
     /// # Errors
     /// When there is no such process.
@@ -29,26 +30,26 @@ impl Usage {
         Self::read(pid, 11)
     }
 
-    /// Of all processes that this one started and that have ended.
+    /// Returns the usage of all ended children of this process.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When `/proc` cannot be read.
     pub fn of_ended_children() -> anyhow::Result<Self> {
         Self::read(std::process::id(), 13)
     }
 
-    /// User time is the field number `at` after the name, and system time the next.
+    /// Reads user time from field `at` after the name, and system time from the next field.
     fn read(pid: u32, at: usize) -> anyhow::Result<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The name, in parentheses, may contain anything.
         let (_, fields) = stat.rsplit_once(") ").context("a name in parentheses")?;
-        let ticks = |nth: usize| -> anyhow::Result<u32> {
-            Ok(fields.split(' ').nth(nth).context("user and system time")?.parse()?)
+        let ticks = |at: usize| -> anyhow::Result<u32> {
+            Ok(fields.split(' ').nth(at).context("user and system time")?.parse()?)
         };
         Ok(Self { user: TICK * ticks(at)?, system: TICK * ticks(at + 1)? })
     }
 
-    /// Of the process `pid` and all that it started, and they.
+    /// Returns the usage of the process `pid` and all its descendants.
     ///
     /// # Errors
     /// When there is no such process.
@@ -57,7 +58,7 @@ impl Usage {
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
             let children = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
             for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
-                // One that has just ended used little.
+                // A process that has just ended used little.
                 let Ok(used) = Self::of_tree(child) else { continue };
                 sum = Self { user: sum.user + used.user, system: sum.system + used.system };
             }
@@ -65,7 +66,7 @@ impl Usage {
         Ok(sum)
     }
 
-    /// Both together.
+    /// Returns the sum of user and system time.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.user + self.system
@@ -80,17 +81,17 @@ impl Sub for Usage {
     }
 }
 
-/// Processor time of the calling thread: a clock that stands while somebody else has the core.
+/// Returns the processor time of the calling thread.
 ///
 /// # Panics
-/// When the kernel's clock runs backwards.
+/// When the clock of the kernel returns a negative time.
 #[must_use]
 pub fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("a time since the thread was started")
+    Duration::try_from(time).expect("the processor time is not negative")
 }
 
-/// How long `core` has been idle since the start of the machine.
+/// Returns how long `core` has been idle since the start of the machine.
 ///
 /// # Errors
 /// When there is no such core.
@@ -104,10 +105,10 @@ pub fn idle(core: usize) -> anyhow::Result<Duration> {
     Ok(TICK * (idle + waiting))
 }
 
-/// Most bytes of memory that this process has had resident.
+/// Returns the peak resident memory of this process, in bytes.
 ///
 /// # Errors
-/// When the kernel does not say.
+/// When `/proc` cannot be read.
 pub fn resident_len_max() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
@@ -116,13 +117,13 @@ pub fn resident_len_max() -> anyhow::Result<u64> {
     Ok(text[..text.len() - 3].parse::<u64>()? << 10)
 }
 
-/// Processor, kernel, cores: what a published number must say about the machine.
+/// Describes processor, cores and kernel, as every published figure must.
 #[must_use]
 pub fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown processor");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    // Of the machine; this thread may be pinned to one of them.
+    // All cores of the machine, also if this thread is pinned to one of them.
     let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
     format!("{}, {cores} cores, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
 }

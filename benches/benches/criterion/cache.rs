@@ -1,6 +1,6 @@
-//! What a hit in the client's cache costs, with a million handles in it, by one thread and by two at a time: when each is
-//! asked for as often as the next, so that nothing is ever close, and when few are asked for often, by Zipf's law.
-//! One element is one question that is answered.
+//! Cost of a hit in the client's cache with a million handles, for one thread and for two threads.
+//! Questions are chosen uniformly, so that entries are seldom in a processor cache, or by Zipf's
+//! law. One element is one answered question.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_client::cache::{Cache, CacheLimits};
@@ -30,8 +30,8 @@ fn filled() -> Cache {
     cache
 }
 
-/// Asks so many questions, and gives how many were answered. As with a question that has just come, the handle is in one
-/// place and close.
+/// Asks `count` questions and returns how many were answered. The handle is written into one
+/// buffer, which stays in the processor cache like a request just received.
 fn ask(cache: &Cache, numbers: &[u32], begin: usize, count: usize) -> usize {
     let mut question = Question::all(handle(0));
     let digits_at = question.handle.len() - 7;
@@ -49,7 +49,7 @@ fn ask(cache: &Cache, numbers: &[u32], begin: usize, count: usize) -> usize {
         .count()
 }
 
-/// What a thread asks for in turn.
+/// Numbers of the handles that a thread asks for, in order.
 fn chosen(pattern: AccessOrder, thread: u64) -> Vec<u32> {
     let mut chooser = Chooser::new(pattern, HANDLES, thread, 2);
     let mut random = RandomGenerator::new(7, thread);
@@ -58,26 +58,27 @@ fn chosen(pattern: AccessOrder, thread: u64) -> Vec<u32> {
 
 fn hits(criterion: &mut Criterion) {
     let cache = &filled();
-    assert_eq!(cache.stats().handles, u64::from(HANDLES), "all of them fit");
+    assert_eq!(cache.stats().handles, u64::from(HANDLES), "all handles fit into the cache");
     let mut group = criterion.benchmark_group("cache");
     group.throughput(Throughput::Elements(1));
     for pattern in [AccessOrder::Uniform, AccessOrder::Zipf { exponent: 1.0 }] {
         let numbers: Vec<_> = (0..2).map(|thread| chosen(pattern, thread)).collect();
-        // All are asked for in turn, however few at a time.
+        // Each measurement continues where the last one ended, so that all handles are asked for.
         let mut begin = 0;
         for threads in [1, 2] {
             group.bench_function(format!("hits/{pattern}/{threads} threads"), |bencher| {
                 bencher.iter_custom(|count| {
-                    let share = usize::try_from(count).expect("so many fit into memory").div_ceil(threads);
+                    let share =
+                        usize::try_from(count).expect("the count fits into a usize").div_ceil(threads);
                     let began = Instant::now();
                     let answered: usize = std::thread::scope(|scope| {
                         let threads = numbers[..threads].iter();
                         let asking: Vec<_> = threads
                             .map(|numbers| scope.spawn(|| ask(cache, numbers, begin, share)))
                             .collect();
-                        asking.into_iter().map(|thread| thread.join().expect("nobody panics")).sum()
+                        asking.into_iter().map(|thread| thread.join().expect("no thread panics")).sum()
                     });
-                    assert_eq!(answered, share * threads, "every question is answered");
+                    assert_eq!(answered, share * threads, "not every question is answered");
                     begin += share;
                     began.elapsed()
                 });

@@ -1,4 +1,4 @@
-//! Decoding requests and encoding answers, values, sites and records: no lookup, no I/O.
+//! Decoding of requests, encoding of answers, values, sites and records, without lookups and I/O.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group};
 use handle_benches::records::{RecordGenerator, RecordRoom};
@@ -13,7 +13,7 @@ use std::hint::black_box;
 fn decode(c: &mut Criterion) {
     let mut group = c.benchmark_group("decode");
     let mut handle = Vec::new();
-    RecordGenerator::new().expect("the vectors are there").handle(1, &mut handle);
+    RecordGenerator::new().expect("the vectors can be read").handle(1, &mut handle);
     let datagram = request(&handle, RequestKind::Selected, 1);
     let (_, message) = Envelope::split(&datagram).expect("an envelope");
     let body = Message::decode(message).expect("a message").body;
@@ -32,7 +32,7 @@ fn decode(c: &mut Criterion) {
 fn values(c: &mut Criterion) {
     let mut group = c.benchmark_group("values");
     let (generator, mut room) =
-        (RecordGenerator::new().expect("the vectors are there"), RecordRoom::default());
+        (RecordGenerator::new().expect("the vectors can be read"), RecordRoom::default());
     let record = generator.record(1, &mut room);
     let mut encoded = Vec::new();
     record.values.iter().for_each(|value| value.encode(&mut encoded));
@@ -70,7 +70,7 @@ fn values(c: &mut Criterion) {
 
 fn site(c: &mut Criterion) {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/servers.json"))
-        .expect("the vectors are there");
+        .expect("the vectors can be read");
     let servers: Json = serde_json::from_str(&text).expect("JSON");
     let bytes = site_from_json(&servers["servers"]["main"]["site"]).expect("a site").into_bytes();
     let mut group = c.benchmark_group("site");
@@ -85,7 +85,7 @@ fn site(c: &mut Criterion) {
 
 fn json(c: &mut Criterion) {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/dois.jsonl"))
-        .expect("the vectors are there");
+        .expect("the vectors can be read");
     let lines: Vec<&str> = text.lines().collect();
     let mut group = c.benchmark_group("json");
     group.throughput(Throughput::Elements(1));

@@ -1,5 +1,5 @@
-//! Echo over loopback, with the sizes of requests and answers: what each datapath carries. The server is
-//! on core 0 and the client on core 1, where there are two.
+//! Rate of each datapath: an echo over loopback with the sizes of usual requests and answers. The
+//! server runs on core 0 and the client on core 1, if there are two cores.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Bytes of an echo: about those of a usual answer.
+/// Length of an echo, about that of a usual answer.
 const ANSWER_LEN: usize = 280;
 
 fn datapath(c: &mut Criterion) {
-    let requests = Requests::new(1_000, 1_000, RequestKind::Plain, 1).expect("the vectors are there");
+    let requests = Requests::new(1_000, 1_000, RequestKind::Plain, 1).expect("the vectors can be read");
     let two_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     let mut group = c.benchmark_group("datapath");
     group.throughput(Throughput::Elements(1)).sample_size(10);
@@ -29,22 +29,26 @@ fn datapath(c: &mut Criterion) {
             let stop = &stop;
             scope.spawn(move || {
                 serve::pin(two_cores.then_some(0));
-                let mut path = serve::open_loopback(kind).expect("it opened before");
-                started.send(path.local_addr().expect("an address")).expect("the bench is there");
+                let mut path = serve::open_loopback(kind).expect("the datapath opened before");
+                started
+                    .send(path.local_addr().expect("an address"))
+                    .expect("the bench waits for the address");
                 let mut echo = serve::EchoServer::of_len(ANSWER_LEN);
                 while !stop.load(Ordering::Relaxed) {
-                    echo.turn(&mut *path).expect("the path works");
+                    echo.turn(&mut *path).expect("the datapath works");
                 }
             });
             let server = starting.recv().expect("the server starts");
             serve::pin(two_cores.then_some(1));
             let window = if sets::is_test() { 1 } else { WINDOW };
-            let mut flood = Flood::open(&requests, Shape::single(window), is_success).expect("a socket");
+            let mut flood =
+                Flood::open(&requests, Shape::single(window), is_success).expect("a socket can be opened");
             group.bench_function(format!("echo/{kind}"), |b| {
                 b.iter_custom(|answers| {
-                    let got = flood.run_for_answers(server, answers).expect("the path works");
-                    // Whole batches come back, and not exactly as many as were asked for.
-                    Duration::from_secs_f64(got.seconds * answers as f64 / got.answers.max(1) as f64)
+                    let totals = flood.run_for_answers(server, answers).expect("the datapath works");
+                    // The run ends after a whole batch, so it may receive more answers than
+                    // requested.
+                    Duration::from_secs_f64(totals.seconds * answers as f64 / totals.answers.max(1) as f64)
                 });
             });
             stop.store(true, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! Finding records among many, one at a time and in stages: one element is one lookup, with its hash,
-//! and every line of the record read.
+//! Lookups in large sets, one at a time and in stages. One element is one lookup: hashing the key,
+//! finding the record, and reading all its cache lines.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_benches::{lookups, sets};
 use handle_snapshot::{Layer, RecordSet, Trust};
 
-/// So many keys that a whole round of them does not stay in any cache.
+/// More keys than fit into any processor cache.
 const KEYS_COUNT: usize = 1 << 21;
 
 fn lookup(c: &mut Criterion) {
@@ -13,7 +13,7 @@ fn lookup(c: &mut Criterion) {
         let set = sets::open(size).expect("a set can be built");
         sets::warm(&set);
         let keys_count = if sets::is_test() { 1_000 } else { KEYS_COUNT };
-        let mut keys = lookups::LookupKeys::new(size, keys_count, 1).expect("the vectors are there");
+        let mut keys = lookups::LookupKeys::new(size, keys_count, 1).expect("the vectors can be read");
         let records = set.records();
         let mut group = c.benchmark_group(format!("lookup/{}", sets::size_name(size)));
         group.throughput(Throughput::Elements(1));
@@ -26,7 +26,7 @@ fn lookup(c: &mut Criterion) {
     }
 }
 
-/// Layers that changes have put above all that is asked for, each of so many records.
+/// Records of each delta above the layer that has the records of the lookups.
 const DELTA_LEN: u64 = 2_000;
 
 fn below_deltas(c: &mut Criterion) {
@@ -34,19 +34,19 @@ fn below_deltas(c: &mut Criterion) {
     let set = sets::open(size).expect("a set can be built");
     sets::warm(&set);
     let keys_count = if sets::is_test() { 1_000 } else { KEYS_COUNT };
-    let mut keys = lookups::LookupKeys::new(size, keys_count, 1).expect("the vectors are there");
+    let mut keys = lookups::LookupKeys::new(size, keys_count, 1).expect("the vectors can be read");
     let mut group = c.benchmark_group(format!("lookup/{}/below_deltas", sets::size_name(size)));
     group.throughput(Throughput::Elements(lookups::BATCH_LEN as u64));
     let deltas: Vec<_> =
-        (0..5).map(|nth| sets::delta(DELTA_LEN, nth).expect("a layer can be built")).collect();
+        (0..5).map(|number| sets::delta(DELTA_LEN, number).expect("a layer can be built")).collect();
     for count in 0..=deltas.len() {
         let files = deltas[..count].iter().map(Vec::as_slice);
         let files = files.chain(set.layers().iter().map(Layer::as_bytes));
-        let layers: Vec<_> = files.map(|file| Layer::open(file).expect("a layer")).collect();
+        let layers: Vec<_> = files.map(|file| Layer::open(file).expect("the layer opens")).collect();
         group.bench_function(count.to_string(), |b| {
             b.iter(|| {
-                // As for each batch of requests.
-                let records = RecordSet::new(&layers).expect("layers of one set");
+                // The server makes a record set for each batch as well.
+                let records = RecordSet::new(&layers).expect("the layers make a set");
                 lookups::batch(&records, &mut keys)
             });
         });

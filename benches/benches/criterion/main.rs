@@ -1,5 +1,5 @@
-//! The criterion benches, one module for each subject. `cargo bench -p handle-benches -- NAME` runs those whose names
-//! contain NAME.
+//! The criterion benches, one module for each subject. `cargo bench -p handle-benches -- NAME` runs
+//! those whose names contain NAME.
 
 mod build;
 mod cache;
@@ -14,7 +14,7 @@ mod watching;
 use criterion::Criterion;
 
 struct BenchModule {
-    /// A filter that begins with one of these selects the module.
+    /// A filter that begins with one of these names selects the module.
     groups: &'static [&'static str],
     run: fn(),
 }
@@ -35,8 +35,9 @@ const MODULES: [BenchModule; 9] = [
     module(&["watching", "query_log"], watching::benches),
 ];
 
-/// Criterion filters single benches, but not what is set up for them, which takes seconds to minutes. A module that a
-/// filter cannot mean is therefore not started. Any other filter starts all of them.
+/// Criterion filters single benches, but not their setup, which takes seconds to minutes. If a
+/// filter begins with the name of a group, only modules with such a group are started; any other
+/// filter starts all modules.
 fn main() {
     let is_selected = |module: &&BenchModule| {
         std::env::args().skip(1).any(|arg| module.groups.iter().any(|group| arg.starts_with(group)))

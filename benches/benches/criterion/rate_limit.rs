@@ -1,4 +1,4 @@
-//! What limiting costs for an answer: the decision, for peers as a worker has them.
+//! Cost of the rate limit for one answer, with several populations of clients.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_net::Peer;
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 const ADDRESSES_COUNT: usize = 1 << 20;
-/// Answers between two looks at the clock, as in a full batch.
+/// Answers between two readings of the clock, as in a full batch.
 const BATCH_LEN: usize = 64;
 
 fn mixed(at: usize) -> u64 {
@@ -26,7 +26,8 @@ fn v6(bits: u64) -> IpAddr {
     IpAddr::V6((u128::from(bits) << 64 | u128::from(bits.rotate_left(17))).into())
 }
 
-/// Inputs: 4,096 clients alike, one source, and a source invented for each request; and this host, which has no limit.
+/// Inputs: 4,096 clients with equal rates, one source, a forged source for each request, and this
+/// host, which has no limit.
 fn inputs() -> [(&'static str, Vec<Peer>); 7] {
     let each = |address: fn(usize) -> IpAddr| {
         (0..ADDRESSES_COUNT).map(|at| Peer::to((address(at), 2641).into())).collect()
@@ -42,22 +43,22 @@ fn inputs() -> [(&'static str, Vec<Peer>); 7] {
     ]
 }
 
-/// Each answer is another one, as a cache asks for them.
+/// Measures the verdict for answers that all differ, as a cache asks for them.
 fn rate_limit(c: &mut Criterion) {
     let config = RateLimitConfig::default();
     let counters = Counters::default();
     let mut group = c.benchmark_group("rate_limit");
     group.throughput(Throughput::Elements(BATCH_LEN as u64));
     for (name, peers) in inputs() {
-        let mut rate_limit = RateLimit::open(&config, 1).expect("it is on");
+        let mut rate_limit = RateLimit::open(&config, 1).expect("the limit is on");
         let mut at = 0;
         group.bench_function(name, |b| {
             b.iter(|| {
                 rate_limit.set_time(Instant::now());
                 let batch = &peers[at..at + BATCH_LEN];
                 let mut sent = 0;
-                for (nth, peer) in batch.iter().enumerate() {
-                    let identity = mixed(at + nth) >> 20;
+                for (offset, peer) in batch.iter().enumerate() {
+                    let identity = mixed(at + offset) >> 20;
                     let answer = AnswerSize { len: 287, datagrams: 1, identity };
                     let verdict = rate_limit.verdict(*black_box(peer), answer, 85, &counters);
                     sent += usize::from(verdict == LimitVerdict::Send);

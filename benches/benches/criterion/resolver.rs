@@ -1,4 +1,5 @@
-//! Datagrams to written replies, without a socket: the user time of an answer but for the datapath.
+//! From request datagrams to written replies, without a socket: the user time of an answer except
+//! for the datapath.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_benches::answers::{Answerer, BATCH_LEN};
@@ -15,10 +16,10 @@ fn resolver(c: &mut Criterion) {
             let count = match ask {
                 _ if sets::is_test() => 1_024,
                 RequestKind::Plain => REQUESTS_COUNT,
-                // About the work and not the memory, which `plain` shows.
+                // Shows the computation; `plain` shows the access to memory.
                 _ => REQUESTS_COUNT / 16,
             };
-            let requests = Requests::new(size, count, ask, 1).expect("the vectors are there");
+            let requests = Requests::new(size, count, ask, 1).expect("the vectors can be read");
             let mut answerer = Answerer::new(&set);
             let mut group = c.benchmark_group(format!("resolver/{}/{name}", sets::size_name(size)));
             let mut at = 0;

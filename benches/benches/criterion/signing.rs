@@ -1,6 +1,7 @@
-//! What certified answers and authenticated reads cost: signatures, MACs, answers to challenges, agreements.
-//! One element is one of them; the name of each group ends in the library that computes, which the feature
-//! `aws-lc` changes. Measured is processor time, which moves less than time on a machine that others use.
+//! Cost of certified answers and authenticated reads: signatures, MACs, answers to challenges, key
+//! agreements. One element is one operation. The name of a group ends with the library in use,
+//! which the feature `aws-lc` changes. The benches measure processor time, which depends less on
+//! other processes than elapsed time.
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput, criterion_group};
@@ -49,14 +50,14 @@ impl Measurement for ProcessorTime {
     }
 }
 
-/// Bytes of header and body of an answer with three values, as the resolver's benches have it.
+/// Header and body of an answer with three values, as long as in the benches of the resolver.
 const COVERED: &[u8] = &[0x61; 230];
 const COVERED_BY_ANSWER: [&[u8]; 2] = [&[0x11; 16], &[0x22; 32]];
 
-/// The record of a private key of the golden vectors.
+/// Returns the record of a private key in the golden vectors.
 fn record(id: &str) -> Vec<u8> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/credentials.jsonl");
-    let text = std::fs::read_to_string(path).expect("the vectors are there");
+    let text = std::fs::read_to_string(path).expect("the vectors can be read");
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
     let line = lines.into_iter().find(|line| line["kind"] == "key" && line["key_id"] == id).expect("a key");
     let hex = line["handle_private_hex"].as_str().expect("hexadecimal");
@@ -64,7 +65,7 @@ fn record(id: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// A signature as the server makes it, credential and all, and the check of one.
+/// Measures making a signature with its credential, as the server does, and verifying one.
 fn signatures(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group(format!("signature/{BACKEND}"));
     group.throughput(Throughput::Elements(1));
@@ -74,7 +75,7 @@ fn signatures(c: &mut Criterion<ProcessorTime>) {
         ("dsa1024_sha1", "admin_dsa", Version::new(2, 6)),
         ("dsa2048_sha256", "admin_dsa2048", Version::CURRENT),
     ] {
-        let key = PrivateKey::from_record(&record(id)).expect("a key that signs");
+        let key = PrivateKey::from_record(&record(id)).expect("the key can sign");
         let envelope = Envelope { version, ..Envelope::request(7) };
         group.bench_function(format!("sign_{name}"), |b| {
             b.iter(|| message::sign_message(&envelope, 0, black_box(COVERED), &key));
@@ -93,7 +94,7 @@ fn signatures(c: &mut Criterion<ProcessorTime>) {
     }
 }
 
-/// What takes the place of signatures in a session.
+/// Measures MACs, which replace signatures in a session.
 fn macs(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group(format!("mac/{BACKEND}"));
     group.throughput(Throughput::Elements(1));
@@ -103,7 +104,7 @@ fn macs(c: &mut Criterion<ProcessorTime>) {
             b.iter(|| message::mac_message(&envelope, 1, black_box(COVERED), &[0x5a; 32]));
         });
     }
-    let key = SessionKey::new(Cipher::AES, vec![0x5a; 32]).expect("a key of its length");
+    let key = SessionKey::new(Cipher::AES, vec![0x5a; 32]).expect("the key has a valid length");
     let (key, envelope) = (MacKey::new(key), Envelope::request(7));
     let unsealed = [&envelope.to_bytes()[..], &[0; 20], &210_u32.to_be_bytes(), &[0x61; 214]].concat();
     let mut message = Vec::with_capacity(512);
@@ -121,7 +122,7 @@ fn macs(c: &mut Criterion<ProcessorTime>) {
     }
 }
 
-/// The check of an answer with a secret; the sender chooses the rounds.
+/// Measures verifying a challenge proof with a secret key; its sender chooses the number of rounds.
 fn answers(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group(format!("answer/{BACKEND}"));
     group.throughput(Throughput::Elements(1));
@@ -138,7 +139,7 @@ fn answers(c: &mut Criterion<ProcessorTime>) {
     }
 }
 
-/// The server's side of a session set-up, without its signature.
+/// Measures the server's side of a session setup, without the signature.
 fn agreements(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("agreement");
     group.throughput(Throughput::Elements(1)).sample_size(10);
@@ -150,7 +151,8 @@ fn agreements(c: &mut Criterion<ProcessorTime>) {
     }
 }
 
-/// A modulus of the most bits that are accepted; for the time it takes it need not be a prime.
+/// Returns a group with a modulus of the largest accepted length. It is not prime, which does not
+/// change the time.
 fn largest() -> Group {
     let p = [0xff; 1024];
     Group::new(Number::new(&p), Number::new(&[2]), &BITS).expect("odd and not too large")

@@ -1,4 +1,5 @@
-//! Cost of telemetry for a worker, per datagram of full batches. An answer costs microseconds.
+//! Cost of telemetry for a worker, per datagram of full batches. For comparison, an answer costs
+//! microseconds.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_benches::requests::{RequestKind, request};
@@ -15,7 +16,7 @@ const BATCH_LEN: usize = 64;
 const BITS: PrefixBits = PrefixBits { ipv4: 24, ipv6: 48 };
 
 fn watching(c: &mut Criterion) {
-    // Of ten thousand networks, so that most samples look through the whole table.
+    // Addresses of ten thousand networks, so that most samples search the whole table.
     let sources: Vec<IpAddr> = (0..65_536u32)
         .map(|i| IpAddr::from((0x0a00_0000 + (i.wrapping_mul(2_654_435_761) % 10_000) * 256).to_be_bytes()))
         .collect();
@@ -49,8 +50,8 @@ fn query_log(c: &mut Criterion) {
     let ip = IpAddr::from([192, 0, 2, 1]);
     let mut group = c.benchmark_group("query_log");
     group.throughput(Throughput::Elements(BATCH_LEN as u64));
-    // Nobody writes: what is measured is the worker's part, an entry made for a queue that is full, and none
-    // made because the second has had its lines.
+    // Nothing empties the queue, so only the worker's part is measured: making an entry for a full
+    // queue, and none when the lines of this second are used up.
     for (name, lines_per_second, queue_lines, step_s) in
         [("logged", 1_000_000, 1, 1), ("second_is_full", 1, 1, 0)]
     {

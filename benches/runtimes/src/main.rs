@@ -1,7 +1,7 @@
-//! One resolver, one set, one load, four ways of moving datagrams: a table of what each carries.
+//! Compares four ways of moving datagrams, with the same resolver, set and load.
 //!
-//! Every server is a process of its own on one core, and the load is on another. They take turns, round
-//! after round.
+//! The servers run in separate processes on one core and the load on another. They take turns in
+//! each round.
 
 mod servers;
 
@@ -22,17 +22,17 @@ use std::time::Duration;
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Records in the set; built if it is not there.
+    /// Records in the set, which is built if it is missing.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Turns of each.
+    /// Turns of each runtime.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Length of a turn.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Requests under way; so few that they fit into a receive queue of the usual size, which not every
-    /// runtime lets one change.
+    /// Outstanding requests. They fit into a receive queue of the default size, which not every
+    /// runtime can change.
     #[arg(long, default_value_t = 128)]
     window: usize,
     /// Core of the servers.
@@ -46,7 +46,7 @@ struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Copy, Subcommand)]
 #[command(hide = true)]
 enum Role {
@@ -54,16 +54,16 @@ enum Role {
     Serve { runtime: Runtime, records: u64, core: usize },
 }
 
-/// How datagrams are moved.
+/// A way of moving datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Runtime {
-    /// Ours, over io_uring.
+    /// `handle-net` over io_uring.
     Uring,
-    /// Ours, over recvmmsg and sendmmsg: what the others are compared with.
+    /// `handle-net` over recvmmsg and sendmmsg, with which the others are compared.
     Portable,
-    /// tokio-uring, a task for each datagram under way.
+    /// tokio-uring, with a task for each outstanding datagram.
     TokioUring,
-    /// glommio, likewise.
+    /// glommio, with a task for each outstanding datagram.
     Glommio,
 }
 
@@ -79,7 +79,7 @@ impl Runtime {
         }
     }
 
-    const fn what(self) -> &'static str {
+    const fn description(self) -> &'static str {
         match self {
             Self::Uring => "io_uring, handle-net",
             Self::Portable => "recvmmsg, handle-net",
@@ -93,12 +93,12 @@ impl Runtime {
 struct RuntimeTurn {
     rate: f64,
     cpu_us: f64,
-    /// Processor time of the server for each second.
+    /// Processor time of the server per second.
     busy: f64,
     lost: u64,
 }
 
-/// A runtime and what came of it.
+/// A runtime and its results.
 struct Row {
     runtime: Runtime,
     server: Result<Child, String>,
@@ -112,7 +112,7 @@ fn main() -> anyhow::Result<()> {
             sets::warm(&set);
             servers::serve(runtime, &set, core)
         });
-        // Where the parent looks for an address, it finds the reason why there is none.
+        // The parent reads the reason in place of the address.
         return served.inspect_err(|error| println!("{error:#}"));
     }
     ensure!(args.rounds > 0, "at least one round");
@@ -135,7 +135,7 @@ fn main() -> anyhow::Result<()> {
     show(&args, &rows)
 }
 
-/// Starts a server; one that does not start is a line of the table, not the end of it.
+/// Starts a server. One that does not start is shown in the table and does not stop the others.
 fn start(runtime: Runtime, args: &Args) -> Row {
     let (records, core) = (args.records.to_string(), args.server_core.to_string());
     let child = Child::start(&["serve".to_owned(), runtime.name().to_owned(), records, core]);
@@ -144,24 +144,24 @@ fn start(runtime: Runtime, args: &Args) -> Row {
 
 fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args) -> anyhow::Result<RuntimeTurn> {
     let used = Usage::of(server.pid())?;
-    let got = flood.run(server.address, Duration::from_secs_f64(args.seconds))?;
+    let totals = flood.run(server.address, Duration::from_secs_f64(args.seconds))?;
     let used = (Usage::of(server.pid())? - used).total().as_secs_f64();
-    ensure!(got.answers > 0, "no answers");
-    ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
+    ensure!(totals.answers > 0, "no answers");
+    ensure!(totals.wrong == 0, "{} of {} answers are wrong", totals.wrong, totals.answers);
     Ok(RuntimeTurn {
-        rate: got.rate(),
-        cpu_us: used * 1e6 / got.answers as f64,
-        busy: used / got.seconds,
-        lost: got.lost,
+        rate: totals.rate(),
+        cpu_us: used * 1e6 / totals.answers as f64,
+        busy: used / totals.seconds,
+        lost: totals.lost,
     })
 }
 
 fn show(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
-    let of = |row: &Row, what: fn(&RuntimeTurn) -> f64| Spread::of(row.turns.iter().map(what));
+    let spread = |row: &Row, figure: fn(&RuntimeTurn) -> f64| Spread::of(row.turns.iter().map(figure));
     let base = rows.iter().find(|row| row.runtime == Runtime::Portable && !row.turns.is_empty());
-    let base = base.context("the portable path is what others are compared with, and it does not work")?;
-    let ratio = |row: &Row, of: fn(&RuntimeTurn, &RuntimeTurn) -> f64| {
-        Spread::of(row.turns.iter().zip(&base.turns).map(|(turn, base)| of(turn, base)))
+    let base = base.context("the portable datapath, with which the others are compared, does not work")?;
+    let ratio = |row: &Row, ratio: fn(&RuntimeTurn, &RuntimeTurn) -> f64| {
+        Spread::of(row.turns.iter().zip(&base.turns).map(|(turn, base)| ratio(turn, base)))
     };
     let mut table = Table::new();
     table.set_header([
@@ -175,18 +175,19 @@ fn show(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
     ]);
     let mut report = Vec::new();
     for row in rows {
-        let (name, what) = (row.runtime.name(), row.runtime.what());
+        let (name, description) = (row.runtime.name(), row.runtime.description());
         if let Err(reason) = &row.server {
-            table.add_row([what, &format!("not available: {reason}")]);
+            table.add_row([description, &format!("not available: {reason}")]);
             report.push(json!({ "runtime": name, "not_available": reason }));
             continue;
         }
-        let (rate, cpu) = (of(row, |turn| turn.rate), of(row, |turn| turn.cpu_us));
+        let (rate, cpu) = (spread(row, |turn| turn.rate), spread(row, |turn| turn.cpu_us));
         let by_rate = ratio(row, |turn, base| turn.rate / base.rate);
         let by_cpu = ratio(row, |turn, base| turn.cpu_us / base.cpu_us);
-        let (busy, lost) = (of(row, |turn| turn.busy), row.turns.iter().map(|turn| turn.lost).sum::<u64>());
+        let (busy, lost) =
+            (spread(row, |turn| turn.busy), row.turns.iter().map(|turn| turn.lost).sum::<u64>());
         table.add_row([
-            what.to_owned(),
+            description.to_owned(),
             format!("{rate:.0}"),
             format!("{cpu:.2}"),
             format!("{by_rate:.2}"),
@@ -209,7 +210,7 @@ fn show(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
     } else {
         println!("{machine}");
         println!(
-            "{} records, {} rounds of {} s; ratios are to recvmmsg; median (least to most)",
+            "{} records, {} rounds of {} s; ratios are to recvmmsg; median (min to max)",
             args.records, args.rounds, args.seconds
         );
         println!("{table}");

@@ -1,5 +1,5 @@
-//! The same answers behind each runtime. Ours take whole batches; the others have a task for each datagram
-//! under way, which is how they are used.
+//! A server for each runtime, all with the same answers. Those over `handle-net` take whole
+//! batches; the others use a task for each outstanding datagram, as is usual for them.
 
 use crate::Runtime;
 use anyhow::Result;
@@ -12,31 +12,31 @@ use handle_resolver::{AnswerOutcome, InBatch, WireReply as _, answer, answer_bat
 use handle_snapshot::PublishedSet;
 use std::time::Duration;
 
-/// Datagrams under way where each has a task.
+/// Number of tasks, each with one outstanding datagram.
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
 const TASKS_COUNT: usize = 64;
-/// Bytes of a receive buffer, as `handle-net` has them.
+/// Length of a receive buffer, as in `handle-net`.
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
 const RECEIVE_LEN: usize = 2048;
-/// Bytes of the longest answer that is asked for here.
+/// Length of the longest answer.
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
 const ANSWER_LEN_MAX: usize = 16 << 10;
 
 /// Serves until the input of this process ends.
 pub fn serve(runtime: Runtime, set: &PublishedSet, core: usize) -> Result<()> {
     match runtime {
-        Runtime::Uring => ours(DatapathKind::Uring, set, core),
-        Runtime::Portable => ours(DatapathKind::Portable, set, core),
+        Runtime::Uring => serve_batches(DatapathKind::Uring, set, core),
+        Runtime::Portable => serve_batches(DatapathKind::Portable, set, core),
         #[cfg(feature = "tokio-uring")]
         Runtime::TokioUring => tokio_uring(set, core),
         #[cfg(feature = "glommio")]
         Runtime::Glommio => glommio(set, core),
         #[cfg(not(all(feature = "tokio-uring", feature = "glommio")))]
-        _ => anyhow::bail!("left out when this was built"),
+        _ => anyhow::bail!("not compiled in"),
     }
 }
 
-fn ours(kind: DatapathKind, set: &PublishedSet, core: usize) -> Result<()> {
+fn serve_batches(kind: DatapathKind, set: &PublishedSet, core: usize) -> Result<()> {
     let mut scratch = Box::new(Scratch::new());
     serve::on_path(kind, Some(core), |path: &mut dyn Datapath| {
         let batch = path.wait(Duration::from_millis(20))?;
@@ -70,9 +70,10 @@ fn answer_one(set: &PublishedSet, datagram: &[u8], out: &mut [u8]) -> usize {
     }
 }
 
-/// Says where we answer, and ends this process when its input ends: the tasks have no end of their own.
+/// Announces the address, and ends this process at the end of its input, because the tasks never
+/// end.
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
-fn until_end(address: std::net::SocketAddr) -> Result<()> {
+fn announce_until_end(address: std::net::SocketAddr) -> Result<()> {
     serve::announce(address)?;
     std::thread::spawn(|| {
         serve::wait_for_end();
@@ -92,7 +93,7 @@ fn tokio_uring(set: &PublishedSet, core: usize) -> Result<()> {
         handle_net::SocketOptions::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0))).one_at_a_time();
     let socket = handle_net::bind(&options)?;
     let address = socket.local_addr()?;
-    // As far as the compiler knows, tasks outlive this call. A set is cheap to clone.
+    // Tasks must own the set, which is cheap to clone.
     let set = Rc::new(set.clone());
     tokio_uring::builder().entries(1024).start(async move {
         let socket = Rc::new(UdpSocket::from_std(socket));
@@ -113,7 +114,7 @@ fn tokio_uring(set: &PublishedSet, core: usize) -> Result<()> {
                 }
             });
         }
-        until_end(address)?;
+        announce_until_end(address)?;
         std::future::pending().await
     })
 }
@@ -124,7 +125,7 @@ fn glommio(set: &PublishedSet, core: usize) -> Result<()> {
     use glommio::{LocalExecutorBuilder, Placement, spawn_local};
     use std::rc::Rc;
 
-    // As far as the compiler knows, tasks outlive this call. A set is cheap to clone.
+    // Tasks must own the set, which is cheap to clone.
     let set = Rc::new(set.clone());
     let executor = LocalExecutorBuilder::new(Placement::Fixed(core)).make();
     let executor = executor.map_err(|error| anyhow::anyhow!("{error} (see: ulimit -l)"))?;
@@ -140,14 +141,14 @@ fn glommio(set: &PublishedSet, core: usize) -> Result<()> {
                     let Ok((len, peer)) = socket.recv_from(&mut room).await else { continue };
                     let answer_len = answer_one(&set, &room[..len], &mut out);
                     for piece in out[..answer_len].chunks(UDP_MESSAGE_LEN_MAX) {
-                        // What is lost is asked again.
+                        // The client repeats lost requests.
                         let _ = socket.send_to(piece, peer).await;
                     }
                 }
             });
             task.detach();
         }
-        until_end(address)?;
+        announce_until_end(address)?;
         std::future::pending().await
     })
 }

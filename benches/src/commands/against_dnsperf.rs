@@ -1,9 +1,10 @@
-//! How many requests a second the load generator gets answered, and how many dnsperf does, each by an equal server.
+//! Compares the highest rates of `handle-loadgen` and dnsperf against equal servers.
 //!
-//! An echo of the handle protocol and one of DNS run on one core by the same datapath, with requests and answers of the
-//! same lengths. dnsperf and `handle-loadgen` take turns on another core, single datagrams both, each with the
-//! number of waiting requests with which it gets most answers and loses next to nothing. Where the servers' core is the limit,
-//! rates say little about the generators, and what an answer costs each of them says more.
+//! An echo of the handle protocol and one of DNS run on one core over the same datapath, with
+//! requests and answers of the same lengths. dnsperf and `handle-loadgen` take turns on another
+//! core and send single datagrams. Each runs with the number of outstanding requests that gives it
+//! the highest rate with almost no loss. If the core of the servers is the limit, compare the
+//! processor time per answer instead of the rates.
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
@@ -22,30 +23,30 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
-/// Compares the highest rates of `handle-loadgen` and dnsperf against equal servers on the same cores.
+/// Compares the highest rates of `handle-loadgen` and dnsperf against equal servers.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// How the servers move datagrams.
+    /// Datapath of the servers.
     #[arg(long, value_enum, default_value_t = ServePath::Uring)]
     kind: ServePath,
-    /// How `handle-loadgen` moves them: auto, uring or portable.
+    /// Datapath of `handle-loadgen`: auto, uring or portable.
     #[arg(long, default_value_t = DatapathChoice::Auto)]
     datapath: DatapathChoice,
-    /// Turns of each.
+    /// Turns of each generator.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Length of a turn.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Requests waiting at a time: each generator runs with the one of these that it is fastest with.
+    /// Numbers of outstanding requests to try; each generator runs with its fastest one.
     #[arg(long, value_delimiter = ',', default_value = "100,256,512,1024")]
     windows: Vec<usize>,
-    /// Bytes of a request.
+    /// Length of a request, in bytes.
     #[arg(long, default_value_t = 80)]
     request_len: usize,
-    /// Bytes of an answer.
+    /// Length of an answer, in bytes.
     #[arg(long, default_value_t = 180)]
     answer_len: usize,
     /// Core of the servers.
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Copy, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -68,7 +69,7 @@ enum Role {
     ServeDns { kind: ServePath, core: usize, answer_len: usize },
 }
 
-/// Who asks.
+/// A load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generator {
     Ours,
@@ -81,8 +82,9 @@ struct GeneratorTurn {
     answers_per_s: f64,
     answers: u64,
     lost: u64,
-    /// Processor time of the generator, and of the server.
+    /// Processor time of the generator.
     generator: Usage,
+    /// Processor time of the server.
     server: Usage,
     seconds: u64,
 }
@@ -96,24 +98,26 @@ impl GeneratorTurn {
         self.generator.user.as_secs_f64() * 1e6 / self.answers as f64
     }
 
-    /// Processor time of the server for each second: near 1 the server was the limit, and not the generator.
+    /// Returns the processor time of the server per second. Near 1, the server is the limit and not
+    /// the generator.
     fn server_busy(&self) -> f64 {
         self.server.total().as_secs_f64() / self.seconds as f64
     }
 }
 
-/// What a generator got: answers, and requests without one.
+/// Answers that a generator received, and requests without one.
 struct GeneratorTotals {
     answers_per_s: f64,
     answers: u64,
     lost: u64,
 }
 
-/// More lost requests than this share are too many.
+/// Largest acceptable share of lost requests.
 const LOSS_MAX: f64 = 0.001;
 
-/// Names that are asked for, and digits of each.
+/// Different names in the queries.
 const NAMES: usize = 1000;
+/// Digits of each name.
 const DIGITS: usize = 9;
 const ZONE: &str = "bench";
 
@@ -133,19 +137,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn measure(args: &Args) -> anyhow::Result<()> {
     ensure!(args.rounds > 0 && args.seconds > 0, "at least one round, and one second");
-    ensure!(!args.windows.is_empty(), "at least one number of waiting requests");
+    ensure!(!args.windows.is_empty(), "at least one number of outstanding requests");
     let Some(version) = version() else {
         println!("skipped: dnsperf is not installed (Debian package dnsperf)");
         return Ok(());
     };
-    let field = Field::open(args)?;
+    let comparison = Comparison::open(args)?;
     let generators = [Generator::Ours, Generator::Dnsperf];
     let mut windows = [0; 2];
     for (generator, best) in generators.into_iter().zip(&mut windows) {
         let mut rate = 0.0;
-        // Whatever it loses with the first of them, one is needed.
+        // The first number is the choice if all of them lose too much.
         for &window in &args.windows {
-            let turn = field.turn(generator, window, 1)?;
+            let turn = comparison.turn(generator, window, 1)?;
             let is_sound = turn.lost as f64 <= LOSS_MAX * turn.answers as f64;
             if *best == 0 {
                 *best = window;
@@ -157,16 +161,16 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     }
     let mut turns = [Vec::new(), Vec::new()];
     for round in 0..args.rounds {
-        // Whoever comes second would always profit from what changes slowly.
+        // Alternating cancels slow changes of the machine.
         for at in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-            turns[at].push(field.turn(generators[at], windows[at], args.seconds)?);
+            turns[at].push(comparison.turn(generators[at], windows[at], args.seconds)?);
         }
     }
     report(args, &version, windows, &turns);
     Ok(())
 }
 
-/// The version of dnsperf, if it is there.
+/// Returns the version of dnsperf, if it is installed.
 fn version() -> Option<String> {
     let output = Command::new("dnsperf").arg("-h").output().ok()?;
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -174,8 +178,8 @@ fn version() -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Both servers, and what they are asked.
-struct Field<'a> {
+/// Both servers with their questions.
+struct Comparison<'a> {
     args: &'a Args,
     handles: Child,
     dns: Child,
@@ -183,7 +187,7 @@ struct Field<'a> {
     questions: NamedTempFile,
 }
 
-impl<'a> Field<'a> {
+impl<'a> Comparison<'a> {
     fn open(args: &'a Args) -> anyhow::Result<Self> {
         let start = |role: &str| {
             let options =
@@ -200,18 +204,19 @@ impl<'a> Field<'a> {
         for n in 0..NAMES {
             writeln!(questions, "{}.{pad}.{ZONE} TXT", name(n))?;
         }
-        let field = Self {
+        let comparison = Self {
             args,
             handles: start("serve-handles")?,
             dns: start("serve-dns")?,
             names: NameOptions::List((0..NAMES).map(handle).collect()),
             questions,
         };
-        field.check(&dns::query(&[&name(0), &pad, ZONE], 1))?;
-        Ok(field)
+        comparison.check(&dns::query(&[&name(0), &pad, ZONE], 1))?;
+        Ok(comparison)
     }
 
-    /// Whether an answer to `query` is as long as it should be, so that both servers do the same.
+    /// Checks the length of an answer to `query`, so that both servers send answers of the same
+    /// length.
     fn check(&self, query: &[u8]) -> anyhow::Result<()> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -225,17 +230,17 @@ impl<'a> Field<'a> {
     }
 
     fn turn(&self, generator: Generator, window: usize, seconds: u64) -> anyhow::Result<GeneratorTurn> {
-        let (server, of_generator): (_, fn() -> anyhow::Result<Usage>) = match generator {
+        let (server, usage_of_generator): (_, fn() -> anyhow::Result<Usage>) = match generator {
             Generator::Ours => (&self.handles, || Usage::of(std::process::id())),
             Generator::Dnsperf => (&self.dns, Usage::of_ended_children),
         };
-        let before = (of_generator()?, Usage::of(server.pid())?);
-        let got = match generator {
+        let before = (usage_of_generator()?, Usage::of(server.pid())?);
+        let totals = match generator {
             Generator::Ours => self.turn_of_ours(window, seconds)?,
             Generator::Dnsperf => self.turn_of_dnsperf(window, seconds)?,
         };
-        let GeneratorTotals { answers_per_s, answers, lost } = got;
-        let (generator, server) = (of_generator()? - before.0, Usage::of(server.pid())? - before.1);
+        let GeneratorTotals { answers_per_s, answers, lost } = totals;
+        let (generator, server) = (usage_of_generator()? - before.0, Usage::of(server.pid())? - before.1);
         Ok(GeneratorTurn { answers_per_s, answers, lost, generator, server, seconds })
     }
 
@@ -257,17 +262,17 @@ impl<'a> Field<'a> {
         let SocketAddr::V4(address) = self.dns.address else { bail!("the responder listens on IPv4") };
         let mut command = Command::new("dnsperf");
         command.args(["-s", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "1"]);
-        // With buffers as large as the kernel grants, so that it does not lose what it is too slow to take.
+        // Large buffers prevent losses while dnsperf does not read.
         command.args(["-l", &seconds.to_string(), "-q", &window.to_string(), "-b", "4096"]);
         command.arg("-d").arg(self.questions.path());
-        // What is started inherits where it may run.
+        // A child inherits the core of the thread that starts it.
         let core = self.args.client_core;
         let output = std::thread::scope(|scope| {
             let started = scope.spawn(|| {
                 serve::pin(Some(core));
                 command.output()
             });
-            started.join().map_err(|_| anyhow::anyhow!("the thread that starts dnsperf died"))
+            started.join().map_err(|_| anyhow::anyhow!("the thread that starts dnsperf panicked"))
         })??;
         let text = String::from_utf8_lossy(&output.stdout);
         let number = |name: &str| {
@@ -289,17 +294,17 @@ fn name(n: usize) -> String {
 
 fn report(args: &Args, version: &str, windows: [usize; 2], turns: &[Vec<GeneratorTurn>; 2]) {
     let [ours, theirs] = turns;
-    let compare = |what: fn(&GeneratorTurn, &GeneratorTurn) -> f64| {
-        Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| what(ours, theirs)))
+    let compare = |ratio: fn(&GeneratorTurn, &GeneratorTurn) -> f64| {
+        Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| ratio(ours, theirs)))
     };
     let by_rate = compare(|ours, theirs| ours.answers_per_s / theirs.answers_per_s);
     let by_cpu = compare(|ours, theirs| theirs.cpu_us() / ours.cpu_us());
     let names = ["handle-loadgen".to_owned(), format!("dnsperf {version}")];
     let rows = names.into_iter().zip(windows).zip(turns).map(|((name, window), turns)| {
-        let of = |what: fn(&GeneratorTurn) -> f64| Spread::of(turns.iter().map(what));
+        let spread = |figure: fn(&GeneratorTurn) -> f64| Spread::of(turns.iter().map(figure));
         let lost: u64 = turns.iter().map(|turn| turn.lost).sum();
-        let times = [of(GeneratorTurn::cpu_us), of(GeneratorTurn::user_us), of(GeneratorTurn::server_busy)];
-        (name, window, of(|turn| turn.answers_per_s), times, lost)
+        let times = [GeneratorTurn::cpu_us, GeneratorTurn::user_us, GeneratorTurn::server_busy].map(spread);
+        (name, window, spread(|turn| turn.answers_per_s), times, lost)
     });
     let (kind, rounds, seconds) = (args.kind.name(), args.rounds, args.seconds);
     let (request_len, answer_len) = (args.request_len, args.answer_len);
@@ -322,12 +327,12 @@ fn report(args: &Args, version: &str, windows: [usize; 2], turns: &[Vec<Generato
     println!("{}", usage::machine());
     println!(
         "servers: {kind}, requests of {request_len} bytes, answers of {answer_len}, {rounds} rounds of {seconds} s; \
-         median (least to most)"
+         median (min to max)"
     );
     let mut table = Table::new();
     table.set_header([
         "generator",
-        "waiting",
+        "outstanding",
         "answers/s",
         "CPU us/answer",
         "user us",

@@ -16,19 +16,19 @@ pub(crate) struct Args {
     /// Records in the set.
     #[arg(long, default_value_t = 100_000)]
     records: u64,
-    /// Answers to make.
+    /// Number of answers.
     #[arg(long, default_value_t = 10_000_000)]
     answers: usize,
-    /// What is asked.
+    /// Kind of the requests.
     #[arg(long, value_enum, default_value_t = LoopRequest::Plain)]
     ask: LoopRequest,
     /// Compare each record with its checksum, as in sets with private values.
     #[arg(long)]
     checked: bool,
-    /// One at a time instead of in stages.
+    /// Answer one request at a time instead of in stages.
     #[arg(long)]
     one: bool,
-    /// Different requests; asked around.
+    /// Different requests, answered in a cycle.
     #[arg(long, default_value_t = 65_536)]
     requests: usize,
 }
@@ -43,8 +43,8 @@ enum LoopRequest {
 }
 
 impl From<LoopRequest> for RequestKind {
-    fn from(what: LoopRequest) -> Self {
-        match what {
+    fn from(request: LoopRequest) -> Self {
+        match request {
             LoopRequest::Plain => Self::Plain,
             LoopRequest::Selected => Self::Selected,
             LoopRequest::Missing => Self::Missing,
@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let requests = Requests::new(args.records, args.requests, args.ask.into(), 1)?;
     let mut answerer = Answerer::new(&set);
-    // Not the clock of the thread: the call for it does not work under valgrind.
+    // Not the clock of the thread, which does not work under valgrind.
     let start = Instant::now();
     let (answers, len) = answer_all(&mut answerer, &requests, &args);
     let each = start.elapsed().as_secs_f64() / answers as f64;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is profiled; profilers are told its name.
+/// The function to profile, found by its name.
 #[inline(never)]
 fn answer_all<'a>(answerer: &mut Answerer<'a>, requests: &'a Requests, args: &Args) -> (usize, usize) {
     let (mut answers, mut len) = (0, 0);

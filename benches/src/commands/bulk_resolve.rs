@@ -1,9 +1,10 @@
-//! How many handles `hdl resolve --file` finds in a second, from the global registry of a lab on loopback down, and what
-//! processor time each takes of the client.
+//! Handles per second of `hdl resolve --file` in a lab on loopback, starting from the global
+//! registry, and the processor time of the client per handle.
 //!
-//! Each run begins with an empty cache: besides a request for each handle there is one or two for each prefix. Client and
-//! servers share the cores of the machine; processor time is the client's alone, so that handles by it are what one core
-//! finds when the servers are elsewhere.
+//! Each run begins with an empty cache, so there are one or two requests for each prefix besides
+//! one for each handle. Client and servers share the cores of the machine. The processor time is
+//! that of the client alone, so handles per second of it are the rate of one core if the servers
+//! run elsewhere.
 
 use anyhow::{Context as _, ensure};
 use handle_benches::spread::Spread;
@@ -17,22 +18,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Measures bulk resolution in a lab. `hdl` has to be built before, in the same way.
+/// Measures bulk resolution in a lab. Build `hdl` first, with the same profile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Records of the lab, one a line.
+    /// File with the records of the lab, one per line.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/dois.jsonl"))]
     records: PathBuf,
-    /// Handles that are resolved at the same time; each number is measured.
+    /// Numbers of handles resolved at the same time; each is measured.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32])]
     jobs: Vec<u16>,
-    /// Runs of each.
+    /// Runs of each number.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Ask for signatures and check them.
+    /// Request signatures and verify them.
     #[arg(long)]
     certify: bool,
-    /// The program; the one beside this unless given.
+    /// Path of `hdl`; by default the program beside this one.
     #[arg(long)]
     hdl: Option<PathBuf>,
     /// Print JSON.
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A lab that ends with this.
+/// A running lab. Dropping it stops it.
 struct Lab {
     child: Child,
     root: PathBuf,
@@ -52,7 +53,7 @@ impl Lab {
         command.args(["lab", "up", "--json", "--records"]).arg(records);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
+        BufReader::new(child.stdout.take().context("standard output was piped")?).read_line(&mut line)?;
         let reply: Value = serde_json::from_str(&line).context("the lab did not come up")?;
         let root = reply["root"].as_str().context("the file of the global service")?.into();
         Ok(Self { child, root })
@@ -66,9 +67,9 @@ impl Drop for Lab {
     }
 }
 
-/// One run: how long it took, and what it used.
+/// Result of one run.
 struct Run {
-    took: Duration,
+    elapsed: Duration,
     used: Usage,
 }
 
@@ -79,16 +80,16 @@ fn resolve(args: &Args, hdl: &Path, lab: &Lab, list: &Path, jobs: u16, count: us
     command.env("HDL_ROOT", &lab.root).stdin(Stdio::null()).stdout(Stdio::piped());
     let began = Instant::now();
     let mut child = command.spawn()?;
-    let mut shown = String::new();
-    child.stdout.take().context("its output")?.read_to_string(&mut shown)?;
-    let took = began.elapsed();
-    // What it used is known until it is waited for, and all of it once it has ended.
+    let mut output = String::new();
+    child.stdout.take().context("standard output was piped")?.read_to_string(&mut output)?;
+    let elapsed = began.elapsed();
+    // The usage is complete when the process has ended, and gone when it has been waited for.
     let pid = Pid::from_child(&child);
     waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
     let used = Usage::of(child.id())?;
     ensure!(child.wait()?.success(), "not every handle was found");
-    ensure!(shown.lines().count() == count, "{} of {count} handles were found", shown.lines().count());
-    Ok(Run { took, used })
+    ensure!(output.lines().count() == count, "{} of {count} handles were found", output.lines().count());
+    Ok(Run { elapsed, used })
 }
 
 fn handles(path: &Path) -> anyhow::Result<(String, usize)> {
@@ -107,22 +108,22 @@ fn handles(path: &Path) -> anyhow::Result<(String, usize)> {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let beside = std::env::current_exe()?.with_file_name("hdl");
-    let hdl = args.hdl.clone().unwrap_or(beside);
+    let default_hdl = std::env::current_exe()?.with_file_name("hdl");
+    let hdl = args.hdl.clone().unwrap_or(default_hdl);
     ensure!(hdl.exists(), "there is no {}: cargo build --release -p handle-cli", hdl.display());
     let directory = tempfile::tempdir()?;
     let (list, count) = handles(&args.records)?;
     let path = directory.path().join("handles.txt");
     fs::write(&path, list)?;
     let lab = Lab::up(&hdl, &args.records)?;
-    // Once for nothing, so that the servers have their pages.
+    // The first run only maps the pages of the servers.
     resolve(&args, &hdl, &lab, &path, 8, count)?;
     println!("{}", usage::machine());
     for &jobs in &args.jobs {
         let (mut rates, mut by_core, mut in_kernel) = (vec![], vec![], vec![]);
         for _ in 0..args.rounds {
-            let Run { took, used } = resolve(&args, &hdl, &lab, &path, jobs, count)?;
-            rates.push(count as f64 / took.as_secs_f64());
+            let Run { elapsed, used } = resolve(&args, &hdl, &lab, &path, jobs, count)?;
+            rates.push(count as f64 / elapsed.as_secs_f64());
             by_core.push(count as f64 / used.total().as_secs_f64());
             in_kernel.push(used.system.as_secs_f64() / used.total().as_secs_f64());
         }

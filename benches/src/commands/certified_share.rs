@@ -1,8 +1,9 @@
-//! How much of what a key can sign is left when the signatures are those of handle answers; or, in a session, how much
-//! of the rate of unsigned answers is left when each has a MAC.
+//! Rate of signed answers as a share of the key's own signing rate; or, in a session, rate of
+//! answers with a MAC as a share of the rate of unsigned answers.
 //!
-//! A server that signs and the key alone take turns on one core, under a load from another. In a session the same server
-//! answers with and without MACs in turns; there every request has a MAC of its own too, made beforehand.
+//! A signing server, loaded from another core, and the key alone take turns on one core. In a
+//! session, the same server answers with and without MACs in turn; the requests then have MACs as
+//! well, made beforehand.
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -21,16 +22,16 @@ use std::time::Duration;
 pub(crate) struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Answers in a session, as a share of unsigned ones.
+    /// Measure answers in a session, as a share of unsigned answers.
     #[arg(long)]
     in_session: bool,
-    /// With `--in-session`, messages made for each turn; none is sent twice.
+    /// With `--in-session`, messages made for each turn; no message is sent twice.
     #[arg(long, default_value_t = 1_000_000)]
     messages: usize,
-    /// Records in the set; built if it is not there.
+    /// Records in the set, which is built if it is missing.
     #[arg(long, default_value_t = 100_000)]
     records: u64,
-    /// Turns of each.
+    /// Turns of each kind.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Length of a turn.
@@ -47,7 +48,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -87,7 +88,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
             let messages = sessions::messages(&requests, id, &key, args.messages)?;
             let bare = certified::ask(child.address, &plain, &certified::BARE, duration, used)?;
             let certified = certified::ask(child.address, &messages, &certified::WITH_MAC, duration, used);
-            (certified.context("in a session (do there have to be more `--messages`?)")?, bare)
+            (certified.context("in a session (increase `--messages` if it used them up)")?, bare)
         } else {
             let signed = certified::sign(args.server_core, duration)?;
             (certified::ask(child.address, &requests, &certified::SIGNED, duration, used)?, signed)

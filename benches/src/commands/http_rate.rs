@@ -1,7 +1,9 @@
-//! What `handle-gateway` answers over HTTP on one core, beside a bare hyper that answers a constant redirect.
+//! HTTP answers per second of `handle-gateway` on one core, compared with a bare hyper server that
+//! answers with a constant redirect.
 //!
-//! Server and clients have a core each, and share one process. All answers of a kind have the same length, so that the
-//! clients only count bytes; the first answer of each kind is checked. Rounds of the kinds alternate.
+//! Server and clients share one process and have one core each. All answers of a kind have the same
+//! length, so the clients only count bytes; the first answer on each connection is checked. Rounds
+//! of the kinds alternate.
 
 use anyhow::{Context as _, ensure};
 use handle_benches::spread::Spread;
@@ -143,7 +145,8 @@ fn start_bare() -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// Asks one question at a time on each connection, the next when the answer has arrived; returns answers per second.
+/// Sends one request at a time on each connection, the next after the answer. Returns answers per
+/// second.
 fn run_round(args: &Args, kind: HttpRequestKind) -> anyhow::Result<f64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -177,7 +180,7 @@ async fn ask_until(
     ensure!(answer.starts_with(&format!("HTTP/1.1 {}", kind.status)), "{}: {answer}", kind.name);
     let (mut number, mut count) = (at, 1);
     while Instant::now() < deadline {
-        // Far enough from the last one that its record is in another page.
+        // Far enough from the last number for a record in another page.
         number = (number + step * 7919) % records;
         stream.write_all(request(number).as_bytes()).await?;
         stream.read_exact(&mut room[..answer_len]).await?;

@@ -1,4 +1,4 @@
-//! How fast `hdl import` takes records into a new store, and how much memory it needs for that.
+//! Rate and peak memory of `hdl import` into a new store.
 
 use anyhow::{Context as _, ensure};
 use handle_benches::records::{RecordGenerator, RecordRoom};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Measures an import of lines of JSON into a new store. `hdl` has to be built before, in the same way.
+/// Measures an import of lines of JSON into a new store. Build `hdl` first, with the same profile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Records to import.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// The program; the one beside this unless given.
+    /// Path of `hdl`; by default the program beside this one.
     #[arg(long)]
     hdl: Option<PathBuf>,
     /// Print JSON.
@@ -26,8 +26,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let beside = std::env::current_exe()?.with_file_name("hdl");
-    let hdl = args.hdl.unwrap_or(beside);
+    let default_hdl = std::env::current_exe()?.with_file_name("hdl");
+    let hdl = args.hdl.unwrap_or(default_hdl);
     ensure!(hdl.exists(), "there is no {}: cargo build --release -p handle-cli", hdl.display());
     let directory = tempfile::tempdir()?;
     let (lines, store) = (directory.path().join("records.jsonl"), directory.path().join("store.redb"));
@@ -39,7 +39,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "hdl import: {}", output.status);
     let report: Value = serde_json::from_slice(&output.stdout)?;
-    let seconds = report["seconds"].as_f64().context("the time it took")?;
+    let seconds = report["seconds"].as_f64().context("the duration of the import")?;
     let rate = args.records as f64 / seconds;
     let (lines_len, store_len) = (fs::metadata(&lines)?.len(), fs::metadata(&store)?.len());
     if args.json {
@@ -66,16 +66,16 @@ fn write_lines(path: &Path, records: u64) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Waits for the end of a process, and gives the most memory it was seen to have, in bytes.
+/// Waits for the end of a process and returns its peak memory, in bytes.
 fn watch(child: &mut Child) -> anyhow::Result<u64> {
-    let mut most = 0;
+    let mut peak = 0;
     while child.try_wait()?.is_none() {
-        // Its status is gone with it, so this may come too late once.
+        // The status disappears with the process, so the last read may fail.
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        most = most.max(kib.unwrap_or(0) << 10);
+        peak = peak.max(kib.unwrap_or(0) << 10);
         std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(most)
+    Ok(peak)
 }

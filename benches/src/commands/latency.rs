@@ -1,4 +1,4 @@
-//! How long answers take at half of what a server can do: `handled` beside an echo, and beside itself while it signs.
+//! Response times at half of the highest rate: `handled` compared with an echo, and while it signs.
 
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
@@ -14,35 +14,35 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes of an answer of the echo: those of a usual one.
+/// Length of an answer of the echo, that of a usual answer.
 const ANSWER_LEN: usize = 287;
-/// Percentiles that are told.
+/// Reported percentiles.
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
-/// Measures times from when a request is due to its answer, at half of the highest rate.
+/// Measures the time from the schedule of a request to its answer, at half of the highest rate.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Records in the set; built if it is not there.
+    /// Records in the set, which is built if it is missing.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// How datagrams are moved.
+    /// Datapath of the servers.
     #[arg(long, value_enum, default_value_t = ServePath::Uring)]
     kind: ServePath,
-    /// Turns of each.
+    /// Turns of each server.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Length of a turn.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Requests a second; without, half of what `handled` answers.
+    /// Requests per second; by default half of the highest rate of `handled`.
     #[arg(long)]
     rate: Option<f64>,
-    /// Signed answers asked for each second, where the server signs: more than it can.
+    /// Requests per second for signed answers, more than the server can sign.
     #[arg(long, default_value_t = 5000.0)]
     certified_rate: f64,
-    /// Core of the servers, and of the thread that signs.
+    /// Core of the servers and of the signing thread.
     #[arg(long, default_value_t = 0)]
     server_core: usize,
     /// Core of the load.
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -104,11 +104,11 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     for _ in 0..args.rounds {
         turns[0].push(paced.run(echo.address, rate, duration, None)?);
         turns[1].push(paced.run(handled.address, rate, duration, None)?);
-        let beside = BackgroundLoad { requests: &certified, rate: args.certified_rate };
-        let times = paced.run(handled.address, rate, duration, Some(beside))?;
-        ensure!(times.beside > 0, "nothing was signed");
+        let background = BackgroundLoad { requests: &certified, rate: args.certified_rate };
+        let times = paced.run(handled.address, rate, duration, Some(background))?;
+        ensure!(times.background > 0, "nothing was signed");
         turns[2].push(times);
-        // What is left to be signed must not count in the next turn.
+        // Requests still waiting for a signature must not count in the next turn.
         std::thread::sleep(Duration::from_millis(500));
     }
     report(args, rate, &turns);
@@ -120,16 +120,17 @@ fn report(args: &Args, rate: f64, turns: &[Vec<PacedTimes>; 3]) {
     let at = |server: usize, percentile: f64| -> Vec<f64> {
         turns[server].iter().map(|times| times.percentile_us(percentile)).collect()
     };
-    // Round by round, as both change with what else the machine does.
-    let ratio = |of: usize, to: usize, percentile: f64| {
-        let pairs = at(of, percentile).into_iter().zip(at(to, percentile));
-        Spread::of(pairs.map(|(of, to)| of / to).collect::<Vec<_>>())
+    // Round by round, because the load of the machine changes both.
+    let ratio = |server: usize, base: usize, percentile: f64| {
+        let pairs = at(server, percentile).into_iter().zip(at(base, percentile));
+        Spread::of(pairs.map(|(server, base)| server / base).collect::<Vec<_>>())
     };
     let (tail, signing) = (ratio(1, 0, 99.9), ratio(2, 1, 99.0));
     if args.json {
         let servers: Vec<_> = (0..3)
             .map(|server| {
-                let us: Vec<_> = PERCENTILES.map(|it| Spread::of(at(server, it)).to_json()).into();
+                let us: Vec<_> =
+                    PERCENTILES.map(|percentile| Spread::of(at(server, percentile)).to_json()).into();
                 let lost: u64 = turns[server].iter().map(|times| times.lost).sum();
                 json!({ "server": names[server], "percentiles": PERCENTILES, "us": us, "lost": lost })
             })
@@ -143,7 +144,7 @@ fn report(args: &Args, rate: f64, turns: &[Vec<PacedTimes>; 3]) {
     }
     println!("{}", usage::machine());
     println!(
-        "{}, {} records, {rate:.0} requests/s, {} rounds of {} s; microseconds, median (least to most)",
+        "{}, {} records, {rate:.0} requests/s, {} rounds of {} s; microseconds, median (min to max)",
         args.kind.name(),
         args.records,
         args.rounds,
@@ -154,12 +155,12 @@ fn report(args: &Args, rate: f64, turns: &[Vec<PacedTimes>; 3]) {
     for (server, name) in names.iter().enumerate() {
         let mut row = vec![(*name).to_owned()];
         row.extend(PERCENTILES.map(|percentile| format!("{:.1}", Spread::of(at(server, percentile)))));
-        for what in [
+        for count in [
             |times: &PacedTimes| times.lost,
             |times: &PacedTimes| times.sent,
-            |times: &PacedTimes| times.beside,
+            |times: &PacedTimes| times.background,
         ] {
-            row.push(turns[server].iter().map(what).sum::<u64>().to_string());
+            row.push(turns[server].iter().map(count).sum::<u64>().to_string());
         }
         table.add_row(row);
     }

@@ -1,6 +1,6 @@
-//! How much of what a datapath carries is left when it answers handle requests.
+//! Rate of `handled` as a share of the rate of an echo over the same datapath.
 //!
-//! `handled` and an echo of the same sizes run on one core, each in a process of its own, and take turns
+//! `handled` and an echo with the same sizes run on one core in separate processes, and take turns
 //! under the same load from another core.
 
 use anyhow::ensure;
@@ -16,27 +16,27 @@ use handle_benches::{answers, sets};
 use handle_server::config::ServerLimits;
 use serde_json::json;
 
-/// Measures the rate of `handled` as a share of the echo rate of the same datapath, and its user time.
+/// Measures the rate of `handled` as a share of the rate of an echo, and its user time.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Records in the set; built if it is not there.
+    /// Records in the set, which is built if it is missing.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// How datagrams are moved.
+    /// Datapath of the servers.
     #[arg(long, value_enum, default_value_t = ServePath::Uring)]
     kind: ServePath,
-    /// Turns of each.
+    /// Turns of each server.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Length of a turn.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Requests under way.
+    /// Outstanding requests.
     #[arg(long, default_value_t = WINDOW)]
     window: usize,
-    /// Different requests; asked around.
+    /// Different requests, sent in a cycle.
     #[arg(long, default_value_t = 1 << 20)]
     requests: usize,
     /// Core of the servers.
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Copy, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -94,7 +94,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         turn(&mut flood, server, args, (args.seconds / 4.0).max(0.2))?;
     }
     for round in 0..args.rounds {
-        // Whoever comes second would always profit from what changes slowly.
+        // Alternating cancels slow changes of the machine.
         for is_echo in [round % 2 == 0, round % 2 == 1] {
             let (server, turns) =
                 if is_echo { (&echo, &mut echo_turns) } else { (&handled, &mut handled_turns) };
@@ -106,7 +106,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes of an answer, in the middle of many.
+/// Returns the mean length of an answer.
 fn usual_answer_len(set: &handle_snapshot::PublishedSet, requests: &Requests) -> usize {
     let mut answerer = Answerer::new(set);
     let batches = 128;
@@ -118,7 +118,7 @@ fn report(args: &Args, answer_len: usize, handled: &[ServerTurn], echo: &[Server
     let (share, cpu_share) = (share(handled, echo), share_by_cpu(handled, echo));
     let rows = [("handled", handled), ("echo", echo)].map(|(name, turns)| {
         let rate = spread(turns, ServerTurn::rate);
-        let lost: u64 = turns.iter().map(|turn| turn.got.lost).sum();
+        let lost: u64 = turns.iter().map(|turn| turn.totals.lost).sum();
         let (busy, idle) = (spread(turns, ServerTurn::busy), spread(turns, |turn| turn.idle));
         (name, rate, spread(turns, ServerTurn::cpu_us), user_us(turns), busy, idle, lost)
     });
@@ -139,7 +139,7 @@ fn report(args: &Args, answer_len: usize, handled: &[ServerTurn], echo: &[Server
     }
     println!("{}", usage::machine());
     println!(
-        "{}, {} records, answers of {answer_len} bytes, {} rounds of {} s; median (least to most)",
+        "{}, {} records, answers of {answer_len} bytes, {} rounds of {} s; median (min to max)",
         args.kind.name(),
         args.records,
         args.rounds,

@@ -1,4 +1,4 @@
-//! What a snapshot costs: to build, to open, to keep, and to find a record in.
+//! Costs of a snapshot: building, opening, size, and lookups.
 
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
@@ -14,9 +14,9 @@ use std::hint::black_box;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The smaller set that lookups are compared with.
+/// Records of the smaller set, with which lookups are compared.
 const FEW: u64 = 100_000;
-/// So many keys that a whole round of them does not stay in any cache.
+/// More keys than fit into any processor cache.
 const KEYS_COUNT: usize = 1 << 21;
 const OPENS_COUNT: usize = 50;
 
@@ -25,7 +25,7 @@ const OPENS_COUNT: usize = 50;
 pub(crate) struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Records in the set; built if it is not there.
+    /// Records in the set, which is built if it is missing.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// Measurements of each kind of lookup.
@@ -34,13 +34,13 @@ pub(crate) struct Args {
     /// Lookups of one measurement.
     #[arg(long, default_value_t = KEYS_COUNT)]
     lookups: usize,
-    /// Leave out building, which takes longest.
+    /// Do not measure building, which takes longest.
     #[arg(long)]
     no_build: bool,
-    /// Look up in a copy in memory instead of in the mapped file.
+    /// Look up in a copy in memory instead of the mapped file.
     #[arg(long)]
     copy_to_memory: bool,
-    /// Core to run on.
+    /// Core of the measurements.
     #[arg(long, default_value_t = 0)]
     core: usize,
     /// Print JSON.
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child does; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Copy, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -119,27 +119,27 @@ fn show(args: &Args, figures: &[Figure]) {
     }
     println!("{}", usage::machine());
     let mut table = Table::new();
-    table.set_header(["figure", "target", "measured: median (least to most)", "unit"]);
+    table.set_header(["figure", "target", "measured: median (min to max)", "unit"]);
     for Figure { name, target, value, unit } in figures {
         table.add_row([name.as_str(), target, &format!("{value:.2}"), unit]);
     }
     println!("{table}");
 }
 
-/// In a child: builds once, and says as JSON what that took.
+/// In a child: builds one layer and returns time and memory as JSON.
 fn build(records: u64) -> anyhow::Result<Value> {
     let generator = RecordGenerator::new()?;
     let temp_dir = sets::directory(records).parent().context("a directory")?.to_owned();
     std::fs::create_dir_all(&temp_dir)?;
-    let (me, start, used) = (std::process::id(), Instant::now(), Usage::of(std::process::id())?);
+    let (pid, start, used) = (std::process::id(), Instant::now(), Usage::of(std::process::id())?);
     let mut builder = sets::builder(&generator, &temp_dir);
     sets::add_all(&mut builder, &generator, records)?;
     let (file, header) = builder.finish(tempfile::tempfile_in(&temp_dir)?)?;
-    let (elapsed, used) = (start.elapsed(), Usage::of(me)? - used);
+    let (elapsed, used) = (start.elapsed(), Usage::of(pid)? - used);
     drop(file);
     ensure!(header.handles_count == records, "{} of {records} records", header.handles_count);
     let resident = usage::resident_len_max()?;
-    // What was measured includes making the records.
+    // The build includes generating the records, which is measured alone here.
     let (start, mut room) = (Instant::now(), RecordRoom::default());
     for n in 0..records {
         black_box(generator.record(n, &mut room));
@@ -171,7 +171,7 @@ fn build_figures(records: u64, figures: &mut Vec<Figure>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Milliseconds to open the set as a server does.
+/// Measures opening the set as a server does, in milliseconds.
 fn open_ms(set: &PublishedSet) -> anyhow::Result<Spread> {
     let mut all = Vec::new();
     for _ in 0..OPENS_COUNT {
@@ -183,10 +183,10 @@ fn open_ms(set: &PublishedSet) -> anyhow::Result<Spread> {
     Ok(Spread::of(all))
 }
 
-/// Nanoseconds of processor time of a lookup: one at a time, and in batches.
+/// Measures the processor time of a lookup in nanoseconds, one at a time and in batches.
 fn lookup_ns(records: u64, args: &Args) -> anyhow::Result<(Spread, Spread)> {
-    let how = if args.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
-    let set = PublishedSet::open(sets::open(records)?.dir(), how)?;
+    let load_mode = if args.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
+    let set = PublishedSet::open(sets::open(records)?.dir(), load_mode)?;
     sets::warm(&set);
     let (records, mut keys) = (set.records(), LookupKeys::new(records, KEYS_COUNT, 1)?);
     let each = |used: Duration| used.as_secs_f64() * 1e9 / args.lookups as f64;

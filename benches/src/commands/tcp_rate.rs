@@ -1,7 +1,8 @@
-//! What TCP carries, and what it takes from datagrams.
+//! Rate of `handled` over TCP, and the effect of connections on its rate over UDP.
 //!
-//! - Pipelined requests over some connections: answers a second of one core, and processor time for each.
-//! - With `--crowd`: the rate of datagrams with and without thousands of idle and slow connections.
+//! - Pipelined requests over some connections: answers per second of one core, and processor time
+//!   per answer.
+//! - With `--crowd`: the rate over UDP with and without thousands of idle and slow connections.
 
 use anyhow::{Context as _, ensure};
 use clap::{Subcommand, ValueEnum};
@@ -21,24 +22,25 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Measures the rate of `handled` over TCP, or with `--crowd` of datagrams beside a crowd of connections.
+/// Measures the rate of `handled` over TCP or, with `--crowd`, over UDP beside a crowd of
+/// connections.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Records in the set; built if it is not there.
+    /// Records in the set, which is built if it is missing.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// How connections are carried.
+    /// Datapath of the server.
     #[arg(long, value_enum, default_value_t = Path::Uring)]
     kind: Path,
     /// Connections.
     #[arg(long, default_value_t = 32)]
     connections: usize,
-    /// Requests under way on each.
+    /// Outstanding requests on each connection.
     #[arg(long, default_value_t = 256)]
     window: usize,
-    /// Different requests; asked around.
+    /// Different requests, sent in a cycle.
     #[arg(long, default_value_t = 1 << 18)]
     requests: usize,
     /// Rounds.
@@ -47,13 +49,13 @@ pub(crate) struct Args {
     /// Length of a round.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// The rate of datagrams, beside idle and slow connections.
+    /// Measure the rate over UDP beside idle and slow connections.
     #[arg(long)]
     crowd: bool,
     /// Idle connections of the crowd.
     #[arg(long, default_value_t = 10_000)]
     idle: usize,
-    /// Slow connections of the crowd; each sends a byte a second.
+    /// Slow connections of the crowd; each sends a byte per second.
     #[arg(long, default_value_t = 1_000)]
     slow: usize,
     /// Core of the server.
@@ -67,7 +69,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Copy, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -124,7 +126,7 @@ fn start(args: &Args) -> anyhow::Result<Child> {
     Child::start(&arguments)
 }
 
-/// One round: answers a second, processor time of the server for each, and how busy it was.
+/// One round: answers per second, processor time of the server per answer, and per second.
 struct RateRound {
     rate: f64,
     cpu_us: f64,
@@ -136,15 +138,19 @@ fn round(
     run: impl FnOnce() -> anyhow::Result<handle_benches::flood::FloodTotals>,
 ) -> anyhow::Result<RateRound> {
     let before = Usage::of(server.pid())?;
-    let got = run()?;
+    let totals = run()?;
     let used = (Usage::of(server.pid())? - before).total().as_secs_f64();
-    ensure!(got.answers > 0, "{} does not answer", server.address);
-    ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
-    Ok(RateRound { rate: got.rate(), cpu_us: used * 1e6 / got.answers as f64, busy: used / got.seconds })
+    ensure!(totals.answers > 0, "{} does not answer", server.address);
+    ensure!(totals.wrong == 0, "{} of {} answers are wrong", totals.wrong, totals.answers);
+    Ok(RateRound {
+        rate: totals.rate(),
+        cpu_us: used * 1e6 / totals.answers as f64,
+        busy: used / totals.seconds,
+    })
 }
 
-fn spread(rounds: &[RateRound], what: fn(&RateRound) -> f64) -> Spread {
-    Spread::of(rounds.iter().map(what))
+fn spread(rounds: &[RateRound], figure: fn(&RateRound) -> f64) -> Spread {
+    Spread::of(rounds.iter().map(figure))
 }
 
 fn pipelined(args: &Args) -> anyhow::Result<()> {
@@ -172,7 +178,7 @@ fn pipelined(args: &Args) -> anyhow::Result<()> {
     }
     println!("{}", usage::machine());
     println!(
-        "TCP, {}, {} records, {} connections, {} requests under way on each, {} rounds of {} s; median (least to most)",
+        "TCP, {}, {} records, {} connections, {} requests outstanding on each, {} rounds of {} s; median (min to max)",
         args.kind.name(),
         args.records,
         args.connections,
@@ -181,7 +187,7 @@ fn pipelined(args: &Args) -> anyhow::Result<()> {
         args.seconds
     );
     println!("{rate:.0} answers/s, server busy {busy:.2}");
-    println!("{cpu:.3} us CPU for an answer: {per_core:.0} answers for each second of a core");
+    println!("{cpu:.3} us CPU per answer: {per_core:.0} answers per second of a core");
     Ok(())
 }
 
@@ -192,11 +198,11 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let mut flood = Flood::open(&requests, Shape::single(WINDOW), is_success)?;
     let duration = Duration::from_secs_f64(args.seconds);
     flood.run(server.address, duration / 4)?;
-    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    let (mut alone, mut crowded) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         alone.push(round(&server, || Ok(flood.run(server.address, duration)?))?);
         let mut crowd = Crowd::gather(server.address, args.idle, args.slow)
-            .context("cannot connect so often (ulimit -n says how many files)")?;
+            .context("cannot open all connections (check `ulimit -n`)")?;
         let stop = AtomicBool::new(false);
         let with = std::thread::scope(|scope| {
             let (crowd, stop) = (&mut crowd, &stop);
@@ -209,21 +215,22 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
             });
             let with = round(&server, || Ok(flood.run(server.address, duration)?));
             stop.store(true, Ordering::Relaxed);
-            trickle.join().map_err(|_| anyhow::anyhow!("a bug in the load"))??;
+            trickle.join().map_err(|_| anyhow::anyhow!("the slow connections panicked"))??;
             with
         })?;
-        beside.push(with);
+        crowded.push(with);
         drop(crowd);
-        // The server sees them go.
+        // The server notices the closed connections meanwhile.
         std::thread::sleep(Duration::from_millis(300));
     }
-    let share = Spread::of(alone.iter().zip(&beside).map(|(alone, beside)| beside.rate / alone.rate));
-    let cpu_share = Spread::of(alone.iter().zip(&beside).map(|(alone, beside)| alone.cpu_us / beside.cpu_us));
-    let (alone, with) = (spread(&alone, |r| r.rate), spread(&beside, |r| r.rate));
+    let share = Spread::of(alone.iter().zip(&crowded).map(|(alone, crowded)| crowded.rate / alone.rate));
+    let cpu_share =
+        Spread::of(alone.iter().zip(&crowded).map(|(alone, crowded)| alone.cpu_us / crowded.cpu_us));
+    let (alone, crowded) = (spread(&alone, |r| r.rate), spread(&crowded, |r| r.rate));
     if args.json {
         let report = json!({
             "machine": usage::machine(), "kind": args.kind.name(), "records": args.records,
-            "idle": args.idle, "slow": args.slow, "alone": alone.to_json(), "beside": with.to_json(),
+            "idle": args.idle, "slow": args.slow, "alone": alone.to_json(), "beside": crowded.to_json(),
             "share": share.to_json(), "share_by_cpu": cpu_share.to_json(),
         });
         println!("{report:#}");
@@ -231,7 +238,7 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     }
     println!("{}", usage::machine());
     println!(
-        "datagrams, {}, {} records, beside {} idle and {} slow connections, {} rounds of {} s; median (least to most)",
+        "datagrams, {}, {} records, beside {} idle and {} slow connections, {} rounds of {} s; median (min to max)",
         args.kind.name(),
         args.records,
         args.idle,
@@ -239,7 +246,7 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
         args.rounds,
         args.seconds
     );
-    println!("alone {alone:.0} answers/s, beside the crowd {with:.0}");
+    println!("alone {alone:.0} answers/s, beside the crowd {crowded:.0}");
     println!("share of the rate: {share:.3}; by CPU per answer: {cpu_share:.3}");
     Ok(())
 }

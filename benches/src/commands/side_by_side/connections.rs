@@ -1,4 +1,5 @@
-//! Pipelined requests over connections. There is no echo to compare with: what takes part is `handled` by both datapaths.
+//! Pipelined requests over connections to `handled`, with both datapaths. There is no echo for
+//! comparison.
 
 use super::scenario::{Result, take_turns};
 use super::{Args, Contestant};
@@ -9,26 +10,27 @@ use handle_benches::turns::ServerTurn;
 use handle_proto::ResponseCode;
 use std::time::Duration;
 
-/// As it is called in the table.
+/// Name of the load in the table.
 pub(crate) const NAME: &str = "TCP, pipelined";
 
-/// All rounds.
+/// Runs all rounds.
 pub(crate) fn run(
     args: &Args,
     contestants: &[Contestant],
     requests: &Requests,
 ) -> anyhow::Result<Vec<Result>> {
     let pipeline = Pipeline::of(requests);
-    let taking_part: Vec<_> = contestants.iter().filter(|contestant| contestant.echo.is_some()).collect();
-    let turns = take_turns(args, taking_part.len(), |at, seconds| {
-        let Contestant { name, pid, address, .. } = taking_part[at];
+    let participants: Vec<_> = contestants.iter().filter(|contestant| contestant.echo.is_some()).collect();
+    let turns = take_turns(args, participants.len(), |at, seconds| {
+        let Contestant { name, pid, address, .. } = participants[at];
         let (connections, window) = (args.connections, args.connection_window);
-        // Connected anew for each turn, so that nobody has answers to read while others have theirs.
+        // New connections for each turn, so that no answers of one server wait in the turn of
+        // another.
         let mut flood = TcpFlood::connect(&pipeline, *address, connections, window, ResponseCode::SUCCESS.0)?;
         ServerTurn::of(*pid, args.server_core, || flood.run(Duration::from_secs_f64(seconds)))
             .with_context(|| format!("{NAME}: {name}"))
     })?;
-    let results = taking_part.iter().zip(turns).map(|(contestant, turns)| Result {
+    let results = participants.iter().zip(turns).map(|(contestant, turns)| Result {
         load: NAME,
         server: contestant.name.clone(),
         turns,

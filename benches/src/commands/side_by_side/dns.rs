@@ -1,4 +1,5 @@
-//! Name servers with a zone of as many names as there are records, and answers of the same size.
+//! Name servers with a zone of as many names as the set has records, and answers of the same
+//! length.
 
 use anyhow::{Context as _, bail, ensure};
 use handle_benches::dns::is_success;
@@ -17,24 +18,24 @@ use tempfile::TempDir;
 /// How long a server may take to read its zone.
 const START_PATIENCE: Duration = Duration::from_secs(180);
 
-/// Digits of a name, so that all are of one length.
+/// Digits of a name; all names have the same length.
 const DIGITS: usize = 9;
 const ZONE: &str = "bench";
 
-/// A name server that may be installed.
+/// How to start a name server.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// What the table calls it.
+    /// Name in the table.
     pub(crate) name: &'static str,
     /// The executable.
     command: &'static str,
-    /// The Debian package that has it.
+    /// The Debian package.
     package: &'static str,
     config: fn(directory: &Path, address: SocketAddr) -> String,
     args: &'static [&'static str],
 }
 
-/// Those that are measured when they are there.
+/// Name servers that are measured if they are installed.
 pub(crate) const PROGRAMS: [&Program; 2] = [
     &Program { name: "NSD", command: "nsd", package: "nsd", config: nsd_config, args: &["-d", "-c"] },
     &Program { name: "Knot", command: "knotd", package: "knot", config: knot_config, args: &["-c"] },
@@ -86,12 +87,12 @@ impl NameServer {
             bail!("`{}` is not installed (Debian package {})", program.command, program.package);
         };
         let directory = tempfile::tempdir()?;
-        eprintln!("{}: {names} names, to be read", program.name);
+        eprintln!("{}: loading {names} names", program.name);
         write_zone(&directory.path().join("zone"), names, answer_len)?;
         let address = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
         let config = directory.path().join("config");
         std::fs::write(&config, (program.config)(directory.path(), address))?;
-        // What is started inherits where it may run.
+        // A child inherits the core of the thread that starts it.
         let mut command = Command::new(executable);
         command.args(program.args).arg(&config).current_dir(directory.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -100,7 +101,10 @@ impl NameServer {
                 serve::pin(Some(core));
                 command.spawn()
             });
-            started.join().map_err(|_| anyhow::anyhow!("the thread that starts it died"))?.map_err(Into::into)
+            started
+                .join()
+                .map_err(|_| anyhow::anyhow!("the thread that starts it panicked"))?
+                .map_err(Into::into)
         });
         let process: anyhow::Result<Child> = process;
         let mut server = Self { name: program.name, address, process: process?, directory };
@@ -120,9 +124,9 @@ impl NameServer {
         while Instant::now() < end {
             if let Some(status) = self.process.try_wait()? {
                 let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
-                bail!("it ended with {status}: {}", log.lines().last().unwrap_or("without a word"));
+                bail!("it ended with {status}: {}", log.lines().last().unwrap_or("no message in its log"));
             }
-            // Refused while nobody listens.
+            // The send fails until the server listens.
             if socket.send_to(&query(names - 1, 1), self.address).is_ok()
                 && let Ok(len) = socket.recv(&mut answer)
             {
@@ -140,7 +144,7 @@ impl NameServer {
 
 impl Drop for NameServer {
     fn drop(&mut self) {
-        // By its own number; both end their children when told to.
+        // Both servers end their children on SIGTERM.
         if let Some(pid) = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
@@ -150,7 +154,7 @@ impl Drop for NameServer {
 
 fn find(command: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Not in the path of everybody.
+    // Not in every PATH.
     let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(more).map(|folder| folder.join(command)).find(|file| file.is_file())
 }
@@ -159,11 +163,12 @@ fn write_zone(path: &Path, names: u64, answer_len: usize) -> anyhow::Result<()> 
     let mut zone = BufWriter::new(File::create(path)?);
     write!(zone, "$ORIGIN {ZONE}.\n$TTL 86400\n@ SOA ns hostmaster 1 7200 3600 1209600 3600\n@ NS ns\n")?;
     writeln!(zone, "ns A 127.0.0.1")?;
-    // Header, question, and what is in front of the data, with the name as a pointer.
-    let data_len =
-        answer_len.checked_sub(12 + (DIGITS + ZONE.len() + 3 + 4) + 12).context("room for data")?;
+    // Header, question, and the record without its data, with a compressed name.
+    let data_len = answer_len
+        .checked_sub(12 + (DIGITS + ZONE.len() + 3 + 4) + 12)
+        .context("answers are too short for a record")?;
     ensure!(answer_len <= 512, "answers of {answer_len} bytes do not fit without EDNS");
-    // Each string has a byte of length in front.
+    // A length byte precedes each string.
     let first_len = data_len.min(256) - 1;
     let mut data = format!("\"{}\"", "x".repeat(first_len));
     if data_len > 257 {
@@ -179,12 +184,12 @@ fn name(n: u64) -> String {
     format!("{n:0DIGITS$}")
 }
 
-/// A question for the TXT records of name `n`.
+/// Encodes a query for the TXT records of name `n`.
 fn query(n: u64, id: u16) -> Vec<u8> {
     handle_benches::dns::query(&[&name(n), ZONE], id)
 }
 
-/// `count` questions for names at random.
+/// Makes `count` queries for random names.
 pub(crate) fn queries(names: u64, count: usize) -> Requests {
     let mut random = BenchRandom(2);
     let ids = (0..=u16::MAX).cycle().take(count);

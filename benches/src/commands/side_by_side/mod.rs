@@ -1,8 +1,8 @@
-//! Everything that answers, side by side: echoes by both datapaths, `handled` by both, name servers; then `handled` over
-//! TCP, and with signatures beside the key alone.
+//! Compares echoes and `handled` over both datapaths, name servers, `handled` over TCP, and signed
+//! answers with the key alone.
 //!
-//! Each server is a process of its own on one core and the load is on another. They take turns under the
-//! same load, the order changing from round to round, and one table has it all.
+//! All servers run in separate processes on one core, and the load runs on another core. The
+//! servers take turns under the same load, in alternating order. The result is one table.
 
 mod connections;
 mod dns;
@@ -25,48 +25,48 @@ use handle_snapshot::PublishedSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Measures echoes, `handled` and name servers side by side: one datagram at a time, in trains, over TCP, signed.
+/// Compares echoes, `handled` and name servers: single datagrams, trains, TCP, signed answers.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Records in the set; built if it is not there.
+    /// Records in the set, which is built if it is missing.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Names in the zone of the name servers, at most so many as there are records.
+    /// Names in the zone of the name servers, at most the number of records.
     #[arg(long, default_value_t = 1_000_000)]
     names: u64,
-    /// Turns of each.
+    /// Turns of each server.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Length of a turn.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Requests under way, one at a time.
+    /// Outstanding requests in single datagrams.
     #[arg(long, default_value_t = WINDOW)]
     window: usize,
-    /// Requests under way, in trains.
+    /// Outstanding requests in trains.
     #[arg(long, default_value_t = 4096)]
     train_window: usize,
-    /// Different requests; asked around.
+    /// Different requests, sent in a cycle.
     #[arg(long, default_value_t = 1 << 20)]
     requests: usize,
-    /// Connections over TCP.
+    /// TCP connections.
     #[arg(long, default_value_t = 32)]
     connections: usize,
-    /// Requests under way on each connection.
+    /// Outstanding requests on each connection.
     #[arg(long, default_value_t = 256)]
     connection_window: usize,
-    /// Run only loads whose name contains this.
+    /// Run only loads whose name contains this text.
     #[arg(long)]
     only: Option<String>,
     /// Leave out the name servers.
     #[arg(long)]
     no_dns: bool,
-    /// Datagrams and trains that servers take together.
+    /// Most datagrams and trains in a batch of a server.
     #[arg(long, default_value_t = ServerLimits::default().batch_datagrams)]
     batch_datagrams: usize,
-    /// Datagrams that servers take together, with those in trains.
+    /// Most datagrams in a batch of a server, counting those in trains.
     #[arg(long, default_value_t = ServerLimits::default().batch_segments)]
     batch_segments: usize,
     /// Core of the servers.
@@ -80,7 +80,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -91,10 +91,10 @@ enum Role {
     Echo { kind: ServePath, core: usize, batch_datagrams: usize, batch_segments: usize },
 }
 
-/// What takes part in a scenario.
+/// A server that takes part in a scenario.
 struct Contestant {
     name: String,
-    /// The name of the echo that it is compared with.
+    /// Name of the echo with which it is compared.
     echo: Option<String>,
     pid: u32,
     address: SocketAddr,
@@ -118,7 +118,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// As the server has them, with room for the answers of a batch.
+/// Returns the usual limits with room for the answers of a batch.
 fn limits(batch_datagrams: usize, batch_segments: usize) -> ServerLimits {
     let usual = ServerLimits::default();
     let outbox_datagrams = usual.outbox_datagrams.max(2 * batch_segments);
@@ -155,7 +155,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.name)) {
         let requests = match scenario.load {
             Load::OneLength => &one_len,
-            Load::AsTheyCome => &requests,
+            Load::AnyLength => &requests,
         };
         results.extend(run_scenario(args, scenario, &contestants, requests, &queries)?);
     }
@@ -181,7 +181,7 @@ fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
     for path in [ServePath::Uring, ServePath::Portable] {
         let kind = path.name().to_owned();
         if let Err(error) = serve::open_loopback(path.kind()) {
-            eprintln!("{kind}: left out, for it does not work here: {error}");
+            eprintln!("{kind}: left out, not available: {error}");
             continue;
         }
         let echo = format!("echo, {kind}");
@@ -210,7 +210,7 @@ fn start_name_servers(args: &Args, names: u64, answer_len: usize) -> Vec<NameSer
     servers
 }
 
-/// All rounds of one scenario.
+/// Runs all rounds of one scenario.
 fn run_scenario(
     args: &Args,
     scenario: &Scenario,
@@ -223,20 +223,20 @@ fn run_scenario(
         Flood::open(requests, shape, handle_benches::flood::is_success)?,
         Flood::open(queries, shape, handle_benches::dns::is_success)?,
     ];
-    let taking_part: Vec<_> =
+    let participants: Vec<_> =
         contestants.iter().filter(|contestant| scenario.with_dns || !contestant.speaks_dns).collect();
-    let turns = take_turns(args, taking_part.len(), |at, seconds| {
-        let contestant = taking_part[at];
+    let turns = take_turns(args, participants.len(), |at, seconds| {
+        let contestant = participants[at];
         let flood = &mut floods[usize::from(contestant.speaks_dns)];
         ServerTurn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
             .with_context(|| format!("{}: {}", scenario.name, contestant.name))
     })?;
-    let of = |name: &str| taking_part.iter().position(|contestant| contestant.name == name);
-    let results = taking_part.iter().enumerate().map(|(at, contestant)| Result {
+    let position = |name: &str| participants.iter().position(|contestant| contestant.name == name);
+    let results = participants.iter().enumerate().map(|(at, contestant)| Result {
         load: scenario.name,
         server: contestant.name.clone(),
         turns: turns[at].clone(),
-        ceiling: contestant.echo.as_deref().and_then(of).map(|at| turns[at].clone()),
+        ceiling: contestant.echo.as_deref().and_then(position).map(|at| turns[at].clone()),
     });
     Ok(results.collect())
 }

@@ -1,4 +1,4 @@
-//! The table, and the same as JSON.
+//! The report, as a table or as JSON.
 
 use super::Args;
 use super::scenario::Result;
@@ -21,7 +21,7 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
     }
     println!("{}", usage::machine());
     println!(
-        "{} records, answers of {usual_len} bytes, {} rounds of {} s; median (least to most); signatures by {}",
+        "{} records, answers of {usual_len} bytes, {} rounds of {} s; median (min to max); signatures by {}",
         args.records,
         args.rounds,
         args.seconds,
@@ -45,7 +45,8 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
     ]);
     for result in results {
         let turns = &result.turns;
-        let shares = result.ceiling.as_ref().map(|most| (share(turns, most), share_by_cpu(turns, most)));
+        let shares =
+            result.ceiling.as_ref().map(|ceiling| (share(turns, ceiling), share_by_cpu(turns, ceiling)));
         let text = |spread: Option<Spread>| spread.map_or_else(String::new, |spread| format!("{spread:.2}"));
         table.add_row([
             result.load.to_owned(),
@@ -63,20 +64,20 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
     println!("{table}");
 }
 
-/// Answers in one train, where there are trains.
+/// Returns the answers per train; `None` without trains.
 fn train_len(turns: &[ServerTurn]) -> Option<Spread> {
     let lens: Option<Vec<f64>> = turns.iter().map(ServerTurn::train_len).collect();
     lens.map(Spread::of)
 }
 
 fn lost(turns: &[ServerTurn]) -> u64 {
-    turns.iter().map(|turn| turn.got.lost).sum()
+    turns.iter().map(|turn| turn.totals.lost).sum()
 }
 
 fn to_json(result: &Result) -> Value {
     let turns = &result.turns;
-    let of_ceiling = |what: fn(&[ServerTurn], &[ServerTurn]) -> Spread| {
-        result.ceiling.as_ref().map(|most| what(turns, most).to_json())
+    let of_ceiling = |ratio: fn(&[ServerTurn], &[ServerTurn]) -> Spread| {
+        result.ceiling.as_ref().map(|ceiling| ratio(turns, ceiling).to_json())
     };
     json!({
         "load": result.load,

@@ -1,15 +1,15 @@
-//! What is measured: loads, one row of the table for each server under each.
+//! The loads. The table has one row for each server under each load.
 
 use super::Args;
 use handle_benches::flood::Shape;
 use handle_benches::turns::ServerTurn;
 
-/// A load that all who take part get in turn.
+/// A load that all participants get in turn.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) load: Load,
-    /// Who asks, if in trains.
+    /// Peers and length of trains; `None` for single datagrams.
     trains: Option<Trains>,
     /// Whether name servers take part.
     pub(crate) with_dns: bool,
@@ -22,12 +22,12 @@ struct Trains {
     max: usize,
 }
 
-/// What is asked.
+/// Selection of the requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// Handles at random, of all lengths.
-    AsTheyCome,
-    /// Only handles of one length whose answers have one length.
+    /// Random handles of all lengths.
+    AnyLength,
+    /// Handles of one length whose answers have one length.
     OneLength,
 }
 
@@ -35,11 +35,11 @@ const fn trains(name: &'static str, load: Load, peers: u32) -> Scenario {
     Scenario { name, load, trains: Some(Trains { peers, min: 16, max: 64 }), with_dns: false }
 }
 
-/// All of them, in the order of the table.
+/// All scenarios, in the order of the table.
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "one at a time", load: Load::AsTheyCome, trains: None, with_dns: true },
-    trains("trains, 4 peers", Load::AsTheyCome, 4),
-    trains("trains, 32 peers", Load::AsTheyCome, 32),
+    Scenario { name: "one at a time", load: Load::AnyLength, trains: None, with_dns: true },
+    trains("trains, 4 peers", Load::AnyLength, 4),
+    trains("trains, 32 peers", Load::AnyLength, 32),
     trains("trains of one length, 4 peers", Load::OneLength, 4),
     trains("trains of one length, 32 peers", Load::OneLength, 32),
 ];
@@ -55,18 +55,19 @@ impl Scenario {
     }
 }
 
-/// What a server did under a load.
+/// Result of one server under a load.
 #[derive(Debug)]
 pub(crate) struct Result {
     pub(crate) load: &'static str,
     pub(crate) server: String,
     pub(crate) turns: Vec<ServerTurn>,
-    /// What can at most be done, in the same rounds: by the echo of the same datapath, or by the key alone.
+    /// The upper limit, measured in the same rounds: the echo over the same datapath, or the key
+    /// alone.
     pub(crate) ceiling: Option<Vec<ServerTurn>>,
 }
 
-/// Lets `count` servers take turns, `turn` that of one for so many seconds: first shortly, to get warm, then once in
-/// each round.
+/// Lets `count` servers take turns: a short one to warm up, then one in each round. `turn` runs one
+/// server for a number of seconds.
 pub(crate) fn take_turns(
     args: &Args,
     count: usize,
@@ -78,7 +79,7 @@ pub(crate) fn take_turns(
     }
     for round in 0..args.rounds {
         for at in 0..count {
-            // Whoever comes second would always profit from what changes slowly.
+            // Alternating cancels slow changes of the machine.
             let at = if round % 2 == 0 { at } else { count - 1 - at };
             turns[at].push(turn(at, args.seconds)?);
         }

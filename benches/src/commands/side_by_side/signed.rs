@@ -1,4 +1,5 @@
-//! Certified answers by both datapaths, beside what the key alone can sign on the same core.
+//! Certified answers over both datapaths, compared with the signing rate of the key alone on the
+//! same core.
 
 use super::Args;
 use super::scenario::{Result, take_turns};
@@ -10,19 +11,19 @@ use handle_benches::turns::ServerTurn;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// As it is called in the table.
+/// Name of the load in the table.
 pub(crate) const NAME: &str = "certified, RSA-2048";
-/// Different requests; fewer than elsewhere, for there are some thousand signatures a second.
+/// Different requests. Few are enough for some thousand signatures per second.
 const REQUESTS: usize = 1 << 14;
 
-/// Servers that sign, and the file that their key is in.
+/// Signing servers, and the directory of their key file.
 pub(crate) struct Signers {
     servers: Vec<(String, Child)>,
     _directory: TempDir,
 }
 
-/// Starts servers of their own, with workers and slow threads on the core of the servers. A process that is pinned
-/// already would take them with it.
+/// Starts the signing servers, with workers and slow threads on the core of the servers. The
+/// calling thread must not be pinned, because children inherit its core.
 pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
     let directory = tempfile::tempdir()?;
     let key = certified::key_file(directory.path())?;
@@ -40,7 +41,7 @@ pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
     Ok(Signers { servers, _directory: directory })
 }
 
-/// All rounds.
+/// Runs all rounds.
 pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>> {
     let servers = &signers.servers;
     let requests = Requests::new(args.records, REQUESTS, RequestKind::Certified, 1)?;
@@ -49,11 +50,11 @@ pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>>
         match at.checked_sub(1).map(|at| &servers[at]) {
             None => {
                 let sign = || Ok(certified::sign(args.server_core, duration)?.totals());
-                // The servers that it started are counted with it, and wait.
+                // Includes the servers that this process started, which are idle.
                 ServerTurn::of(std::process::id(), args.server_core, sign)
             }
             Some((name, child)) => {
-                // What it uses is measured around the whole turn.
+                // `ServerTurn::of` measures the processor time.
                 let used = || Ok(Duration::ZERO);
                 let ask = || certified::ask(child.address, &requests, &certified::SIGNED, duration, used);
                 ServerTurn::of(child.pid(), args.server_core, || Ok(ask()?.totals()))

@@ -1,4 +1,5 @@
-//! The store and its publishing in a process of its own, moved by lines on its standard input.
+//! The store and its publisher in a separate process, which takes commands as lines on standard
+//! input.
 
 use anyhow::{Context as _, bail};
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
@@ -12,39 +13,40 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
+/// Longest wait for a command.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// Memory for sorting what is imported.
+/// Memory for sorting the imported records.
 const IMPORT_MEMORY_LEN: usize = 256 << 20;
-/// Changed records lie so far apart.
+/// Distance between the numbers of successively changed records.
 const STRIDE: u64 = 7_919;
 
-/// Nanoseconds of the clock that all processes share.
+/// Returns the monotonic clock, which all processes share, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let [seconds, nanos] = [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
     seconds * 1_000_000_000 + nanos
 }
 
-/// The record that change `nth` is about.
-pub(crate) fn changed_record(nth: u64, records: u64) -> u64 {
-    nth * STRIDE % records
+/// Returns the number of the record that change `number` changes.
+pub(crate) fn changed_record(number: u64, records: u64) -> u64 {
+    number * STRIDE % records
 }
 
-/// In front of the number of a change, in the value it puts.
+/// Prefix of the value that a change writes; the number of the change follows.
 pub(crate) const CHANGED: &str = "https://changed.example/";
 
-/// The process, from outside.
+/// Handle to the process.
 pub(crate) struct Keeper {
     process: Child,
-    says: BufReader<ChildStdout>,
-    hears: ChildStdin,
+    output: BufReader<ChildStdout>,
+    input: ChildStdin,
     pub(crate) records: u64,
 }
 
 impl Keeper {
     pub(crate) fn start(dir: &Path, records: u64, core: usize) -> anyhow::Result<Self> {
-        // The load keeps its core for as long as it wants it, as if it came from another machine; the store has the rest.
+        // With idle priority, the store takes no processor time from the load, as if the load came
+        // from another machine.
         let mut process = std::process::Command::new("chrt")
             .args(["--idle", "0"])
             .args(serve::this_command()?)
@@ -54,52 +56,54 @@ impl Keeper {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("`chrt` (of util-linux) puts the store behind the load")?;
-        let says = BufReader::new(process.stdout.take().context("it was piped")?);
-        let hears = process.stdin.take().context("it was piped")?;
-        Ok(Self { process, says, hears, records })
+            .context("cannot start `chrt` (of util-linux), which gives the store idle priority")?;
+        let output = BufReader::new(process.stdout.take().context("standard output was piped")?);
+        let input = process.stdin.take().context("standard input was piped")?;
+        Ok(Self { process, output, input, records })
     }
 
-    pub(crate) fn say(&mut self, line: &str) -> anyhow::Result<()> {
-        writeln!(self.hears, "{line}")?;
-        Ok(self.hears.flush()?)
+    pub(crate) fn send(&mut self, line: &str) -> anyhow::Result<()> {
+        writeln!(self.input, "{line}")?;
+        Ok(self.input.flush()?)
     }
 
-    /// What follows `word` on the next line, which begins with it.
-    pub(crate) fn line(&mut self, word: &str) -> anyhow::Result<String> {
+    /// Reads the next line, which must begin with `word`, and returns the rest.
+    pub(crate) fn read_answer(&mut self, word: &str) -> anyhow::Result<String> {
         let mut line = String::new();
-        self.says.read_line(&mut line)?;
+        self.output.read_line(&mut line)?;
         match line.trim_end().strip_prefix(word) {
             Some(rest) => Ok(rest.trim_start().to_owned()),
             None => bail!("the store's process says {line:?} in place of {word}"),
         }
     }
 
-    /// The next acknowledgement: number of the change, and when; `None` when there are no more.
-    pub(crate) fn acknowledged(&mut self) -> anyhow::Result<Option<(u64, u64)>> {
-        let line = self.line("")?;
+    /// Reads the next acknowledgement: number of the change and its time. `None` after the last
+    /// one.
+    pub(crate) fn next_acknowledgement(&mut self) -> anyhow::Result<Option<(u64, u64)>> {
+        let line = self.read_answer("")?;
         if line == "changed" {
             return Ok(None);
         }
-        let (nth, at) = line.strip_prefix("ack ").and_then(|rest| rest.split_once(' ')).context("`ack`")?;
-        Ok(Some((nth.parse()?, at.parse()?)))
+        let (number, at) =
+            line.strip_prefix("ack ").and_then(|rest| rest.split_once(' ')).context("`ack`")?;
+        Ok(Some((number.parse()?, at.parse()?)))
     }
 
     pub(crate) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
-        self.say(line)?;
-        self.line(line.split(' ').next().unwrap_or_default())
+        self.send(line)?;
+        self.read_answer(line.split(' ').next().unwrap_or_default())
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // It has nothing to lose.
+        // It has no state to save.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// In the process: imports, publishes, and does what it is told.
+/// In the process: imports, publishes, and executes commands.
 pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> {
     serve::pin(Some(core));
     std::fs::create_dir_all(dir)?;
@@ -111,61 +115,61 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
         false => import(&config, dir, &generator, records)?,
     };
     let store = Arc::new(store);
-    tell(&format!("imported {records} records in {:.1} s", started.elapsed().as_secs_f64()))?;
+    print_line(&format!("imported {records} records in {:.1} s", started.elapsed().as_secs_f64()))?;
     let started = Instant::now();
     let publish = PublishConfig { directory: Some(dir.join("set")), ..PublishConfig::default() };
     let publishing = StorePublisher::start(store.clone(), &publish)?;
     wait_until_visible(&store, &publishing)?;
     let status = publishing.status();
     let handles = status.set.map_or(0, |set| set.handles);
-    tell(&format!("published {handles} handles in {:.1} s", started.elapsed().as_secs_f64()))?;
+    print_line(&format!("published {handles} handles in {:.1} s", started.elapsed().as_secs_f64()))?;
     let mut changes = 0..;
     for line in std::io::stdin().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         let number =
-            |nth: usize| words.get(nth).context("a number")?.parse::<u64>().map_err(anyhow::Error::from);
+            |at: usize| words.get(at).context("a number")?.parse::<u64>().map_err(anyhow::Error::from);
         match words[0] {
             "change" => {
                 let rate = number(2)?;
                 let begin = Instant::now();
-                for (at, nth) in (0..number(1)?).zip(&mut changes) {
+                for (at, change) in (0..number(1)?).zip(&mut changes) {
                     let due = begin + Duration::from_nanos(at * 1_000_000_000 / rate);
                     std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                    change(&store, &generator, nth, records)?;
-                    tell(&format!("ack {nth} {}", now_ns()))?;
+                    apply_change(&store, &generator, change, records)?;
+                    print_line(&format!("ack {change} {}", now_ns()))?;
                 }
-                tell("changed")?;
+                print_line("changed")?;
             }
             "create" => {
                 let (count, clients) = (number(1)?, number(2)?.max(1));
                 let started = Instant::now();
                 create(&store, count, clients)?;
                 let rate = count as f64 / started.elapsed().as_secs_f64();
-                tell(&format!("create {rate:.0} durable creations a second by {clients} clients"))?;
+                print_line(&format!("create {rate:.0} durable creations a second by {clients} clients"))?;
                 wait_until_visible(&store, &publishing)?;
             }
-            what @ ("merge" | "rebuild") => {
+            command @ ("merge" | "rebuild") => {
                 let (rebuilds, started) = (publishing.status().counts.rebuilds, Instant::now());
-                publishing.command(if what == "merge" { Command::Merge } else { Command::Rebuild })?;
-                let is_done = |status: handle_admin::publish::PublishStatus| match what {
+                publishing.command(if command == "merge" { Command::Merge } else { Command::Rebuild })?;
+                let is_done = |status: handle_admin::publish::PublishStatus| match command {
                     "merge" => status.set.is_some_and(|set| set.layers.len() == 1),
                     _ => status.counts.rebuilds > rebuilds,
                 };
                 while !is_done(publishing.status()) && started.elapsed() < PATIENCE {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                tell(&format!("{what} {:.1} s", started.elapsed().as_secs_f64()))?;
+                print_line(&format!("{command} {:.1} s", started.elapsed().as_secs_f64()))?;
             }
-            "memory" => tell(&format!("memory {} MiB", usage::resident_len_max()? >> 20))?,
-            "status" => tell(&format!("status {}", serde_json::to_string(&publishing.status())?))?,
-            other => bail!("{other:?} is no command"),
+            "memory" => print_line(&format!("memory {} MiB", usage::resident_len_max()? >> 20))?,
+            "status" => print_line(&format!("status {}", serde_json::to_string(&publishing.status())?))?,
+            other => bail!("unknown command {other:?}"),
         }
     }
     Ok(())
 }
 
-fn tell(line: &str) -> anyhow::Result<()> {
+fn print_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
@@ -202,21 +206,25 @@ fn put(store: &Store, handle: &[u8], data: Vec<u8>) -> anyhow::Result<()> {
     })?)
 }
 
-fn change(store: &Store, generator: &RecordGenerator, nth: u64, records: u64) -> anyhow::Result<()> {
+fn apply_change(store: &Store, generator: &RecordGenerator, number: u64, records: u64) -> anyhow::Result<()> {
     let mut handle = Vec::new();
-    generator.handle(changed_record(nth, records), &mut handle);
-    put(store, &handle, format!("{CHANGED}{nth}/").into_bytes())
+    generator.handle(changed_record(number, records), &mut handle);
+    put(store, &handle, format!("{CHANGED}{number}/").into_bytes())
 }
 
 fn create(store: &Store, count: u64, clients: u64) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let client = |client: u64| {
-            (0..count / clients).try_for_each(|nth| {
-                let handle = format!("10.1016/created-{client}-{nth}");
-                put(store, handle.as_bytes(), format!("https://created.example/{client}/{nth}").into_bytes())
+            (0..count / clients).try_for_each(|number| {
+                let handle = format!("10.1016/created-{client}-{number}");
+                put(
+                    store,
+                    handle.as_bytes(),
+                    format!("https://created.example/{client}/{number}").into_bytes(),
+                )
             })
         };
-        let threads: Vec<_> = (0..clients).map(|nth| scope.spawn(move || client(nth))).collect();
+        let threads: Vec<_> = (0..clients).map(|number| scope.spawn(move || client(number))).collect();
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)

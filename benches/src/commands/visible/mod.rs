@@ -1,8 +1,9 @@
-//! How long a change takes from its acknowledgement until every worker of `handled` answers with it.
+//! Time from the acknowledgement of a change until every worker of `handled` answers with it.
 //!
-//! The store with its publishing, and `handled`, are processes of their own; this one loads `handled` as much as it
-//! bears, turn by turn with and without changes, and asks every worker for what was acknowledged. Then it tells what
-//! durable creations, a merge of everything and a rebuild cost, and how much memory the store's process had.
+//! The store with its publisher, and `handled`, run in separate processes. This process loads
+//! `handled` fully, in turns with and without changes, and asks every worker for the acknowledged
+//! changes. Then it measures durable creations, a merge of all layers, a rebuild, and the memory of
+//! the store's process.
 
 mod keeper;
 mod probe;
@@ -21,10 +22,10 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An answer that takes longer does not come any more.
+/// Time after which an unanswered request is lost.
 const LOST_AFTER: Duration = Duration::from_millis(500);
 
-/// Measures how soon changes are visible, and what they cost.
+/// Measures how soon changes are visible, and their cost.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -32,22 +33,22 @@ pub(crate) struct Args {
     /// Records in the store.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Changes in all.
+    /// Total number of changes.
     #[arg(long, default_value_t = 10_000)]
     changes: u64,
-    /// Changes a second.
+    /// Changes per second.
     #[arg(long, default_value_t = 300)]
     rate: u64,
-    /// Turns with changes, and as many without.
+    /// Turns with changes; there are as many without.
     #[arg(long, default_value_t = 10)]
     rounds: u64,
-    /// Creations by `clients` threads, to see how many are durable in a second.
+    /// Records that the clients create, to measure durable creations per second.
     #[arg(long, default_value_t = 50_000)]
     creations: u64,
-    /// Threads that create.
+    /// Threads that create records.
     #[arg(long, default_value_t = 64)]
     clients: u64,
-    /// How datagrams are moved.
+    /// Datapath of `handled`.
     #[arg(long, value_enum, default_value_t = ServePath::Uring)]
     kind: ServePath,
     /// Cores of the workers of `handled`.
@@ -56,14 +57,15 @@ pub(crate) struct Args {
     /// Core of the load and of the store.
     #[arg(long, default_value_t = 1)]
     client_core: usize,
-    /// Requests under way.
+    /// Outstanding requests.
     #[arg(long, default_value_t = WINDOW)]
     window: usize,
-    /// Ask in trains of 16 to 64 requests, from so many peers; one at a time if not said. Trains leave the core of the
-    /// load time for the store, so that it is the server's that is full.
+    /// Send trains of 16 to 64 requests, from this number of peers; by default single datagrams.
+    /// Trains leave time for the store on the core of the load, so that the core of the server is
+    /// the limit.
     #[arg(long)]
     peers: Option<u32>,
-    /// Where the store and the set go; a directory that is removed at the end if none is named.
+    /// Directory of the store and the set; by default a temporary directory.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Print JSON.
@@ -71,7 +73,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a child is; not for people.
+/// Role of a child process; not shown in the help.
 #[derive(Clone, Subcommand)]
 enum Role {
     #[command(hide = true)]
@@ -96,14 +98,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn measure(args: &Args) -> anyhow::Result<()> {
-    ensure!(args.rounds > 0 && args.rate > 0 && !args.server_cores.is_empty(), "nothing to measure");
-    let room = tempfile::tempdir()?;
-    let dir = args.dir.clone().unwrap_or_else(|| room.path().to_owned());
+    ensure!(
+        args.rounds > 0 && args.rate > 0 && !args.server_cores.is_empty(),
+        "rounds, rate and server cores must not be zero"
+    );
+    let temp_dir = tempfile::tempdir()?;
+    let dir = args.dir.clone().unwrap_or_else(|| temp_dir.path().to_owned());
     let mut keeper = Keeper::start(&dir, args.records, args.client_core)?;
-    let imported = keeper.line("imported")?;
-    let published = keeper.line("published")?;
+    let imported = keeper.read_answer("imported")?;
+    let published = keeper.read_answer("published")?;
     let cores = args.server_cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let set = dir.join("set").to_str().context("a directory that can be written")?.to_owned();
+    let set = dir.join("set").to_str().context("the path of the directory is not UTF-8")?.to_owned();
     let server = Child::start(&["serve".to_owned(), set, args.kind.name().to_owned(), cores])?;
     let requests = Requests::new(args.records, 1 << 20, RequestKind::Plain, 1)?;
     let mut probe = Probe::open(server.address, args.server_cores.len())?;
@@ -114,14 +119,14 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     };
     let mut flood = Flood::open(&requests, shape, is_success)?.patient(LOST_AFTER);
     let core = args.server_cores[0];
-    let in_turn = (args.changes / args.rounds).max(1);
-    let seconds = in_turn as f64 / args.rate as f64;
+    let changes_per_turn = (args.changes / args.rounds).max(1);
+    let seconds = changes_per_turn as f64 / args.rate as f64;
     let mut turn = || ServerTurn::measure(&mut flood, (server.pid(), server.address), core, seconds.max(0.2));
     turn()?;
     let (mut quiet, mut changing, mut visible_ns) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         quiet.push(turn()?);
-        keeper.say(&format!("change {in_turn} {}", args.rate))?;
+        keeper.send(&format!("change {changes_per_turn} {}", args.rate))?;
         let (keeper, probe) = (&mut keeper, &mut probe);
         let (measured, seen) = std::thread::scope(|scope| {
             let probing = scope.spawn(move || probe.follow(keeper));
@@ -142,10 +147,10 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let at = |share: f64| {
         let last = visible_ns.len().saturating_sub(1);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in the list")]
-        let nth = (last as f64 * share).round() as usize;
-        visible_ns.get(nth).map_or(Duration::ZERO, |&ns| Duration::from_nanos(ns)).as_secs_f64() * 1e3
+        let index = (last as f64 * share).round() as usize;
+        visible_ns.get(index).map_or(Duration::ZERO, |&ns| Duration::from_nanos(ns)).as_secs_f64() * 1e3
     };
-    let lost = |turns: &[ServerTurn]| turns.iter().map(|turn| turn.got.lost).sum::<u64>();
+    let lost = |turns: &[ServerTurn]| turns.iter().map(|turn| turn.totals.lost).sum::<u64>();
     let rate = spread(&quiet, ServerTurn::rate);
     let (by_rate, by_cpu) = (share(&changing, &quiet), share_by_cpu(&changing, &quiet));
     let busy = [spread(&quiet, ServerTurn::busy), spread(&changing, ServerTurn::busy)];
@@ -173,7 +178,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         args.rate
     );
     println!(
-        "visible in every worker after {:.1} ms (p50), {:.1} (p90), {:.1} (p99), {:.1} (most)",
+        "visible in every worker after {:.1} ms (p50), {:.1} (p90), {:.1} (p99), {:.1} (max)",
         at(0.5),
         at(0.9),
         at(0.99),

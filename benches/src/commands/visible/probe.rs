@@ -1,4 +1,4 @@
-//! Asks every worker for what was changed, until each answers with it.
+//! Asks every worker for changed records until each answers with the change.
 
 use super::keeper::{CHANGED, Keeper, changed_record, now_ns};
 use anyhow::ensure;
@@ -9,16 +9,17 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
-/// Sockets for each worker: the kernel spreads them by their ports, so with so many each worker has some.
+/// Sockets for each worker. The kernel distributes sockets by their ports; with this number, every
+/// worker gets some.
 const SOCKETS_PER_WORKER: usize = 8;
-/// Between two questions for the same change.
+/// Time between two requests for the same change.
 const ASK_INTERVAL: Duration = Duration::from_millis(1);
-/// Changes that are asked for at a time, the oldest first.
-const ASKED_MAX: usize = 8;
-/// What is not visible for so long never will be.
+/// Most changes that are requested at a time, the oldest first.
+const REQUESTED_MAX: usize = 8;
+/// Time after which a change that is not visible is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Sockets that reach every worker.
+/// A client that reaches every worker.
 pub(crate) struct Probe {
     generator: RecordGenerator,
     sockets: Vec<UdpSocket>,
@@ -26,10 +27,10 @@ pub(crate) struct Probe {
 
 /// A change that was acknowledged.
 struct AcknowledgedChange {
-    nth: u64,
+    number: u64,
     acknowledged_ns: u64,
     request: Vec<u8>,
-    /// Which sockets have had it in an answer.
+    /// Whether each socket has received it in an answer.
     seen: Vec<bool>,
 }
 
@@ -46,22 +47,23 @@ impl Probe {
         Ok(Self { generator: RecordGenerator::new()?, sockets })
     }
 
-    /// Follows a row of changes: nanoseconds from the acknowledgement of each until all sockets had it in an answer.
+    /// Follows the changes of one command. Returns the nanoseconds from the acknowledgement of each
+    /// change until all sockets received it in an answer.
     pub(crate) fn follow(&mut self, keeper: &mut Keeper) -> anyhow::Result<Vec<u64>> {
         let records = keeper.records;
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         std::thread::scope(|scope| {
-            let hearing = scope.spawn(move || -> anyhow::Result<()> {
-                while let Some(acknowledged) = keeper.acknowledged()? {
-                    tell.send(acknowledged)?;
+            let reader = scope.spawn(move || -> anyhow::Result<()> {
+                while let Some(acknowledgement) = keeper.next_acknowledgement()? {
+                    sender.send(acknowledgement)?;
                 }
                 Ok(())
             });
             let (mut waiting, mut visible, mut is_last) = (VecDeque::new(), Vec::new(), false);
             while !(is_last && waiting.is_empty()) {
                 loop {
-                    match told.try_recv() {
-                        Ok((nth, at)) => waiting.push_back(self.waiting(nth, at, records)),
+                    match receiver.try_recv() {
+                        Ok((number, at)) => waiting.push_back(self.change(number, at, records)),
                         Err(TryRecvError::Empty) => break,
                         Err(TryRecvError::Disconnected) => {
                             is_last = true;
@@ -75,46 +77,51 @@ impl Probe {
                 ensure!(Duration::from_nanos(oldest) < PATIENCE, "a change does not become visible");
                 std::thread::sleep(ASK_INTERVAL);
             }
-            hearing.join().map_err(|_| anyhow::anyhow!("who hears the store panicked"))??;
+            reader.join().map_err(|_| anyhow::anyhow!("the reader of acknowledgements panicked"))??;
             Ok(visible)
         })
     }
 
-    fn waiting(&self, nth: u64, acknowledged_ns: u64, records: u64) -> AcknowledgedChange {
+    fn change(&self, number: u64, acknowledged_ns: u64, records: u64) -> AcknowledgedChange {
         let mut handle = Vec::new();
-        self.generator.handle(changed_record(nth, records), &mut handle);
-        let id = i32::try_from(nth % (1 << 30)).unwrap_or_default();
+        self.generator.handle(changed_record(number, records), &mut handle);
+        let id = i32::try_from(number % (1 << 30)).unwrap_or_default();
         let seen = vec![false; self.sockets.len()];
-        AcknowledgedChange { nth, acknowledged_ns, request: request(&handle, RequestKind::Plain, id), seen }
+        AcknowledgedChange {
+            number,
+            acknowledged_ns,
+            request: request(&handle, RequestKind::Plain, id),
+            seen,
+        }
     }
 
-    /// Asks for the oldest changes where they were not seen yet, and takes what has been answered.
+    /// Requests the oldest changes on the sockets that have not seen them, and reads the answers.
     fn ask(&self, waiting: &mut VecDeque<AcknowledgedChange>, visible: &mut Vec<u64>) {
-        for change in waiting.iter().take(ASKED_MAX) {
+        for change in waiting.iter().take(REQUESTED_MAX) {
             for (socket, _) in self.sockets.iter().zip(&change.seen).filter(|(_, seen)| !**seen) {
-                // What is not sent is asked again.
+                // A failed send is repeated in the next round.
                 let _ = socket.send(&change.request);
             }
         }
         let mut answer = [0; 1024];
         for (at, socket) in self.sockets.iter().enumerate() {
             while let Ok(len) = socket.recv(&mut answer) {
-                let Some(shown) = shown(&answer[..len]) else { continue };
+                let Some(number) = shown_change(&answer[..len]) else { continue };
                 let now = now_ns();
-                let change = waiting.iter_mut().find(|change| change.nth == shown);
+                let change = waiting.iter_mut().find(|change| change.number == number);
                 let Some(change) = change else { continue };
                 change.seen[at] = true;
                 if change.seen.iter().all(|&seen| seen) {
                     visible.push(now.saturating_sub(change.acknowledged_ns));
-                    waiting.retain(|change| change.nth != shown);
+                    waiting.retain(|change| change.number != number);
                 }
             }
         }
     }
 }
 
-/// The number of the change that an answer shows.
-fn shown(answer: &[u8]) -> Option<u64> {
+/// Returns the number of the change that an answer shows.
+fn shown_change(answer: &[u8]) -> Option<u64> {
     let at = answer.windows(CHANGED.len()).position(|some| some == CHANGED.as_bytes())?;
     let rest = &answer[at + CHANGED.len()..];
     let digits = rest.split(|&byte| byte == b'/').next()?;
