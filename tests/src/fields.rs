@@ -1,6 +1,6 @@
 //! Messages as JSON, in the form of the vectors: every field of envelope, header, body and credential.
 //!
-//! [`of_message`] and [`to_message`] are each other's inverse, so that a test compares all or nothing.
+//! [`message_fields`] and [`to_message`] are each other's inverse, so that a test compares all or nothing.
 
 use crate::site;
 use crate::site::{array, integer};
@@ -31,7 +31,7 @@ use serde_json::Value as Json;
 ///
 /// # Errors
 /// When it does not decode, or has a code that we keep but do not know.
-pub fn of_message(bytes: &[u8]) -> Result<Json, FieldsRefusal> {
+pub fn message_fields(bytes: &[u8]) -> Result<Json, FieldsRefusal> {
     let (envelope, rest) = Envelope::split(bytes)?;
     let rest = rest.get(..envelope.message_len as usize).ok_or(FieldsRefusal::Cut)?;
     let fields = message_to_json(&envelope, rest);

@@ -47,7 +47,7 @@ impl LeftOut {
 
     /// Whether a message with these `fields` names one of them.
     #[must_use]
-    pub fn is_asked_for(&self, fields: &Json) -> bool {
+    pub fn contains_handle_of(&self, fields: &Json) -> bool {
         self.has(&fields["body"]["handle"])
     }
 

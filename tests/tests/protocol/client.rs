@@ -1,4 +1,4 @@
-//! The client against what the reference did: the server it chose, how it proved who asks, and what it answered over HTTP.
+//! Choice of servers, authentication and HTTP of the client, compared with the reference:
 //! `hashing.jsonl`, `credentials.jsonl` and `http.jsonl`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
@@ -35,7 +35,7 @@ fn vectors_hashing_chooses_the_same_server_of_a_site() {
         let mut site = SiteBuilder::new();
         site.hash_option_number = u8::try_from(line["hash_option"].as_u64().unwrap()).unwrap();
         for at in 0..servers_count {
-            // Numbers in another order than that of the list, which alone counts.
+            // Only the order of the list counts, so the numbers are in another order.
             site.server(ServerBuilder {
                 id: i32::try_from(servers_count - at).unwrap(),
                 address: IpAddr::from(Ipv4Addr::from(0xc000_0200 + at)).into(),
@@ -50,18 +50,18 @@ fn vectors_hashing_chooses_the_same_server_of_a_site() {
         let sites = [Arc::new(site.build())];
         let plan = plan(&sites, Handle(&handle), purpose, &preferences, &times, now, &mut || 0);
         let chosen: Vec<_> = plan.iter().map(|target| target.position.0).collect();
-        // The reference has no server for the one hash that stays negative, and for options that it does not know.
+        // The reference has no server for a negative hash and for unknown hash options.
         if line["hash"].as_i64().is_some_and(|hash| hash < 0) {
             assert_eq!(chosen.len(), 1, "{line}");
         } else {
             let expected: Vec<_> = line["server_index"].as_u64().into_iter().collect();
-            let is_alone = expected.is_empty() && servers_count == 1;
-            assert!(is_alone || chosen.iter().map(|&at| at as u64).eq(expected), "{line}: {chosen:?}");
+            let is_only_server = expected.is_empty() && servers_count == 1;
+            assert!(is_only_server || chosen.iter().map(|&at| at as u64).eq(expected), "{line}: {chosen:?}");
         }
     });
 }
 
-/// The request of a step, taken apart.
+/// The decoded request of a step.
 struct SentRequest {
     envelope: Envelope,
     header: Header,
@@ -104,12 +104,12 @@ impl SentRequest {
         })
     }
 
-    /// The random bits of which the number of the request is made.
+    /// The random bits from which the client makes this request number.
     const fn random(&self) -> u32 {
         self.envelope.request_id.cast_unsigned() << 1
     }
 
-    /// What proves the identity, and the salt in it.
+    /// The response to the challenge, and the salt in it.
     fn proof(&self) -> (Vec<u8>, [u8; PBKDF2_SALT_LEN]) {
         self.with(|request| match request {
             Request::AnswerChallenge(answer) => {
@@ -134,14 +134,15 @@ fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<ClientIdenti
     Arc::new(ClientIdentity { handle: bytes(&identity["handle"]), index, key })
 }
 
-/// Asks what the reference asked, hears what it heard, and proves what it proved, all with the numbers of its messages;
-/// whether the line is of that kind.
+/// Replays a recorded read with our client, with the request numbers and salts of the recording.
+///
+/// Returns false if the line is not a read of this form.
 fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     let name = line["name"].as_str().unwrap();
     let steps = line["steps"].as_array().unwrap();
     let code = line["final_response_code"].as_i64().unwrap();
     let (first, second) = match steps.as_slice() {
-        // One that ends with a challenge the reference could not answer: its DSA does not take every digest.
+        // A transcript of one step that ends with a challenge: the reference could not answer it.
         [first] if code != i64::from(ResponseCode::AUTHENTICATION_NEEDED.0) => (first, None),
         [first, second] => (first, Some(second)),
         _ => return false,
@@ -150,7 +151,8 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     if request.header.op_code != OpCode::RESOLUTION || request.question().flags() != request.header.flags {
         return false;
     }
-    // In this order: the number of the request, the salt, the number of the answer to the challenge.
+    // In this order: the number of the request, the salt, the number of the answer to the
+    // challenge.
     let mut numbers = vec![request.random()];
     let proof = second.map(|second| {
         let proved = SentRequest::of(second);
@@ -170,14 +172,14 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     let options = LookupOptions {
         identity: Some(identity(line, records)),
         target: LookupTarget::Servers(vec![target]),
-        // Some were recorded with versions below 2.7.
+        // Some transcripts use versions below 2.7.
         allowances: Allowances { old_proofs: true, ..Allowances::NONE },
         ..LookupOptions::default()
     };
-    // Asked so late, and answered so early, as it was recorded.
+    // Both times are taken from the recording.
     let late = ClockReading { ms: 0, unix_s: request.header.expiration - MESSAGE_EXPIRATION_S };
     let early = ClockReading { ms: 0, unix_s: 1_700_000_000 };
-    let random = Box::new(move || numbers.next().expect("no more than so many"));
+    let random = Box::new(move || numbers.next().expect("as many random numbers as recorded"));
     let mut lookup = Lookup::new(client, request.question(), options, random, late);
     let (number, transmit) = lookup.poll_transmit(late).expect(name);
     let ours = SentRequest::new(transmit.datagrams[0].clone());
@@ -191,7 +193,7 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     if let Some((proof, received)) = proof {
         let (number, transmit) = lookup.poll_transmit(early).expect(name);
         let ours = SentRequest::new(transmit.datagrams[0].clone());
-        // DSA needs a number that nobody knows, so that no two signatures are the same.
+        // DSA signatures contain a random number.
         let is_dsa = matches!(&identity(line, records).key, IdentityKey::Private(key) if key.algorithm() == Algorithm::Dsa);
         if !is_dsa {
             assert_eq!(ours.proof().0, proof, "{name}");
@@ -213,7 +215,7 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     true
 }
 
-/// The record of the key that a server of the reference signs with.
+/// The public key record of a server of the reference.
 fn server_record(name: &str) -> Vec<u8> {
     let servers = document("servers.json");
     let id = servers["servers"][name]["server_key_id"].as_str().unwrap();
@@ -227,14 +229,15 @@ fn vectors_transcripts_of_authenticated_reads_are_those_of_our_client() {
     let usable = private_keys();
     let records: HashMap<_, _> =
         lines("key").iter().map(record).filter(|(id, _)| usable.contains_key(id)).collect();
-    let of_key = |line: &&Json| line["identity"]["key_id"].as_str().is_none_or(|id| records.contains_key(id));
+    let has_usable_key =
+        |line: &&Json| line["identity"]["key_id"].as_str().is_none_or(|id| records.contains_key(id));
     let transcripts = lines("transcript");
     let (mut checks, mut plain, mut certified) = (LineChecks::default(), 0, 0);
-    for line in transcripts.iter().filter(of_key) {
+    for line in transcripts.iter().filter(has_usable_key) {
         let is_certified = line["steps"][0]["send_fields"]["header"]["flags"]["certify"] == true;
         checks.check(line["name"].as_str().unwrap_or("?"), || {
             if !replays(line, &records) {
-                return LineOutcome::Skipped("it is no plain read");
+                return LineOutcome::Skipped("not a single authenticated read");
             }
             *if is_certified { &mut certified } else { &mut plain } += 1;
             LineOutcome::AsStated
@@ -245,8 +248,8 @@ fn vectors_transcripts_of_authenticated_reads_are_those_of_our_client() {
     require(certified, 1, "certified reads");
 }
 
-/// What an exchange over HTTP that asks `message` makes of an answer that comes in parts of so many bytes.
-fn heard(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<ReceivedAnswer>, AttemptError> {
+/// Outcome of an HTTP exchange that sends `message` and receives `answer` in pieces of `part_len`.
+fn receive(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<ReceivedAnswer>, AttemptError> {
     let (envelope, rest) = Envelope::split(message).unwrap();
     let message = Message::decode(rest).unwrap();
     let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("a request") };
@@ -290,7 +293,7 @@ fn vectors_native_answers_over_http_are_read_in_any_framing() {
         if !is_message && is_request {
             let body = line["body"].as_str().unwrap_or("<html></html>").as_bytes();
             let answer = [&head(&fields), body].concat();
-            assert!(!matches!(heard(&request, &answer, 1), Ok(Some(_))), "{line}");
+            assert!(!matches!(receive(&request, &answer, 1), Ok(Some(_))), "{line}");
             others += 1;
             return;
         }
@@ -307,23 +310,23 @@ fn vectors_native_answers_over_http_are_read_in_any_framing() {
         for answer in [
             [head(&fields), body.clone()].concat(),
             [head(&unframed), body.clone()].concat(),
-            // An end of a line in front, which deployed software skips.
+            // Deployed software skips a line end before the body.
             [head(&unframed), b"\n".to_vec(), body.clone()].concat(),
             [head(&chunked), chunks, b"0\r\n\r\n".to_vec()].concat(),
         ] {
             for part_len in [1, 7, answer.len()] {
-                match heard(&request, &answer, part_len) {
+                match receive(&request, &answer, part_len) {
                     Ok(Some(answered)) => {
                         assert_eq!(answered.bytes(), body, "{line}");
                         answers += 1;
                     }
-                    // The server could not read the request, which then names none.
+                    // The server could not read the request, so the answer names none.
                     Err(AttemptError::Refused(_)) if body[8..12] == [0xff; 4] => refusals += 1,
-                    heard => panic!("{heard:?}: {line}"),
+                    outcome => panic!("{outcome:?}: {line}"),
                 }
             }
         }
     });
     let counts = [("answers", answers, 12 * 20), ("refusals", refusals, 12), ("other answers", others, 2)];
-    counts.into_iter().for_each(|(what, count, least)| require(count, least, what));
+    counts.into_iter().for_each(|(name, count, least)| require(count, least, name));
 }

@@ -1,10 +1,12 @@
-//! `conversations.jsonl` over UDP and TCP: the same bytes as the reference, or a difference of a permitted kind.
+//! `conversations.jsonl` over UDP and TCP: the same bytes as the reference, or a permitted
+//! difference.
 //!
-//! What is administrative and over TCP is asked of the administration process, everything else of the data process;
-//! which of the two that is, clients read in the site record.
+//! Administrative requests over TCP go to the administration process, all others to the data
+//! process, as clients read from the site record.
 //!
-//! A kind is a rule on request and answer of a line, in [`KINDS`], and a row of `docs/conformance.md`; a test compares the
-//! two. A line of no kind must be answered with the same bytes, apart from those listed as nondeterministic.
+//! A kind of difference is a rule on request and answer of a line, in [`KINDS`], and a row of
+//! `docs/conformance.md`; a test compares the two. A line of no kind must be answered with the same
+//! bytes, except for those listed as nondeterministic.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -31,12 +33,12 @@ use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// How long an answer may take before there is none; on loopback it takes microseconds.
+/// Time limit for an answer; on loopback it takes microseconds.
 const PATIENCE: Duration = Duration::from_millis(2000);
-/// How long we listen where no answer is expected.
+/// Time to listen where no answer is expected.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// How the answer to a line has to be.
+/// How the answer to a line must compare with that of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expectation {
     /// The same bytes.
@@ -45,18 +47,18 @@ enum Expectation {
     Code(i32),
     /// No answer.
     Silence,
-    /// The same bytes but for flags of the envelope that are not ours to echo.
+    /// The same bytes except for flags of the envelope that the reference echoes.
     EnvelopeFlags,
-    /// The same bytes but for the version, which is capped.
+    /// The same bytes except for the version, which we cap.
     Version,
-    /// The same header and body first, and the connection stays open for more.
+    /// The same header and body, and the connection stays open.
     KeepsOpen,
-    /// The same values but those that nobody may read.
+    /// The same values without those that nobody may read.
     Withheld,
 }
 
 impl Expectation {
-    /// As it is written in the document.
+    /// The text in the document.
     fn text(self) -> String {
         match self {
             Self::Same => "same".to_owned(),
@@ -70,13 +72,13 @@ impl Expectation {
     }
 }
 
-/// A kind of difference that is permitted.
+/// A permitted kind of difference.
 struct Kind {
     name: &'static str,
     expected: Expectation,
     applies: fn(&LineFacts) -> bool,
-    /// How many lines of our own files differ so: with the data process, with the administration process, and where the
-    /// administration process is asked queries. Those of which there is none are true of synthetic lines.
+    /// Number of lines of our own files with this difference, by [`PeerKind`]. Kinds without a line
+    /// are checked with synthetic lines.
     lines_count: [usize; 3],
 }
 
@@ -91,7 +93,8 @@ impl Kind {
     }
 }
 
-/// All kinds, as in `docs/conformance.md`. The first that applies to a line and is true of its answer counts.
+/// All kinds, as in `docs/conformance.md`. The first that applies to a line and fits its answer
+/// counts.
 const KINDS: [Kind; 13] = [
     Kind::new("echoed envelope flags", Expectation::EnvelopeFlags, [6, 0, 3], |line| {
         match line.reference.as_slice() {
@@ -132,7 +135,7 @@ const KINDS: [Kind; 13] = [
         line.exchange.is_some() && line.version < Version::new(2, 7)
     }),
     Kind::new("values that nobody may read", Expectation::Withheld, [0, 1, 0], |line| {
-        values(&line.reference).is_some_and(|values| !values.iter().all(|it| is_readable(it)))
+        values(&line.reference).is_some_and(|values| !values.iter().all(|value| is_readable(value)))
     }),
     Kind::new("hidden values probed by nobody", Expectation::Code(402), [0, 1, 0], |line| {
         line.is_change && !line.is_open && matches!(line.code, Some(200 | 201 | 401))
@@ -146,30 +149,30 @@ const KINDS: [Kind; 13] = [
     }),
 ];
 
-/// What the rules of kinds look at.
+/// Properties of a line for the rules of [`KINDS`].
 struct LineFacts {
     request: Vec<Vec<u8>>,
     reference: Vec<Vec<u8>>,
     is_udp: bool,
     /// The reference closed the connection.
     is_closed: bool,
-    /// The server lets everybody change everything.
+    /// The server allows anonymous administration of all handles.
     is_open: bool,
     /// The response code of the reference.
     code: Option<i32>,
-    /// The version that the answer is asked in.
+    /// The version in which the answer is requested.
     version: Version,
     op_code: OpCode,
     flags: OpFlags,
-    /// The handle that is asked for.
+    /// The requested handle.
     handle: Vec<u8>,
-    /// How the key of a session is to be exchanged.
+    /// The key exchange of a session set-up.
     exchange: Option<KeyExchangeMode>,
-    /// It creates, adds, removes or modifies.
+    /// The operation creates, adds, removes or modifies.
     is_change: bool,
-    /// The bytes of the message that came, when it came in one unit.
+    /// Length of the message, if it was sent in one unit.
     message_len: Option<usize>,
-    /// The message is readable to its end.
+    /// The message decodes completely.
     decodes: bool,
 }
 
@@ -216,7 +219,7 @@ impl LineFacts {
         facts
     }
 
-    /// Whether the reference found nothing wrong with the bytes.
+    /// Whether the reference reported no error in the encoding.
     fn is_answered_as_readable(&self) -> bool {
         self.code.is_some_and(|code| !matches!(code, 2 | 4))
     }
@@ -249,7 +252,7 @@ fn is_readable(value: &[u8]) -> bool {
 /// The servers of the vectors.
 static SERVERS: LazyLock<Json> = LazyLock::new(|| vectors::document("servers.json")["servers"].clone());
 
-/// Whether the server of a line lets everybody change everything.
+/// Whether the server of a line allows anonymous administration of all handles.
 fn is_open(line: &Json) -> bool {
     let server = &SERVERS[line["server"].as_str().unwrap_or_default()];
     server["server_config"]["anonymous_admin_full_access"] == "yes"
@@ -274,11 +277,11 @@ fn vectors_conversations_differ_by_the_kinds_of_the_document() {
     assert_eq!(rows, kinds);
 }
 
-/// What came back.
+/// The received answer.
 struct ReceivedUnits {
-    /// Datagrams, or the messages of a stream; what follows the last whole message is one as well.
+    /// Datagrams, or the messages of a stream; a partial message at the end counts as one.
     units: Vec<Vec<u8>>,
-    /// The connection was closed behind them.
+    /// The connection was closed after them.
     closed: bool,
 }
 
@@ -344,11 +347,12 @@ fn exchange_over_udp(address: SocketAddr, line: &Json, expected: Expectation) ->
     }
 }
 
-/// Where a message has the flag for keeping the connection, behind the operation and the response code.
+/// Offset of the byte with the flag for keeping the connection.
 const KEEP_CONNECTION_AT: usize = Envelope::LEN + 8;
 const KEEP_CONNECTION_BIT: u8 = 0x02;
 
-/// The answers with everything cleared that varies, and the bits that `expected` allows to differ.
+/// The answers with nondeterministic bytes cleared, and the bits in which `expected` permits a
+/// difference.
 fn masked(answers: &[Vec<u8>], line: &Json, expected: Expectation) -> Vec<Vec<u8>> {
     let mut answers = answers.to_vec();
     for range in line["nondeterministic"].as_array().into_iter().flatten() {
@@ -362,7 +366,7 @@ fn masked(answers: &[Vec<u8>], line: &Json, expected: Expectation) -> Vec<Vec<u8
         match expected {
             Expectation::EnvelopeFlags => answer[2] &= 0x03,
             Expectation::Version => answer[..2].fill(0),
-            // Who keeps the connection says so.
+            // The answer says whether the server keeps the connection.
             Expectation::KeepsOpen => answer[KEEP_CONNECTION_AT] &= !KEEP_CONNECTION_BIT,
             _ => {}
         }
@@ -393,8 +397,8 @@ fn verifies(answers: &[Vec<u8>], key: &PublicKey) -> bool {
 /// Envelope, header, exchange, cipher, and the numbers of the group.
 type SetUp = (Envelope, Header, KeyExchangeMode, Cipher, [Vec<u8>; 2]);
 
-/// The answer to a set-up by Diffie-Hellman, without what is another each time: number of the session, expiration, and
-/// the public value, which is not always of the same length.
+/// The answer to a set-up by Diffie-Hellman without the parts that vary: session number,
+/// expiration, and the public value, whose length varies as well.
 fn set_up(answers: &[Vec<u8>]) -> Option<SetUp> {
     let (envelope, rest) = Envelope::split(answers.first()?).ok()?;
     let message = Message::decode(rest).ok()?;
@@ -412,10 +416,15 @@ fn set_up(answers: &[Vec<u8>]) -> Option<SetUp> {
     Some((envelope, header, answer.mode, key.cipher, group))
 }
 
-/// What is wrong with the answers to a line, if anything is.
+/// The difference between the answers to a line and those expected, if any.
 ///
-/// Signatures are among what varies, so they are checked with `key`.
-fn judge(line: &Json, expected: Expectation, answers: &ReceivedUnits, key: &PublicKey) -> Option<String> {
+/// Signatures vary, so they are verified with `key`.
+fn find_mismatch(
+    line: &Json,
+    expected: Expectation,
+    answers: &ReceivedUnits,
+    key: &PublicKey,
+) -> Option<String> {
     let ReceivedUnits { units: answers, closed } = answers;
     let reference: Vec<Vec<u8>> =
         line["response_hex"].as_array().into_iter().flatten().map(vectors::hex).collect();
@@ -462,22 +471,22 @@ fn judge(line: &Json, expected: Expectation, answers: &ReceivedUnits, key: &Publ
     })
 }
 
-/// Whether a line is for the administration process: everything that a server with anonymous administration is asked
-/// there, so that what was changed is seen, and what is administrative of the others.
+/// Whether a line is for the administration process: everything for servers with anonymous
+/// administration, so that changes are visible, and administrative requests for the others.
 fn is_administrative(line: &Json) -> bool {
     let first = vectors::hex(&line["request_hex"][0]);
     let op_code =
-        first.get(Envelope::LEN..).and_then(|rest| rest.first_chunk()).map(|it| i32::from_be_bytes(*it));
+        first.get(Envelope::LEN..).and_then(|rest| rest.first_chunk()).map(|code| i32::from_be_bytes(*code));
     let op_code = OpCode(op_code.unwrap_or_default());
     if is_open(line) {
         return line["transport"] == "tcp" || op_code == OpCode::RESOLUTION;
     }
     line["transport"] == "tcp"
-        && line["request_hex"].as_array().is_some_and(|it| it.len() == 1)
+        && line["request_hex"].as_array().is_some_and(|units| units.len() == 1)
         && op_code.is_admin()
 }
 
-/// A line as it is asked of the administration process, which answers over TCP alone.
+/// A line as sent to the administration process, which only answers over TCP.
 fn over_tcp(line: &Json) -> Json {
     let mut line = line.clone();
     if line["transport"] == "udp" {
@@ -487,20 +496,22 @@ fn over_tcp(line: &Json) -> Json {
     line
 }
 
-/// Asks one line, and says what became of it.
+/// Sends the request of a line and compares the answer.
 fn ask(line: &Json, address: SocketAddr, key: &PublicKey) -> LineOutcome {
     let facts = LineFacts::of(line);
     let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| (kind.applies)(&facts)).collect();
     let expected = kinds.first().map_or(Expectation::Same, |kind| kind.expected);
     let answers = exchange(address, line, expected);
-    let Some(why) = judge(line, Expectation::Same, &answers, key) else { return LineOutcome::AsStated };
-    match kinds.iter().find(|kind| judge(line, kind.expected, &answers, key).is_none()) {
+    let Some(why) = find_mismatch(line, Expectation::Same, &answers, key) else {
+        return LineOutcome::AsStated;
+    };
+    match kinds.iter().find(|kind| find_mismatch(line, kind.expected, &answers, key).is_none()) {
         Some(kind) => LineOutcome::Permitted(kind.name),
         None => panic!("{why}"),
     }
 }
 
-/// Which process is asked what, as [`Kind::lines_count`] counts it.
+/// Process and kind of request, in the order of [`Kind::lines_count`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerKind {
     DataProcess,
@@ -508,21 +519,21 @@ enum PeerKind {
     Queries,
 }
 
-/// A server of the vectors that runs: what keeps it, where it answers, and the records that it lacks.
+/// A running server of the vectors: its handle, its address, and the records that it lacks.
 type RunningServer<S> = (S, SocketAddr, LeftOut);
 
 /// Lines, by the server that they are for.
 type LinesByServer = BTreeMap<String, Vec<(String, Json)>>;
 
-/// The lines that are to be asked, and checks with all that cannot be.
+/// The selected lines, and checks that record those that cannot be sent.
 fn lines_by_server(
-    is_asked: impl Fn(&Json) -> bool,
+    is_selected: impl Fn(&Json) -> bool,
     prepared: fn(&Json) -> Json,
 ) -> (LineChecks, LinesByServer) {
     let (mut checks, mut by_server) = (LineChecks::default(), LinesByServer::new());
     for line in vectors::load("conversations.jsonl") {
         let name = line["name"].as_str().unwrap_or("?").to_owned();
-        match vectors::caught(|| is_asked(&line)) {
+        match vectors::caught(|| is_selected(&line)) {
             Ok(true) => {}
             Ok(false) => continue,
             Err(why) => {
@@ -558,7 +569,7 @@ fn check_on<S>(
         }
     };
     for (name, line) in lines {
-        if left_out.is_asked_for(&line["fields"]["request"]) {
+        if left_out.contains_handle_of(&line["fields"]["request"]) {
             checks.record(name, LineOutcome::Skipped("its record cannot be published"));
         } else {
             checks.check(name, || check(line, address, &key));
@@ -566,19 +577,19 @@ fn check_on<S>(
     }
 }
 
-/// Asks all lines that `is_asked` says, of servers that `serve` starts.
+/// Checks all lines that `is_selected` selects, with servers started by `serve`.
 fn conversations<S>(
     peer: PeerKind,
-    is_asked: fn(&Json) -> bool,
+    is_selected: fn(&Json) -> bool,
     serve: impl Fn(&str) -> RunningServer<S>,
     prepared: fn(&Json) -> Json,
 ) {
-    let (mut checks, by_server) = lines_by_server(is_asked, prepared);
+    let (mut checks, by_server) = lines_by_server(is_selected, prepared);
     for (name, lines) in by_server {
         check_on(&mut checks, &name, &lines, &serve, ask);
     }
     vectors::require(checks.count(), 1, "conversations");
-    // What our own lines show is known to the line: a kind that takes in another must be looked at.
+    // The counts are exact, so that a kind that applies to another line is noticed.
     let counts = KINDS.map(|kind| (kind.name, checks.permitted(kind.name), kind.lines_count[peer as usize]));
     checks.finish();
     for (name, count, expected) in counts {
@@ -589,13 +600,13 @@ fn conversations<S>(
     }
 }
 
-/// A line as it would be if the reference had answered `request` with something else than we do.
-fn made_up(server: &str, transport: &str, request: &[u8]) -> Json {
+/// A synthetic line in which the reference answered `request` differently from our server.
+fn synthetic_line(server: &str, transport: &str, request: &[u8]) -> Json {
     let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
     let answer = Envelope { message_len: 4, ..Envelope::request(7) }.to_bytes();
     let connection = if transport == "tcp" { "closed".into() } else { Json::Null };
     Json::from_iter([
-        ("name", "made up".into()),
+        ("name", "synthetic".into()),
         ("server", server.into()),
         ("transport", transport.into()),
         ("request_hex", Json::from_iter([hex(request)])),
@@ -604,7 +615,7 @@ fn made_up(server: &str, transport: &str, request: &[u8]) -> Json {
     ])
 }
 
-/// The kinds of which our own files have no line are true of requests that are made for them.
+/// Kinds without a line in our own files apply to synthetic lines.
 #[test]
 fn vectors_conversations_of_kinds_without_a_line() {
     let server = serve_from(VectorSource::Own, "main", Datapath::Portable, |_| ());
@@ -612,17 +623,17 @@ fn vectors_conversations_of_kinds_without_a_line() {
     let fragment =
         Envelope { flags: EnvelopeFlags::TRUNCATED, message_len: 660, sequence: 2, ..Envelope::request(7) };
     let fragment = [&fragment.to_bytes()[..], &[0; 168]].concat();
-    let outcome = ask(&made_up("main", "udp", &fragment), server.address(), &key);
+    let outcome = ask(&synthetic_line("main", "udp", &fragment), server.address(), &key);
     assert_eq!(outcome, LineOutcome::Permitted("impossible fragment"));
 
     let lines = VectorSource::Own.lines("credentials.jsonl");
     let mut set_ups = lines.iter().filter(|line| !line["client_dh"].is_null());
     let is_old = |bytes: &Vec<u8>| {
-        Envelope::split(bytes).is_ok_and(|(it, _)| it.effective_suggested() < Version::new(2, 7))
+        Envelope::split(bytes).is_ok_and(|(envelope, _)| envelope.effective_suggested() < Version::new(2, 7))
     };
     let set_up = set_ups.find_map(|line| Some(vectors::hex(&line["steps"][0]["send_hex"])).filter(is_old));
     let set_up = set_up.expect("a set-up of an old version");
-    let outcome = ask(&made_up("main", "tcp", &set_up), server.address(), &key);
+    let outcome = ask(&synthetic_line("main", "tcp", &set_up), server.address(), &key);
     assert_eq!(outcome, LineOutcome::Permitted("sessions of old versions"));
 
     let administered = administer("wide_open");
@@ -633,17 +644,17 @@ fn vectors_conversations_of_kinds_without_a_line() {
     fields["body"]["handle"] = "TST/\u{7}BELL".into();
     let create = to_message(&fields);
     let outcome =
-        ask(&made_up("wide_open", "tcp", &create), administered.address(), &server_key("wide_open"));
+        ask(&synthetic_line("wide_open", "tcp", &create), administered.address(), &server_key("wide_open"));
     assert_eq!(outcome, LineOutcome::Permitted("names with control characters"));
 }
 
-/// The server called `name`, whose answers over UDP may be as long as those of the reference.
+/// The server called `name`; its answers over UDP may be as long as those of the reference.
 fn serve(name: &str, datapath: Datapath) -> TestServer {
     let change = |config: &mut handle_server::config::Config| config.limits.answer_datagrams = FRAGMENTS_MAX;
     serve_from(VectorSource::Selected, name, datapath, change)
 }
 
-/// The same, and where it answers.
+/// The same with its address.
 fn running(name: &str, datapath: Datapath) -> RunningServer<TestServer> {
     let served = serve(name, datapath);
     let (address, left_out) = (served.address(), served.left_out.clone());
@@ -667,11 +678,12 @@ fn vectors_conversations_with_the_administration_process() {
     conversations(PeerKind::Administration, is_administrative, administration, over_tcp);
 }
 
-/// Whether a line is a query that the administration process answers from its own records, too, in one message. It has
-/// no templates; and what is about datagrams, and refused where they come, is not for a stream.
+/// Whether a line is a query in one message that the administration process answers from its own
+/// records. It has no templates, and refuses no datagrams.
 fn is_query_for_administration(line: &Json) -> bool {
     let is_one = |name: &str| line[name].as_array().is_some_and(|all| all.len() == 1);
-    let is_of_datagrams = ["malformed", "udp_multi_packet_requests"].iter().any(|it| line["category"] == *it);
+    let is_of_datagrams =
+        ["malformed", "udp_multi_packet_requests"].iter().any(|category| line["category"] == *category);
     let as_stream = over_tcp(line);
     let is_whole = |line: &Json| {
         let bytes = vectors::hex(&line["request_hex"][0]);
@@ -685,15 +697,15 @@ fn is_query_for_administration(line: &Json) -> bool {
 
 #[test]
 fn vectors_conversations_of_queries_with_the_administration_process() {
-    let is_asked = is_query_for_administration;
-    conversations(PeerKind::Queries, is_asked, administration, over_tcp);
+    let is_selected = is_query_for_administration;
+    conversations(PeerKind::Queries, is_selected, administration, over_tcp);
 }
 
-/// The data process only reads, whoever asks.
+/// The data process refuses administrative requests from everybody.
 #[test]
 fn vectors_conversations_that_are_administrative_are_refused_by_the_data_process() {
-    let is_asked = |line: &Json| !is_open(line) && is_administrative(line);
-    let (mut checks, by_server) = lines_by_server(is_asked, Json::clone);
+    let is_selected = |line: &Json| !is_open(line) && is_administrative(line);
+    let (mut checks, by_server) = lines_by_server(is_selected, Json::clone);
     for (name, lines) in by_server {
         let serve = |name: &str| running(name, Datapath::Portable);
         check_on(&mut checks, &name, &lines, serve, |line, address, _| {
@@ -715,7 +727,7 @@ fn vectors_conversations_over_the_datapath_of_this_machine() {
     conversations_on(Datapath::Auto);
 }
 
-/// The message that was cut into `units`, as a stream carries it.
+/// The message that was split into `units`, in its form for streams.
 fn joined(units: &[Vec<u8>]) -> Vec<u8> {
     let mut message =
         units.first().map_or_else(Vec::new, |first| first[..first.len().min(Envelope::LEN)].to_vec());
@@ -726,15 +738,15 @@ fn joined(units: &[Vec<u8>]) -> Vec<u8> {
     message
 }
 
-/// A message as the datagrams that carry it, in hexadecimal.
+/// The datagrams of a message, in hexadecimal.
 fn datagrams(message: &[u8]) -> Json {
     let (envelope, rest) = Envelope::split(message).unwrap();
     let datagrams = cut(&envelope).map(|cut| [&cut.envelope, &rest[cut.range]].concat());
     datagrams.map(|datagram| data_encoding::HEXLOWER.encode(&datagram)).collect()
 }
 
-/// The message without what varies, which the vectors name by unit.
-fn fixed(mut message: Vec<u8>, line: &Json) -> Vec<u8> {
+/// The message with nondeterministic bytes cleared, which the vectors list by unit.
+fn masked_message(mut message: Vec<u8>, line: &Json) -> Vec<u8> {
     for range in line["nondeterministic"].as_array().into_iter().flatten() {
         let [unit, start, end] =
             ["unit", "start", "end"].map(|name| usize::try_from(range[name].as_u64().unwrap()).unwrap());
@@ -745,10 +757,10 @@ fn fixed(mut message: Vec<u8>, line: &Json) -> Vec<u8> {
     message
 }
 
-/// Nothing but the datagrams tells one transport from the other.
+/// The answer is the same over both transports, except for its division into datagrams.
 #[test]
 fn vectors_conversations_over_udp_are_answered_over_tcp_and_the_other_way_round() {
-    let is_asked = |line: &Json| {
+    let is_selected = |line: &Json| {
         let category = line["category"].as_str().unwrap();
         let is_whole = line["request_hex"].as_array().unwrap().len() == 1 && !line["response_hex"].is_null();
         let is_framing = ["malformed", "tcp_streams", "udp_multi_packet_requests"].contains(&category);
@@ -760,7 +772,7 @@ fn vectors_conversations_over_udp_are_answered_over_tcp_and_the_other_way_round(
         let facts = LineFacts::of(line);
         is_whole && !is_framing && !is_admin && !KINDS.iter().any(|kind| (kind.applies)(&facts))
     };
-    let (mut checks, by_server) = lines_by_server(is_asked, Json::clone);
+    let (mut checks, by_server) = lines_by_server(is_selected, Json::clone);
     for (name, lines) in by_server {
         let serve = |name: &str| running(name, Datapath::Portable);
         check_on(&mut checks, &name, &lines, serve, |line, address, _| {
@@ -776,7 +788,7 @@ fn vectors_conversations_over_udp_are_answered_over_tcp_and_the_other_way_round(
                 line["response_hex"].as_array().unwrap().iter().map(vectors::hex).collect();
             let same = match (set_up(&ours), set_up(&reference)) {
                 (Some(ours), Some(reference)) => ours == reference,
-                _ => fixed(joined(&ours), line) == fixed(joined(&reference), line),
+                _ => masked_message(joined(&ours), line) == masked_message(joined(&reference), line),
             };
             assert!(same, "over the other transport: {ours:02x?}");
             LineOutcome::AsStated

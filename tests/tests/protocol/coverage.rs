@@ -1,12 +1,12 @@
-//! What signatures, MACs and answers to challenges cover, and how they are framed. MACs and request digests
-//! are computed too; signatures are not checked here.
+//! Bytes that signatures, MACs and answers to challenges cover, and their encoding. MACs and
+//! request digests are also computed; `credentials.rs` verifies signatures.
 
 use handle_proto::Version;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::auth::{self, Challenge, ChallengeAnswer, SecretAnswer, SignedAnswer};
 use handle_proto::wire::credential::{CoveredPrefix, Credential, Mac};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
-use handle_tests::fields::{of_message, to_message};
+use handle_tests::fields::{message_fields, to_message};
 use handle_tests::vectors::{check_lines, hex, load, require};
 use md5::{Digest, Md5};
 use serde_json::Value as Json;
@@ -74,7 +74,7 @@ fn vectors_macs_are_right_over_what_they_cover() {
     });
 }
 
-/// The digest, or the HMAC with `key`, of `bytes`; `None` for what is neither.
+/// The digest, or the HMAC with `key`, of `bytes`; `None` for other algorithms.
 fn digest(algorithm: DigestAlgorithm, key: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
     Some(match algorithm {
         DigestAlgorithm::MD5 | DigestAlgorithm::OLD_MD5 => Md5::digest(bytes).to_vec(),
@@ -86,12 +86,12 @@ fn digest(algorithm: DigestAlgorithm, key: &[u8], bytes: &[u8]) -> Option<Vec<u8
     })
 }
 
-/// RFC 2104, for digests with blocks of 64 bytes.
+/// HMAC of RFC 2104, for digests with blocks of 64 bytes.
 fn hmac<D: Digest>(key: &[u8], bytes: &[u8]) -> Vec<u8> {
     let mut block = [0; 64];
     let key = if key.len() > block.len() { D::digest(key).to_vec() } else { key.to_vec() };
     block[..key.len()].copy_from_slice(&key);
-    let pad = |byte: u8| block.map(|it| it ^ byte);
+    let pad = |byte: u8| block.map(|key_byte| key_byte ^ byte);
     let inner = D::digest([&pad(0x36)[..], bytes].concat());
     D::digest([&pad(0x5c)[..], &inner].concat()).to_vec()
 }
@@ -103,7 +103,7 @@ fn vectors_signed_messages_are_encoded_from_their_fields() {
         let mut fields = fields.clone();
         fields.as_object_mut().expect("an object").remove("library_decode");
         let bytes = hex(&line["hex"]);
-        assert_eq!(of_message(&bytes).expect("a message"), fields, "{name}");
+        assert_eq!(message_fields(&bytes).expect("a message"), fields, "{name}");
         assert_eq!(to_message(&fields), bytes, "{name}");
     });
 }
@@ -147,7 +147,7 @@ fn vectors_challenges_are_answered_over_the_stated_bytes() {
     });
 }
 
-/// The framing of an answer says what the line says, and comes out the same.
+/// The answer has the stated fields and encodes to the same bytes.
 fn check_answer(name: &str, line: &Json, answer: &ChallengeAnswer<'_>, version: Version, suggested: Version) {
     let mut again = vec![];
     if answer.auth_type == auth::SECRET_KEY {

@@ -1,5 +1,6 @@
-//! Worked examples: one message, value and key agreement of each form, byte by byte. By hand, from the description of
-//! the protocol as deployed; the vectors have the same forms with other contents.
+//! Worked examples: one message, value and key agreement of each form, byte by byte. By hand, from
+//! the description of the protocol as deployed; the vectors have the same forms with other
+//! contents.
 //!
 //! Requests have the id 0x01020304 and expire at 0x67000000.
 
@@ -32,7 +33,8 @@ const ANSWER_BODY: &str = "00000013 31302e313034352f6a756c7939352d61726d73
     0000002b 687474703a2f2f7777772e646c69622e6f72672f646c69622f4a756c7939352f303761726d732e68746d6c
     00000000";
 
-/// A message is read and written again as the same bytes, but for its credential, of which examples have none here.
+/// A message is read and written again as the same bytes, but for its credential, of which examples
+/// have none here.
 fn is_written_as_read(text: &str) {
     let bytes = hex(text);
     let (envelope, rest) = Envelope::split(&bytes).expect("an envelope");

@@ -1,4 +1,5 @@
-//! Names, folding, hashes and type filters, against what the reference computes: `hashing.jsonl`.
+//! Names, case folding, hashes and type filters, compared with the reference implementation:
+//! `hashing.jsonl`.
 
 use handle_proto::value::type_matches;
 use handle_proto::{Handle, HashOption, fold};
@@ -6,7 +7,7 @@ use handle_tests::vectors::{byte_string, bytes, check_kind, check_kinds};
 use serde_json::Value;
 
 /// Runs `check` on every line of that kind.
-fn each(kind: &str, check: impl Fn(&Value)) {
+fn check_each(kind: &str, check: impl Fn(&Value)) {
     check_kind("hashing.jsonl", kind, |_, line| check(line));
 }
 
@@ -17,7 +18,7 @@ fn vectors_have_known_kinds() {
 
 #[test]
 fn vectors_hash_to_the_same_server() {
-    each("hash", |line| {
+    check_each("hash", |line| {
         let name = bytes(&line["handle"]);
         let handle = Handle(&name);
         let number = u8::try_from(line["hash_option"].as_u64().unwrap()).unwrap();
@@ -27,8 +28,8 @@ fn vectors_hash_to_the_same_server() {
         };
         let servers_count = u32::try_from(line["number_of_servers"].as_u64().unwrap()).unwrap();
         let hash = line["hash"].as_i64().unwrap();
-        // The one hash without a positive counterpart stays negative in the reference, which then has no
-        // server for it. Here it is taken without sign.
+        // The reference keeps the hash with the sign bit negative and finds no server for it. Ours
+        // is unsigned.
         assert_eq!(u64::from(handle.hash(option)), hash.unsigned_abs(), "{line}");
         if hash >= 0 {
             let server_at = handle.server_at(option, servers_count).map(u64::from);
@@ -39,24 +40,25 @@ fn vectors_hash_to_the_same_server() {
 
 #[test]
 fn vectors_fold_and_divide_names() {
-    each("case_fold", |line| {
+    check_each("case_fold", |line| {
         let name = bytes(&line["handle"]);
         let handle = Handle(&name);
-        let is = |field: &str, ours: &[u8]| assert_eq!(byte_string(ours), line[field], "{field}: {line}");
-        is("upper_case", &fold::folded(&name));
-        is("upper_case_prefix", &handle.prefix_folded());
+        let assert_field =
+            |field: &str, ours: &[u8]| assert_eq!(byte_string(ours), line[field], "{field}: {line}");
+        assert_field("upper_case", &fold::folded(&name));
+        assert_field("upper_case_prefix", &handle.prefix_folded());
         assert_eq!(line["has_slash"], handle.slash_at().is_some(), "{line}");
-        is("prefix", handle.naming_authority());
-        is("suffix", handle.local_name());
-        is("zero_na_handle", &handle.prefix_record());
-        is("slashless_to_zero_na", &handle.looked_up());
+        assert_field("prefix", handle.naming_authority());
+        assert_field("suffix", handle.local_name());
+        assert_field("zero_na_handle", &handle.prefix_record());
+        assert_field("slashless_to_zero_na", &handle.looked_up());
         assert_eq!(line["is_derived_prefix_handle"], handle.is_derived_prefix_record(), "{line}");
         match handle.parent_prefix_record() {
-            // The reference folds it at once; here whoever looks it up does.
-            Some(parent) => is("parent_prefix_handle", &fold::folded(parent.0)),
+            // The reference folds this name immediately; here the lookup folds it.
+            Some(parent) => assert_field("parent_prefix_handle", &fold::folded(parent.0)),
             None => assert!(line["parent_prefix_handle"].is_null(), "{line}"),
         }
-        // The reference also takes surrogates and forms of five and six bytes for UTF-8, we do not.
+        // The reference also accepts surrogates and sequences of five and six bytes as UTF-8.
         if str::from_utf8(&name).is_ok() {
             assert_eq!(line["valid_utf8_by_library"], true, "{line}");
         }
@@ -65,7 +67,7 @@ fn vectors_fold_and_divide_names() {
 
 #[test]
 fn vectors_compare_names() {
-    each("equality", |line| {
+    check_each("equality", |line| {
         let (a, b) = (bytes(&line["a"]), bytes(&line["b"]));
         let is_same = |folds| Handle(&a).is_same(Handle(&b), folds);
         assert_eq!(line["equal_ignoring_case"], is_same(true), "{line}");
@@ -76,7 +78,7 @@ fn vectors_compare_names() {
 
 #[test]
 fn vectors_select_values_by_type() {
-    each("type_match", |line| {
+    check_each("type_match", |line| {
         let kind = bytes(&line["value_type"]);
         let types: Vec<_> = line["query_types"].as_array().unwrap().iter().map(bytes).collect();
         let matches = types.iter().any(|query_type| type_matches(query_type, &kind));

@@ -1,18 +1,18 @@
-//! Keys and the frame of private key files: the lines `key` and `private_key_file` of
-//! `credentials.jsonl`. Ciphers and signatures are tested where they are.
+//! Keys and the framing of private key files: the lines `key` and `private_key_file` of
+//! `credentials.jsonl`. `credentials.rs` tests ciphers and signatures.
 
 use handle_proto::data::keyfile::Scheme;
 use handle_proto::data::{KeyFile, PrivateKey, PublicKey};
 use handle_tests::vectors::{check_kind, hex};
 use serde_json::Value;
 
-fn each(kind: &str, check: impl Fn(&Value)) {
+fn check_each(kind: &str, check: impl Fn(&Value)) {
     check_kind("credentials.jsonl", kind, |_, line| check(line));
 }
 
 #[test]
 fn vectors_read_and_write_keys() {
-    each("key", |line| {
+    check_each("key", |line| {
         let (public, private) = (hex(&line["handle_public_hex"]), hex(&line["handle_private_hex"]));
         let key = PublicKey::decode(&public).unwrap();
         assert_eq!(key.to_bytes(), public, "{line}");
@@ -29,7 +29,7 @@ fn vectors_read_and_write_keys() {
 
 #[test]
 fn vectors_read_and_write_key_files() {
-    each("private_key_file", |line| {
+    check_each("private_key_file", |line| {
         let bytes = hex(&line["file_hex"]);
         if line["decrypted_hex"].is_null() {
             assert!(KeyFile::decode(&bytes).is_err(), "{line}");

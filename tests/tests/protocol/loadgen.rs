@@ -1,7 +1,7 @@
-//! What the load generator says of the answers of the reference, over the native protocol and the JSON API:
-//! `conversations.jsonl` and `http.jsonl`, by `records.json`.
+//! The load generator accepts the answers of the reference, over the native protocol and the JSON
+//! API: `conversations.jsonl` and `http.jsonl`, compared with `records.json`.
 
-#![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -19,8 +19,8 @@ use handle_proto::{Handle, ResponseCode, fold};
 use handle_tests::vectors::{LineOutcome, bytes, check_lines, document, hex, is_foreign, load, require};
 use serde_json::{Value as Json, json};
 
-/// What people ask for. The other categories are about messages that a load generator does not send.
-const ASKED: [&str; 10] = [
+/// Categories of ordinary queries. The load generator does not send messages of the others.
+const QUERY_CATEGORIES: [&str; 10] = [
     "all_values",
     "by_index",
     "by_type",
@@ -33,15 +33,16 @@ const ASKED: [&str; 10] = [
     "flags",
 ];
 
-/// A record that no file has: the server makes it up.
+/// A record that the server generates, which is in no file.
 const STATUS: &[u8] = b"0.SITE/STATUS";
 
-/// Whether a record of others is not read as what it says: the reference reads its JSON as other values, or we not at all.
+/// Whether a record of foreign vectors cannot be published, or its JSON has other values for the
+/// reference.
 fn is_left_out(record: &Json) -> bool {
     let line = json!({"handle": record["handle"], "values": record["values"]}).to_string();
     let is_exact = record["json_does_not_round_trip"].as_array().is_none_or(Vec::is_empty);
     let mut indexes: Vec<_> =
-        record["values"].as_array().into_iter().flatten().map(|it| it["index"].as_i64()).collect();
+        record["values"].as_array().into_iter().flatten().map(|value| value["index"].as_i64()).collect();
     let count = indexes.len();
     indexes.sort_unstable();
     indexes.dedup();
@@ -50,7 +51,7 @@ fn is_left_out(record: &Json) -> bool {
     !is_exact || !is_published || RecordLine::parse(&line, &mut Vec::new()).is_err()
 }
 
-/// The handles of the records that are left out, folded.
+/// The folded handles of the records that are left out.
 fn left_out() -> Vec<Vec<u8>> {
     let records = document("records.json");
     let records = records.as_array().into_iter().flatten();
@@ -58,7 +59,7 @@ fn left_out() -> Vec<Vec<u8>> {
     left_out.map(|record| fold::folded(&Handle(&bytes(&record["handle"])).looked_up())).collect()
 }
 
-/// The records of the prefixes that are homed at a server.
+/// The records of the prefixes homed at a server.
 fn records(server: &Json) -> ExpectedRecords {
     let homed: Vec<_> = server["homed_prefixes"].as_array().unwrap().iter().map(bytes).collect();
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -73,8 +74,8 @@ fn records(server: &Json) -> ExpectedRecords {
     ExpectedRecords::read(file.path(), || ControlFlow::Continue(())).unwrap()
 }
 
-/// The envelope and the message of an answer, whatever it came in.
-fn whole(units: &[Vec<u8>]) -> Option<(Envelope, Vec<u8>)> {
+/// Envelope and message of an answer in one or more units.
+fn reassembled(units: &[Vec<u8>]) -> Option<(Envelope, Vec<u8>)> {
     let mut fragments = FragmentTable::new();
     for unit in units {
         let (envelope, data) = Envelope::split(unit).ok()?;
@@ -101,7 +102,7 @@ fn vectors_answers_of_the_reference_are_right() {
     let (mut right, left_out) = (0, left_out());
     let lines = load("conversations.jsonl").into_iter().map(|line| (line["name"].to_string(), line));
     check_lines(lines, |_, line| {
-        let units = |of: &str| line[of].as_array().into_iter().flatten().map(hex).collect::<Vec<_>>();
+        let units = |member: &str| line[member].as_array().into_iter().flatten().map(hex).collect::<Vec<_>>();
         let (requests, answered) = (units("request_hex"), units("response_hex"));
         let source = match line["server"].as_str() {
             Some("main") => &of_main,
@@ -109,12 +110,13 @@ fn vectors_answers_of_the_reference_are_right() {
             _ => return LineOutcome::AsStated,
         };
         let Some(source) = source else { return LineOutcome::Skipped("its server is not in servers.json") };
-        let is_asked = ASKED.contains(&line["category"].as_str().unwrap());
+        let is_query = QUERY_CATEGORIES.contains(&line["category"].as_str().unwrap());
         let question = requests
             .first()
             .filter(|_| requests.len() == 1)
             .and_then(|request| GeneratedQuestion::of_message(request));
-        let (Some(question), Some((envelope, message)), true) = (question, whole(&answered), is_asked) else {
+        let (Some(question), Some((envelope, message)), true) = (question, reassembled(&answered), is_query)
+        else {
             return LineOutcome::AsStated;
         };
         if left_out.contains(&fold::folded(&Handle(question.handle).looked_up())) {
@@ -134,7 +136,7 @@ fn vectors_answers_of_the_reference_are_right() {
     require(right, 301, "right answers");
 }
 
-/// The bytes of these values of a record, which are told as JSON.
+/// The bytes of the values of a record that `entries` describes in JSON.
 fn wire(records: &Json, handle: &[u8], entries: &[Json]) -> Vec<u8> {
     let wanted = fold::folded(&Handle(handle).looked_up());
     let mut records = records.as_array().unwrap().iter();
@@ -150,10 +152,10 @@ fn vectors_of_json_answers_stand_for_the_same_answers() {
     let (mut right, left_out) = (0, left_out());
     let lines = load("http.jsonl").into_iter().map(|line| (line["name"].to_string(), line));
     check_lines(lines, |_, line| {
-        let is_asked = matches!(line["category"].as_str().unwrap(), "get" | "params");
+        let is_query = matches!(line["category"].as_str().unwrap(), "get" | "params");
         let target = line["target"].as_str().unwrap();
-        let body = line["body"].as_str().filter(|_| is_asked && target.starts_with("/api/handles/"));
-        // What is wrapped for a script is not asked for.
+        let body = line["body"].as_str().filter(|_| is_query && target.starts_with("/api/handles/"));
+        // Answers wrapped in a call of a script function are left out.
         let Some(body) = body.filter(|body| body.starts_with('{')) else { return LineOutcome::AsStated };
         let reply: Json = serde_json::from_str(body).unwrap();
         let message = message(body.as_bytes(), 7, true).unwrap_or_else(|| panic!("{line}"));

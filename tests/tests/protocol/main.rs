@@ -1,6 +1,6 @@
-//! Messages, values, keys and answers against golden vectors, byte by byte.
+//! Messages, values, keys and answers, compared byte by byte with golden vectors.
 //!
-//! `tests/vectors/README.md` says how to run these tests with the vectors of others.
+//! `tests/vectors/README.md` says how to run these tests with foreign vectors.
 
 mod client;
 mod conversations;

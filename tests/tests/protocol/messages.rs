@@ -1,32 +1,33 @@
-//! Every message of the vectors decodes to the stated fields, and is encoded from them to the same bytes.
+//! Every message of `messages.jsonl` decodes to the stated fields and is encoded from them again.
 
 use handle_proto::wire::fragment;
 use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::stream::{Stream, StreamFront, split};
 use handle_proto::wire::{Envelope, Message};
-use handle_tests::fields::{of_message, to_message};
+use handle_tests::fields::{message_fields, to_message};
 use handle_tests::process::{hdl, run};
 use handle_tests::vectors::{LineChecks, check_lines, hex, is_foreign, load, require};
 use serde_json::Value as Json;
 
-/// Most bytes of a message in a stream.
+/// Largest message in a stream, in bytes.
 const STREAM_MESSAGE_LEN_MAX: u32 = 1 << 18;
 
-/// The lines of the file with what names them in a failure.
+/// The lines of the file, each with its name for failures.
 fn lines() -> Vec<(String, Json)> {
     let lines = load("messages.jsonl");
     require(lines.len(), 1, "messages");
     lines.into_iter().map(|line| (format!("{} ({})", line["name"], line["version"]), line)).collect()
 }
 
-/// The stated fields, without the verdict of the reference.
+/// The stated fields without the member that records what the reference did.
 fn stated(line: &Json) -> Json {
     let mut fields = line["fields"].clone();
     fields.as_object_mut().expect("an object").remove("library_decode");
     fields
 }
 
-/// The lines whose bytes are one message of a stream, as all of ours are. Those of others would hide what follows them.
+/// The lines whose bytes are exactly one message. Vectors of other implementations may have others,
+/// which would hide the messages behind them in a stream.
 fn whole_lines() -> Vec<(String, Json)> {
     let mut lines = lines();
     let is_whole = |line: &Json| {
@@ -45,12 +46,16 @@ fn decodes(line: &Json) -> bool {
 #[test]
 fn vectors_messages_decode_to_the_stated_fields() {
     check_lines(lines(), |name, line| {
-        let got = of_message(&hex(&line["hex"]));
+        let decoded = message_fields(&hex(&line["hex"]));
         if decodes(line) {
-            let got = got.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            assert_eq!(got, stated(line), "{name}");
+            let decoded = decoded.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(decoded, stated(line), "{name}");
         } else {
-            assert!(got.is_err(), "{name}: the reference refuses it: {}", line["fields"]["library_decode"]);
+            assert!(
+                decoded.is_err(),
+                "{name}: must be refused like in the reference: {}",
+                line["fields"]["library_decode"]
+            );
         }
     });
 }
@@ -63,15 +68,15 @@ fn vectors_messages_are_encoded_from_their_fields() {
             assert_eq!(encoded, hex(&line["hex"]), "{name}");
             return;
         }
-        // A prefix referral of an old version: it was read as an error, and is written as one. Only what
-        // the error does not have is missing, and the lengths.
+        // A prefix referral of an old version decodes as an error and is encoded as one. Only the
+        // parts that an error does not have, and the lengths, differ.
         let mut expected = stated(line);
-        let got = of_message(&encoded).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let decoded = message_fields(&encoded).unwrap_or_else(|error| panic!("{name}: {error:?}"));
         assert_eq!(expected["response_code_after_decode"], 7, "{name}");
         for (part, length) in [("envelope", "message_length"), ("header", "body_length")] {
-            expected[part][length] = got[part][length].clone();
+            expected[part][length] = decoded[part][length].clone();
         }
-        assert_eq!(got, expected, "{name}");
+        assert_eq!(decoded, expected, "{name}");
         assert!(encoded.len() < hex(&line["hex"]).len(), "{name}");
     });
 }
@@ -108,11 +113,11 @@ fn vectors_messages_come_together_from_datagrams_in_any_order() {
         let datagrams: Vec<_> = datagrams.as_array().expect("a list").iter().map(hex).collect();
         let count = datagrams.len();
         for first in 0..count {
-            // Backwards from each in turn, every one but the last twice.
+            // Backwards from each datagram in turn; all but the last are received twice.
             let order: Vec<_> = (0..count).map(|at| (first + count - at) % count).collect();
             let mut whole = None;
-            for (nth, &at) in order.iter().enumerate() {
-                for _ in 0..if nth + 1 == count { 1 } else { 2 } {
+            for (position, &at) in order.iter().enumerate() {
+                for _ in 0..if position + 1 == count { 1 } else { 2 } {
                     assert_eq!(whole, None, "{name}");
                     match table.accept("sender", &datagrams[at], 0) {
                         Ok(ReassemblyOutcome::Complete(bytes)) => whole = Some(bytes),
@@ -130,16 +135,16 @@ fn vectors_messages_come_together_from_datagrams_in_any_order() {
 #[test]
 fn vectors_messages_are_found_in_a_stream_of_all() {
     let messages: Vec<_> = whole_lines().iter().map(|(_, line)| hex(&line["hex"])).collect();
-    let (mut stream, mut got) = (Stream::new(STREAM_MESSAGE_LEN_MAX), vec![]);
+    let (mut stream, mut decoded) = (Stream::new(STREAM_MESSAGE_LEN_MAX), vec![]);
     for mut piece in messages.concat().chunks(333) {
         while !piece.is_empty() {
             let (taken, message) = stream.feed(piece).expect("a stream");
-            got.extend(message.map(<[u8]>::to_vec));
+            decoded.extend(message.map(<[u8]>::to_vec));
             piece = &piece[taken..];
         }
     }
     assert_eq!(stream.finish(), Ok(()));
-    assert!(got == messages);
+    assert!(decoded == messages);
 }
 
 #[test]
@@ -164,7 +169,7 @@ fn vectors_messages_cut_anywhere_are_refused_or_unsigned() {
 
 #[test]
 fn vectors_messages_are_taken_apart_by_the_tool() {
-    // All in one stream, and those that have datagrams from these: left together, and a packet to a paragraph.
+    // All messages in one stream; then those with datagrams, joined and one to a paragraph.
     let directory = tempfile::tempdir().expect("a directory");
     let whole: Vec<Json> = whole_lines().into_iter().map(|(_, line)| line).collect();
     let stream: String = whole.iter().map(|line| line["hex"].as_str().expect("hex")).collect();

@@ -1,6 +1,7 @@
-//! The exchanges of `credentials.jsonl` in which a client of the reference sets a session up and uses it: the same
-//! steps to our server, with MACs and encryption of the session that comes of them, end in the same bytes - or in what
-//! is said here.
+//! Sessions recorded in `credentials.jsonl` with a client of the reference.
+//!
+//! The same steps are sent to our server, with MACs and encryption under our own session key. The
+//! answers have the same bytes, except where a comment here states a difference.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -23,13 +24,14 @@ use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// What has to be the same: operation, code, flags, body and MAC, without what varies.
+/// The parts of an answer that must match: operation, code, flags, body, and whether there is a
+/// MAC.
 fn shape(bytes: &[u8], session_id: i32) -> (OpCode, ResponseCode, u32, Vec<u8>, bool) {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let message = Message::decode(rest).unwrap();
     let Body::Reply(reply) = message.decode_body(envelope.version).unwrap() else { panic!("a reply") };
     let body = match reply.response {
-        // The nonce is another each time, and so is the digest, by the number of the session in nothing but the MAC.
+        // Nonce and digest differ in each session.
         Response::Challenge(_) => vec![],
         Response::Failure(failure) => {
             let text = String::from_utf8(failure.message.to_vec()).unwrap();
@@ -50,7 +52,7 @@ fn challenge_of(answer: &[u8]) -> Option<(i32, Vec<u8>, Vec<u8>)> {
     Some((envelope.session_id, challenge.nonce.to_vec(), digest?.digest.to_vec()))
 }
 
-/// The recorded message as one in `session`, protected in the same way; a wrong MAC stays one.
+/// Moves a recorded message into `session` with the same protection; a wrong MAC stays wrong.
 fn in_session(bytes: &[u8], recorded_key: &[u8], session: &ClientSession) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let message = Message::decode(rest).unwrap();
@@ -66,11 +68,11 @@ fn in_session(bytes: &[u8], recorded_key: &[u8], session: &ClientSession) -> Vec
     ours
 }
 
-/// Whom the steps are sent to, and how.
+/// The server under test and how to reach it.
 struct Peer {
     address: SocketAddr,
     exchange: SessionExchange,
-    /// Whether it does what it is asked to administer.
+    /// Whether the server performs administrative operations.
     administers: bool,
 }
 
@@ -102,7 +104,7 @@ fn replay(peer: &Peer, line: &Json, keys: &HashMap<String, PrivateKey>, key: &Pu
                     session_id: session.id,
                     flags,
                     message_len,
-                    // That of the answer to what cannot be read.
+                    // The request number of the answer to an unreadable message.
                     ..Envelope::request(-1)
                 };
                 [&envelope.to_bytes()[..], &text].concat()
@@ -111,7 +113,8 @@ fn replay(peer: &Peer, line: &Json, keys: &HashMap<String, PrivateKey>, key: &Pu
                 let op_code = Message::decode(&recorded[Envelope::LEN..]).unwrap().header.op_code;
                 let mut recorded = recorded;
                 if op_code.is_admin() && !peer.administers {
-                    // It is refused as what cannot be read is, by an answer to no request in particular.
+                    // The operation is refused like an unreadable message, by an answer without a
+                    // request number.
                     recorded[8..12].fill(0xff);
                 }
                 let message = match (&challenge, op_code) {
@@ -124,14 +127,21 @@ fn replay(peer: &Peer, line: &Json, keys: &HashMap<String, PrivateKey>, key: &Pu
                 if is_hidden(&raw(step, "send")) { session.hidden(&message) } else { message }
             }
         };
-        // A message that was never protected is no copy, and one that was is sent as it was.
         let received = exchange(&sent).unwrap_or_else(|| panic!("{case}: no answer"));
         if sent_op_code.is_some_and(OpCode::is_admin) && !peer.administers {
-            assert_eq!(code(&received), ResponseCode::PROTOCOL_ERROR, "{case}: here are only queries");
+            assert_eq!(
+                code(&received),
+                ResponseCode::PROTOCOL_ERROR,
+                "{case}: the server only answers queries"
+            );
             continue;
         }
         if is_over {
-            assert_eq!(code(&received), ResponseCode::SESSION_TIMEOUT, "{case}: its challenge is taken, too");
+            assert_eq!(
+                code(&received),
+                ResponseCode::SESSION_TIMEOUT,
+                "{case}: the session and its challenge are gone"
+            );
             continue;
         }
         is_over |= sent_op_code == Some(OpCode::SESSION_TERMINATE);
@@ -150,14 +160,14 @@ fn code(bytes: &[u8]) -> ResponseCode {
     Message::decode(&bytes[Envelope::LEN..]).unwrap().header.response_code
 }
 
-/// Replays all sessions; how many were opened.
+/// Replays all sessions and returns how many were opened.
 fn replay_all(peer: &Peer, left_out: &LeftOut) -> usize {
     let (keys, server_key) = (private_keys(), server_key_in(VectorSource::Selected, "root"));
     let (mut checks, mut count) = (LineChecks::default(), 0);
     for line in lines("transcript").iter().filter(|line| !line["client_dh"].is_null()) {
         let name = line["name"].as_str().unwrap_or("?");
         let mut steps = line["steps"].as_array().into_iter().flatten();
-        let is_left_out = steps.any(|step| left_out.is_asked_for(&step["send_fields"]));
+        let is_left_out = steps.any(|step| left_out.contains_handle_of(&step["send_fields"]));
         if is_left_out || left_out.has(&line["identity"]["handle"]) {
             checks.record(name, LineOutcome::Skipped("its record cannot be published"));
             continue;
@@ -174,7 +184,7 @@ fn replay_all(peer: &Peer, left_out: &LeftOut) -> usize {
     count
 }
 
-/// Whether the vectors have the server whose transcripts these are.
+/// Whether the vectors have the server of these transcripts.
 fn has_root() -> bool {
     let has_root = document("servers.json")["servers"]["root"].is_object();
     assert!(has_root || is_foreign(), "servers.json has no server root");
@@ -185,7 +195,7 @@ fn sessions_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
     if !has_root() {
         return;
     }
-    // The oldest of the recorded clients know DES alone.
+    // The oldest of the recorded clients only know DES.
     let served = serve_from(VectorSource::Selected, "root", datapath, |config| {
         config.sessions.ciphers = vec![CipherName::Aes, CipherName::Des];
         config.sessions.old_versions = true;
@@ -194,7 +204,7 @@ fn sessions_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
     let count = replay_all(&peer, &served.left_out);
     let sessions = served.server.shared().slow.as_ref().unwrap().sessions.as_ref().unwrap().to_json();
     assert_eq!(sessions["opened"], count);
-    // The sessions of others may be left open.
+    // Sessions recorded by other implementations may stay open.
     assert!(
         is_foreign() || (&sessions["ended"], &sessions["open"]) == (&count.into(), &0.into()),
         "{sessions}"
@@ -232,7 +242,7 @@ fn vectors_sessions_over_tcp() {
     sessions_end_as_recorded(Datapath::Portable, exchange_over_tcp);
 }
 
-/// Keys encrypted with RSA, in the recorded exchanges and ours: refused, and no session comes of it.
+/// Set-ups with a session key encrypted with RSA are refused.
 #[test]
 fn vectors_sessions_with_other_exchanges_are_refused() {
     if !has_root() {
@@ -246,7 +256,7 @@ fn vectors_sessions_with_other_exchanges_are_refused() {
             continue;
         };
         let message = first.get(Envelope::LEN..).unwrap_or_default();
-        if Message::decode(message).is_ok_and(|it| it.header.op_code == OpCode::SESSION_SETUP) {
+        if Message::decode(message).is_ok_and(|message| message.header.op_code == OpCode::SESSION_SETUP) {
             checks.check(line["name"].as_str().unwrap_or("?"), || {
                 let answer = exchange(served.address(), &first).unwrap();
                 assert_eq!(code(&answer), ResponseCode::SESSION_FAILED);

@@ -1,4 +1,4 @@
-//! Signatures of values and the certificates that vouch for them, made with other software: `signatures.jsonl`.
+//! Signatures of values and their certificates, made with other software: `signatures.jsonl`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -46,7 +46,7 @@ fn vectors_verify_as_their_names_say() {
                 "verified" => ValueVerdict::Verified,
                 "bad" => ValueVerdict::BadDigest,
                 "unsigned" => ValueVerdict::Unsigned,
-                other => panic!("{name}: what is {other}?"),
+                other => panic!("{name}: unknown verdict {other}"),
             };
             assert_eq!(*verdict, expected, "{name}, value {index}: {report:?}");
         }

@@ -1,5 +1,7 @@
-//! The exchanges of `credentials.jsonl` in which a client of the reference proves who it is and reads or administers: the
-//! same steps to our servers, with answers to their own challenges, end in the same bytes, or in a permitted difference.
+//! Authenticated reads and changes recorded in `credentials.jsonl` with a client of the reference.
+//!
+//! The same steps are sent to our servers, with answers to our own challenges. The replies have the
+//! same bytes, or differ as [`KnownDifference`] permits.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,7 +20,7 @@ use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Where we do the safe thing, and the reference does not: the kind of the difference, and what the last answer is.
+/// An intended difference from the reference, with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KnownDifference {
     /// The last answer has this code.
@@ -27,7 +29,7 @@ enum KnownDifference {
     Withheld(&'static str),
 }
 
-/// The difference that a transcript may end with, by what was sent last and what came.
+/// The difference that a transcript may end with, from the last request and its recorded reply.
 fn known_difference(line: &Json, last_sent: &[u8], last_received: &[u8]) -> Option<KnownDifference> {
     use KnownDifference::{Code, Withheld};
     let (_, rest) = Envelope::split(last_sent).unwrap();
@@ -35,15 +37,15 @@ fn known_difference(line: &Json, last_sent: &[u8], last_received: &[u8]) -> Opti
     let steps = line["steps"].as_array().unwrap();
     let is_repeated = |step: &Json| step["send_hex"] == steps[steps.len() - 1]["send_hex"];
     let (identity, reference) = (&line["identity"], reply(last_received));
-    // A challenge is taken by the first answer.
+    // A challenge can be answered once.
     if op_code == OpCode::RESPONSE_TO_CHALLENGE && steps[..steps.len() - 1].iter().any(is_repeated) {
         return Some(Code("an answer given twice", ResponseCode::AUTHENTICATION_TIMEOUT));
     }
-    // Transactions and records are not given out over the network.
+    // Replication of transactions and records over the network is not supported.
     if [OpCode::DUMP_HANDLES, OpCode::RETRIEVE_TXN_LOG].contains(&first_op_code(line)) {
         return Some(Code("replication", ResponseCode::OPERATION_NOT_SUPPORTED));
     }
-    // The key that fits says which index is meant, without a session too.
+    // Index 0 means any key of the record that fits, also outside sessions.
     if identity["index"] == 0
         && identity["key_id"].is_string()
         && reference.code == ResponseCode::INVALID_ADMIN
@@ -62,7 +64,7 @@ fn is_readable(value: &Value<'_>) -> bool {
     value.permissions.0 & (Permissions::ADMIN_READ.0 | Permissions::PUBLIC_READ.0) != 0
 }
 
-/// What the first step of a transcript asks for.
+/// The operation of the first request.
 fn first_op_code(line: &Json) -> OpCode {
     let first = &line["steps"][0]["send_hex"];
     let bytes = if first.is_string() { hex(first) } else { Vec::new() };
@@ -72,13 +74,13 @@ fn first_op_code(line: &Json) -> OpCode {
         .map_or(OpCode(0), |message| message.header.op_code)
 }
 
-/// A message without what varies: session, expiration, nonce, signature, and the lengths they are in.
-fn fixed(bytes: &[u8], key: &PublicKey) -> (Envelope, Vec<u8>, bool) {
+/// A message without the parts that vary: session, expiration, nonce, signature, and its length.
+fn fixed_parts(bytes: &[u8], key: &PublicKey) -> (Envelope, Vec<u8>, bool) {
     let (mut envelope, rest) = Envelope::split(bytes).unwrap();
     let message = Message::decode(rest).unwrap();
     let is_signed = !message.credential.is_empty();
     if is_signed {
-        verify_message(&envelope, &message, key).expect("its signature is right");
+        verify_message(&envelope, &message, key).expect("the signature is valid");
     }
     let mut covered = message.covered.to_vec();
     covered[16..20].fill(0);
@@ -106,8 +108,8 @@ fn values(reply: &Reply<'_>) -> Vec<Vec<u8>> {
     encoded.collect()
 }
 
-/// Whether whoever may not, or has not the key, is told who lacks what.
-fn says_why(reply: &Reply<'_>) -> bool {
+/// Whether a refusal has a text with the reason.
+fn gives_reason(reply: &Reply<'_>) -> bool {
     let refuses = [ResponseCode::INVALID_ADMIN, ResponseCode::AUTHENTICATION_FAILED].contains(&reply.code);
     refuses && matches!(reply.response, Response::Failure(failure) if !failure.message.is_empty())
 }
@@ -141,18 +143,20 @@ fn replay(
             challenge = Some((envelope.session_id, contents.nonce.to_vec(), digest));
         }
         let reference = hex(&step["receive_hex"][0]);
-        let is_same = if says_why(&ours) {
-            // The reference does not say why.
+        let is_same = if gives_reason(&ours) {
+            // The reference gives no reason.
             ours.code == reply(&reference).code
         } else {
-            fixed(&received, key) == fixed(&reference, key)
+            fixed_parts(&received, key) == fixed_parts(&reference, key)
         };
         if is_same {
             continue;
         }
         let difference = known_difference(line, &recorded, &reference).filter(|_| at + 1 == steps.len());
         match difference {
-            None => assert_eq!(fixed(&received, key), fixed(&reference, key), "{name}, step {at}"),
+            None => {
+                assert_eq!(fixed_parts(&received, key), fixed_parts(&reference, key), "{name}, step {at}")
+            }
             Some(KnownDifference::Code(kind, code)) => {
                 assert_eq!(ours.code, code, "{name}: {kind}");
                 return LineOutcome::Permitted(kind);
@@ -170,7 +174,7 @@ fn replay(
     LineOutcome::AsStated
 }
 
-/// Replays the transcripts of this kind with a server; how many lines there were, and how many differed so.
+/// Replays the selected transcripts and compares the number of permitted differences of each kind.
 fn replay_all(
     is_replayed: fn(&Json) -> bool,
     (address, left_out): (SocketAddr, &LeftOut),
@@ -185,7 +189,7 @@ fn replay_all(
             continue;
         }
         let usable = |id: &str| keys.contains_key(id);
-        let is_left_out = left_out.is_asked_for(&line["steps"][0]["send_fields"]);
+        let is_left_out = left_out.contains_handle_of(&line["steps"][0]["send_fields"]);
         if is_left_out || left_out.has(&line["identity"]["handle"]) {
             checks.record(&name, LineOutcome::Skipped("its record cannot be published"));
         } else if line["identity"]["key_id"].as_str().is_some_and(|id| !usable(id)) {
@@ -202,17 +206,17 @@ fn replay_all(
     }
 }
 
-/// Whether a transcript reads, as somebody.
-fn is_read(line: &Json) -> bool {
+/// Whether a transcript is an authenticated read.
+fn is_authenticated_read(line: &Json) -> bool {
     first_op_code(line) == OpCode::RESOLUTION
 }
 
-/// Whether it reads or administers; set-ups of sessions are replayed elsewhere.
+/// Whether a transcript reads or administers; `sessions.rs` replays those that set up sessions.
 fn is_read_or_change(line: &Json) -> bool {
     first_op_code(line) != OpCode::SESSION_SETUP
 }
 
-/// Whether the vectors have the server whose transcripts these are; says so if not.
+/// Whether the vectors have the server of these transcripts.
 fn has_root() -> bool {
     let has_root = document("servers.json")["servers"]["root"].is_object();
     assert!(has_root || is_foreign(), "servers.json has no server root");
@@ -226,7 +230,7 @@ fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: SessionExch
     let served = serve_from(VectorSource::Selected, "root", datapath, |_| ());
     let kinds =
         [("values that nobody may read", 2), ("an answer given twice", 2), ("index 0 and a public key", 1)];
-    replay_all(is_read, (served.address(), &served.left_out), exchange, &kinds);
+    replay_all(is_authenticated_read, (served.address(), &served.left_out), exchange, &kinds);
     let challenges = &served.server.shared().slow.as_ref().unwrap().to_json()["challenges"];
     assert_eq!(challenges["displaced"], 0);
 }

@@ -1,11 +1,11 @@
 //! Values and the predefined types, as bytes and as JSON: `values.jsonl`.
 //!
-//! Every line decodes to its fields and encodes to its bytes, prints as its JSON and reads back. Where we
-//! differ from the reference on purpose, the function that says so names the rule:
+//! Every line decodes to its fields and encodes to its bytes, prints as its JSON and reads back.
+//! Intended differences from the reference:
 //!
-//! - [`permissions_as_given`]: on input, permissions are four characters that mean what they say.
-//! - [`is_our_text`]: data is printed as a string when it is UTF-8 without control characters.
-//! - bits without a meaning stay in what we encode; the reference clears them.
+//! - [`permissions_as_given`]: permissions in JSON are four characters and are stored unchanged.
+//! - [`is_our_text`]: data is printed as a string if it is UTF-8 without control characters.
+//! - Undefined bits are encoded again; the reference clears them.
 
 use data_encoding::BASE64;
 use handle_proto::data::site::SiteFlags;
@@ -17,12 +17,12 @@ use handle_proto::{Field, Value, ValueBuf, Values};
 use handle_tests::vectors::{LineOutcome, byte_string, check_kind, check_kinds, hex};
 use serde_json::{Value as Json, json};
 
-fn each(kind: &str, check: impl Fn(&Json)) {
+fn check_each(kind: &str, check: impl Fn(&Json)) {
     check_kind("values.jsonl", kind, |_, line| check(line));
 }
 
 fn parsed(line: &Json, member: &str) -> Json {
-    let text = line[member].as_str().expect("a text of JSON");
+    let text = line[member].as_str().expect("a string of JSON");
     serde_json::from_str(text).expect("JSON inside the line")
 }
 
@@ -43,24 +43,24 @@ fn fields(value: &Value<'_>) -> Json {
     })
 }
 
-/// Our rule for printing data as a string, where the reference asks whether it "looks printable".
+/// Our rule for printing data as a string; the reference uses a heuristic.
 fn is_our_text(data: &[u8]) -> bool {
     let plain = |c: char| !c.is_control() || matches!(c, '\t' | '\r' | '\n');
     str::from_utf8(data).is_ok_and(|text| text.chars().all(plain))
 }
 
-/// The bytes of a value with other permissions: byte 13.
+/// Returns the encoded value with `permissions` in byte 13.
 ///
-/// On input the reference forces the first of four permissions on; we keep what is written.
+/// When it reads JSON, the reference sets the first of the four permissions; we keep those given.
 fn permissions_as_given(mut value: Vec<u8>, permissions: u8) -> Vec<u8> {
     value[13] = permissions & 0x0f;
     value
 }
 
-/// What the reference reads from JSON although a member has another type than it should.
+/// Outcome for JSON that the reference reads although a member has the wrong type.
 const READ_STRICTLY: LineOutcome = LineOutcome::Permitted("JSON is read strictly");
 
-/// Whether JSON has a member of another type than is documented: a number or a boolean for a string, a number with a
+/// Whether JSON has a member of the wrong type: a number or a boolean for a string, a number with a
 /// fraction for an integer, or permissions of an administrator that are not twelve characters.
 fn is_loosely_typed(json: &Json) -> bool {
     const STRINGS: [&str; 9] =
@@ -110,7 +110,7 @@ fn vectors_differ_where_json_is_loosely_typed() {
     }
 }
 
-/// Reads `json` over a tree and straight from a line, which must agree.
+/// Reads `json` from a tree and directly from a line, and checks that both agree.
 fn read(json: &Json) -> Option<Vec<u8>> {
     let value = json::value_from_json(json).ok().map(|value| value.as_bytes().to_vec());
     let line = json!({"handle": "10/a", "values": [json]}).to_string();
@@ -143,7 +143,7 @@ fn vectors_have_known_kinds() {
 
 #[test]
 fn vectors_of_values_decode_to_their_fields_and_encode_to_the_same_bytes() {
-    each("value", |line| {
+    check_each("value", |line| {
         let bytes = hex(&line["hex"]);
         let (value, rest) = Value::split(&bytes).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(rest.is_empty(), "{line}");
@@ -156,7 +156,7 @@ fn vectors_of_values_decode_to_their_fields_and_encode_to_the_same_bytes() {
 
 #[test]
 fn vectors_of_values_print_as_deployed() {
-    each("value", |line| {
+    check_each("value", |line| {
         let bytes = hex(&line["hex"]);
         let value = Value::split(&bytes).unwrap().0;
         let mut expected = parsed(line, "json_text");
@@ -176,12 +176,13 @@ fn vectors_of_values_print_as_deployed() {
 
 #[test]
 fn vectors_of_values_read_back_from_json() {
-    each("value", |line| {
+    check_each("value", |line| {
         let bytes = hex(&line["hex"]);
         let value = Value::split(&bytes).unwrap().0;
         let printed = parsed(line, "json_text");
         if line.get("json_parse_error").is_some_and(|error| !error.is_null()) {
-            // What the reference cannot read of its own we may refuse, but not read as something else.
+            // JSON that the reference cannot read back may be refused, but not read as another
+            // value.
             assert!(read(&printed).is_none_or(|read| read == bytes), "{line}");
             return;
         }
@@ -190,7 +191,7 @@ fn vectors_of_values_read_back_from_json() {
         assert_eq!(read_as_deployed(&printed).as_ref(), Some(&deployed), "{line}");
         let ours = permissions_as_given(deployed, value.permissions.0);
         assert_eq!(read(&printed), Some(ours), "{line}");
-        // What we print ourselves loses no data that is not typed.
+        // Our own JSON keeps all data of values without a known type.
         let again = json::value_to_json(&value);
         if again["data"]["format"] == "base64" || again["data"]["format"] == "string" {
             let again = ValueBuf::from_bytes(read(&again).unwrap()).unwrap();
@@ -203,7 +204,7 @@ fn vectors_of_values_read_back_from_json() {
 fn vectors_of_json_read_to_values_or_are_refused() {
     check_kind("values.jsonl", "json_to_value", |_, line| {
         let deployed = (!line["hex"].is_null()).then(|| hex(&line["hex"]));
-        let Ok(json) = serde_json::from_str(line["json_text"].as_str().expect("a text of JSON")) else {
+        let Ok(json) = serde_json::from_str(line["json_text"].as_str().expect("a string of JSON")) else {
             return if deployed.is_some() { READ_STRICTLY } else { LineOutcome::AsStated };
         };
         let as_deployed = read_as_deployed(&json);
@@ -225,7 +226,7 @@ fn vectors_of_json_read_to_values_or_are_refused() {
         if read(&json).is_none() && is_loosely_typed(&json) {
             return READ_STRICTLY;
         }
-        // Our rule for permissions: four characters `0` or `1`, kept, or `*`; else an error.
+        // Our rule for permissions: four characters `0` or `1`, or `*`; anything else is an error.
         let ours = match json["permissions"].as_str() {
             None => Some(bytes),
             Some("*") => Some(permissions_as_given(bytes, 0x0f)),
@@ -242,7 +243,7 @@ fn vectors_of_json_read_to_values_or_are_refused() {
 
 #[test]
 fn vectors_of_bytes_decode_or_are_refused() {
-    each("binary_decode", |line| {
+    check_each("binary_decode", |line| {
         let bytes = hex(&line["hex"]);
         let decoded = Value::split(&bytes);
         assert_eq!(line["ok"], decoded.is_ok(), "{line}");
@@ -255,7 +256,7 @@ fn vectors_of_bytes_decode_or_are_refused() {
 
 #[test]
 fn vectors_of_value_lists_decode_and_encode() {
-    each("value_list", |line| {
+    check_each("value_list", |line| {
         let bytes = hex(&line["hex"]);
         let mut cursor = Cursor::new(&bytes);
         let list = cursor.string(Field::Values).unwrap();
@@ -273,7 +274,7 @@ fn vectors_of_value_lists_decode_and_encode() {
 
 #[test]
 fn vectors_of_sites_decode_and_encode() {
-    each("site", |line| {
+    check_each("site", |line| {
         let bytes = hex(&line["hex"]);
         let decoded = Site::decode(&bytes);
         assert_eq!(line["ok"], decoded.is_ok(), "{line}");
@@ -290,7 +291,7 @@ fn vectors_of_sites_decode_and_encode() {
         assert_eq!(json::text(&json::site_to_json(&site)), line["json_text"].as_str().unwrap(), "{line}");
         let read = json::site_from_json(&parsed(line, "json_text")).unwrap();
         assert_eq!(read.as_bytes(), hex(&line["hex_from_json"]), "{line}");
-        // We keep flags without a meaning, which the reference clears.
+        // We keep undefined flags, which the reference clears.
         site.flags = SiteFlags::known(site.flags);
         assert_eq!(encoded(&site), hex(&line["hex_reencoded"]), "{line}");
     });
@@ -299,7 +300,7 @@ fn vectors_of_sites_decode_and_encode() {
 #[test]
 fn vectors_of_json_read_to_sites_or_are_refused() {
     check_kind("values.jsonl", "json_to_site", |_, line| {
-        let Ok(json) = serde_json::from_str(line["json_text"].as_str().expect("a text of JSON")) else {
+        let Ok(json) = serde_json::from_str(line["json_text"].as_str().expect("a string of JSON")) else {
             return if line["hex"].is_null() { LineOutcome::AsStated } else { READ_STRICTLY };
         };
         let read = json::site_from_json(&json);
@@ -312,7 +313,7 @@ fn vectors_of_json_read_to_sites_or_are_refused() {
         }
         let site = read.unwrap_or_else(|error| panic!("{error}: {line}"));
         assert_eq!(site.as_bytes(), hex(&line["hex"]), "{line}");
-        // The reference remembers what was absent from JSON; in bytes that is an empty list or key.
+        // The reference omits members that were absent from JSON; we print an empty list or key.
         let mut expected = parsed(line, "json_printed_again");
         for list in ["attributes", "servers"] {
             expected.as_object_mut().unwrap().entry(list).or_insert_with(|| json!([]));
@@ -327,7 +328,7 @@ fn vectors_of_json_read_to_sites_or_are_refused() {
 
 #[test]
 fn vectors_of_administrators_decode_and_encode() {
-    each("admin", |line| {
+    check_each("admin", |line| {
         let bytes = hex(&line["hex"]);
         let decoded = Admin::decode(&bytes);
         assert_eq!(line["ok"], decoded.is_ok(), "{line}");
@@ -352,7 +353,7 @@ fn vectors_of_administrators_decode_and_encode() {
             let read = json::data_from_json(&data, reading).unwrap();
             assert_eq!(read, hex(&line["hex_from_json"]), "{line}");
         }
-        // We keep bits without a meaning, which the reference clears.
+        // We keep undefined bits, which the reference clears.
         admin.permissions = admin.permissions.known();
         assert_eq!(encoded(&admin), hex(&line["hex_reencoded"]), "{line}");
     });
@@ -360,7 +361,7 @@ fn vectors_of_administrators_decode_and_encode() {
 
 #[test]
 fn vectors_of_groups_decode_and_encode() {
-    each("vlist", |line| {
+    check_each("vlist", |line| {
         let bytes = hex(&line["hex"]);
         let decoded = Vlist::decode(&bytes);
         assert_eq!(line["ok"], decoded.is_ok(), "{line}");
@@ -377,7 +378,7 @@ fn vectors_of_groups_decode_and_encode() {
 
 #[test]
 fn vectors_of_keys_have_a_json_form() {
-    each("key", |line| {
+    check_each("key", |line| {
         let (public, private) = (hex(&line["handle_public_hex"]), hex(&line["handle_private_hex"]));
         let key = PublicKey::decode(&public).unwrap();
         assert_eq!(key.to_bytes(), public, "{line}");
