@@ -1,4 +1,4 @@
-//! Whatever address was asked answers, over IPv4 and IPv6.
+//! Answers come from the address that the request was sent to, over IPv4 and IPv6.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,8 +11,9 @@ use handle_tests::client::{TestClient, exchange_over_tcp, request};
 use handle_tests::{records, test_server};
 use std::net::{IpAddr, SocketAddr};
 
-/// The client's socket is connected, so an answer from any other address would not arrive.
-fn answer_from_where_asked(datapath: Datapath) {
+/// Sends requests to several addresses. The client's socket is connected, so that it does not
+/// receive answers from other addresses.
+fn check_answer_addresses(datapath: Datapath) {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
     records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
@@ -44,10 +45,10 @@ fn answer_from_where_asked(datapath: Datapath) {
 
 #[test]
 fn answers_come_from_the_address_that_was_asked_on_the_portable_datapath() {
-    answer_from_where_asked(Datapath::Portable);
+    check_answer_addresses(Datapath::Portable);
 }
 
 #[test]
 fn answers_come_from_the_address_that_was_asked_on_the_datapath_of_this_machine() {
-    answer_from_where_asked(Datapath::Auto);
+    check_answer_addresses(Datapath::Auto);
 }

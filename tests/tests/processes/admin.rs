@@ -1,4 +1,4 @@
-//! The administration process from outside: who may change what, what is refused, and what is there afterwards.
+//! `handle-admin` over the network: permitted and refused changes, and the records afterwards.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -41,7 +41,7 @@ fn message(envelope: Envelope, flags: OpFlags, request: &Request<'_>) -> Vec<u8>
     MessageBuf::request(&envelope, &header, request).unsigned().unwrap()
 }
 
-/// What a client keeps of a challenge.
+/// The parts of a challenge that a client needs.
 #[derive(Clone, Debug)]
 struct Challenge {
     id: i32,
@@ -51,7 +51,7 @@ struct Challenge {
     digest: Vec<u8>,
 }
 
-/// What came back.
+/// Summary of a reply.
 #[derive(Clone, Debug)]
 struct AdminReply {
     code: Code,
@@ -61,7 +61,7 @@ struct AdminReply {
     challenge: Option<Challenge>,
 }
 
-fn read(bytes: &[u8]) -> AdminReply {
+fn summarize(bytes: &[u8]) -> AdminReply {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
         panic!("a reply");
@@ -90,7 +90,7 @@ fn read(bytes: &[u8]) -> AdminReply {
 
 fn ask(address: SocketAddr, flags: OpFlags, request: &Request<'_>) -> AdminReply {
     let bytes = message(Envelope::request(1), flags, request);
-    read(&exchange_over_tcp(address, &bytes).expect("an answer"))
+    summarize(&exchange_over_tcp(address, &bytes).expect("an answer"))
 }
 
 fn answer_bytes(id: i32, identity: Reference<'_>, auth_type: &[u8], signed_response: &[u8]) -> Vec<u8> {
@@ -104,7 +104,7 @@ fn respond(challenge: &Challenge, secret: &[u8]) -> Vec<u8> {
     answer_with_secret(challenge.version, challenge.suggested, &covered, secret, &random())
 }
 
-/// Asks, and answers the challenge as `identity`.
+/// Sends a request and answers the challenge as `identity`.
 fn ask_as(
     address: SocketAddr,
     identity: Reference<'_>,
@@ -115,14 +115,14 @@ fn ask_as(
     let reply = ask(address, flags, request);
     let Some(challenge) = &reply.challenge else { return reply };
     let bytes = answer_bytes(challenge.id, identity, auth::SECRET_KEY, &respond(challenge, secret));
-    read(&exchange_over_tcp(address, &bytes).expect("an answer"))
+    summarize(&exchange_over_tcp(address, &bytes).expect("an answer"))
 }
 
 fn as_admin(administered: &AdminServer, request: &Request<'_>) -> AdminReply {
     ask_as(administered.address(), ADMIN, SECRET, CHANGE, request)
 }
 
-/// Values as a list, with room of their own.
+/// Calls `act` with a list of `values`.
 fn with_values<T>(values: &[Value<'_>], act: impl FnOnce(Values<'_>) -> T) -> T {
     let mut storage = Vec::new();
     act(Values::build(values.iter().copied(), &mut storage))
@@ -148,7 +148,7 @@ const fn url(index: i32) -> Value<'static> {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_at_once_and_after_a_restart() {
+fn acknowledged_changes_are_visible_at_once_and_after_a_restart() {
     let mut administered = root(|_| ());
     let reply = create(&administered, b"TST/new", &[url(1), url(2)]);
     assert_eq!((reply.code, reply.created.as_slice()), (Code::SUCCESS, &b"TST/new"[..]), "{}", reply.text);
@@ -181,18 +181,21 @@ fn an_answer_counts_once_and_for_its_request_alone() {
         let request = |handle| Request::CreateHandle(HandleValues { handle, values });
         let challenge = ask(address, CHANGE, &request(b"TST/once")).challenge.unwrap();
         let bytes = answer_bytes(challenge.id, ADMIN, auth::SECRET_KEY, &respond(&challenge, SECRET));
-        assert_eq!(read(&exchange_over_tcp(address, &bytes).unwrap()).code, Code::SUCCESS);
-        let again = read(&exchange_over_tcp(address, &bytes).unwrap());
+        assert_eq!(summarize(&exchange_over_tcp(address, &bytes).unwrap()).code, Code::SUCCESS);
+        let again = summarize(&exchange_over_tcp(address, &bytes).unwrap());
         assert_eq!(again.code, Code::AUTHENTICATION_TIMEOUT, "replayed");
-        // What answers one challenge does not answer another.
+        // The answer to one challenge is no answer to another.
         let (one, two) = (
             ask(address, CHANGE, &request(b"TST/two")).challenge.unwrap(),
             ask(address, CHANGE, &request(b"TST/three")).challenge.unwrap(),
         );
         let crossed = answer_bytes(two.id, ADMIN, auth::SECRET_KEY, &respond(&one, SECRET));
-        assert_eq!(read(&exchange_over_tcp(address, &crossed).unwrap()).code, Code::AUTHENTICATION_FAILED);
+        assert_eq!(
+            summarize(&exchange_over_tcp(address, &crossed).unwrap()).code,
+            Code::AUTHENTICATION_FAILED
+        );
         let unknown = answer_bytes(one.id ^ 1, ADMIN, auth::SECRET_KEY, &respond(&one, SECRET));
-        assert_eq!(read(&exchange_over_tcp(address, &unknown).unwrap()).code, Code::SESSION_TIMEOUT);
+        assert_eq!(summarize(&exchange_over_tcp(address, &unknown).unwrap()).code, Code::SESSION_TIMEOUT);
     });
     for handle in [&b"TST/two"[..], b"TST/three"] {
         assert_eq!(resolve(&administered, handle).code, Code::HANDLE_NOT_FOUND);
@@ -200,26 +203,26 @@ fn an_answer_counts_once_and_for_its_request_alone() {
 }
 
 #[test]
-fn a_challenge_that_is_too_old_is_gone() {
+fn challenges_expire() {
     let administered = root(|config| config.limits.challenge_ms = 1);
     let request = Request::DeleteHandle(HandleBody { handle: b"TST/ITEM-001" });
     let challenge = ask(administered.address(), CHANGE, &request).challenge.unwrap();
     std::thread::sleep(Duration::from_millis(20));
     let bytes = answer_bytes(challenge.id, ADMIN, auth::SECRET_KEY, &respond(&challenge, SECRET));
-    let reply = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+    let reply = summarize(&exchange_over_tcp(administered.address(), &bytes).unwrap());
     assert_eq!(reply.code, Code::AUTHENTICATION_TIMEOUT);
 }
 
 #[test]
-fn only_who_may_learns_that_the_key_was_wrong_and_is_told_what_is_lacking() {
+fn only_administrators_learn_that_a_key_is_wrong_and_others_which_right_is_missing() {
     let administered = root(|_| ());
     let delete = Request::DeleteHandle(HandleBody { handle: b"TST/ITEM-001" });
-    let as_whom = |identity, secret| ask_as(administered.address(), identity, secret, CHANGE, &delete);
-    let wrong = as_whom(ADMIN, b"open sesame opem");
+    let delete_as = |identity, secret| ask_as(administered.address(), identity, secret, CHANGE, &delete);
+    let wrong = delete_as(ADMIN, b"open sesame opem");
     assert_eq!(wrong.code, Code::AUTHENTICATION_FAILED);
     assert!(wrong.text.contains("301:0.NA/TST"), "{}", wrong.text);
     let nobody = Reference { handle: b"TST/ITEM-002", index: 300 };
-    let refused = as_whom(nobody, SECRET);
+    let refused = delete_as(nobody, SECRET);
     assert_eq!(refused.code, Code::INVALID_ADMIN);
     for part in ["300:TST/ITEM-002", "delete_handle", "TST/ITEM-001"] {
         assert!(refused.text.contains(part), "{}", refused.text);
@@ -228,7 +231,7 @@ fn only_who_may_learns_that_the_key_was_wrong_and_is_told_what_is_lacking() {
 }
 
 #[test]
-fn work_that_an_answer_asks_for_has_a_bound() {
+fn rounds_of_an_answer_are_bounded() {
     let administered = root(|config| config.limits.pbkdf2_iterations = 100);
     let delete = Request::DeleteHandle(HandleBody { handle: b"TST/ITEM-001" });
     for (iterations, code) in [
@@ -238,14 +241,14 @@ fn work_that_an_answer_asks_for_has_a_bound() {
     ] {
         let challenge = ask(administered.address(), CHANGE, &delete).challenge.unwrap();
         let covered: [&[u8]; 2] = [&challenge.nonce, &challenge.digest];
-        // Right as far as it may be.
+        // The key is derived with at most 100 rounds.
         let key = handle_auth::kdf::pbkdf2_sha1(SECRET, b"salt", iterations.min(100), 20);
         let algorithm = handle_proto::code::DigestAlgorithm::HMAC_SHA1;
         let mac = handle_auth::digest::mac(algorithm, &key, &covered).unwrap();
         let mut response = vec![];
         SecretAnswer::Pbkdf2 { salt: b"salt", iterations, key_bits: 160, mac: &mac }.encode(&mut response);
         let bytes = answer_bytes(challenge.id, ADMIN, auth::SECRET_KEY, &response);
-        let reply = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+        let reply = summarize(&exchange_over_tcp(administered.address(), &bytes).unwrap());
         assert_eq!(reply.code, code, "{iterations} rounds");
     }
 }
@@ -262,7 +265,7 @@ fn index_zero_of_a_public_key_is_the_index_of_the_key_that_fits() {
         let response = answer_with_key(challenge.version, &covered, key).unwrap();
         let identity = Reference { handle: b"0.NA/TST", index };
         let bytes = answer_bytes(challenge.id, identity, auth::PUBLIC_KEY, &response);
-        read(&exchange_over_tcp(administered.address(), &bytes).unwrap()).code
+        summarize(&exchange_over_tcp(administered.address(), &bytes).unwrap()).code
     };
     assert_ne!(delete(b"TST/ITEM-001", &key("mirror"), 0), Code::SUCCESS);
     assert_eq!(delete(b"TST/ITEM-001", &key("admin_rsa"), 0), Code::SUCCESS);
@@ -303,7 +306,7 @@ fn records_keep_their_bounds_at_the_edge() {
     assert_eq!(create(&administered, b"TST/\xff", &[url(1)]).code, Code::INVALID_HANDLE);
 }
 
-/// As many values as clients can read, and one more.
+/// 2048 values are as many as clients can read.
 #[test]
 fn a_record_of_2048_values_can_be_read_and_2049_are_refused() {
     let administered = root(|_| ());
@@ -314,7 +317,7 @@ fn a_record_of_2048_values_can_be_read_and_2049_are_refused() {
 }
 
 #[test]
-fn groups_in_circles_and_groups_of_thousands_end() {
+fn lookups_in_circular_and_very_large_groups_end() {
     let administered = root(|_| ());
     let group = |handle: &[u8], entries: &[(&[u8], i32)]| {
         let mut storage = vec![];
@@ -324,9 +327,9 @@ fn groups_in_circles_and_groups_of_thousands_end() {
         let reply = create(&administered, handle, &[Value::new(1, b"HS_VLIST", &data)]);
         assert_eq!(reply.code, Code::SUCCESS, "{}", reply.text);
     };
-    let owned = |handle: &[u8], by: &[u8]| {
+    let owned = |handle: &[u8], owner: &[u8]| {
         let mut data = vec![];
-        Admin::new(AdminPermissions::ALL, by, 1).encode(&mut data);
+        Admin::new(AdminPermissions::ALL, owner, 1).encode(&mut data);
         assert_eq!(create(&administered, handle, &[Value::new(100, b"HS_ADMIN", &data)]).code, Code::SUCCESS);
     };
     group(b"TST/circle", &[(b"TST/circle2", 1)]);
@@ -338,16 +341,16 @@ fn groups_in_circles_and_groups_of_thousands_end() {
     let stranger = Reference { handle: b"TST/stranger", index: 1 };
     let secret = Value { permissions: Permissions(0x0c), ..Value::new(1, b"HS_SECKEY", SECRET) };
     assert_eq!(create(&administered, b"TST/stranger", &[secret]).code, Code::SUCCESS);
-    for (handle, says_more) in [(&b"TST/round"[..], false), (b"TST/broad", true)] {
+    for (handle, mentions_groups) in [(&b"TST/round"[..], false), (b"TST/broad", true)] {
         let delete = Request::DeleteHandle(HandleBody { handle });
         let reply = ask_as(administered.address(), stranger, SECRET, CHANGE, &delete);
         assert_eq!(reply.code, Code::INVALID_ADMIN);
-        assert_eq!(reply.text.contains("more groups"), says_more, "{}", reply.text);
+        assert_eq!(reply.text.contains("more groups"), mentions_groups, "{}", reply.text);
     }
 }
 
 #[test]
-fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() {
+fn an_overwrite_without_change_needs_a_key_but_no_right() {
     let reader = Reference { index: 305, ..ADMIN };
     let reader_secret = b"read only admin";
     let administered = root(|_| ());
@@ -357,7 +360,7 @@ fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() 
     with_values(&[url(1)], |values| {
         let body = HandleValues { handle: b"TST/same", values };
         let (replace, add) = (Request::CreateHandle(body), Request::AddValue(body));
-        // Whether the whole record is replaced by an equal one depends on hidden values, too.
+        // Whether a record is replaced by an equal one also depends on hidden values.
         for (identity, secret, code_of_replace, code_of_add) in [
             (stranger, SECRET, Code::INVALID_ADMIN, Code::AUTHENTICATION_FAILED),
             (ADMIN, &b"another secret"[..], Code::AUTHENTICATION_FAILED, Code::AUTHENTICATION_FAILED),
@@ -371,7 +374,7 @@ fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() 
             }
         }
     });
-    // As soon as it changes anything, it takes the right to that.
+    // An overwrite with any change needs the right to change values.
     with_values(&[Value { data: b"other", ..url(1) }], |values| {
         let body = HandleValues { handle: b"TST/same", values };
         for request in [Request::CreateHandle(body), Request::AddValue(body)] {
@@ -382,7 +385,7 @@ fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() 
 }
 
 #[test]
-fn values_that_everybody_may_write_are_changed_without_a_question_but_not_into_administrators() {
+fn values_with_public_write_are_changed_without_challenge_except_into_administrators() {
     let administered = root(|_| ());
     let open = Value { permissions: Permissions(0x0f), ..url(1) };
     assert_eq!(create(&administered, b"TST/open", &[open, url(2)]).code, Code::SUCCESS);
@@ -401,7 +404,7 @@ fn values_that_everybody_may_write_are_changed_without_a_question_but_not_into_a
 }
 
 #[test]
-fn connections_have_bounds_and_keep_going_where_that_is_asked() {
+fn connections_are_bounded_and_kept_open_on_request() {
     let administered = root(|config| {
         config.tcp.connections = 2;
         config.tcp.connections_per_source = 2;
@@ -419,7 +422,7 @@ fn connections_have_bounds_and_keep_going_where_that_is_asked() {
         let len = Envelope::split(&bytes).unwrap().0.message_len as usize;
         bytes.resize(Envelope::LEN + len, 0);
         stream.read_exact(&mut bytes[Envelope::LEN..]).unwrap();
-        read(&bytes).code
+        summarize(&bytes).code
     };
     let connect = || {
         let stream = TcpStream::connect(address).unwrap();
@@ -434,17 +437,17 @@ fn connections_have_bounds_and_keep_going_where_that_is_asked() {
     let cut = request(OpFlags::PLAIN_REQUEST);
     two.write_all(&cut[..30]).unwrap();
     let mut three = connect();
-    assert_eq!(three.read(&mut [0; 1]).unwrap_or(0), 0, "there is no third place");
-    assert_eq!(receive(&mut two), Code::PROTOCOL_ERROR, "the rest did not come in time");
+    assert_eq!(three.read(&mut [0; 1]).unwrap_or(0), 0, "a third connection is refused");
+    assert_eq!(receive(&mut two), Code::PROTOCOL_ERROR, "a partial request times out");
     assert_eq!(two.read(&mut [0; 1]).unwrap(), 0);
     one.write_all(&request(OpFlags::PLAIN_REQUEST)).unwrap();
     assert_eq!(receive(&mut one), Code::SUCCESS);
-    assert_eq!(one.read(&mut [0; 1]).unwrap(), 0, "closed without being asked to go on");
+    assert_eq!(one.read(&mut [0; 1]).unwrap(), 0, "closed without the flag for keeping it");
     drop((one, two));
-    // Their places are free once the server has noticed.
+    // The connections are free once the server has noticed their end.
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while administered.server().shared().connections.count() > 0 {
-        assert!(std::time::Instant::now() < deadline, "places come back");
+        assert!(std::time::Instant::now() < deadline, "connections are still counted");
         std::thread::sleep(Duration::from_millis(5));
     }
     for (len, code) in [(1000, Code::SUCCESS), (1001, Code::PROTOCOL_ERROR)] {
@@ -476,7 +479,7 @@ fn many_create_at_once_and_share_commits() {
                         let request = Request::CreateHandle(HandleValues { handle: &handle, values });
                         assert_eq!(ask(administered.address(), CHANGE, &request).code, Code::SUCCESS);
                     });
-                    // Whoever comes second is told so, even at the same moment.
+                    // Of concurrent creations of one handle, all but one are refused.
                     with_values(&[url(1)], |values| {
                         let request = Request::CreateHandle(HandleValues { handle: b"TST/the-one", values });
                         let code = ask(administered.address(), CHANGE, &request).code;
@@ -489,21 +492,24 @@ fn many_create_at_once_and_share_commits() {
     let store = &administered.server().shared().service.store;
     let log = store.snapshot().unwrap();
     let created = log.log_after(log.log_base().unwrap()).unwrap().count();
-    assert_eq!(created, CLIENTS * EACH + 1, "one of those who created the same handle did");
+    assert_eq!(created, CLIENTS * EACH + 1, "the shared handle is created once");
     let mut findings = vec![];
     store.check(|finding| findings.extend(finding.is_damage().then_some(finding))).unwrap();
     assert_eq!(findings, vec![]);
 }
 
 #[test]
-fn metrics_and_health_are_told_over_http() {
+fn metrics_and_health_are_served_over_http() {
     let administered = root(|config| config.observe.http = Some(([127, 0, 0, 1], 0).into()));
     let get = |path: &str| http::get(administered.server().http_address().unwrap(), path).unwrap();
     assert_eq!(resolve(&administered, b"TST/ITEM-001").code, Code::SUCCESS);
     assert_eq!(get("/healthz").status, 200);
     let before = administered.server().shared().service.store.commits().0;
     assert!(get("/readyz").body.contains("written and read back"));
-    assert!(administered.server().shared().service.store.commits().0 > before, "by a real write");
+    assert!(
+        administered.server().shared().service.store.commits().0 > before,
+        "the check writes to the store"
+    );
     assert_eq!(get("/").status, 404);
     let metrics = get("/metrics").body;
     assert!(
@@ -535,7 +541,7 @@ fn metrics_and_health_are_told_over_http() {
 }
 
 #[test]
-fn the_store_is_one_process_s_and_the_control_socket_tells_of_it() {
+fn a_second_process_cannot_open_the_store_and_the_control_socket_shows_its_state() {
     let administered = root(|config| config.control = Some(config.store.file.with_file_name("control.sock")));
     let error = handle_admin::server::Server::start(&Config { control: None, ..administered.config.clone() });
     assert!(format!("{:#}", error.unwrap_err()).contains("another process"));
@@ -554,8 +560,8 @@ fn the_store_is_one_process_s_and_the_control_socket_tells_of_it() {
 }
 
 #[test]
-fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
-    // In a directory with everything it needs, made by a server that is stopped again.
+fn the_program_reports_errors_serves_and_stops_on_a_signal() {
+    // A stopped server leaves a directory with everything that the program needs.
     let mut administered = root(|_| ());
     administered.stop();
     let (mut config, directory) = (administered.config.clone(), &administered.directory);
@@ -591,17 +597,17 @@ fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
     let (code, text) = fail(command(&["--check-config", "--user", "nobody-of-that-name"]));
     assert!(code == 2 && text.contains("has no \"nobody-of-that-name\""), "{text}");
     let mut running = RunningProcess::start(command(&[]));
-    until("it answers", || control.exists() && TcpStream::connect(address).is_ok());
+    until("the server answers", || control.exists() && TcpStream::connect(address).is_ok());
     assert_eq!(ask_control(&control, "status")["health"]["ok"], true);
     let query = Query { handle: b"TST/ITEM-001", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     assert_eq!(ask(address, OpFlags::PLAIN_REQUEST, &Request::Resolution(query)).code, Code::SUCCESS);
     running.signal("TERM");
     assert_eq!(running.wait(), Some(0));
-    assert!(!control.exists(), "the socket goes with the process");
+    assert!(!control.exists(), "the process removes its socket");
 }
 
 #[test]
-fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
+fn strangers_learn_nothing_of_values_after_the_first_that_needs_a_right() {
     let administered = root(|_| ());
     let public_write = Permissions(Permissions::DEFAULT.0 | Permissions::PUBLIC_WRITE.0);
     let values = [
@@ -645,7 +651,7 @@ fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_is_told_from_a_wrong_one_to_who_may() {
+fn administrators_get_another_code_for_unreadable_answers_than_for_wrong_ones() {
     let administered = root(|_| ());
     let delete = Request::DeleteHandle(HandleBody { handle: b"TST/ITEM-001" });
     let nobody = Reference { handle: b"TST/ITEM-002", index: 300 };
@@ -662,7 +668,7 @@ fn an_answer_that_cannot_be_read_is_told_from_a_wrong_one_to_who_may() {
     ] {
         let challenge = ask(administered.address(), CHANGE, &delete).challenge.unwrap();
         let bytes = answer_bytes(challenge.id, identity, kind, answer);
-        let reply = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+        let reply = summarize(&exchange_over_tcp(administered.address(), &bytes).unwrap());
         assert_eq!(reply.code, code, "{identity} {answer:?}: {}", reply.text);
     }
 }

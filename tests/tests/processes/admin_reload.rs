@@ -1,4 +1,5 @@
-//! The administration process takes over what of a new configuration it can while it serves, and names the rest.
+//! `handle-admin` applies the settings of a new configuration that it can change while serving, and
+//! names the others.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// A process, its configuration, and where that is written.
+/// A running process with its configuration file.
 struct AdminReloadSetup {
     process: RunningProcess,
     config: Config,
@@ -34,10 +35,10 @@ struct AdminReloadSetup {
 
 impl AdminReloadSetup {
     fn start() -> Self {
-        let mut made = administer_with("root", |config| config.administrators.server.clear());
-        made.stop();
-        let (mut config, address) = (made.config.clone(), free_address());
-        let directory = std::mem::replace(&mut made.directory, tempfile::tempdir().unwrap());
+        let mut administered = administer_with("root", |config| config.administrators.server.clear());
+        administered.stop();
+        let (mut config, address) = (administered.config.clone(), free_address());
+        let directory = std::mem::replace(&mut administered.directory, tempfile::tempdir().unwrap());
         let file = directory.path().join("handle-admin.toml");
         let control = directory.path().join("control.sock");
         config.listen = vec![address];
@@ -48,7 +49,7 @@ impl AdminReloadSetup {
         let mut command = Command::new(program("handle-admin", "handle-admin"));
         command.arg("--config").arg(&file);
         let process = RunningProcess::start(command);
-        until("it answers", || control.exists() && TcpStream::connect(address).is_ok());
+        until("the server answers", || control.exists() && TcpStream::connect(address).is_ok());
         Self { process, config, file, control, address, directory }
     }
 
@@ -78,11 +79,11 @@ impl AdminReloadSetup {
 }
 
 #[test]
-fn what_can_change_does_and_the_rest_is_named() {
-    let mut place = AdminReloadSetup::start();
-    assert_eq!(place.home("0.NA/10.1"), Code::INVALID_ADMIN);
-    let audit = place.directory.path().join("other.jsonl");
-    place.write(|config| {
+fn live_settings_are_applied_and_others_named() {
+    let mut setup = AdminReloadSetup::start();
+    assert_eq!(setup.home("0.NA/10.1"), Code::INVALID_ADMIN);
+    let audit = setup.directory.path().join("other.jsonl");
+    setup.write(|config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
         config.limits.record_values = 2;
         config.tcp.connections_per_source = 8;
@@ -91,7 +92,7 @@ fn what_can_change_does_and_the_rest_is_named() {
         config.threads = 7;
         config.store.queue_changes = 7;
     });
-    let reply = ask(&place.control, "reload");
+    let reply = ask(&setup.control, "reload");
     assert_eq!(reply["ok"], true, "{reply}");
     let names = |member: &str| -> Vec<String> { serde_json::from_value(reply[member].clone()).unwrap() };
     assert_eq!(
@@ -106,79 +107,80 @@ fn what_can_change_does_and_the_rest_is_named() {
     );
     assert_eq!(names("settings_not_changed"), ["store.queue_changes", "threads"]);
     assert!(reply["hint"].as_str().unwrap().contains("restart"), "{reply}");
-    assert_eq!(place.home("0.NA/10.1"), Code::SUCCESS, "an administrator of the server now");
-    assert_eq!(place.create("TST/two", 2), Code::SUCCESS);
-    assert_eq!(place.create("TST/three", 3), Code::INVALID_VALUE);
+    assert_eq!(setup.home("0.NA/10.1"), Code::SUCCESS, "an administrator of the server now");
+    assert_eq!(setup.create("TST/two", 2), Code::SUCCESS);
+    assert_eq!(setup.create("TST/three", 3), Code::INVALID_VALUE);
     let lines = std::fs::read_to_string(audit).unwrap();
     assert!(lines.contains("10.1") && lines.contains("TST/two"), "{lines}");
-    // As many connections of this source as may be: the next is closed without an answer.
+    // The next connection of this source beyond the limit is closed without an answer.
     let mut held: Vec<TcpStream> = Vec::new();
-    until("there is no place for one more", || {
-        held.push(TcpStream::connect(place.address).unwrap());
-        let mut client = Administrator::new(place.address, Duration::from_secs(60));
+    until("the limit of connections is reached", || {
+        held.push(TcpStream::connect(setup.address).unwrap());
+        let mut client = Administrator::new(setup.address, Duration::from_secs(60));
         let body = HandleBody { handle: b"/" };
         client.ask(&Request::GetSiteInfo(body), OpFlags::PLAIN_REQUEST).is_err()
     });
-    assert!(held.len() < 100, "{} connections are held", held.len());
+    assert!(held.len() < 100, "{} open connections", held.len());
 }
 
 #[test]
-fn what_is_wrong_changes_nothing_and_a_signal_does_as_the_command() {
-    let mut place = AdminReloadSetup::start();
-    place.write(|config| {
+fn a_wrong_configuration_changes_nothing_and_a_signal_reloads() {
+    let mut setup = AdminReloadSetup::start();
+    setup.write(|config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
         config.limits.record_values = 4096;
     });
-    let reply = ask(&place.control, "reload");
+    let reply = ask(&setup.control, "reload");
     assert_eq!(reply["ok"], false, "{reply}");
     assert!(reply["error"].as_str().unwrap().contains("limits.record_values"), "{reply}");
-    place.write(|config| {
+    setup.write(|config| {
         config.limits.record_values = 2048;
         config.audit = Some("nowhere/audit.jsonl".into());
     });
-    assert_eq!(ask(&place.control, "reload")["ok"], Json::Bool(false));
-    std::fs::write(&place.file, "listen = 7").unwrap();
-    assert_eq!(ask(&place.control, "reload")["ok"], json!(false));
-    assert_eq!(place.home("0.NA/10.1"), Code::INVALID_ADMIN, "as it was");
-    place.write(|config| config.audit = Some("audit.jsonl".into()));
-    place.process.signal("HUP");
-    until("it has reloaded", || place.home("0.NA/10.1") == Code::SUCCESS);
-    place.process.signal("TERM");
-    assert_eq!(place.process.wait(), Some(0));
+    assert_eq!(ask(&setup.control, "reload")["ok"], Json::Bool(false));
+    std::fs::write(&setup.file, "listen = 7").unwrap();
+    assert_eq!(ask(&setup.control, "reload")["ok"], json!(false));
+    assert_eq!(setup.home("0.NA/10.1"), Code::INVALID_ADMIN, "the configuration is unchanged");
+    setup.write(|config| config.audit = Some("audit.jsonl".into()));
+    setup.process.signal("HUP");
+    until("the configuration is reloaded", || setup.home("0.NA/10.1") == Code::SUCCESS);
+    setup.process.signal("TERM");
+    assert_eq!(setup.process.wait(), Some(0));
 }
 
-/// A server in this process, and what it reads when it reloads. `read` is called for each reload.
+/// A server in this process; each reload reads its configuration with `read`.
 fn with_hooks(
     change: impl FnOnce(&mut Config),
     read: impl Fn(&Config) -> Config + Send + Sync + 'static,
     set_log: impl Fn(&str) -> Result<(), LogError> + Send + Sync + 'static,
 ) -> (Server, tempfile::TempDir) {
-    let mut made = administer_with("root", change);
-    made.stop();
-    let started = made.config.clone();
+    let mut administered = administer_with("root", change);
+    administered.stop();
+    let started = administered.config.clone();
     let hooks = AdminHooks {
         read_config: Some(Box::new(move || Ok(read(&started)))),
         set_log: Some(Box::new(set_log)),
     };
-    let server = Server::start_with(&made.config, hooks).unwrap();
-    (server, std::mem::replace(&mut made.directory, tempfile::tempdir().unwrap()))
+    let server = Server::start_with(&administered.config, hooks).unwrap();
+    (server, std::mem::replace(&mut administered.directory, tempfile::tempdir().unwrap()))
 }
 
-/// Every part in turn is the bad one, all others are new and good: nothing of them comes into
-/// force.
+/// With one bad setting among new and good ones, none is applied.
 #[test]
-fn one_bad_part_keeps_all_others_back() {
+fn one_bad_setting_keeps_all_others_back() {
     type Spoil = fn(&mut Config);
     let bad: [(&str, Spoil); 9] = [
-        ("administrators.server", |it| it.administrators.server = vec!["99999999999:0.NA/TST".to_owned()]),
-        ("limits.keys_tried", |it| it.limits.keys_tried = 0),
-        ("tcp.connections", |it| it.tcp.connections = 0),
-        ("publish.merge_ratio", |it| it.publish.merge_ratio = 0),
-        ("observe.http_header_bytes", |it| it.observe.http_header_bytes = 0),
-        ("elsewhere.rest_ms", |it| it.elsewhere.rest_ms = u32::MAX),
-        ("log", |it| it.log = "what=is=this".to_owned()),
-        ("nowhere", |it| it.audit = Some("/nowhere/audit.jsonl".into())),
-        ("no such log", |it| it.log = "refused=debug".to_owned()),
+        ("administrators.server", |config| {
+            config.administrators.server = vec!["99999999999:0.NA/TST".to_owned()]
+        }),
+        ("limits.keys_tried", |config| config.limits.keys_tried = 0),
+        ("tcp.connections", |config| config.tcp.connections = 0),
+        ("publish.merge_ratio", |config| config.publish.merge_ratio = 0),
+        ("observe.http_header_bytes", |config| config.observe.http_header_bytes = 0),
+        ("elsewhere.rest_ms", |config| config.elsewhere.rest_ms = u32::MAX),
+        ("log", |config| config.log = "what=is=this".to_owned()),
+        ("nowhere", |config| config.audit = Some("/nowhere/audit.jsonl".into())),
+        ("no such log", |config| config.log = "refused=debug".to_owned()),
     ];
     let at = Arc::new(AtomicUsize::new(0));
     let logged = Arc::new(Mutex::new(Vec::new()));
@@ -230,8 +232,8 @@ fn one_bad_part_keeps_all_others_back() {
         assert!(Arc::ptr_eq(&service.in_force(), &in_force), "{part}");
         at.fetch_add(1, Ordering::Relaxed);
     }
-    assert_eq!(*logged.lock().unwrap(), [""; 0], "what is logged stays");
-    // Two connections of one source, two challenges, and the file for the audit: as they were.
+    assert_eq!(*logged.lock().unwrap(), [""; 0], "the log filter is unchanged");
+    // Limits of connections and challenges, and the audit file, are unchanged.
     let address = server.addresses()[0];
     let held = TcpStream::connect(address).unwrap();
     let ask = |handle: &str| {
@@ -245,19 +247,19 @@ fn one_bad_part_keeps_all_others_back() {
     let lines = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
     assert!(lines("audit.jsonl").contains("10.1"));
     assert_eq!(lines("other.jsonl"), "");
-    // Without a bad one, all are taken.
+    // Without a bad setting, all are applied.
     let reply = shared.reload();
     assert_eq!((&reply["ok"], &reply["settings_not_changed"]), (&json!(true), &Json::Null), "{reply}");
     assert_eq!(*logged.lock().unwrap(), ["debug"]);
     drop(held);
-    until("the place is given back", || shared.connections.count() == 0);
+    until("no connection is open", || shared.connections.count() == 0);
     assert_eq!(ask("0.NA/10.1"), Code::SUCCESS);
     assert!(lines("other.jsonl").contains("10.1"));
     server.stop();
 }
 
 #[test]
-fn of_reloads_at_once_the_one_that_read_last_counts() {
+fn of_concurrent_reloads_the_last_configuration_read_is_applied() {
     let reads = Arc::new(AtomicUsize::new(0));
     let (is_reading, reading) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel::<()>();
@@ -269,7 +271,7 @@ fn of_reloads_at_once_the_one_that_read_last_counts() {
             move |started| {
                 let read = reads.fetch_add(1, Ordering::SeqCst);
                 if read == 0 {
-                    // What it has read is old by the time it goes on.
+                    // The configuration read here is outdated when this reload continues.
                     is_reading.send(()).unwrap();
                     may_go_on.lock().unwrap().recv().unwrap();
                 }
@@ -285,7 +287,7 @@ fn of_reloads_at_once_the_one_that_read_last_counts() {
         let first = scope.spawn(|| shared.reload());
         reading.recv().unwrap();
         let second = scope.spawn(|| shared.reload());
-        // Time for the second one to overtake the first, if it could.
+        // Time in which the second reload would overtake the first if it could.
         std::thread::sleep(Duration::from_millis(100));
         go_on.send(()).unwrap();
         for reload in [first, second] {

@@ -1,4 +1,5 @@
-//! Sessions that both processes know: a client sets one up with `handled` and administers in it with `handle-admin`.
+//! Sessions shared by both processes: a client sets one up with `handled` and uses it with
+//! `handle-admin`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -32,7 +33,7 @@ const SECRET: &[u8] = b"open sesame open";
 const MAC: Protection = Protection { mac: true, hidden: false };
 const ALL: Protection = Protection { mac: true, hidden: true };
 
-/// Both processes, and the directory with their socket.
+/// Both processes and the directory with their socket.
 struct ProcessPair {
     served: Option<TestServer>,
     administered: AdminServer,
@@ -61,20 +62,20 @@ impl ProcessPair {
         Self { served, administered, directory }
     }
 
-    /// A session with `handled`, over UDP as deployed clients set it up.
+    /// Opens a session with `handled` over UDP, as deployed clients do.
     fn session(&self) -> ClientSession {
         let address = self.served.as_ref().unwrap().address();
         ClientSession::open(exchange, address, ADMINISTRATOR, &server_key("root"))
     }
 
-    /// Asks `handle-admin` in the session.
+    /// Sends `message` to `handle-admin` in the session.
     fn administer(&self, session: &mut ClientSession, message: &[u8]) -> (ResponseCode, Protection, Vec<u8>) {
         let answer = exchange_over_tcp(self.administered.address(), message).unwrap();
         let (plain, protection) = session.read(&answer);
         (code(&plain), protection, plain)
     }
 
-    /// Creates a handle in the session, answers the challenge if there is one, and says whether there was.
+    /// Creates a handle in the session; returns whether it was challenged for that.
     fn create(&self, session: &mut ClientSession, handle: &str) -> bool {
         let message = create(session, handle);
         let message = session.sealed(message);
@@ -124,7 +125,7 @@ fn answer(session: &ClientSession, plain: &[u8]) -> Vec<u8> {
     let Body::Reply(Reply { response: Response::Challenge(challenge), digest, .. }) = body else {
         panic!("a challenge")
     };
-    assert_eq!(envelope.session_id, session.id, "its number is that of the session");
+    assert_eq!(envelope.session_id, session.id, "the challenge has the number of the session");
     let covered = [challenge.nonce, digest.unwrap().digest];
     let (version, suggested) = (session.version, session.version);
     let signed_response = answer_with_secret(version, suggested, &covered, SECRET, &[7; 16]);
@@ -137,62 +138,70 @@ fn answer(session: &ClientSession, plain: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
-    let both = ProcessPair::start();
-    let mut session = both.session();
-    assert!(both.create(&mut session, "TST/SESSION-1"), "nobody has proven anything yet");
-    assert!(!both.create(&mut session, "TST/SESSION-2"), "known from now on");
-    let audit = std::fs::read_to_string(both.administered.directory.path().join("audit.jsonl")).unwrap();
+fn handle_admin_accepts_sessions_that_were_set_up_with_handled() {
+    let processes = ProcessPair::start();
+    let mut session = processes.session();
+    assert!(processes.create(&mut session, "TST/SESSION-1"), "no identity has been authenticated yet");
+    assert!(!processes.create(&mut session, "TST/SESSION-2"), "the identity is authenticated");
+    let audit = std::fs::read_to_string(processes.administered.directory.path().join("audit.jsonl")).unwrap();
     assert_eq!(
         audit.matches(r#""identity":"301:0.NA/TST""#).count(),
         2,
         "with and without challenge: {audit}"
     );
-    // Both see the counters of one session.
+    // Both processes check the counters of the session.
     let message = create(&session, "TST/SESSION-3");
     let message = session.sealed(message);
-    assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SUCCESS);
-    assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SESSION_MESSAGE_REJECTED, "a copy");
-    let handled = both.served.as_ref().unwrap().address();
+    assert_eq!(processes.administer(&mut session, &message).0, ResponseCode::SUCCESS);
+    assert_eq!(
+        processes.administer(&mut session, &message).0,
+        ResponseCode::SESSION_MESSAGE_REJECTED,
+        "a replay"
+    );
+    let handled = processes.served.as_ref().unwrap().address();
     let question = resolve(&session, "TST/HALF", PRIVATE);
     let question = session.sealed(question);
     let (plain, protection) = session.read(&exchange(handled, &question).unwrap());
-    assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, ALL), "handled knows who asks, too");
+    assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, ALL), "handled knows the identity");
     assert_eq!(
-        both.administer(&mut session, &question).0,
+        processes.administer(&mut session, &question).0,
         ResponseCode::SESSION_MESSAGE_REJECTED,
-        "a copy of that"
+        "a replay from the other process"
     );
-    // Values that are not public travel encrypted, both ways where the client wants it.
+    // Values that are not public are encrypted, also in requests if the client wants it.
     let question = resolve(&session, "TST/HALF", PRIVATE);
     let question = session.sealed(question);
     let hidden = session.hidden(&question);
-    let (code_now, protection, _) = both.administer(&mut session, &hidden);
+    let (code_now, protection, _) = processes.administer(&mut session, &hidden);
     assert_eq!((code_now, protection), (ResponseCode::SUCCESS, ALL));
-    // Without a MAC, or with a wrong one, nothing happens.
+    // A request without a MAC or with a wrong one is refused.
     let bare = create(&session, "TST/SESSION-4");
-    assert_eq!(both.administer(&mut session, &bare).0, ResponseCode::INVALID_CREDENTIAL);
+    assert_eq!(processes.administer(&mut session, &bare).0, ResponseCode::INVALID_CREDENTIAL);
     let mut forged = session.sealed(bare);
     *forged.last_mut().unwrap() ^= 1;
-    assert_eq!(both.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
+    assert_eq!(processes.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
     let end = session.request(14, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }));
     let end = session.sealed(end);
-    assert_eq!(both.administer(&mut session, &end).0, ResponseCode::SUCCESS);
+    assert_eq!(processes.administer(&mut session, &end).0, ResponseCode::SUCCESS);
     let late = resolve(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
-    assert_eq!(code(&exchange(handled, &late).unwrap()), ResponseCode::SESSION_TIMEOUT, "ended for both");
+    assert_eq!(
+        code(&exchange(handled, &late).unwrap()),
+        ResponseCode::SESSION_TIMEOUT,
+        "the session ended for both"
+    );
 }
 
 #[test]
 fn peers_of_every_version_administer_in_a_session_with_both() {
     let ciphers = vec![CipherName::Aes, CipherName::Des];
     let old_versions = true;
-    let both =
+    let processes =
         ProcessPair::start_with(&SessionsConfig { ciphers, old_versions, ..SessionsConfig::default() });
-    let handled = both.served.as_ref().unwrap().address();
+    let handled = processes.served.as_ref().unwrap().address();
     for minor in 1..=11 {
         for hides in [false, true] {
             let version = Version::new(2, minor);
-            let what = format!("{version}, encrypted: {hides}");
+            let case = format!("{version}, encrypted: {hides}");
             let pair = pair();
             let set_up = exchange(handled, &set_up_request_as(version, &pair, ADMINISTRATOR, 0)).unwrap();
             let mut session = ClientSession::from_answer(&pair, &set_up, Some(&server_key("root")));
@@ -202,61 +211,61 @@ fn peers_of_every_version_administer_in_a_session_with_both() {
                 if hides { session.hidden(&sealed) } else { sealed }
             };
             let flags = if hides { OpFlags(CERTIFIED.0 | OpFlags::ENCRYPT.0) } else { CERTIFIED };
-            // It is proven once who asks, and both know it from then on.
-            let name = |nth: u8| format!("TST/VERSION-{minor}-{hides}-{nth}");
+            // The identity is authenticated once for both processes.
+            let name = |number: u8| format!("TST/VERSION-{minor}-{hides}-{number}");
             let message = seal(create_as(&session, &name(1), flags), &mut session);
-            let (challenged, _, plain) = both.administer(&mut session, &message);
-            assert_eq!(challenged, ResponseCode::AUTHENTICATION_NEEDED, "{what}");
+            let (challenged, _, plain) = processes.administer(&mut session, &message);
+            assert_eq!(challenged, ResponseCode::AUTHENTICATION_NEEDED, "{case}");
             let proof = answer(&session, &plain);
             let proof = if hides { session.hidden(&proof) } else { proof };
-            let (done, protection, _) = both.administer(&mut session, &proof);
+            let (done, protection, _) = processes.administer(&mut session, &proof);
             assert_eq!(
                 (done, protection),
                 (ResponseCode::SUCCESS, Protection { mac: true, hidden: hides }),
-                "{what}"
+                "{case}"
             );
             let message = seal(create_as(&session, &name(2), flags), &mut session);
-            assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SUCCESS, "{what}");
-            let again = both.administer(&mut session, &message).0;
+            assert_eq!(processes.administer(&mut session, &message).0, ResponseCode::SUCCESS, "{case}");
+            let again = processes.administer(&mut session, &message).0;
             let counts = minor >= 5;
             let refused = if counts {
                 ResponseCode::SESSION_MESSAGE_REJECTED
             } else {
                 ResponseCode::HANDLE_ALREADY_EXISTS
             };
-            assert_eq!(again, refused, "{what}: a copy");
+            assert_eq!(again, refused, "{case}: a replay");
             let private = OpFlags(flags.0 & !OpFlags::PUBLIC_ONLY.0);
             let question = seal(resolve(&session, "TST/HALF", private), &mut session);
             let (plain, protection) = session.read(&exchange(handled, &question).unwrap());
             let expected = Protection { mac: true, hidden: hides || minor >= 8 };
-            assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, expected), "{what}");
+            assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, expected), "{case}");
             let end = session.request(14, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }));
             let end = seal(end, &mut session);
-            assert_eq!(both.administer(&mut session, &end).0, ResponseCode::SUCCESS, "{what}");
+            assert_eq!(processes.administer(&mut session, &end).0, ResponseCode::SUCCESS, "{case}");
             let late = resolve(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
-            assert_eq!(code(&exchange(handled, &late).unwrap()), ResponseCode::SESSION_TIMEOUT, "{what}");
+            assert_eq!(code(&exchange(handled, &late).unwrap()), ResponseCode::SESSION_TIMEOUT, "{case}");
         }
     }
 }
 
 #[test]
 fn a_forged_answer_in_a_session_is_refused_and_the_right_one_still_counts() {
-    let both = ProcessPair::start();
-    let mut session = both.session();
+    let processes = ProcessPair::start();
+    let mut session = processes.session();
     let message = create(&session, "TST/SESSION-1");
     let message = session.sealed(message);
-    let (_, _, challenge) = both.administer(&mut session, &message);
+    let (_, _, challenge) = processes.administer(&mut session, &message);
     let bare = answer(&session, &challenge);
     let mut forged = session.sealed(bare.clone());
     *forged.last_mut().unwrap() ^= 1;
-    assert_eq!(both.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
-    assert_eq!(both.administer(&mut session, &bare).0, ResponseCode::SUCCESS);
+    assert_eq!(processes.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
+    assert_eq!(processes.administer(&mut session, &bare).0, ResponseCode::SUCCESS);
 }
 
 #[test]
-fn what_sets_a_session_up_is_answered_outside_the_old_one() {
-    let both = ProcessPair::start();
-    let mut session = both.session();
+fn set_ups_of_sessions_are_answered_outside_the_current_session() {
+    let processes = ProcessPair::start();
+    let mut session = processes.session();
     let refused = SessionSetup { exchange: KeyExchange::ServerKey, timeout_s: 0, identity: ADMINISTRATOR };
     let flags = CERTIFIED.with(OpFlags::ENCRYPT);
     for request in [
@@ -265,7 +274,7 @@ fn what_sets_a_session_up_is_answered_outside_the_old_one() {
     ] {
         let message = session.request(14, flags, &request);
         let message = session.sealed(message);
-        let answer = exchange_over_tcp(both.administered.address(), &message).unwrap();
+        let answer = exchange_over_tcp(processes.administered.address(), &message).unwrap();
         let (envelope, rest) = Envelope::split(&answer).unwrap();
         assert!(!envelope.flags.has(EnvelopeFlags::ENCRYPTED), "{request:?}");
         let message = Message::decode(rest).unwrap();
@@ -274,7 +283,7 @@ fn what_sets_a_session_up_is_answered_outside_the_old_one() {
     }
 }
 
-/// Holds the sessions of another process, and numbers them as it is told.
+/// Holds the sessions of another process, with session numbers that the test chooses.
 struct NumberingHolder {
     sessions: SessionTable,
     number: AtomicU32,
@@ -320,7 +329,7 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
     });
     let address = administered.address();
     let ask = |message: &[u8]| exchange_over_tcp(address, message).unwrap();
-    // The administrator is challenged, and somebody else's session gets the number of that challenge.
+    // A session of another client has the number of the administrator's challenge.
     numbering.number.store(77, Ordering::Relaxed);
     let mut plain = ClientSession::open(exchange_over_tcp, address, ADMINISTRATOR, &server_key("root"));
     assert_eq!(plain.id, 77);
@@ -331,42 +340,42 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
     numbering.number.store(plain.id.cast_unsigned(), Ordering::Relaxed);
     let mut strange = ClientSession::open(exchange_over_tcp, address, ADMINISTRATOR, &server_key("root"));
     assert_eq!(strange.id, plain.id);
-    assert_eq!(code(&ask(&answer(&plain, &challenge))), ResponseCode::SUCCESS, "a right answer");
+    assert_eq!(code(&ask(&answer(&plain, &challenge))), ResponseCode::SUCCESS, "the correct answer");
     let message = create(&strange, "TST/SESSION-2");
     let message = strange.sealed(message);
-    assert_eq!(code(&ask(&message)), ResponseCode::AUTHENTICATION_NEEDED, "but not in that session");
+    assert_eq!(code(&ask(&message)), ResponseCode::AUTHENTICATION_NEEDED, "the session is not authenticated");
     numbering.stopped.store(true, Ordering::Relaxed);
     thread.join().unwrap();
 }
 
 #[test]
-fn each_goes_on_alone_while_the_other_is_down() {
-    let mut both = ProcessPair::start();
-    let mut session = both.session();
-    assert!(both.create(&mut session, "TST/SESSION-1"));
-    // handle-admin is restarted: handled goes on, and what was proven stays proven.
-    let handled = both.served.as_ref().unwrap().address();
-    both.administered.restart();
+fn each_process_continues_while_the_other_is_down() {
+    let mut processes = ProcessPair::start();
+    let mut session = processes.session();
+    assert!(processes.create(&mut session, "TST/SESSION-1"));
+    // handle-admin is restarted; sessions in handled stay authenticated.
+    let handled = processes.served.as_ref().unwrap().address();
+    processes.administered.restart();
     let question = resolve(&session, "TST/HALF", PRIVATE);
     let question = session.sealed(question);
     assert_eq!(code(&session.read(&exchange(handled, &question).unwrap()).0), ResponseCode::SUCCESS);
-    assert!(!both.create(&mut session, "TST/SESSION-2"));
-    // handled goes: its sessions are gone with it, and clients set up others.
-    both.served = None;
+    assert!(!processes.create(&mut session, "TST/SESSION-2"));
+    // handled stops and its sessions end; clients set up new ones.
+    processes.served = None;
     let message = create(&session, "TST/SESSION-3");
     let message = session.sealed(message);
-    let answer = exchange_over_tcp(both.administered.address(), &message).unwrap();
+    let answer = exchange_over_tcp(processes.administered.address(), &message).unwrap();
     assert_eq!(code(&answer), ResponseCode::SESSION_TIMEOUT);
-    let admin = both.administered.address();
+    let admin = processes.administered.address();
     let mut own = ClientSession::open(exchange_over_tcp, admin, ADMINISTRATOR, &server_key("root"));
-    assert!(both.create(&mut own, "TST/SESSION-3"));
-    // It comes back: sessions are set up with it again, by either process.
-    both.served = Some(serve(both.directory.path()));
-    assert!(!both.create(&mut own, "TST/SESSION-4"), "a session of handle-admin's own stays");
+    assert!(processes.create(&mut own, "TST/SESSION-3"));
+    // After a restart of handled, either process sets up sessions with it.
+    processes.served = Some(serve(processes.directory.path()));
+    assert!(!processes.create(&mut own, "TST/SESSION-4"), "the session of handle-admin continues");
     let mut shared = ClientSession::open(exchange_over_tcp, admin, ADMINISTRATOR, &server_key("root"));
-    let handled = both.served.as_ref().unwrap().address();
+    let handled = processes.served.as_ref().unwrap().address();
     let question = resolve(&shared, "TST/TARGET", CERTIFIED);
     let question = shared.sealed(question);
     let (plain, protection) = shared.read(&exchange(handled, &question).unwrap());
-    assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, MAC), "handled holds it");
+    assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, MAC), "handled holds the session");
 }

@@ -1,5 +1,5 @@
-//! A service from nothing: `hdl init`, `handle-admin` and `handled`, and everything that `docs/administration.md` does
-//! with them.
+//! A new service: `hdl init`, `handle-admin`, `handled`, and the procedures of
+//! `docs/administration.md`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -24,7 +24,7 @@ fn records_are_administered_over_the_network_and_answered_by_handled() {
         ["handle", "create", "10.1045/first", "1:URL=https://a.example/", "100:HS_ADMIN=300:10.1045/ADMIN"];
     succeed(service.asks(create));
     service.until_resolved("10.1045/first", 1, "https://a.example/");
-    assert_eq!(fail(service.asks(create)).0, 6, "it is there");
+    assert_eq!(fail(service.asks(create)).0, 6, "the handle exists");
     succeed(service.asks([
         "handle",
         "update",
@@ -36,7 +36,7 @@ fn records_are_administered_over_the_network_and_answered_by_handled() {
     assert_eq!(fail(service.asks(["handle", "update", "10.1045/first", "2:EMAIL=x", "--add"])).0, 6);
     assert_eq!(fail(service.asks(["handle", "update", "10.1045/first", "3:EMAIL=x", "--modify"])).0, 4);
     succeed(service.asks(["handle", "update", "10.1045/first", "--remove", "2"]));
-    // Signed by the server, and in a session if it has them.
+    // The answer is signed by the server, or comes in a session.
     let get = ["handle", "get", "10.1045/first", "--json", "--server-key", "site/server-public.bin"];
     let record: Json = serde_json::from_str(&succeed(service.asks(get))).unwrap();
     let indexes: Vec<_> =
@@ -52,16 +52,16 @@ fn records_are_administered_over_the_network_and_answered_by_handled() {
     service.until_resolved("10.1045/first", 100, "");
     assert_eq!(fail(service.asks(["handle", "delete", "10.1045/first"])).0, 3);
 
-    // Somebody else's key proves nothing, and nobody proves nothing either.
+    // The key of another identity is refused, and so is a request without identity.
     let server_key = service.asks_as(create, "300:10.1045/ADMIN", "site/server-private.bin");
     assert_eq!(fail(server_key).0, 6);
     let anonymous = service.hdl(create.into_iter().chain(["--server", &service.administration.to_string()]));
     assert!(fail(anonymous).1.contains("requires authentication"));
-    // Other prefixes are other servers' business.
+    // Handles of other prefixes are refused.
     assert_eq!(fail(service.asks(["handle", "create", "10.9/a", "1:URL=x"])).0, 5);
 }
 
-/// The code of an answer in a session.
+/// Code and plaintext of an answer in a session.
 fn code_of(session: &mut ClientSession, answer: &[u8]) -> (ResponseCode, Vec<u8>) {
     let (plain, _) = session.read(answer);
     (Message::decode(&plain[Envelope::LEN..]).unwrap().header.response_code, plain)
@@ -76,13 +76,13 @@ fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
     let key = PrivateKey::new(&key.view()).unwrap();
     let administrator = Reference { handle: b"10.1045/ADMIN", index: 300 };
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
-    // They take the first interface for queries, over UDP or TCP, whatever is asked in the session later.
-    for (nth, set_up) in [exchange as SessionExchange, exchange_over_tcp].into_iter().enumerate() {
+    // Deployed clients use the first interface for queries, over UDP or TCP, to set up any session.
+    for (number, set_up) in [exchange as SessionExchange, exchange_over_tcp].into_iter().enumerate() {
         let mut session = ClientSession::open(set_up, service.queries, administrator, &server_key);
         for round in 0..2 {
             let mut storage = Vec::new();
             let values = Values::build([Value::new(1, b"URL", b"https://a.example/")], &mut storage);
-            let handle = format!("10.1045/in-session-{nth}-{round}");
+            let handle = format!("10.1045/in-session-{number}-{round}");
             let body = HandleValues { handle: handle.as_bytes(), values };
             let request = session.request(1, flags, &Request::CreateHandle(body));
             let request = session.sealed(request);
@@ -106,11 +106,11 @@ fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
                 let answer = exchange_over_tcp(service.administration, &proof).unwrap();
                 assert_eq!(code_of(&mut session, &answer).0, ResponseCode::SUCCESS);
             } else {
-                assert_eq!(code, ResponseCode::SUCCESS, "known from now on");
+                assert_eq!(code, ResponseCode::SUCCESS, "the identity is authenticated");
             }
             service.until_resolved(&handle, 1, "https://a.example/");
         }
-        // Whichever of the two is started again, clients only have to set up another session.
+        // After a restart of handle-admin, clients set up a new session.
         service.admin = None;
         service.start_admin();
     }
@@ -141,10 +141,11 @@ fn a_batch_backup_and_another_server_give_the_same_records() {
     ];
     succeed(service.hdl(args));
     service.until_resolved("10.1045/7", 100, "");
-    until("all of it is published", || service.published().len() == 62);
+    until("all records are published", || service.published().len() == 62);
     let published = service.published();
 
-    // From the running server, by listing and resolving: everything but the prefix record, which it does not list there.
+    // From the running server, by listing and resolving. It does not list the prefix record under
+    // the prefix.
     let remote = ["import", "copy.redb", "--create", "--prefix", "10.1045"];
     succeed(service.asks(remote));
     let copied = sorted(&succeed(service.hdl(["export", "copy.redb", "-"])));
@@ -152,7 +153,7 @@ fn a_batch_backup_and_another_server_give_the_same_records() {
         published.iter().filter(|line| !line.contains("{\"handle\":\"0.NA/")).cloned().collect();
     assert_eq!(copied, listed);
 
-    // From the set, while it is served; back into an empty store, and served again.
+    // From the served set into an empty store, which is then served.
     succeed(service.hdl(["export", "site/snapshot", "backup.jsonl"]));
     service.admin = None;
     std::fs::rename(service.path("site/store.redb"), service.path("broken.redb")).unwrap();
@@ -166,7 +167,7 @@ fn a_batch_backup_and_another_server_give_the_same_records() {
 }
 
 #[test]
-fn keys_are_rotated_as_it_is_written() {
+fn keys_are_rotated_as_documented() {
     let mut service = InitialisedService::start();
     let create = |name: &'static str| ["handle", "create", name, "1:URL=x"];
     succeed(service.hdl(["key", "generate", "new-private.bin", "new-public.bin", "--plain"]));
@@ -176,7 +177,7 @@ fn keys_are_rotated_as_it_is_written() {
     let new = |name| service.asks_as(create(name), "300:10.1045/ADMIN", "new-private.bin");
     succeed(new("10.1045/by-the-new-key"));
 
-    // The new key is lost: the old one comes back by the way that needs no key.
+    // The new key is lost, and the old one is restored directly in the store.
     service.admin = None;
     let record = succeed(service.hdl(["export", "site/store.redb", "-"]));
     let record = record.lines().find(|line| line.starts_with("{\"handle\":\"10.1045/ADMIN\"")).unwrap();
@@ -192,8 +193,9 @@ fn keys_are_rotated_as_it_is_written() {
 }
 
 #[test]
-fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
-    // A tenth of what a server in memory gets: here every operation is on disk before it is acknowledged.
+fn a_killed_and_resumed_batch_results_in_the_same_store() {
+    // A tenth of the operations of the tests in memory: here each is on disk before it is
+    // acknowledged.
     let text = batch(5, operations() / 10);
     let stores = [false, true].map(|is_killed| {
         let mut service = InitialisedService::start();
@@ -210,7 +212,7 @@ fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
         if is_killed {
             let mut running = RunningProcess::start(command(&["--rate", "200"]));
             let log = service.path("batch.txt.log");
-            until("some of it is done", || {
+            until("some operations are done", || {
                 std::fs::read_to_string(&log).is_ok_and(|log| log.lines().count() > 40)
             });
             running.0.kill().unwrap();
@@ -218,10 +220,13 @@ fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
             resume = &["--resume"];
         }
         let (code, error) = fail(command(resume));
-        assert!(code == 1 && !error.contains("stopped"), "some are refused, none is left: {error}");
+        assert!(
+            code == 1 && !error.contains("stopped"),
+            "some operations are refused and none is left: {error}"
+        );
         service.admin = None;
         let lines = succeed(service.hdl(["export", "site/store.redb", "-"]));
-        // Keys differ, and so do the times of changes.
+        // Keys and timestamps differ.
         let lines = lines.lines().filter(|line| !line.contains("/ADMIN") && !line.contains("0.NA/10.1045\""));
         lines.map(without_times).collect::<Vec<_>>()
     });
@@ -229,7 +234,7 @@ fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
     assert_eq!(stores[0], stores[1]);
 }
 
-/// A record without the times at which its values were changed.
+/// A record without the timestamps of its values.
 fn without_times(line: &str) -> Json {
     let mut json: Json = serde_json::from_str(line).unwrap();
     for value in json["values"].as_array_mut().into_iter().flatten() {

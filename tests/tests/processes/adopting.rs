@@ -1,4 +1,5 @@
-//! A service moves from the directory of a reference server to one of ours, and its records back.
+//! Adopting the directory of a reference server with `hdl init --adopt`, and exporting its records
+//! back.
 
 use handle_auth::keyfile;
 use handle_tests::initialised::InitialisedService;
@@ -7,25 +8,25 @@ use serde_json::{Value as Json, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// A directory with the files of a reference server, beside a service that has none yet: what `hdl init` has made under the
-/// names of the reference, with the records in an export.
+/// A directory as of a reference server, with its records in an export, beside a service without
+/// one.
 fn reference_directory() -> InitialisedService {
     let service = InitialisedService::make();
     succeed(service.hdl(["export", "site/store.redb", "export.json", "--format", "reference"]));
     let old = service.path("svr");
-    fs::rename(service.path("site"), &old).expect("as hdl init makes it");
+    fs::rename(service.path("site"), &old).expect("the directory of the service");
     for (ours, theirs) in [
         ("server-private.bin", "privkey.bin"),
         ("server-public.bin", "pubkey.bin"),
         ("admin-private.bin", "admpriv.bin"),
         ("admin-public.bin", "admpub.bin"),
     ] {
-        fs::rename(old.join(ours), old.join(theirs)).expect("as hdl init makes it");
+        fs::rename(old.join(ours), old.join(theirs)).expect("the directory of the service");
     }
     for name in ["handled.toml", "handle-admin.toml", "service.toml", "sitebndl.zip"] {
         let _ = fs::remove_file(old.join(name));
     }
-    // As deployed: queries and administration at one interface over TCP, and one over HTTP.
+    // As deployed: one interface over TCP for queries and administration, and one over HTTP.
     let port = service.queries.port();
     let mut site = site_of(&service, "svr");
     site["servers"][0]["interfaces"] = json!([
@@ -33,7 +34,7 @@ fn reference_directory() -> InitialisedService {
         { "query": true, "admin": false, "protocol": "UDP", "port": port },
         { "query": true, "admin": true, "protocol": "HTTP", "port": 8000 },
     ]);
-    fs::write(old.join("siteinfo.json"), site.to_string()).expect("as hdl init makes it");
+    fs::write(old.join("siteinfo.json"), site.to_string()).expect("the directory of the service");
     let interface = format!(
         "{{ \"bind_address\" = \"127.0.0.1\" \"bind_port\" = \"{port}\" \"log_accesses\" = \"no\" }}"
     );
@@ -45,45 +46,44 @@ fn reference_directory() -> InitialisedService {
             \"auto_homed_prefixes\" = ( \"0.NA/10.1045\" ) \"this_server_id\" = \"1\" \"case_sensitive\" = \"no\"
             \"max_session_time\" = \"3600000\" \"enable_monitor_daemon\" = \"yes\" \"odd\" = \"x\" }} }}"
     );
-    fs::write(old.join("config.dct"), config).expect("as hdl init makes it");
+    fs::write(old.join("config.dct"), config).expect("the directory of the service");
     fs::write(old.join("contactdata.dct"), "{ \"org_name\" = \"An organisation\" }")
-        .expect("as hdl init makes it");
+        .expect("the directory of the service");
     service
 }
 
 fn site_of(service: &InitialisedService, directory: &str) -> Json {
     serde_json::from_slice(
-        &fs::read(service.path(directory).join("siteinfo.json")).expect("as hdl init makes it"),
+        &fs::read(service.path(directory).join("siteinfo.json")).expect("the directory of the service"),
     )
-    .expect("as hdl init makes it")
+    .expect("the directory of the service")
 }
 
 fn adopt(service: &InitialisedService, port: u16) -> Json {
     let port = port.to_string();
-    let made = succeed(service.hdl(["init", "site", "--adopt", "svr", "--admin-port", &port, "--json"]));
-    serde_json::from_str(&made).expect("as hdl init makes it")
+    let report = succeed(service.hdl(["init", "site", "--adopt", "svr", "--admin-port", &port, "--json"]));
+    serde_json::from_str(&report).expect("the report of hdl init")
 }
 
-/// Both processes serve the imported records, and the administrator of before administers.
-fn serves(mut service: InitialisedService) {
+/// Both processes serve the imported records, and the previous administrator can change them.
+fn check_service(mut service: InitialisedService) {
     succeed(service.hdl(["import", "site/store.redb", "export.json"]));
     service.start_admin();
-    // Published by handle-admin: nothing was before, so that nobody is told that handles do not exist.
+    // Without a set, handled would answer that handles do not exist, so handle-admin publishes
+    // first.
     until("a set is published", || service.path("site/snapshot/MANIFEST").exists());
     service.start_handled();
     service.until_resolved("10.1045/ADMIN", 1, "");
     let create = ["handle", "create", "10.1045/moved", "1:URL=https://example.org/"];
     succeed(service.asks(create));
     service.until_resolved("10.1045/moved", 1, "https://example.org/");
-    // And back: what is exported has everything, under the names that the storage of the reference has.
+    // The export has all records, under the names that the storage of the reference uses.
     service.admin = None;
     succeed(service.hdl(["export", "site/store.redb", "back.json", "--format", "reference"]));
-    let back: Json =
-        serde_json::from_slice(&fs::read(service.path("back.json")).expect("as hdl init makes it"))
-            .expect("as hdl init makes it");
+    let back: Json = serde_json::from_slice(&fs::read(service.path("back.json")).expect("the export"))
+        .expect("the export");
     assert_eq!(back["homedPrefixes"], json!(["0.NA/10.1045"]));
-    let names: Vec<&String> =
-        back["handleRecords"].as_object().expect("as hdl init makes it").keys().collect();
+    let names: Vec<&String> = back["handleRecords"].as_object().expect("the export").keys().collect();
     assert_eq!(names.len(), 3, "{names:?}");
     for name in ["0.NA/10.1045", "10.1045/ADMIN", "10.1045/MOVED"] {
         assert_eq!(back["handleRecords"][name]["handle"], name);
@@ -96,8 +96,12 @@ fn a_reference_directory_becomes_a_service_with_two_ports() {
     let before = site_of(&service, "svr");
     let report = adopt(&service, service.administration.port());
     assert_eq!((&report["homed"], &report["site_changed"]), (&json!(["0.NA/10.1045"]), &json!(true)));
-    let left_out: Vec<&str> =
-        report["left_out"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
+    let left_out: Vec<&str> = report["left_out"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|setting| setting["key"].as_str().unwrap())
+        .collect();
     assert_eq!(left_out, ["enable_monitor_daemon", "odd", "hdl_http_config"]);
     let site = site_of(&service, "site");
     assert_eq!(site["serialNumber"], before["serialNumber"].as_i64().unwrap() + 1);
@@ -113,7 +117,7 @@ fn a_reference_directory_becomes_a_service_with_two_ports() {
     );
     let bundle = fs::read(service.path("site/sitebndl.zip")).unwrap();
     assert!(bundle.windows(15).any(|part| part == b"An organisation"), "the contact is in the bundle");
-    serves(service);
+    check_service(service);
 }
 
 #[test]
@@ -130,7 +134,7 @@ fn a_reference_directory_becomes_a_service_with_one_port() {
         ])
     );
     service.administration = service.queries;
-    serves(service);
+    check_service(service);
 }
 
 #[test]
@@ -139,12 +143,12 @@ fn keys_are_adopted_as_they_are_kept() {
     let key_file = service.path("svr/privkey.bin");
     let plain = fs::read(&key_file).unwrap();
     let key = keyfile::decode(&plain, None).unwrap();
-    // Readable for everybody, as the reference leaves it, and encrypted.
+    // As the reference keeps it, but readable by everybody and encrypted.
     fs::write(&key_file, keyfile::encrypt(&key.view(), b"a passphrase")).unwrap();
     fs::set_permissions(&key_file, fs::Permissions::from_mode(0o644)).unwrap();
     let (code, error) = fail(service.hdl(["init", "site", "--adopt", "svr"]));
     assert!(code == 1 && error.contains("--server-passphrase-file"), "{error}");
-    assert!(!service.path("site").exists(), "nothing is made before everything is read");
+    assert!(!service.path("site").exists(), "no file is written before everything is read");
     let encrypted = |args: &[&'static str]| {
         let mut command =
             service.hdl(["init", "site", "--adopt", "svr", "--server-passphrase-env", "PHRASE"]);
@@ -157,7 +161,7 @@ fn keys_are_adopted_as_they_are_kept() {
     let adopted = service.path("site/server-private.bin");
     assert_eq!(fs::read(&adopted).unwrap(), plain);
     assert_eq!(adopted.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    // Another key than the site record names would make every signature a forged one.
+    // Signatures by a key that is not in the site record would not verify.
     fs::rename(service.path("site"), service.path("first")).unwrap();
     fs::copy(service.path("svr/admpriv.bin"), &key_file).unwrap();
     let (code, error) = fail(service.hdl(["init", "site", "--adopt", "svr"]));
@@ -165,7 +169,7 @@ fn keys_are_adopted_as_they_are_kept() {
 }
 
 #[test]
-fn storage_of_a_reference_server_is_refused_with_the_way_out() {
+fn storage_of_a_reference_server_is_refused_with_a_hint() {
     let service = reference_directory();
     fs::create_dir(service.path("svr/bdbje")).unwrap();
     fs::write(service.path("svr/bdbje/00000000.jdb"), "x").unwrap();

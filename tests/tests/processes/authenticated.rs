@@ -1,5 +1,5 @@
-//! Who may read what, asked over the network: challenges, answers to them by every way there is, and the bounds
-//! of what waits.
+//! Authorization of reads over the network: challenges, all kinds of answers, and limits of pending
+//! challenges.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -34,7 +34,7 @@ fn root(change: impl FnOnce(&mut Config)) -> TestServer {
     serve_with("root", Datapath::Portable, change)
 }
 
-fn who(index: i32, handle: &str) -> Reference<'_> {
+fn identity(index: i32, handle: &str) -> Reference<'_> {
     Reference { handle: handle.as_bytes(), index }
 }
 
@@ -50,7 +50,7 @@ fn question(handle: &str, indexes: &[i32], flags: OpFlags, request_id: i32) -> V
     message(Envelope::request(request_id), flags, &Request::Resolution(query))
 }
 
-/// What a client keeps of a challenge.
+/// The parts of a challenge that a client needs.
 #[derive(Clone, Debug)]
 struct Challenge {
     id: i32,
@@ -66,7 +66,7 @@ impl Challenge {
     }
 }
 
-/// Code, indexes of the values, and the challenge of an answer.
+/// Code, indexes of the values, and challenge of an answer.
 fn read(bytes: &[u8]) -> (ResponseCode, Vec<i32>, Option<Challenge>) {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
@@ -113,9 +113,9 @@ fn private_key(id: &str) -> PrivateKey {
 }
 
 #[test]
-fn every_way_to_answer_with_a_secret_is_taken_and_no_other_secret() {
+fn every_form_of_answer_with_the_right_secret_is_accepted() {
     let served = root(|_| ());
-    let identity = who(301, "0.NA/TST");
+    let identity = identity(301, "0.NA/TST");
     let codes = [
         DigestAlgorithm::MD5,
         DigestAlgorithm::SHA1,
@@ -130,17 +130,17 @@ fn every_way_to_answer_with_a_secret_is_taken_and_no_other_secret() {
         };
         for algorithm in codes {
             let challenge = challenge(&served, "TST/HALF", &[1, 2]);
-            let mut made = vec![];
+            let mut response = vec![];
             let mac = mac(algorithm, secret, &challenge.covered()).unwrap();
-            SecretAnswer::Mac { algorithm, mac: &mac }.encode(&mut made);
-            let answered = answer(&served, challenge.id, auth::SECRET_KEY, identity, &made);
-            assert_eq!(answered, expected, "{algorithm}");
+            SecretAnswer::Mac { algorithm, mac: &mac }.encode(&mut response);
+            let outcome = answer(&served, challenge.id, auth::SECRET_KEY, identity, &response);
+            assert_eq!(outcome, expected, "{algorithm}");
         }
         let challenge = challenge(&served, "TST/HALF", &[1, 2]);
         let (version, suggested) = (challenge.version, challenge.suggested);
-        let made = answer_with_secret(version, suggested, &challenge.covered(), secret, &SALT);
-        assert_eq!(made[0], 0x22, "PBKDF2");
-        assert_eq!(answer(&served, challenge.id, auth::SECRET_KEY, identity, &made), expected);
+        let response = answer_with_secret(version, suggested, &challenge.covered(), secret, &SALT);
+        assert_eq!(response[0], 0x22, "PBKDF2");
+        assert_eq!(answer(&served, challenge.id, auth::SECRET_KEY, identity, &response), expected);
     }
 }
 
@@ -148,34 +148,37 @@ fn every_way_to_answer_with_a_secret_is_taken_and_no_other_secret() {
 fn every_kind_of_private_key_answers() {
     let served = root(|_| ());
     for (index, key) in [(300, "admin_rsa"), (302, "admin_dsa"), (303, "admin_dsa2048")] {
-        for (by, code) in [(key, ResponseCode::SUCCESS), ("server", ResponseCode::AUTHENTICATION_FAILED)] {
+        for (signer, code) in [(key, ResponseCode::SUCCESS), ("server", ResponseCode::AUTHENTICATION_FAILED)]
+        {
             let challenge = challenge(&served, "TST/HALF", &[2]);
-            let made = answer_with_key(challenge.version, &challenge.covered(), &private_key(by)).unwrap();
-            let answered = answer(&served, challenge.id, auth::PUBLIC_KEY, who(index, "0.NA/TST"), &made);
-            assert_eq!(answered.0, code, "{key} by {by}");
+            let response =
+                answer_with_key(challenge.version, &challenge.covered(), &private_key(signer)).unwrap();
+            let outcome =
+                answer(&served, challenge.id, auth::PUBLIC_KEY, identity(index, "0.NA/TST"), &response);
+            assert_eq!(outcome.0, code, "{key} signed by {signer}");
         }
     }
 }
 
 #[test]
-fn a_challenge_is_answered_once_even_wrongly_and_in_time() {
+fn a_challenge_can_be_answered_once_and_in_time() {
     let served = root(|config| config.slow.challenge_ms = 300);
-    let identity = who(301, "0.NA/TST");
-    let made = |challenge: &Challenge, secret: &[u8]| {
+    let identity = identity(301, "0.NA/TST");
+    let response = |challenge: &Challenge, secret: &[u8]| {
         answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT)
     };
     let too_late = (ResponseCode::AUTHENTICATION_TIMEOUT, vec![]);
     let first = challenge(&served, "TST/HALF", &[2]);
-    let right = made(&first, SECRET);
+    let right = response(&first, SECRET);
     assert_eq!(answer(&served, first.id, auth::SECRET_KEY, identity, &right).0, ResponseCode::SUCCESS);
     assert_eq!(answer(&served, first.id, auth::SECRET_KEY, identity, &right), too_late, "a replay");
     let second = challenge(&served, "TST/HALF", &[2]);
     assert_ne!((second.id, &second.nonce), (first.id, &first.nonce));
     let code = answer(&served, second.id, auth::SECRET_KEY, identity, &right).0;
     assert_eq!(code, ResponseCode::AUTHENTICATION_FAILED, "an answer to another challenge");
-    assert_eq!(answer(&served, second.id, auth::SECRET_KEY, identity, &made(&second, SECRET)), too_late);
+    assert_eq!(answer(&served, second.id, auth::SECRET_KEY, identity, &response(&second, SECRET)), too_late);
     let third = challenge(&served, "TST/HALF", &[2]);
-    let right = made(&third, SECRET);
+    let right = response(&third, SECRET);
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(answer(&served, third.id, auth::SECRET_KEY, identity, &right), too_late);
     for id in [0, -1] {
@@ -190,46 +193,55 @@ fn a_challenge_is_answered_once_even_wrongly_and_in_time() {
 #[test]
 fn any_worker_takes_an_answer_to_the_challenge_of_another() {
     let served = root(|config| config.workers = 2);
-    let identity = who(301, "0.NA/TST");
-    // Each exchange is from a port of its own, so both workers get some of both kinds.
+    let identity = identity(301, "0.NA/TST");
+    // Each exchange uses its own port, so both workers get challenges and answers.
     for _ in 0..20 {
         let challenge = challenge(&served, "TST/HALF", &[1, 2]);
-        let made =
+        let response =
             answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), SECRET, &SALT);
-        let answered = answer(&served, challenge.id, auth::SECRET_KEY, identity, &made);
-        assert_eq!(answered, (ResponseCode::SUCCESS, vec![1, 2]));
+        let outcome = answer(&served, challenge.id, auth::SECRET_KEY, identity, &response);
+        assert_eq!(outcome, (ResponseCode::SUCCESS, vec![1, 2]));
     }
 }
 
 #[test]
 fn an_identity_that_may_not_read_is_refused_with_any_key() {
     let served = root(|_| ());
-    let code = |handle, kind: &[u8], identity, made: &[u8]| {
+    let code = |handle, kind: &[u8], identity, response: &[u8]| {
         let challenge = challenge(&served, handle, &[]);
-        answer(&served, challenge.id, kind, identity, made).0
+        answer(&served, challenge.id, kind, identity, response).0
     };
     let wrong = b"\x02wrong";
-    assert_eq!(code("TST/HALF", auth::SECRET_KEY, who(305, "0.NA/TST"), wrong), ResponseCode::INVALID_ADMIN);
-    assert_eq!(code("TST/HALF", auth::SECRET_KEY, who(0, "0.NA/TST"), wrong), ResponseCode::INVALID_ADMIN);
-    assert_eq!(code("TST/HALF", auth::SECRET_KEY, who(301, "99.9/x"), wrong), ResponseCode::INVALID_ADMIN);
     assert_eq!(
-        code("TST/HALF", b"HS_KERBEROS", who(301, "0.NA/TST"), wrong),
+        code("TST/HALF", auth::SECRET_KEY, identity(305, "0.NA/TST"), wrong),
+        ResponseCode::INVALID_ADMIN
+    );
+    assert_eq!(
+        code("TST/HALF", auth::SECRET_KEY, identity(0, "0.NA/TST"), wrong),
+        ResponseCode::INVALID_ADMIN
+    );
+    assert_eq!(
+        code("TST/HALF", auth::SECRET_KEY, identity(301, "99.9/x"), wrong),
+        ResponseCode::INVALID_ADMIN
+    );
+    assert_eq!(
+        code("TST/HALF", b"HS_KERBEROS", identity(301, "0.NA/TST"), wrong),
         ResponseCode::INVALID_CREDENTIAL
     );
-    // An answer that nobody can read, by who may and has a key.
+    // An unreadable answer from an authorized identity with a key.
     for unreadable in [&b""[..], b"\x77what", b"\x22\0\0\0\x04"] {
-        let code = code("TST/HALF", auth::SECRET_KEY, who(301, "0.NA/TST"), unreadable);
+        let code = code("TST/HALF", auth::SECRET_KEY, identity(301, "0.NA/TST"), unreadable);
         assert_eq!(code, ResponseCode::AUTHENTICATION_ERROR, "{unreadable:?}");
     }
-    // An administrator who has no key.
-    let keyless = code("TST/HSTYPES", auth::SECRET_KEY, who(7, "TST/X"), wrong);
+    // An administrator without a key.
+    let keyless = code("TST/HSTYPES", auth::SECRET_KEY, identity(7, "TST/X"), wrong);
     assert_eq!(keyless, ResponseCode::AUTHENTICATION_FAILED);
     let garbage = message(
         Envelope { session_id: 1, ..Envelope::request(3) },
         READ,
         &Request::Unknown(OpCode::RESPONSE_TO_CHALLENGE, b"\0\0"),
     );
-    // What cannot be read gets an answer to no request in particular.
+    // The answer to an unreadable request does not name a request.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(served.address()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -240,25 +252,25 @@ fn an_identity_that_may_not_read_is_refused_with_any_key() {
 }
 
 #[test]
-fn administrators_whose_keys_are_elsewhere_are_told_so() {
+fn administrators_with_keys_on_other_servers_are_refused() {
     let served = root(|config| config.administrators.server = vec!["300:99.9/elsewhere".into()]);
     let challenge = challenge(&served, "TST/HALF", &[2]);
-    let answered = answer(&served, challenge.id, auth::SECRET_KEY, who(300, "99.9/elsewhere"), b"\x02");
-    assert_eq!(answered.0, ResponseCode::AUTHENTICATION_FAILED);
+    let outcome = answer(&served, challenge.id, auth::SECRET_KEY, identity(300, "99.9/elsewhere"), b"\x02");
+    assert_eq!(outcome.0, ResponseCode::AUTHENTICATION_FAILED);
     let refused = &served.server.shared().shards.to_json()["total"]["refused"];
     assert_eq!(refused["identity_elsewhere"], 1);
 }
 
 #[test]
-fn a_source_has_so_many_challenges_over_udp_and_comes_over_tcp_then() {
+fn challenges_of_a_source_over_udp_are_bounded_and_clients_switch_to_tcp() {
     let served = root(|config| {
         (config.slow.challenges_per_source, config.slow.challenges_per_source_udp) = (4, 3);
     });
     let ask = |at| read(&exchange(served.address(), &question("TST/PRIVATE", &[], READ, at)).unwrap());
     let challenges: Vec<_> = (0..3).map(|at| ask(at).2.unwrap()).collect();
-    assert_eq!(ask(3).0, ResponseCode::ERROR, "the code upon which clients come over TCP");
-    // Whoever answers one, rightly or not, has room for another.
-    answer(&served, challenges[1].id, auth::SECRET_KEY, who(301, "0.NA/TST"), b"\x02");
+    assert_eq!(ask(3).0, ResponseCode::ERROR, "the code after which clients use TCP");
+    // An answer, right or wrong, frees a place for a challenge.
+    answer(&served, challenges[1].id, auth::SECRET_KEY, identity(301, "0.NA/TST"), b"\x02");
     assert_eq!((ask(4).0, ask(5).0), (CHALLENGED, ResponseCode::ERROR));
     let over_tcp = |at| {
         let question = question("TST/PRIVATE", &[], READ, at);
@@ -267,8 +279,12 @@ fn a_source_has_so_many_challenges_over_udp_and_comes_over_tcp_then() {
     let latest: Vec<_> = (6..10).map(|at| over_tcp(at).2.unwrap()).collect();
     let waiting = &served.server.shared().stats()["slow"]["challenges"];
     assert_eq!((&waiting["sent_to_tcp"], &waiting["waiting"]), (&2.into(), &4.into()));
-    let code = |id| answer(&served, id, auth::SECRET_KEY, who(305, "0.NA/TST"), b"\x02").0;
-    assert_eq!(code(challenges[0].id), ResponseCode::AUTHENTICATION_TIMEOUT, "its own oldest made room");
+    let code = |id| answer(&served, id, auth::SECRET_KEY, identity(305, "0.NA/TST"), b"\x02").0;
+    assert_eq!(
+        code(challenges[0].id),
+        ResponseCode::AUTHENTICATION_TIMEOUT,
+        "the oldest challenge of the source is dropped"
+    );
     assert_eq!(code(latest[0].id), ResponseCode::INVALID_ADMIN);
 }
 
@@ -294,26 +310,27 @@ fn a_full_table_forgets_the_oldest_challenge() {
             read(&room[..len]).2.unwrap().id
         })
         .collect();
-    let code = |id| answer(&served, id, auth::SECRET_KEY, who(305, "0.NA/TST"), b"\x02").0;
+    let code = |id| answer(&served, id, auth::SECRET_KEY, identity(305, "0.NA/TST"), b"\x02").0;
     assert_eq!(code(ids[0]), ResponseCode::AUTHENTICATION_TIMEOUT);
     assert_eq!((code(ids[1]), code(ids[2])), (ResponseCode::INVALID_ADMIN, ResponseCode::INVALID_ADMIN));
 }
 
-/// A slow path that is busy with one request for some tens of milliseconds, and has room for one.
+/// The slow path is busy with one request for some tens of milliseconds, and one more can wait.
 #[test]
-fn a_full_slow_path_says_so_at_once_and_everything_is_accounted_for() {
+fn a_full_slow_path_answers_busy_and_all_requests_are_counted() {
     let served = root(|config| {
         config.slow.queue_requests = 1;
         (config.slow.pbkdf2_key_bits_max, config.slow.pbkdf2_work) = (512, 400_000);
         config.tcp.enabled = false;
     });
     let challenge = challenge(&served, "TST/HALF", &[2]);
-    let mut made = vec![];
-    SecretAnswer::Pbkdf2 { salt: &SALT, iterations: 100_000, key_bits: 512, mac: &[0; 20] }.encode(&mut made);
+    let mut response = vec![];
+    SecretAnswer::Pbkdf2 { salt: &SALT, iterations: 100_000, key_bits: 512, mac: &[0; 20] }
+        .encode(&mut response);
     let body = ChallengeAnswer {
         auth_type: auth::SECRET_KEY,
-        identity: who(301, "0.NA/TST"),
-        signed_response: &made,
+        identity: identity(301, "0.NA/TST"),
+        signed_response: &response,
     };
     let envelope = Envelope { session_id: challenge.id, ..Envelope::request(100) };
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -333,7 +350,7 @@ fn a_full_slow_path_says_so_at_once_and_everything_is_accounted_for() {
         codes.insert(envelope.request_id, read(&room[..len]).0);
     }
     assert_eq!(codes[&100], ResponseCode::AUTHENTICATION_FAILED);
-    assert_eq!(codes[&50], ResponseCode::SUCCESS, "what is plain does not wait");
+    assert_eq!(codes[&50], ResponseCode::SUCCESS, "plain requests do not wait");
     for at in 0..3 {
         assert_eq!(codes[&at], ResponseCode::SERVER_BUSY, "{at}");
     }
@@ -356,72 +373,72 @@ fn a_bound_on_rounds_is_kept() {
         let challenge = challenge(&served, "TST/HALF", &[2]);
         let key = handle_auth::kdf::pbkdf2_sha1(SECRET, &SALT, iterations, 20);
         let mac = mac(DigestAlgorithm::HMAC_SHA1, &key, &challenge.covered()).unwrap();
-        let mut made = vec![];
-        SecretAnswer::Pbkdf2 { salt: &SALT, iterations, key_bits: 160, mac: &mac }.encode(&mut made);
-        let answered = answer(&served, challenge.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made);
-        assert_eq!(answered.0, code, "{iterations} rounds");
+        let mut response = vec![];
+        SecretAnswer::Pbkdf2 { salt: &SALT, iterations, key_bits: 160, mac: &mac }.encode(&mut response);
+        let outcome = answer(&served, challenge.id, auth::SECRET_KEY, identity(301, "0.NA/TST"), &response);
+        assert_eq!(outcome.0, code, "{iterations} rounds");
     }
 }
 
 #[test]
-fn an_answer_that_no_key_could_have_made_is_told_to_those_who_may_read() {
+fn malformed_answers_have_their_own_code_for_identities_that_may_read() {
     let served = root(|_| ());
     let ask = |auth_type, identity, signed_response: &[u8]| {
         let challenge = challenge(&served, "TST/HALF", &[2]);
         answer(&served, challenge.id, auth_type, identity, signed_response).0
     };
     let unreadable = ResponseCode::AUTHENTICATION_ERROR;
-    for made in [&b""[..], b"\x7f01234567890123456789", b"\x22\0\0\0\x09salt", &[0; 16]] {
-        assert_eq!(ask(auth::SECRET_KEY, who(301, "0.NA/TST"), made), unreadable, "{made:?}");
-        assert_eq!(ask(auth::SECRET_KEY, who(305, "0.NA/TST"), made), ResponseCode::INVALID_ADMIN);
+    for response in [&b""[..], b"\x7f01234567890123456789", b"\x22\0\0\0\x09salt", &[0; 16]] {
+        assert_eq!(ask(auth::SECRET_KEY, identity(301, "0.NA/TST"), response), unreadable, "{response:?}");
+        assert_eq!(ask(auth::SECRET_KEY, identity(305, "0.NA/TST"), response), ResponseCode::INVALID_ADMIN);
     }
-    for made in [&b""[..], b"\0\0\0\x04SHA1", b"\0\0\0\x03MD4\0\0\0\0"] {
-        assert_eq!(ask(auth::PUBLIC_KEY, who(300, "0.NA/TST"), made), unreadable, "{made:?}");
+    for response in [&b""[..], b"\0\0\0\x04SHA1", b"\0\0\0\x03MD4\0\0\0\0"] {
+        assert_eq!(ask(auth::PUBLIC_KEY, identity(300, "0.NA/TST"), response), unreadable, "{response:?}");
     }
     let wrong = ResponseCode::AUTHENTICATION_FAILED;
-    assert_eq!(ask(auth::SECRET_KEY, who(301, "0.NA/TST"), b"\x02"), wrong, "no MAC is a wrong one");
-    assert_eq!(ask(auth::PUBLIC_KEY, who(300, "0.NA/TST"), b"\0\0\0\x04SHA1\0\0\0\0"), wrong);
+    assert_eq!(ask(auth::SECRET_KEY, identity(301, "0.NA/TST"), b"\x02"), wrong, "no MAC is a wrong one");
+    assert_eq!(ask(auth::PUBLIC_KEY, identity(300, "0.NA/TST"), b"\0\0\0\x04SHA1\0\0\0\0"), wrong);
 }
 
 #[test]
-fn computed_values_are_shown_to_who_may_read_them() {
+fn computed_values_have_the_permissions_of_their_base() {
     let copies = "<namespace><template delimiter='@'><foreach><value/></foreach></template></namespace>";
     let served = root(|config| config.templates.namespace = Some(copies.to_owned()));
     let read_as = |identity, secret: &[u8], indexes: &[i32]| {
         let challenge = challenge(&served, "TST/HALF@x", indexes);
-        let made =
+        let response =
             answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT);
-        answer(&served, challenge.id, auth::SECRET_KEY, identity, &made)
+        answer(&served, challenge.id, auth::SECRET_KEY, identity, &response)
     };
     let request = question("TST/HALF@x", &[3], READ, 1);
     let stored = {
         let challenge = challenge(&served, "TST/HALF", &[]);
-        let made =
+        let response =
             answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), SECRET, &SALT);
-        answer(&served, challenge.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made)
+        answer(&served, challenge.id, auth::SECRET_KEY, identity(301, "0.NA/TST"), &response)
     };
     assert_eq!(
         read(&exchange(served.address(), &request).unwrap()).0,
         ResponseCode::INSUFFICIENT_PERMISSIONS
     );
     assert!(stored.1.contains(&2) && !stored.1.contains(&3));
-    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET, &[]), stored, "as those of the base");
-    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET, &[2]), (ResponseCode::SUCCESS, vec![2]));
-    assert_eq!(read_as(who(301, "0.NA/TST"), b"wrong", &[2]).0, ResponseCode::AUTHENTICATION_FAILED);
-    assert_eq!(read_as(who(305, "0.NA/TST"), b"read only admin", &[2]).0, ResponseCode::INVALID_ADMIN);
+    assert_eq!(read_as(identity(301, "0.NA/TST"), SECRET, &[]), stored, "the values of the base");
+    assert_eq!(read_as(identity(301, "0.NA/TST"), SECRET, &[2]), (ResponseCode::SUCCESS, vec![2]));
+    assert_eq!(read_as(identity(301, "0.NA/TST"), b"wrong", &[2]).0, ResponseCode::AUTHENTICATION_FAILED);
+    assert_eq!(read_as(identity(305, "0.NA/TST"), b"read only admin", &[2]).0, ResponseCode::INVALID_ADMIN);
 }
 
 #[test]
-fn the_state_of_the_server_is_for_its_administrators() {
+fn the_status_record_is_for_administrators() {
     let served = root(|config| config.administrators.status = vec!["301:0.NA/TST".into()]);
     let read_as = |identity, secret: &[u8]| {
         let challenge = challenge(&served, "0.site/Status", &[]);
-        let made =
+        let response =
             answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT);
-        answer(&served, challenge.id, auth::SECRET_KEY, identity, &made)
+        answer(&served, challenge.id, auth::SECRET_KEY, identity, &response)
     };
     let shown = |indexes: &[i32]| (ResponseCode::SUCCESS, indexes.to_vec());
-    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1]), "the set is of no store");
+    assert_eq!(read_as(identity(301, "0.NA/TST"), SECRET), shown(&[1]), "the set has no store");
     let mut publisher = SetPublisher::open(&served.directory.path().join("set")).unwrap();
     let options = publisher.options(2).unwrap();
     let nothing = publisher
@@ -430,9 +447,9 @@ fn the_state_of_the_server_is_for_its_administrators() {
         .unwrap();
     publisher.publish(nothing.showing(SetOrigin { store: 1, transaction: 77 }), 2).unwrap();
     served.server.shared().live.reload().unwrap();
-    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1, 3]), "its last change is told");
-    assert_eq!(read_as(who(301, "0.NA/TST"), b"wrong").0, ResponseCode::AUTHENTICATION_FAILED);
-    assert_eq!(read_as(who(305, "0.NA/TST"), b"read only admin").0, ResponseCode::INVALID_ADMIN);
+    assert_eq!(read_as(identity(301, "0.NA/TST"), SECRET), shown(&[1, 3]), "the last change is shown");
+    assert_eq!(read_as(identity(301, "0.NA/TST"), b"wrong").0, ResponseCode::AUTHENTICATION_FAILED);
+    assert_eq!(read_as(identity(305, "0.NA/TST"), b"read only admin").0, ResponseCode::INVALID_ADMIN);
 }
 
 #[test]
@@ -452,7 +469,7 @@ fn old_peers_get_the_same_signature_again_and_new_ones_never() {
     let slow = served.server.shared().slow.clone().unwrap();
     for (minor, is_same) in [(3, true), (5, true), (6, true), (7, false), (11, false)] {
         let before = slow.to_json()["signed_before"].as_u64().unwrap();
-        // The step in which the time is given may end between two of them, but not between three.
+        // The timestamp may advance between two requests, but not twice within three.
         let signatures = [1, 2, 3].map(|request_id| signed(minor, request_id));
         let again = signatures[0] == signatures[1] || signatures[1] == signatures[2];
         assert_eq!(again, is_same, "2.{minor}");
@@ -462,24 +479,24 @@ fn old_peers_get_the_same_signature_again_and_new_ones_never() {
 }
 
 #[test]
-fn nothing_of_a_secret_is_shown() {
+fn secrets_do_not_appear_in_output() {
     let served = root(|_| ());
     let waiting = challenge(&served, "TST/HALF", &[2]);
-    let made = answer_with_secret(waiting.version, waiting.suggested, &waiting.covered(), SECRET, &SALT);
-    let answered = answer(&served, waiting.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made);
-    assert_eq!(answered.0, ResponseCode::SUCCESS);
+    let response = answer_with_secret(waiting.version, waiting.suggested, &waiting.covered(), SECRET, &SALT);
+    let outcome = answer(&served, waiting.id, auth::SECRET_KEY, identity(301, "0.NA/TST"), &response);
+    assert_eq!(outcome.0, ResponseCode::SUCCESS);
     let key = hex(&fixture("servers.json")["keys"]["server"]["handle_private_hex"]);
     let shared = served.server.shared();
     let shown = format!("{shared:?} {} {}", shared.stats(), shared.status());
     assert!(!shown.contains("open sesame"));
-    // Neither as bytes, in either notation of `Debug`, nor in hexadecimal.
+    // Neither as bytes in `Debug` output nor in hexadecimal.
     let part = &key[300..308];
     assert!(!shown.contains(&format!("{part:?}")[1..20]));
     assert!(!shown.contains(&data_encoding::HEXLOWER.encode(part)));
 }
 
 #[test]
-fn a_server_key_that_clients_would_not_know_is_refused() {
+fn a_server_key_that_is_not_in_the_site_record_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let error = |change: fn(&mut Config)| {
         let served = root(|_| ());

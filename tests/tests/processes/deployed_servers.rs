@@ -1,5 +1,6 @@
-//! `hdl` with servers as they are deployed: they close each connection a moment after its answer, have queries and
-//! administration at two ports, do not sign what they could not read, and give out only what one may read.
+//! `hdl` with deployed servers: they close each connection shortly after its answer, have separate
+//! ports for queries and administration, do not sign answers to unreadable requests, and only
+//! return readable values.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,15 +19,15 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long after an answer the end of the connection comes; requests that go out on it meanwhile are lost.
+/// Delay between an answer and the end of its connection; requests sent meanwhile are lost.
 const LATER: Duration = Duration::from_millis(40);
 
-/// A running service with records that two administrators share.
+/// A running service with records of two administrators.
 fn service() -> &'static InitialisedService {
     static SERVICE: OnceLock<InitialisedService> = OnceLock::new();
     SERVICE.get_or_init(|| {
         let mut service = InitialisedService::make();
-        // The second may list, and read some of it.
+        // The second administrator may list handles and read some values.
         let records = succeed(service.hdl(["export", "site/store.redb", "-"]));
         let prefix = records.lines().find(|line| line.starts_with("{\"handle\":\"0.NA/10.1045\"")).unwrap();
         let mut prefix: Json = serde_json::from_str(prefix).unwrap();
@@ -74,9 +75,9 @@ fn service() -> &'static InitialisedService {
     })
 }
 
-fn ask_as(server: SocketAddr, args: &[&str], who: &str, key: &str) -> Command {
+fn ask_as(server: SocketAddr, args: &[&str], identity: &str, key: &str) -> Command {
     let mut command = service().hdl(args.iter().copied());
-    command.args(["--server", &server.to_string(), "--auth", who, "--key", key]);
+    command.args(["--server", &server.to_string(), "--auth", identity, "--key", key]);
     command
 }
 
@@ -89,22 +90,23 @@ fn op_code(message: &[u8]) -> OpCode {
 }
 
 #[test]
-fn changes_come_through_to_servers_that_close_each_connection_after_its_answer() {
+fn changes_reach_servers_that_close_each_connection_after_its_answer() {
     let key = ["--server-key", "site/server-public.bin"];
     for (name, manners, options, connections_max) in [
-        // As `handle-admin` itself: one connection for each of eight runs, and one for a batch of five operations.
+        // Like `handle-admin`: one connection for each of eight runs, and one for a batch of five
+        // operations.
         ("keeps", ConnectionManners::default(), &[][..], Some(9)),
         ("keeps-in-session", ConnectionManners::default(), &key, Some(9)),
         ("closes", ConnectionManners { ends_after: Some(LATER), clears_flag: true }, &[], None),
-        // These say that they keep it.
+        // These servers announce that they keep the connection.
         ("lies", ConnectionManners { ends_after: Some(LATER), clears_flag: false }, &[], None),
         ("lies-in-session", ConnectionManners { ends_after: Some(LATER), clears_flag: false }, &key, None),
     ] {
-        let middle = Interceptor::passive(service().administration, manners);
+        let interceptor = Interceptor::passive(service().administration, manners);
         for number in 0..8 {
             let handle = format!("10.1045/{name}-{number}");
             let args = ["handle", "create", &handle, "1:URL=x", "100:HS_ADMIN=300:10.1045/ADMIN"];
-            succeed(ask(middle.address, &[&args, options].concat()));
+            succeed(ask(interceptor.address, &[&args, options].concat()));
         }
         let mut batch = String::new();
         for number in 0..5 {
@@ -114,9 +116,9 @@ fn changes_come_through_to_servers_that_close_each_connection_after_its_answer()
         std::fs::write(&path, batch).unwrap();
         let args = ["batch", path.to_str().unwrap(), "--json"];
         let counts: Json =
-            serde_json::from_str(&succeed(ask(middle.address, &[&args, options].concat()))).unwrap();
+            serde_json::from_str(&succeed(ask(interceptor.address, &[&args, options].concat()))).unwrap();
         assert_eq!(counts["done"], 5, "{counts}");
-        let count = middle.connections_count();
+        let count = interceptor.connections_count();
         assert!(connections_max.is_none_or(|max| count <= max), "{name}: {count} connections");
     }
 }
@@ -124,10 +126,10 @@ fn changes_come_through_to_servers_that_close_each_connection_after_its_answer()
 #[test]
 fn records_are_imported_from_a_server_that_closes_each_connection_after_its_answer() {
     let manners = ConnectionManners { ends_after: Some(LATER), clears_flag: true };
-    let middle = Interceptor::passive(service().administration, manners);
+    let interceptor = Interceptor::passive(service().administration, manners);
     let store = service().path("closes.redb");
     let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045", "--json"];
-    let counts: Json = serde_json::from_str(&succeed(ask(middle.address, &args))).unwrap();
+    let counts: Json = serde_json::from_str(&succeed(ask(interceptor.address, &args))).unwrap();
     assert!(counts["read"].as_u64().unwrap() >= 6 && counts["public_values_only"] == 0, "{counts}");
 }
 
@@ -137,14 +139,14 @@ fn an_import_takes_what_may_be_read_and_lists_what_may_not() {
     let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045", "--json"];
     let output = run(ask_as(service().administration, &args, "300:10.1045/SECOND", "second-private.bin"));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "not all of it: {error}");
+    assert_eq!(output.status.code(), Some(1), "incomplete import: {error}");
     let counts: Json = serde_json::from_slice(&output.stdout).unwrap();
-    for (handle, says) in
+    for (handle, expected) in
         [("10.1045/half", "only the public values (2)"), ("10.1045/none", "only the public values (0)")]
     {
         let line = error.lines().find(|line| line.to_uppercase().contains(&handle.to_uppercase()));
         let line = line.unwrap_or_else(|| panic!("{handle}: {error}"));
-        assert!(line.contains(says) && line.contains("400"), "{line}");
+        assert!(line.contains(expected) && line.contains("400"), "{line}");
     }
     assert!(
         !error.to_uppercase().contains("10.1045/MINE:") && !error.to_uppercase().contains("10.1045/OPEN:")
@@ -155,17 +157,17 @@ fn an_import_takes_what_may_be_read_and_lists_what_may_not() {
     for handle in ["MINE", "OPEN", "HALF", "NONE"] {
         assert!(records.to_uppercase().contains(&format!("10.1045/{handle}")), "{handle}: {records}");
     }
-    // Nobody in particular reads what is public.
-    let middle = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
+    // Without an identity, prefixes cannot be listed.
+    let interceptor = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
         MessageFate::Passed(message.to_vec())
     });
     let store = service().path("nobody.redb");
-    let args = ["import", store.to_str().unwrap(), "--create", "--server", &middle.address.to_string()];
+    let args = ["import", store.to_str().unwrap(), "--create", "--server", &interceptor.address.to_string()];
     let (exit, error) = fail(service().hdl(args));
-    assert!(exit == 1 && error.contains("homed prefixes"), "nobody may list: {error}");
+    assert!(exit == 1 && error.contains("homed prefixes"), "listing needs an identity: {error}");
 }
 
-/// A reply to `request`, as of a server that has not read it where `is_unreadable`.
+/// A reply to `request`; if `is_unreadable`, without its request number.
 fn reply(request: &[u8], code: ResponseCode, response: Response<'_>, is_unreadable: bool) -> Vec<u8> {
     let (mut envelope, rest) = Envelope::split(request).unwrap();
     let header = Message::decode(rest).unwrap().header;
@@ -176,7 +178,7 @@ fn reply(request: &[u8], code: ResponseCode, response: Response<'_>, is_unreadab
     MessageBuf::reply(&envelope, &header, &Reply { code, digest: None, response }).unsigned().unwrap()
 }
 
-/// A server whose port for administration, which is given, refuses queries and lists; these have a port of their own.
+/// A server with an administration port, which refuses queries and lists, and a query port.
 fn two_ports() -> (Interceptor, Interceptor) {
     let queries = Interceptor::passive(service().administration, ConnectionManners::default());
     let own = Arc::new(OnceLock::new());
@@ -196,7 +198,7 @@ fn two_ports() -> (Interceptor, Interceptor) {
                         |(kind, at): (_, SocketAddr)| Interface::new(kind, InterfaceProtocol::TCP, at.port());
                     site.server(ServerBuilder {
                         id: 1,
-                        // As a server has it that is reached by another address.
+                        // The server is reached by another address than that in its site record.
                         address: std::net::IpAddr::from([192, 0, 2, 1]).into(),
                         public_key: vec![],
                         interfaces: interfaces.map(interface).to_vec(),
@@ -219,8 +221,8 @@ fn two_ports() -> (Interceptor, Interceptor) {
 #[test]
 fn queries_go_to_the_port_for_queries_and_changes_to_the_other() {
     let (administration, queries) = two_ports();
-    let got = succeed(ask(administration.address, &["handle", "get", "10.1045/half"]));
-    assert!(got.contains("for others"), "{got}");
+    let record = succeed(ask(administration.address, &["handle", "get", "10.1045/half"]));
+    assert!(record.contains("for others"), "{record}");
     let store = service().path("two-ports.redb");
     let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045"];
     succeed(ask(administration.address, &args));
@@ -234,8 +236,8 @@ fn queries_go_to_the_port_for_queries_and_changes_to_the_other() {
 }
 
 #[test]
-fn what_a_server_says_without_signing_it_is_shown_as_unproven() {
-    let middle = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
+fn unsigned_errors_of_a_server_are_shown_as_unproven() {
+    let interceptor = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
         let refusal = Response::Failure(Failure { message: b"not at this interface" });
         MessageFate::Answered(reply(message, ResponseCode::PROTOCOL_ERROR, refusal, true))
     });
@@ -246,7 +248,7 @@ fn what_a_server_says_without_signing_it_is_shown_as_unproven() {
         &["handle", "get", "10.1045/half"],
         &["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045"],
     ] {
-        let (exit, error) = fail(ask(middle.address, &[args, &key].concat()));
+        let (exit, error) = fail(ask(interceptor.address, &[args, &key].concat()));
         assert!(exit == 1 && error.contains("4 protocol error: not at this interface"), "{error}");
         assert!(error.contains("unproven") && !error.contains("cannot be trusted"), "{error}");
     }

@@ -1,6 +1,7 @@
-//! The load generator against a server that is not ours: a small responder in Python that shares no code with us.
+//! The load generator against a foreign server: a small Python responder that shares no code with
+//! ours.
 
-#![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use serde_json::{Value as Json, json};
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 
-/// The responder, which ends with its standard input.
+/// The responder, which exits when its standard input is closed.
 struct Responder {
     child: Child,
     ports: Json,
@@ -26,7 +27,7 @@ struct Responder {
 }
 
 impl Responder {
-    /// `None` where there is no Python.
+    /// Returns `None` if there is no Python.
     fn start() -> Option<Self> {
         let mut records = tempfile::NamedTempFile::new().unwrap();
         for number in 0..50 {
@@ -67,7 +68,7 @@ impl Responder {
     }
 
     fn ask(&self, message: &[u8]) -> Vec<u8> {
-        handle_tests::client::exchange(self.address("udp"), message).expect("it answers")
+        handle_tests::client::exchange(self.address("udp"), message).expect("an answer")
     }
 }
 
@@ -78,7 +79,8 @@ impl Drop for Responder {
     }
 }
 
-/// Values of several types, one that is not public, and now and then a text of several datagrams.
+/// A record with values of several types, one that is not public, and sometimes one of several
+/// datagrams.
 fn record(number: usize) -> Json {
     let handle = format!("20.500.1/Name-{number}");
     let long = "x".repeat(if number.is_multiple_of(7) { 2000 } else { 20 });
@@ -96,7 +98,7 @@ fn record(number: usize) -> Json {
     json!({"handle": handle, "values": [text(1, "URL", "https://example.org/"), text(2, "DESC.en", &long), secret, admin]})
 }
 
-fn all_verified(report: &RunReport) {
+fn assert_all_verified(report: &RunReport) {
     let verification = report.verification.as_ref().unwrap();
     assert_eq!((verification.verified, verification.mismatched), (200, 0), "{report}");
     assert!(report.accounts.lost == 0 && report.accounts.malformed == 0, "{report}");
@@ -104,7 +106,8 @@ fn all_verified(report: &RunReport) {
 
 const MIX: [&str; 5] = ["5=plain", "2=case", "1=miss", "1=type:URL+index:3", "1=type:DESC."];
 
-/// Public values and others, which nobody here may read: the answers are challenges and refusals.
+/// Questions about public values and others; without an identity, the latter are challenged or
+/// refused.
 const WITH_REFUSALS: [&str; 4] = ["2=plain", "1=all", "1=all+index:3", "1=all+type:URL"];
 
 fn streams(name: &str, change: impl FnOnce(&mut Streams)) -> StreamTransport {
@@ -119,10 +122,10 @@ fn streams(name: &str, change: impl FnOnce(&mut Streams)) -> StreamTransport {
 fn a_foreign_server_is_loaded_and_verified_over_datagrams() {
     let Some(responder) = Responder::start() else { return };
     for transport in ["udp", "udp-trains"] {
-        all_verified(&responder.load("udp", transport.parse().unwrap(), &MIX));
+        assert_all_verified(&responder.load("udp", transport.parse().unwrap(), &MIX));
     }
     let report = responder.load("udp", "udp".parse().unwrap(), &WITH_REFUSALS);
-    all_verified(&report);
+    assert_all_verified(&report);
     let codes: Vec<_> = report.accounts.codes.iter().map(|code| code.code).collect();
     assert_eq!(codes, [1, 401, 402], "{report}");
 }
@@ -131,23 +134,23 @@ fn a_foreign_server_is_loaded_and_verified_over_datagrams() {
 fn a_foreign_server_is_loaded_and_verified_over_connections() {
     let Some(responder) = Responder::start() else { return };
     let kept = responder.load("tcp", streams("tcp", |streams| streams.pipeline = 4), &MIX);
-    all_verified(&kept);
-    assert!(kept.connections.unwrap().begun <= 16, "they are kept: {kept}");
+    assert_all_verified(&kept);
+    assert!(kept.connections.unwrap().begun <= 16, "connections are kept: {kept}");
     let closed = streams("tcp", |streams| (streams.requests, streams.connections) = (1, 64));
     let closed = responder.load("tcp", closed, &WITH_REFUSALS);
-    all_verified(&closed);
+    assert_all_verified(&closed);
     assert_eq!(closed.connections.unwrap().begun, 200, "one request each: {closed}");
 }
 
 #[test]
 fn a_foreign_server_is_loaded_and_verified_over_http() {
     let Some(responder) = Responder::start() else { return };
-    all_verified(&responder.load("http", "http".parse().unwrap(), &MIX));
-    all_verified(&responder.load("http", "http-json".parse().unwrap(), &MIX));
+    assert_all_verified(&responder.load("http", "http".parse().unwrap(), &MIX));
+    assert_all_verified(&responder.load("http", "http-json".parse().unwrap(), &MIX));
 }
 
-/// The responder is no use if it shares our mistakes or answers everything: it puts requests together that come in
-/// pieces, and knows what is none.
+/// The responder is useful only if it does not share our errors and does not answer every message.
+/// It reassembles requests and refuses malformed ones.
 #[test]
 fn the_foreign_server_keeps_to_the_protocol() {
     let Some(responder) = Responder::start() else { return };
@@ -160,7 +163,7 @@ fn the_foreign_server_keeps_to_the_protocol() {
     let mut lying = good.clone();
     lying[44..48].copy_from_slice(&u32::MAX.to_be_bytes());
     assert_eq!(code(&responder.ask(&lying)), 4, "a handle longer than the message");
-    // With the digest of the request in front, whose algorithm is that of the version of the answer.
+    // The request digest in the answer uses the algorithm of the version.
     for (minor, algorithm, len) in [(11, 3, 32), (7, 3, 32), (6, 2, 20), (1, 2, 20)] {
         let mut digested = handle_tests::client::request(b"20.500.1/none", 78);
         (digested[3], digested[29]) = (minor, digested[29] | 0x80);
@@ -171,9 +174,9 @@ fn the_foreign_server_keeps_to_the_protocol() {
         assert_eq!(answer[44..answer.len() - 4], [&[algorithm], &expected[..]].concat(), "version 2.{minor}");
         assert_eq!((code(&answer), answer[29] & 0x80, expected.len()), (100, 0x80, len));
     }
-    // In two pieces, the second one first.
+    // A request in two fragments, the second one first.
     let (head, message) = good.split_at(20);
-    let piece = |number: u32, part: &[u8]| {
+    let fragment = |number: u32, part: &[u8]| {
         let mut head = head.to_vec();
         head[2] |= 0x20;
         head[12..16].copy_from_slice(&number.to_be_bytes());
@@ -181,16 +184,16 @@ fn the_foreign_server_keeps_to_the_protocol() {
     };
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    for part in [piece(1, &message[30..]), piece(0, &message[..30])] {
+    for part in [fragment(1, &message[30..]), fragment(0, &message[..30])] {
         socket.send_to(&part, responder.address("udp")).unwrap();
     }
     let mut room = [0; 600];
     let (len, _) = socket.recv_from(&mut room).unwrap();
-    assert_eq!((len, code(&room[..len])), (512, 1), "the first of several pieces of a long answer");
+    assert_eq!((len, code(&room[..len])), (512, 1), "the first fragment of a long answer");
 }
 
 #[test]
-fn a_foreign_server_survives_hostile_requests_or_is_found_out() {
+fn a_foreign_server_survives_hostile_requests() {
     let Some(responder) = Responder::start() else { return };
     let options = HostileOptions {
         cases: 1000,

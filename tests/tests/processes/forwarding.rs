@@ -1,5 +1,6 @@
-//! Requests that `handled` forwards to `handle-admin`: listings, reads by identities of other services, answers to
-//! challenges of either process, and resolution for clients that do not understand referrals.
+//! Requests that `handled` forwards to `handle-admin`: listings, reads by identities of other
+//! services, answers to challenges of either process, and resolution for clients that do not
+//! understand referrals.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -29,7 +30,8 @@ fn hidden(at: i32) -> ValueBuf {
     ValueBuf::from(&Value { permissions: Permissions::ADMIN_READ, ..value })
 }
 
-/// Here `10.1`, whose items are administered by identities of both services, directly and through a group there.
+/// Plans of two services. Identities of both, directly and through a group, administer records of
+/// `10.1`.
 fn plans() -> (ServicesPlan, ServicesPlan) {
     let here = ServicesPlan::new(
         "server",
@@ -77,7 +79,7 @@ fn session_of(challenge: &[u8]) -> i32 {
     Envelope::split(challenge).unwrap().0.session_id
 }
 
-/// What comes of reading `handle` as `identity`, asked and answered by `ask` at `server`.
+/// The code for reading `handle` as `identity`, with all messages sent by `ask` to `server`.
 fn read_as(
     ask: SessionExchange,
     server: SocketAddr,
@@ -92,8 +94,8 @@ fn read_as(
 
 #[test]
 fn handles_are_listed_at_the_interface_for_queries_over_tcp() {
-    let (both, _there) = start();
-    let server = both.queries();
+    let (processes, _there) = start();
+    let server = processes.queries();
     for prefix in ["0.NA/10.1", "10.1"] {
         let challenge = exchange_over_tcp(server, &list(prefix)).unwrap();
         assert_eq!(code(&challenge), Code::AUTHENTICATION_NEEDED);
@@ -107,17 +109,17 @@ fn handles_are_listed_at_the_interface_for_queries_over_tcp() {
     let challenge = exchange_over_tcp(server, &list("10.1")).unwrap();
     let wrong = answer_to(&challenge, ADMIN, b"something else");
     assert_eq!(code(&exchange_over_tcp(server, &wrong).unwrap()), Code::AUTHENTICATION_FAILED);
-    // Homed prefixes, for which the configuration names nobody.
+    // No identity is configured for homed prefixes.
     let homed = Request::ListHomedNas(HandleBody { handle: b"/" });
     let homed = message(Version::CURRENT, 13, OpFlags::PLAIN_REQUEST, &homed);
     let challenge = exchange_over_tcp(server, &homed).unwrap();
     let answer = answer_to(&challenge, ADMIN, SECRET);
     assert_eq!(code(&exchange_over_tcp(server, &answer).unwrap()), Code::INVALID_ADMIN);
-    // Over UDP a sender need not be who it says, and gets the answer of before.
+    // The source address of UDP may be forged, so listing is refused.
     assert_eq!(code(&exchange_over_udp_unreadable(server, &list("10.1"))), Code::PROTOCOL_ERROR);
 }
 
-/// The answer to a request that is refused as unreadable: it has no request id.
+/// The answer over UDP to a request that is refused as unreadable: it has no request id.
 fn exchange_over_udp_unreadable(server: SocketAddr, message: &[u8]) -> Vec<u8> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
@@ -129,31 +131,31 @@ fn exchange_over_udp_unreadable(server: SocketAddr, message: &[u8]) -> Vec<u8> {
 
 #[test]
 fn handles_are_listed_in_a_session_with_either_process() {
-    let (both, _there) = start();
-    let mut session = ClientSession::open(exchange, both.queries(), ADMIN, &server_key("root"));
+    let (processes, _there) = start();
+    let mut session = ClientSession::open(exchange, processes.queries(), ADMIN, &server_key("root"));
     for hides in [false, true, true] {
         let body = HandleBody { handle: b"0.NA/10.1" };
         let request = session.request(14, OpFlags::PLAIN_REQUEST, &Request::ListHandles(body));
         let request = session.sealed(request);
         let request = if hides { session.hidden(&request) } else { request };
-        let mut answers = exchange_all(both.queries(), &request);
+        let mut answers = exchange_all(processes.queries(), &request);
         if code(&session.read(&answers[0]).0) == Code::AUTHENTICATION_NEEDED {
             let (challenge, _) = session.read(&answers[0]);
             assert_eq!(session_of(&challenge), session.id);
-            answers = exchange_all(both.queries(), &answer_to(&challenge, ADMIN, SECRET));
+            answers = exchange_all(processes.queries(), &answer_to(&challenge, ADMIN, SECRET));
         }
         let pages: Vec<_> = answers.iter().map(|answer| session.read(answer).0).collect();
         assert_eq!(listed(&pages).len(), 5, "encrypted: {hides}");
-        let copy = exchange_over_tcp(both.queries(), &request).unwrap();
+        let copy = exchange_over_tcp(processes.queries(), &request).unwrap();
         assert_eq!(code(&session.read(&copy).0), Code::SESSION_MESSAGE_REJECTED, "encrypted: {hides}");
     }
-    assert_eq!(both.admin.server().shared().service.challenges().counts().issued, 1, "proven once");
+    assert_eq!(processes.admin.server().shared().service.challenges().counts().issued, 1, "proven once");
 }
 
 #[test]
-fn administration_that_is_not_forwarded_is_told_so_encrypted_too() {
-    let (both, _there) = start();
-    let mut session = ClientSession::open(exchange, both.queries(), ADMIN, &server_key("root"));
+fn administration_that_is_not_forwarded_is_refused_also_in_encrypted_messages() {
+    let (processes, _there) = start();
+    let mut session = ClientSession::open(exchange, processes.queries(), ADMIN, &server_key("root"));
     let create = |session: &mut ClientSession| {
         let body = HandleValues { handle: b"10.1/new", values: Values::EMPTY };
         let request = session.request(15, OpFlags::PLAIN_REQUEST, &Request::CreateHandle(body));
@@ -166,23 +168,23 @@ fn administration_that_is_not_forwarded_is_told_so_encrypted_too() {
         let right = create(&mut session);
         let mut wrong = create(&mut session);
         *wrong.last_mut().unwrap() ^= 1;
-        for (what, request, expected) in [
-            ("right", &right, Code::PROTOCOL_ERROR),
-            ("a copy", &right, Code::SESSION_FAILED),
+        for (case, request, expected) in [
+            ("correct", &right, Code::PROTOCOL_ERROR),
+            ("a replay", &right, Code::SESSION_FAILED),
             ("a wrong MAC", &wrong, Code::SESSION_FAILED),
             ("no MAC", &bare, Code::SESSION_FAILED),
         ] {
-            assert_eq!(code(&ask(both.queries(), &session.hidden(request))), expected, "{what}");
+            assert_eq!(code(&ask(processes.queries(), &session.hidden(request))), expected, "{case}");
         }
-        assert_eq!(code(&ask(both.queries(), &right)), Code::PROTOCOL_ERROR, "in the clear");
+        assert_eq!(code(&ask(processes.queries(), &right)), Code::PROTOCOL_ERROR, "in the clear");
     }
 }
 
 #[test]
 fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
-    let (both, _there) = start();
-    let (queries, administration) = (both.queries(), both.administration());
-    // Made over UDP by the one, answered over TCP at the other.
+    let (processes, _there) = start();
+    let (queries, administration) = (processes.queries(), processes.administration());
+    // Challenged by handled over UDP, answered to handle-admin over TCP.
     let challenge = exchange(queries, &read("10.1/mine")).unwrap();
     assert!(!is_of_admin(session_of(&challenge)));
     let answer = answer_to(&challenge, ADMIN, SECRET);
@@ -190,7 +192,7 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
     for (ask, server) in [(exchange_over_tcp as SessionExchange, administration), (exchange, queries)] {
         assert_eq!(code(&ask(server, &answer).unwrap()), Code::AUTHENTICATION_TIMEOUT, "{server}");
     }
-    // And the other way round.
+    // Challenged by handle-admin, answered to handled.
     for ask in [exchange as SessionExchange, exchange_over_tcp] {
         let challenge = exchange_over_tcp(administration, &read("10.1/mine")).unwrap();
         assert!(is_of_admin(session_of(&challenge)));
@@ -200,7 +202,7 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
         let again = exchange_over_tcp(administration, &answer).unwrap();
         assert_eq!(code(&again), Code::AUTHENTICATION_TIMEOUT);
     }
-    // Also where it was a change that was challenged.
+    // The same for the challenge of a change.
     let body = HandleValues { handle: b"10.1/new", values: Values::EMPTY };
     let create = message(Version::CURRENT, 17, OpFlags::PLAIN_REQUEST, &Request::CreateHandle(body));
     let challenge = exchange_over_tcp(administration, &create).unwrap();
@@ -208,7 +210,7 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
     let created = exchange(queries, &answer).unwrap();
     assert!(matches!(code(&created), Code::SUCCESS | Code::INVALID_HANDLE), "{:?}", code(&created));
     assert_eq!(code(&exchange(queries, &answer).unwrap()), Code::AUTHENTICATION_TIMEOUT);
-    // In a session, under its number.
+    // In a session, the challenge has its number.
     let mut session = ClientSession::open(exchange, queries, ADMIN, &server_key("root"));
     for (first, then) in [(queries, administration), (administration, queries)] {
         let request = session.request(18, PRIVATE, &query("10.1/theirs"));
@@ -218,38 +220,42 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
         let (plain, _) = session.read(&exchange_over_tcp(then, &answer).unwrap());
         assert_eq!(code(&plain), Code::SUCCESS, "asked at {first}, answered at {then}");
     }
-    // Numbers that nobody has given.
+    // Session numbers that were never assigned.
     for id in [0x1234_5670, 0x1234_5671] {
-        let mut made_up = answer.clone();
-        made_up[4..8].copy_from_slice(&i32::to_be_bytes(id));
+        let mut unassigned = answer.clone();
+        unassigned[4..8].copy_from_slice(&i32::to_be_bytes(id));
         for (ask, server) in [(exchange as SessionExchange, queries), (exchange_over_tcp, administration)] {
-            assert_eq!(code(&ask(server, &made_up).unwrap()), Code::SESSION_TIMEOUT, "{id} at {server}");
+            assert_eq!(code(&ask(server, &unassigned).unwrap()), Code::SESSION_TIMEOUT, "{id} at {server}");
         }
     }
 }
 
 #[test]
 fn identities_of_other_services_read_over_udp_and_tcp() {
-    let (both, _there) = start();
-    let server = both.queries();
+    let (processes, _there) = start();
+    let server = processes.queries();
     for ask in [exchange as SessionExchange, exchange_over_tcp] {
         assert_eq!(read_as(ask, server, "10.1/theirs", OTHER, OTHER_SECRET), Code::SUCCESS);
         assert_eq!(read_as(ask, server, "10.1/theirs", OTHER, b"wrong"), Code::AUTHENTICATION_FAILED);
         assert_eq!(
             read_as(ask, server, "10.1/group", OTHER, OTHER_SECRET),
             Code::SUCCESS,
-            "by a group there"
+            "through a group of the other service"
         );
-        assert_eq!(read_as(ask, server, "10.1/group", ADMIN, SECRET), Code::SUCCESS, "who is here, by it");
+        assert_eq!(
+            read_as(ask, server, "10.1/group", ADMIN, SECRET),
+            Code::SUCCESS,
+            "an identity of this service, through it"
+        );
         let nobody = Reference { handle: b"20.2/nobody", index: 301 };
         assert_eq!(read_as(ask, server, "10.1/theirs", nobody, b"any"), Code::INVALID_ADMIN);
-        // What is decided here is not forwarded.
-        let before = both.forwarded("accepted");
+        // Reads that handled can decide itself are not forwarded.
+        let before = processes.forwarded("accepted");
         assert_eq!(read_as(ask, server, "10.1/mine", ADMIN, SECRET), Code::SUCCESS);
         assert_eq!(read_as(ask, server, "10.1/mine", OTHER, OTHER_SECRET), Code::INVALID_ADMIN);
-        assert_eq!(both.forwarded("accepted"), before);
+        assert_eq!(processes.forwarded("accepted"), before);
     }
-    // In a session, proven once.
+    // In a session, the identity is authenticated once.
     let mut session = ClientSession::open(exchange, server, OTHER, &server_key("root"));
     for handle in ["10.1/group", "10.1/group", "10.1/theirs"] {
         let request = session.request(19, PRIVATE, &query(handle));
@@ -260,41 +266,41 @@ fn identities_of_other_services_read_over_udp_and_tcp() {
         }
         assert_eq!(code(&plain), Code::SUCCESS, "{handle}");
     }
-    assert_eq!(both.forwarded("timed_out") + both.forwarded("failed"), 0);
+    assert_eq!(processes.forwarded("timed_out") + processes.forwarded("failed"), 0);
 }
 
 #[test]
-fn keys_of_a_prefix_record_count_from_its_copy() {
-    let (both, _there) = start();
+fn keys_in_a_prefix_record_are_read_from_the_published_set() {
+    let (processes, _there) = start();
     let prefix = Reference { handle: b"0.NA/10.1", index: 302 };
-    let before = both.forwarded("accepted");
-    assert_eq!(read_as(exchange, both.queries(), "10.1/prefix", prefix, SECRET), Code::SUCCESS);
+    let before = processes.forwarded("accepted");
+    assert_eq!(read_as(exchange, processes.queries(), "10.1/prefix", prefix, SECRET), Code::SUCCESS);
     assert_eq!(
-        read_as(exchange, both.queries(), "10.1/prefix", prefix, b"wrong"),
+        read_as(exchange, processes.queries(), "10.1/prefix", prefix, b"wrong"),
         Code::AUTHENTICATION_FAILED
     );
-    assert_eq!(both.forwarded("accepted"), before, "it is in the published set");
-    let administration = both.administration();
+    assert_eq!(processes.forwarded("accepted"), before, "the prefix record is in the published set");
+    let administration = processes.administration();
     assert_eq!(read_as(exchange_over_tcp, administration, "10.1/prefix", prefix, SECRET), Code::SUCCESS);
 }
 
 #[test]
-fn nothing_is_forwarded_that_the_operator_does_not_want() {
+fn forwarding_can_be_disabled() {
     let (here, there) = plans();
     let off = |config: &mut handle_server::Config| {
         (config.forward.listing, config.forward.identities) = (false, false);
     };
-    let both = BothProcesses::start(&here, &there, off, |_| ());
+    let processes = BothProcesses::start(&here, &there, off, |_| ());
     let _there = there.start(&here, |_| ());
-    let server = both.queries();
+    let server = processes.queries();
     let refused = exchange_over_tcp(server, &list("10.1")).unwrap();
     assert_eq!(code(&refused), Code::PROTOCOL_ERROR);
     assert_eq!(read_as(exchange, server, "10.1/theirs", OTHER, OTHER_SECRET), Code::AUTHENTICATION_FAILED);
     assert_eq!(read_as(exchange, server, "10.1/group", OTHER, OTHER_SECRET), Code::INVALID_ADMIN);
-    assert_eq!(both.forwarded("accepted"), 0);
+    assert_eq!(processes.forwarded("accepted"), 0);
 }
 
-/// A registry here, which delegates what is derived from `10.5` to the service there.
+/// A registry that delegates prefixes derived from `10.5` to the service of `there`.
 fn delegating(there: &AdminServer) -> ServicesPlan {
     let site = SiteRecord::read(&there.config.site, None).unwrap();
     let delegation = ValueBuf::from(&Value::new(1, b"HS_SITE.PREFIX", site.as_bytes()));
@@ -314,17 +320,18 @@ fn shown(answer: &[u8]) -> (Code, Vec<u8>) {
 }
 
 #[test]
-fn clients_that_know_no_referrals_are_resolved_for() {
+fn requests_of_clients_without_referrals_are_resolved_recursively() {
     let url = ValueBuf::from(&Value::new(1, b"URL", b"https://example.org/"));
     let there = ServicesPlan::new("mirror", &["0.NA/0.NA/10.5"], vec![("0.NA/10.5.7", vec![url, hidden(2)])]);
     let unknown = ServicesPlan::new("server", &["10.9"], vec![]);
     let mut admin = there.start(&unknown, |_| ());
     let here = delegating(&admin);
-    let both = BothProcesses::start(&here, &there, |_| (), |_| ());
+    let processes = BothProcesses::start(&here, &there, |_| (), |_| ());
     let old = |minor, handle: &str, flags| message(Version::new(2, minor), 21, flags, &query(handle));
     let plain = OpFlags::PLAIN_REQUEST;
     for ask in [exchange as SessionExchange, exchange_over_tcp] {
-        let reply = |minor, handle, flags| shown(&ask(both.queries(), &old(minor, handle, flags)).unwrap());
+        let reply =
+            |minor, handle, flags| shown(&ask(processes.queries(), &old(minor, handle, flags)).unwrap());
         for minor in [1, 4, 5, 9] {
             assert_eq!(
                 reply(minor, "0.NA/10.5.7", plain),
@@ -335,47 +342,51 @@ fn clients_that_know_no_referrals_are_resolved_for() {
         for minor in [10, 11] {
             assert_eq!(reply(minor, "0.NA/10.5.7", plain).0, Code::PREFIX_REFERRAL, "{minor}");
         }
-        assert_eq!(reply(9, "0.NA/10.5.8", plain).0, Code::HANDLE_NOT_FOUND, "the other service says so");
+        assert_eq!(
+            reply(9, "0.NA/10.5.8", plain).0,
+            Code::HANDLE_NOT_FOUND,
+            "the answer of the other service"
+        );
         let signed = plain.with(OpFlags::CERTIFY);
         assert_eq!(reply(9, "0.NA/10.5.7", signed).0, Code::SUCCESS);
         assert_eq!(reply(9, "0.NA/10.5.7", plain.with(OpFlags::DO_NOT_REFER)).0, Code::HANDLE_NOT_FOUND);
         assert_eq!(reply(9, "0.NA/10.5.7", plain.without(OpFlags::RECURSIVE)).0, Code::PREFIX_REFERRAL);
-        assert_eq!(reply(9, "0.NA/10.6.7", plain).0, Code::HANDLE_NOT_FOUND, "nobody has that");
+        assert_eq!(reply(9, "0.NA/10.6.7", plain).0, Code::HANDLE_NOT_FOUND, "no service has the prefix");
     }
-    // It has come through too many servers.
+    // The request has passed through too many servers.
     let mut deep = old(9, "0.NA/10.5.7", plain);
     deep[34] = 10;
-    assert_eq!(shown(&exchange(both.queries(), &deep).unwrap()).0, Code::RECURSION_COUNT_TOO_HIGH);
-    let referrals = both.admin.server().shared().service.referrals().unwrap().counts();
+    assert_eq!(shown(&exchange(processes.queries(), &deep).unwrap()).0, Code::RECURSION_COUNT_TOO_HIGH);
+    let referrals = processes.admin.server().shared().service.referrals().unwrap().counts();
     assert!(referrals.resolved > 8 && referrals.unresolved == 0, "{referrals:?}");
-    // Nobody says: the client is told what is known.
+    // The other service is down: the client gets the referral.
     admin.stop();
-    let (answer_code, _) = shown(&exchange(both.queries(), &old(9, "0.NA/10.5.9", plain)).unwrap());
+    let (answer_code, _) = shown(&exchange(processes.queries(), &old(9, "0.NA/10.5.9", plain)).unwrap());
     assert_eq!(answer_code, Code::PREFIX_REFERRAL);
     assert_eq!(
-        shown(&exchange(both.queries(), &old(9, "0.NA/10.5.7", plain)).unwrap()).0,
+        shown(&exchange(processes.queries(), &old(9, "0.NA/10.5.7", plain)).unwrap()).0,
         Code::SUCCESS,
-        "known"
+        "cached"
     );
 }
 
 #[test]
-fn old_clients_are_referred_where_the_operator_says_so() {
+fn recursive_resolution_for_old_clients_can_be_disabled() {
     let there = ServicesPlan::new("mirror", &["0.NA/0.NA/10.5"], vec![]);
     let unknown = ServicesPlan::new("server", &["10.9"], vec![]);
     let admin = there.start(&unknown, |_| ());
     let here = delegating(&admin);
     for (in_handled, in_admin) in [(false, true), (true, false)] {
         let here = ServicesPlan { address: handle_tests::daemon::free_address(), ..delegating(&admin) };
-        let both = BothProcesses::start(
+        let processes = BothProcesses::start(
             &here,
             &there,
             |config| config.forward.old_clients = in_handled,
             |config| config.forward.resolve_for_old = in_admin,
         );
         let old = message(Version::new(2, 9), 22, OpFlags::PLAIN_REQUEST, &query("0.NA/10.5.7"));
-        assert_eq!(shown(&exchange(both.queries(), &old).unwrap()).0, Code::PREFIX_REFERRAL);
-        assert_eq!(both.forwarded("accepted"), u64::from(in_handled));
+        assert_eq!(shown(&exchange(processes.queries(), &old).unwrap()).0, Code::PREFIX_REFERRAL);
+        assert_eq!(processes.forwarded("accepted"), u64::from(in_handled));
     }
     drop(here);
 }

@@ -1,4 +1,4 @@
-//! `handled` and `hdl` from outside: what operators do, and what goes wrong.
+//! `handled` and `hdl` as operators use them, with good and faulty input.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -31,9 +31,9 @@ struct PublishedDirectory(TempDir);
 
 impl PublishedDirectory {
     fn new(records: &[&str]) -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        place.publish(&[], records);
-        place
+        let directory = Self(tempfile::tempdir().unwrap());
+        directory.publish(&[], records);
+        published
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -81,7 +81,7 @@ impl RunningServer {
             Self { process: RunningProcess::start(command), address, control: control.to_owned() };
         until("handled serves", || {
             let ended = serving.process.0.try_wait().unwrap();
-            assert_eq!(ended, None, "handled goes on");
+            assert_eq!(ended, None, "handled still runs");
             control.exists() && serving.status()["state"] == "serving"
         });
         serving
@@ -110,12 +110,12 @@ fn handled() -> Command {
 }
 
 #[test]
-fn serves_reloads_and_stops_as_told() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let mut serving = place.serve();
+fn serves_reloads_and_stops_on_a_signal() {
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let mut serving = directory.serve();
     assert_eq!(serving.code("10.1/A"), ResponseCode::SUCCESS);
     assert_eq!(serving.code("10.1/b"), ResponseCode::HANDLE_NOT_FOUND);
-    let published = place.publish(&["--delta"], &[OTHER, r#"{"handle":"10.1/a","deleted":true}"#]);
+    let published = directory.publish(&["--delta"], &[OTHER, r#"{"handle":"10.1/a","deleted":true}"#]);
     assert_eq!(published["generation"], 2);
     until("the change is live", || serving.status()["set"]["generation"] == 2);
     assert_eq!(serving.code("10.1/a"), ResponseCode::HANDLE_NOT_FOUND);
@@ -129,7 +129,10 @@ fn serves_reloads_and_stops_as_told() {
     let status = serving.status();
     assert_eq!(status["set"]["handles"], 1);
     assert_eq!(status["set"]["layers"].as_array().unwrap().len(), 2);
-    assert!(status["workers"][0]["reason"].as_str().unwrap().len() > 10, "it says why this datapath");
+    assert!(
+        status["workers"][0]["reason"].as_str().unwrap().len() > 10,
+        "the reason for the datapath is shown"
+    );
     serving.process.signal("TERM");
     assert_eq!(serving.process.wait(), Some(0));
     assert!(!serving.control.exists(), "the control socket is gone");
@@ -137,36 +140,37 @@ fn serves_reloads_and_stops_as_told() {
 
 #[test]
 fn a_delta_brings_its_new_prefixes_and_keeps_the_old_ones() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let serving = place.serve();
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let serving = directory.serve();
     let live = |generation: u64| {
         until("the change is live", || serving.status()["set"]["generation"] == generation);
     };
-    place.publish(&["--delta"], &[r#"{"handle":"10.2/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+    directory.publish(&["--delta"], &[r#"{"handle":"10.2/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
     live(2);
     assert_eq!(serving.code("10.2/A"), ResponseCode::SUCCESS);
     assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS, "the old prefix is still homed");
-    // Named prefixes are added, too.
-    place.publish(&["--delta", "--homed", "10.3"], &[OTHER]);
+    // Prefixes named with --homed are added to the set.
+    directory.publish(&["--delta", "--homed", "10.3"], &[OTHER]);
     live(3);
     assert_eq!(serving.code("10.3/none"), ResponseCode::HANDLE_NOT_FOUND);
     for handle in ["10.1/a", "10.1/b", "10.2/a"] {
         assert_eq!(serving.code(handle), ResponseCode::SUCCESS, "{handle}");
     }
-    // So are those of a delta that is built first, unless the set has changed under it meanwhile.
-    let layer = place.path("delta.layer");
+    // A delta that was built before adds its prefixes, unless the set has changed since.
+    let layer = directory.path("delta.layer");
     let build = || {
-        let file = place.records(&[r#"{"handle":"10.4/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+        let file =
+            directory.records(&[r#"{"handle":"10.4/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
         let mut command = hdl(["snapshot", "build"]);
-        command.arg(&layer).arg(&file).arg("--delta-for").arg(place.set());
+        command.arg(&layer).arg(&file).arg("--delta-for").arg(directory.set());
         succeed(command);
     };
     build();
-    place.publish(&["--delta"], &[r#"{"handle":"10.5/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+    directory.publish(&["--delta"], &[r#"{"handle":"10.5/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
     live(4);
     let publish = || {
         let mut command = hdl(["snapshot", "publish", "--delta"]);
-        command.arg(place.set()).arg("--layer").arg(&layer);
+        command.arg(directory.set()).arg("--layer").arg(&layer);
         command
     };
     let (code, error) = fail(publish());
@@ -181,10 +185,10 @@ fn a_delta_brings_its_new_prefixes_and_keeps_the_old_ones() {
 
 #[test]
 fn records_outside_the_homed_prefixes_are_warned_about() {
-    let place = PublishedDirectory::new(&[RECORD]);
+    let directory = PublishedDirectory::new(&[RECORD]);
     let mut command = hdl(["snapshot", "publish", "--homed", "10.1"]);
     let outside = r#"{"handle":"10.2/x","values":[{"index":1,"type":"N","data":"1"}]}"#;
-    command.arg(place.set()).arg(place.records(&[RECORD, outside]));
+    command.arg(directory.set()).arg(directory.records(&[RECORD, outside]));
     let (code, error) = fail(command);
     assert_eq!(code, 0);
     assert!(error.contains("warning: 1 record ") && error.contains("10.2/x"), "{error}");
@@ -192,52 +196,52 @@ fn records_outside_the_homed_prefixes_are_warned_about() {
 
 #[test]
 fn case_sensitive_services_keep_the_case_of_all_names() {
-    let place = PublishedDirectory(tempfile::tempdir().unwrap());
+    let directory = PublishedDirectory(tempfile::tempdir().unwrap());
     let record =
         |handle: &str| format!(r#"{{"handle":"{handle}","values":[{{"index":1,"type":"N","data":"1"}}]}}"#);
     let records = ["0.na/x", "0.TYPE/foo", "10.1/a", "10.1/A"].map(record);
-    place.publish(&["--case-sensitive"], &records.each_ref().map(String::as_str));
+    directory.publish(&["--case-sensitive"], &records.each_ref().map(String::as_str));
     let mut command = hdl(["snapshot", "verify"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     assert!(succeed(command).contains("4 handles"));
-    let serving = place.serve();
+    let serving = directory.serve();
     assert_eq!(serving.code("10.1/A"), ResponseCode::SUCCESS);
     assert_eq!(serving.code("0.TYPE/foo"), ResponseCode::SUCCESS);
     assert_eq!(serving.code("0.TYPE/FOO"), ResponseCode::HANDLE_NOT_FOUND);
     let (code, _) = fail({
         let mut command = hdl(["snapshot", "publish", "--delta", "--case-sensitive"]);
-        command.arg(place.set()).arg(place.records(&[RECORD]));
+        command.arg(directory.set()).arg(directory.records(&[RECORD]));
         command
     });
-    assert_eq!(code, 2, "the set decides");
+    assert_eq!(code, 2, "case sensitivity is a property of the set");
 }
 
 #[test]
 fn drains_on_command_and_can_be_started_again() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let mut serving = place.serve();
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let mut serving = directory.serve();
     assert_eq!(serving.control("drain")["ok"], true);
     assert_eq!(serving.process.wait(), Some(0));
-    // After a kill the socket file is left behind, and does not matter.
-    let mut serving = place.serve();
+    // After a kill, the socket file is left behind and is replaced.
+    let mut serving = directory.serve();
     serving.process.signal("KILL");
     assert_eq!(serving.process.wait(), None);
     assert!(serving.control.exists());
-    let serving = place.serve();
+    let serving = directory.serve();
     assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS);
 }
 
 #[test]
 fn stops_in_order_also_while_requests_keep_coming() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let mut serving = place.serve();
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let mut serving = directory.serve();
     let (stop, address) = (AtomicBool::new(false), serving.address);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let datagram = request(b"10.1/a", 1);
             while !stop.load(Ordering::Relaxed) {
-                // Refused once the server is gone.
+                // Sending fails once the server has stopped.
                 let _ = socket.send_to(&datagram, address);
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -251,12 +255,12 @@ fn stops_in_order_also_while_requests_keep_coming() {
 }
 
 #[test]
-fn tells_the_service_manager() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let path = place.path("notify.sock");
+fn notifies_the_service_manager() {
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let path = directory.path("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let mut serving = RunningServer::start(&place.set(), &place.path("control.sock"), |command| {
+    let mut serving = RunningServer::start(&directory.set(), &directory.path("control.sock"), |command| {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     });
     let notification = || {
@@ -265,8 +269,8 @@ fn tells_the_service_manager() {
         String::from_utf8_lossy(&room[..len]).into_owned()
     };
     assert!(notification().contains("READY=1"));
-    assert_eq!(notification().trim_end(), "WATCHDOG=1", "a sign of life, as often as it is wanted");
-    assert_eq!(notification().trim_end(), "WATCHDOG=1", "and another");
+    assert_eq!(notification().trim_end(), "WATCHDOG=1", "the first watchdog notification");
+    assert_eq!(notification().trim_end(), "WATCHDOG=1", "the second watchdog notification");
     serving.process.signal("INT");
     let last = std::iter::repeat_with(notification).find(|text| text.trim_end() != "WATCHDOG=1").unwrap();
     assert!(last.contains("STOPPING=1"), "{last}");
@@ -274,13 +278,13 @@ fn tells_the_service_manager() {
 }
 
 #[test]
-fn a_damaged_set_keeps_the_old_one_serving_and_says_so() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let serving = place.serve();
-    let manifest = place.set().join("MANIFEST");
+fn a_damaged_set_is_reported_and_the_old_one_stays_in_service() {
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let serving = directory.serve();
+    let manifest = directory.set().join("MANIFEST");
     let good = std::fs::read(&manifest).unwrap();
     let replace = |bytes: &[u8]| {
-        let new = place.path("new");
+        let new = directory.path("new");
         std::fs::write(&new, bytes).unwrap();
         std::fs::rename(&new, &manifest).unwrap();
     };
@@ -290,30 +294,30 @@ fn a_damaged_set_keeps_the_old_one_serving_and_says_so() {
     assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS);
     let mut command = hdl(["control", "reload", "--socket"]);
     command.arg(&serving.control);
-    assert_eq!(fail(command).0, 6, "the exit code says so");
+    assert_eq!(fail(command).0, 6, "exit code of the failed reload");
     let mut command = hdl(["snapshot", "verify"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     let (code, error) = fail(command);
     assert_eq!(code, 1);
     assert!(error.contains("MANIFEST"), "{error}");
     let (code, error) = fail({
         let mut command = handled();
-        command.arg("--snapshot").arg(place.set()).args(["--listen", "127.0.0.1:0"]);
+        command.arg("--snapshot").arg(directory.set()).args(["--listen", "127.0.0.1:0"]);
         command
     });
     assert_eq!(code, 1);
     assert!(error.contains("MANIFEST") && error.contains("hdl snapshot verify"), "{error}");
     replace(&good);
-    until("it is whole again", || serving.status()["set"]["last_error"].is_null());
-    // A layer that is damaged under another name does not become live either.
-    let published = place.publish(&[], &[OTHER]);
+    until("the set is readable again", || serving.status()["set"]["last_error"].is_null());
+    // The next set becomes live.
+    let published = directory.publish(&[], &[OTHER]);
     until("the next set is live", || serving.status()["set"]["generation"] == published["generation"]);
 }
 
 #[test]
 fn verify_finds_a_single_flipped_bit() {
-    let place = PublishedDirectory::new(&[RECORD, OTHER]);
-    let set = std::fs::read_dir(place.set()).unwrap().map(|entry| entry.unwrap().path());
+    let directory = PublishedDirectory::new(&[RECORD, OTHER]);
+    let set = std::fs::read_dir(directory.set()).unwrap().map(|entry| entry.unwrap().path());
     let layer = set.into_iter().find(|path| path.extension().is_some_and(|end| end == "layer")).unwrap();
     let mut bytes = std::fs::read(&layer).unwrap();
     let at = bytes.len() / 2;
@@ -321,12 +325,12 @@ fn verify_finds_a_single_flipped_bit() {
     std::fs::remove_file(&layer).unwrap();
     std::fs::write(&layer, bytes).unwrap();
     let mut command = hdl(["snapshot", "verify"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     let (code, error) = fail(command);
     assert_eq!(code, 1);
     assert!(error.contains(".layer"), "{error}");
     let mut command = hdl(["snapshot", "verify", "--json"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let json: Json = serde_json::from_slice(&output.stdout).unwrap();
@@ -335,10 +339,10 @@ fn verify_finds_a_single_flipped_bit() {
 
 #[test]
 fn start_up_errors_name_the_cause_and_what_to_check() {
-    let place = PublishedDirectory::new(&[RECORD]);
+    let directory = PublishedDirectory::new(&[RECORD]);
     let with = |name: &str, value: &str| {
         let mut command = handled();
-        command.arg("--snapshot").arg(place.set()).arg(name).arg(value);
+        command.arg("--snapshot").arg(directory.set()).arg(name).arg(value);
         fail(command)
     };
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -355,7 +359,7 @@ fn start_up_errors_name_the_cause_and_what_to_check() {
     let (code, error) = with("--config", "/nonexistent/handled.toml");
     assert_eq!(code, 2);
     assert!(error.contains("handled.toml"), "{error}");
-    let config = place.path("handled.toml");
+    let config = directory.path("handled.toml");
     std::fs::write(&config, "snapshot = \"set\"\nlimits.batch_datagrams = 0\n").unwrap();
     let (code, error) = fail({
         let mut command = handled();
@@ -364,10 +368,10 @@ fn start_up_errors_name_the_cause_and_what_to_check() {
     });
     assert_eq!(code, 2);
     assert!(error.contains("limits.batch_datagrams"), "{error}");
-    let serving = place.serve();
+    let serving = directory.serve();
     let (code, error) = fail({
         let mut command = handled();
-        command.arg("--snapshot").arg(place.set()).arg("--control").arg(&serving.control);
+        command.arg("--snapshot").arg(directory.set()).arg("--control").arg(&serving.control);
         command.args(["--listen", "127.0.0.1:0"]);
         command
     });
@@ -377,8 +381,8 @@ fn start_up_errors_name_the_cause_and_what_to_check() {
 
 #[test]
 fn check_config_checks_everything_and_serves_nothing() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let config = place.path("handled.toml");
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let config = directory.path("handled.toml");
     std::fs::write(&config, "snapshot = \"set\"\nlisten = [\"127.0.0.1:0\"]\n").unwrap();
     let mut command = handled();
     command.arg("--config").arg(&config).arg("--check-config");
@@ -389,8 +393,8 @@ fn check_config_checks_everything_and_serves_nothing() {
     let (code, error) = fail(command);
     assert_eq!(code, 2);
     assert!(error.contains("elsewhere"), "{error}");
-    // What a start would refuse as well.
-    for (line, says) in [
+    // Errors that a start would report as well.
+    for (line, expected) in [
         ("user = \"nobody-of-that-name\"", "/etc/passwd has no \"nobody-of-that-name\""),
         ("cores = [1000]", "`cores`: cannot run on core 1000"),
         ("listen = [\"127.0.0.1:26\", \"127.0.0.1:26\"]", "`listen` names 127.0.0.1:26 twice"),
@@ -400,7 +404,7 @@ fn check_config_checks_everything_and_serves_nothing() {
         let mut command = handled();
         command.arg("--config").arg(&config).arg("--check-config");
         let (code, error) = fail(command);
-        assert!(code == 2 && error.contains(says), "{line}: {error}");
+        assert!(code == 2 && error.contains(expected), "{line}: {error}");
     }
     let mut command = handled();
     command.args(["--print-config", "--snapshot", "x"]);
@@ -408,18 +412,18 @@ fn check_config_checks_everything_and_serves_nothing() {
     std::fs::write(&config, &printed).unwrap();
     let mut command = handled();
     command.arg("--config").arg(&config).arg("--print-config");
-    assert!(succeed(command).contains("batch_datagrams"), "what is printed can be read");
+    assert!(succeed(command).contains("batch_datagrams"), "the printed configuration is valid");
 }
 
 #[test]
-fn what_is_logged_into_a_pipe_has_no_colours() {
-    let place = PublishedDirectory::new(&[RECORD]);
+fn logs_into_a_pipe_have_no_colours() {
+    let directory = PublishedDirectory::new(&[RECORD]);
     let mut command = handled();
-    command.arg("--snapshot").arg(place.set()).args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
+    command.arg("--snapshot").arg(directory.set()).args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (mut log, mut logged) = (BufReader::new(child.stderr.take().unwrap()), String::new());
     while !logged.contains(" serving ") {
-        assert_ne!(log.read_line(&mut logged).unwrap(), 0, "it has ended: {logged}");
+        assert_ne!(log.read_line(&mut logged).unwrap(), 0, "handled has exited: {logged}");
     }
     child.kill().unwrap();
     child.wait().unwrap();
@@ -428,7 +432,7 @@ fn what_is_logged_into_a_pipe_has_no_colours() {
 
 #[test]
 fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
-    let place = PublishedDirectory::new(&[RECORD]);
+    let directory = PublishedDirectory::new(&[RECORD]);
     let bad = [
         (vec![OTHER, "{not json"], ":2", "not JSON"),
         (vec![RECORD, OTHER, RECORD], ":3", ":1"),
@@ -437,35 +441,35 @@ fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
         (vec![r#"{"handle":"10.1/x","values":[{"index":1,"type":"URL"}]}"#], ":1", "10.1/x"),
         (vec![r#"{"handle":"10.1/x","deleted":true}"#], ":1", "delta"),
     ];
-    for (records, line, what) in bad {
-        let file = place.records(&records);
+    for (records, line, reason) in bad {
+        let file = directory.records(&records);
         let mut command = hdl(["snapshot", "publish"]);
-        command.arg(place.set()).arg(&file);
+        command.arg(directory.set()).arg(&file);
         let (code, error) = fail(command);
         assert_eq!(code, 1, "{records:?}");
-        assert!(error.contains(&format!("records.jsonl{line}")) && error.contains(what), "{error}");
+        assert!(error.contains(&format!("records.jsonl{line}")) && error.contains(reason), "{error}");
         let mut command = hdl(["snapshot", "build"]);
-        let out = place.path("out.layer");
+        let out = directory.path("out.layer");
         command.arg(&out).arg(&file);
         assert_eq!(fail(command).0, 1);
-        assert!(!out.exists(), "nothing half-made has the name");
+        assert!(!out.exists(), "a failed build leaves no file");
     }
     let mut command = hdl(["snapshot", "inspect", "--json"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
-    assert_eq!(inspected["generation"], 1, "what was published is still there");
+    assert_eq!(inspected["generation"], 1, "the published set is unchanged");
 }
 
 #[test]
-fn arrays_of_records_are_told_by_position_and_may_delete() {
-    let place = PublishedDirectory::new(&[RECORD]);
+fn errors_in_arrays_name_the_position_and_arrays_may_delete() {
+    let directory = PublishedDirectory::new(&[RECORD]);
     let published =
-        place.publish(&["--delta"], &[&format!(r#"[{OTHER},{{"handle":"10.1/a","deleted":true}}]"#)]);
+        directory.publish(&["--delta"], &[&format!(r#"[{OTHER},{{"handle":"10.1/a","deleted":true}}]"#)]);
     assert_eq!(published["handles"], 1);
     for (bad, why) in [(RECORD, "duplicate handle"), (r#"{"handle":"10.1/x","values":7}"#, "10.1/x")] {
-        let file = place.records(&[&format!("[{RECORD},\n\n{bad}]")]);
+        let file = directory.records(&[&format!("[{RECORD},\n\n{bad}]")]);
         let mut command = hdl(["snapshot", "publish"]);
-        command.arg(place.set()).arg(&file);
+        command.arg(directory.set()).arg(&file);
         let (code, error) = fail(command);
         assert_eq!(code, 1);
         assert!(error.contains("records.jsonl: record 2: ") && error.contains(why), "{error}");
@@ -489,62 +493,62 @@ fn options_that_make_no_sense_are_usage_errors() {
 
 #[test]
 fn layers_are_built_published_merged_and_looked_into() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let layer = place.path("new.layer");
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let layer = directory.path("new.layer");
     let mut command = hdl(["snapshot", "build"]);
-    command.arg(&layer).arg(place.records(&[OTHER])).args(["--homed", "10.1", "--homed", "0.NA/10.2"]);
+    command.arg(&layer).arg(directory.records(&[OTHER])).args(["--homed", "10.1", "--homed", "0.NA/10.2"]);
     succeed(command);
     let mut command = hdl(["snapshot", "publish"]);
-    command.arg(place.set()).arg("--layer").arg(&layer);
+    command.arg(directory.set()).arg("--layer").arg(&layer);
     succeed(command);
     for number in 0..12 {
         let record =
             format!(r#"{{"handle":"10.1/{number}","values":[{{"index":1,"type":"N","data":"{number}"}}]}}"#);
-        place.publish(&["--delta"], &[&record]);
+        directory.publish(&["--delta"], &[&record]);
     }
     let mut command = hdl(["snapshot", "merge", "--json"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     let merged: Json = serde_json::from_str(&succeed(command)).unwrap();
     assert_eq!((&merged["handles"], merged["layers"].as_array().unwrap().len()), (&Json::from(13), 1));
     let mut command = hdl(["snapshot", "inspect", "--json", "--handles", "100"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
     assert_eq!(inspected["homed"], serde_json::json!(["10.1", "10.2"]));
     assert_eq!(inspected["handles"].as_array().unwrap().len(), 13);
     let mut command = hdl(["snapshot", "get", "--json"]);
-    command.arg(place.set()).arg("10.1/11");
+    command.arg(directory.set()).arg("10.1/11");
     let record = succeed(command);
     assert!(record.contains("\"value\":\"11\""), "{record}");
     let mut command = hdl(["snapshot", "get"]);
-    command.arg(place.set()).arg("10.1/a");
+    command.arg(directory.set()).arg("10.1/a");
     assert_eq!(fail(command).0, 3);
     let mut command = hdl(["snapshot", "verify"]);
-    command.arg(place.set());
+    command.arg(directory.set());
     assert!(succeed(command).contains("13 handles"));
 }
 
-/// `kill -9` at any moment of a publication: what is read is the old set or the new one.
+/// After `kill -9` at any moment of a publication, readers find the old set or the new one.
 #[test]
 fn a_publisher_killed_at_any_moment_leaves_a_whole_set() {
-    let place = PublishedDirectory::new(&[RECORD]);
+    let directory = PublishedDirectory::new(&[RECORD]);
     let records: Vec<String> = (0..3_000)
         .map(|number| {
             format!(r#"{{"handle":"10.1/{number}","values":[{{"index":1,"type":"N","data":"{number}"}}]}}"#)
         })
         .collect();
     let records: Vec<&str> = records.iter().map(String::as_str).collect();
-    let file = place.records(&records);
+    let file = directory.records(&records);
     let publish = || {
         let mut command = hdl(["snapshot", "publish"]);
-        command.arg(place.set()).arg(&file).stdout(Stdio::null());
+        command.arg(directory.set()).arg(&file).stdout(Stdio::null());
         command
     };
     let generation = || {
         let mut command = hdl(["snapshot", "verify"]);
-        command.arg(place.set());
+        command.arg(directory.set());
         succeed(command);
         let mut command = hdl(["snapshot", "inspect", "--json"]);
-        command.arg(place.set());
+        command.arg(directory.set());
         let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
         inspected["generation"].as_u64().unwrap()
     };
@@ -555,22 +559,22 @@ fn a_publisher_killed_at_any_moment_leaves_a_whole_set() {
     for step in 0..16 {
         let mut process = RunningProcess::start(publish());
         std::thread::sleep(took * step / 12);
-        // It may have ended by itself.
+        // The publisher may have exited already.
         let _ = process.0.kill();
         let done = process.wait() == Some(0);
         let after = generation();
         assert!(after == before || after == before + 1, "from {before} to {after}");
-        assert!(!done || after == before + 1, "what was said to be published is");
+        assert!(!done || after == before + 1, "a completed publication is readable");
         before = after;
     }
     succeed(publish());
-    assert_eq!(generation(), before + 1, "and the next publication is as good as ever");
+    assert_eq!(generation(), before + 1, "the next publication succeeds");
 }
 
 #[test]
-fn resolve_tells_outcomes_by_exit_codes() {
-    let place = PublishedDirectory::new(&[RECORD]);
-    let serving = place.serve();
+fn exit_codes_of_resolve_show_the_outcome() {
+    let directory = PublishedDirectory::new(&[RECORD]);
+    let serving = directory.serve();
     let address = serving.address.to_string();
     let resolve = |handle: &str, more: &[&str]| {
         let mut command = hdl(["resolve", handle, "--server", &address]);
@@ -593,7 +597,7 @@ fn resolve_tells_outcomes_by_exit_codes() {
     let (code, error) = fail(resolve("10.1/a", &[]));
     assert_eq!(code, 7);
     assert!(error.contains("connection refused"), "{error}");
-    // A server that keeps silent.
+    // A server that does not answer.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let (code, error) = fail(hdl(["resolve", "10.1/a", "--server", &address]));
@@ -603,7 +607,7 @@ fn resolve_tells_outcomes_by_exit_codes() {
     assert_eq!(fail(hdl(["resolve", "10.1/a", "--server", "no such host:1:2"])).0, 1);
 }
 
-/// Answers one request as `lie` says, given the request, and returns where.
+/// Starts a responder that answers one request with the result of `lie`; returns its address.
 fn responder(lie: impl Fn(&Message<'_>, Envelope) -> Vec<u8> + Send + 'static) -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -618,7 +622,7 @@ fn responder(lie: impl Fn(&Message<'_>, Envelope) -> Vec<u8> + Send + 'static) -
 }
 
 #[test]
-fn resolve_believes_only_answers_to_what_it_asked() {
+fn resolve_only_accepts_answers_to_its_question() {
     const ASKED: &[u8] = b"10.1/a";
     struct ForgedAnswer {
         digest: Option<(DigestAlgorithm, Vec<u8>)>,
@@ -676,7 +680,7 @@ fn resolve_believes_only_answers_to_what_it_asked() {
     let body_only =
         |message: &Message<'_>| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.body).to_vec());
     refused(&["--digest"], body_only, "wrong request digest");
-    // An answer to no request says nothing about the handle.
+    // An answer without request number says nothing about the handle.
     for (response_code, exit_code) in [(ResponseCode::HANDLE_NOT_FOUND, 1), (ResponseCode::PROTOCOL_ERROR, 6)]
     {
         let address = responder(move |message, envelope| {
@@ -691,7 +695,7 @@ fn resolve_believes_only_answers_to_what_it_asked() {
 }
 
 #[test]
-fn messages_are_taken_apart() {
+fn message_decode_shows_the_fields() {
     let hex = "020b020b0000000001020304000000000000003b0000000100000000190000\
                00ffff0000670000000000001f0000001331302e313034352f6a756c7939352d61726d73000000000000000000000000";
     let text = succeed(hdl(["message", "decode", hex]));
@@ -701,7 +705,7 @@ fn messages_are_taken_apart() {
     let json: Json = serde_json::from_str(&succeed(hdl(["message", "decode", "--json", hex]))).unwrap();
     assert_eq!(json["body"]["handle"], "10.1045/july95-arms");
     assert_eq!(json["header"]["opcode"], 1);
-    // As in a stream, the second cut short.
+    // Two messages as in a stream, the second truncated.
     let (code, error) = fail(hdl(["message", "decode", hex, &hex[..hex.len() - 8]]));
     assert_eq!((code, error.contains("expected 59 bytes, found 55")), (1, true), "{error}");
     assert_eq!(fail(hdl(["message", "decode", "0203"])).0, 1);
@@ -709,7 +713,7 @@ fn messages_are_taken_apart() {
 }
 
 #[test]
-fn completions_and_help_are_there() {
+fn completions_and_help_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(succeed(hdl(["completions", shell])).contains("snapshot"), "{shell}");
     }
@@ -727,21 +731,22 @@ fn completions_and_help_are_there() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is() {
-    let place = PublishedDirectory::new(&[RECORD]);
+fn a_closed_pipe_is_no_failure_and_a_full_disk_is_one() {
+    let directory = PublishedDirectory::new(&[RECORD]);
     let mut command = hdl(["snapshot", "inspect", "--handles", "1"]);
-    let mut child = command.arg(place.set()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command.arg(directory.set()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
     let mut command = hdl(["snapshot", "inspect"]);
-    command.arg(place.set()).stdout(std::fs::File::create("/dev/full").unwrap());
+    command.arg(directory.set()).stdout(std::fs::File::create("/dev/full").unwrap());
     let (code, error) = fail(command);
     assert!(code == 1 && error.contains("No space left") && error.lines().count() == 1, "{code} {error}");
 }
 
 #[test]
-fn the_demo_does_what_it_says() {
+fn the_demo_runs_and_verifies_all_answers() {
     let shown = succeed(hdl(["demo", "--json", "--seconds", "1", "--rate", "2000"]));
     let json: Json = serde_json::from_str(&shown).unwrap();
     assert_eq!(json["good"], true, "{json:#}");

@@ -1,4 +1,4 @@
-//! A `handled` that nobody asks anything sleeps, and is awake at once when something happens.
+//! An idle `handled` sleeps, and wakes up immediately for requests and new sets.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -25,7 +25,8 @@ struct IdleSetup {
 }
 
 impl IdleSetup {
-    /// A server with everything that could wake it: workers, control socket, metrics, sessions to share, a query log.
+    /// A server with everything that could wake it: workers, control socket, metrics, shared
+    /// sessions, query log.
     fn start(datapath: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (address, http) = (free_address(), free_address());
@@ -43,7 +44,7 @@ impl IdleSetup {
         Self { daemon, address, http, publisher, directory }
     }
 
-    /// How often threads of the process have gone to sleep so far.
+    /// Number of times that threads of the process have gone to sleep.
     fn sleeps(&self) -> u64 {
         let tasks = format!("/proc/{}/task", self.daemon.process.0.id());
         let threads = std::fs::read_dir(tasks).unwrap().flatten();
@@ -63,32 +64,33 @@ fn field(text: &str, name: &str) -> u64 {
     value.trim().parse().unwrap()
 }
 
-/// Wake-ups a second that are allowed: the watcher looks at the directory once, and the query log three times.
+/// Permitted wake-ups per second. The watcher checks the directory once, the query log its queue
+/// three times.
 const WAKE_UPS_MAX: u64 = 10;
 
-fn sleeps_and_wakes(datapath: &str) {
-    let mut place = IdleSetup::start(datapath);
-    let mut client = TestClient::new(place.address);
+fn check_sleep_and_wake_up(datapath: &str) {
+    let mut setup = IdleSetup::start(datapath);
+    let mut client = TestClient::new(setup.address);
     assert_eq!(client.resolve(b"10.1/a").unwrap().code, ResponseCode::SUCCESS);
-    // After the last request workers look around once more, and the query log lengthens its intervals.
+    // After the last request, workers poll once more, and the query log extends its intervals.
     std::thread::sleep(Duration::from_millis(700));
-    let (before, since) = (place.sleeps(), Instant::now());
+    let (before, since) = (setup.sleeps(), Instant::now());
     std::thread::sleep(Duration::from_secs(3));
-    let (sleeps, seconds) = (place.sleeps() - before, since.elapsed().as_secs() + 1);
+    let (sleeps, seconds) = (setup.sleeps() - before, since.elapsed().as_secs() + 1);
     assert!(sleeps <= seconds * WAKE_UPS_MAX, "{datapath}: {sleeps} wake-ups in {seconds} s");
 
-    // Healthy all the same, however often and late it is asked.
+    // The health check succeeds although no worker has woken up.
     for _ in 0..3 {
-        assert!(http::is_ok(place.http, "/healthz"), "{:?}", http::get(place.http, "/healthz"));
+        assert!(http::is_ok(setup.http, "/healthz"), "{:?}", http::get(setup.http, "/healthz"));
     }
-    assert_eq!(place.daemon.ask("status")["state"], "serving");
+    assert_eq!(setup.daemon.ask("status")["state"], "serving");
 
     let mut delays: Vec<_> = (1..=7)
         .map(|at| {
-            // In the middle of the second after which the watcher would look by itself.
+            // Long before the next check of the directory by polling.
             std::thread::sleep(Duration::from_millis(300));
             let url = format!("https://example.org/{at}");
-            records::publish(&mut place.publisher, &[record(&url)], at + 1);
+            records::publish(&mut setup.publisher, &[record(&url)], at + 1);
             let since = Instant::now();
             let is_new =
                 |client: &mut TestClient| client.resolve(b"10.1/a").unwrap().values == record(&url).values;
@@ -101,12 +103,12 @@ fn sleeps_and_wakes(datapath: &str) {
     assert!(delays[0] < Duration::from_millis(100), "{datapath}: a new set is served after {delays:?}");
     assert!(delays[3] < Duration::from_millis(500), "{datapath}: {delays:?}");
 
-    let log = place.directory.path().join("queries.log");
+    let log = setup.directory.path().join("queries.log");
     until("the query log is written", || lines(&log) >= 8);
     let since = Instant::now();
-    place.daemon.process.signal("TERM");
-    assert_eq!(place.daemon.process.wait(), Some(0));
-    assert!(since.elapsed() < Duration::from_secs(10), "a sleeping server stops when it is told to");
+    setup.daemon.process.signal("TERM");
+    assert_eq!(setup.daemon.process.wait(), Some(0));
+    assert!(since.elapsed() < Duration::from_secs(10), "a sleeping server stops on a signal");
 }
 
 fn lines(path: &Path) -> usize {
@@ -115,24 +117,24 @@ fn lines(path: &Path) -> usize {
 
 #[test]
 fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_io_uring() {
-    sleeps_and_wakes("auto");
+    check_sleep_and_wake_up("auto");
 }
 
 #[test]
 fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_the_portable_datapath() {
-    sleeps_and_wakes("portable");
+    check_sleep_and_wake_up("portable");
 }
 
 #[test]
-fn connections_are_given_up_in_time_by_a_server_that_sleeps() {
-    let place = IdleSetup::start("auto");
-    let config = place.directory.path().join("handled.toml");
+fn a_sleeping_server_closes_idle_connections_in_time() {
+    let setup = IdleSetup::start("auto");
+    let config = setup.directory.path().join("handled.toml");
     let text = read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}tcp.idle_ms = 300\n")).unwrap();
-    assert_eq!(place.daemon.ask("reload")["ok"], true);
-    // The workers take other settings when they are woken for them.
+    assert_eq!(setup.daemon.ask("reload")["ok"], true);
+    // Workers apply the new settings when they are woken up for them.
     std::thread::sleep(Duration::from_millis(100));
-    let mut stream = TcpStream::connect(place.address).unwrap();
+    let mut stream = TcpStream::connect(setup.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let since = Instant::now();
     let mut rest = vec![];

@@ -1,5 +1,4 @@
-//! A small Handle System of nine servers: handles are found from the global registry down, whatever single
-//! servers and sites do.
+//! A small Handle System of nine servers: handles are resolved from the global registry down.
 
 use handle_client::bootstrap::Root;
 use handle_client::lookup::{Client, LookupOptions};
@@ -11,7 +10,7 @@ use serde_json::Value as Json;
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
-/// The lab of the tests that break nothing.
+/// The lab of tests that do not change it.
 fn lab() -> &'static LabProcess {
     static LAB: OnceLock<LabProcess> = OnceLock::new();
     LAB.get_or_init(LabProcess::up)
@@ -25,7 +24,7 @@ fn every_handle_resolves_from_the_global_registry() {
         let resolved = driver.resolve(&Question::all(record.handle.as_bytes()), &LookupOptions::default());
         record.assert_is(resolved.outcome.unwrap().values());
     }
-    // The same from the command line: many at a time, in their order.
+    // The same with the command line: several handles at a time, printed in order.
     let list = lab.directory.path().join("handles.txt");
     let (mut handles, mut lines) = (String::new(), String::new());
     for record in &records {
@@ -65,7 +64,7 @@ fn each_step_is_shown_and_signed() {
 }
 
 #[test]
-fn the_global_service_is_known_anew_when_all_of_it_is_signed() {
+fn the_bootstrap_file_is_refreshed_if_all_its_records_are_signed() {
     let lab = lab();
     let new = lab.directory.path().join("bootstrap_new");
     let shown = succeed(lab.hdl(&["root", "--refresh", "--output", new.to_str().unwrap()]));
@@ -74,7 +73,7 @@ fn the_global_service_is_known_anew_when_all_of_it_is_signed() {
     assert_eq!(succeed(lab.hdl(&args)), "https://lab.example/hello\n");
     let shown = succeed(lab.hdl(&["resolve", "0.SERV/LAB", "--signatures", "--type", "HS_SITE"]));
     assert!(shown.contains("value 3: signed"), "{shown}");
-    // With another key nothing of it counts, and the file stays as it is.
+    // Under another key no record is trusted, and the file stays unchanged.
     let mut file: Json = serde_json::from_slice(&std::fs::read(&new).unwrap()).unwrap();
     let site: Json = serde_json::from_slice(&std::fs::read(lab.siteinfo("derived")).unwrap()).unwrap();
     let keys = &mut file["handles"]["0.0/0.0"]["values"];
@@ -91,7 +90,7 @@ fn the_global_service_is_known_anew_when_all_of_it_is_signed() {
 #[test]
 fn the_outcome_is_in_the_exit_code() {
     let lab = lab();
-    for (args, code, what) in [
+    for (args, code, expected) in [
         (&["10.1016/none-such"][..], 3, ""),
         (&["20.500.LAB/hello", "--type", "EMAIL"], 4, ""),
         (&["10.9999/x"], 5, "check its spelling"),
@@ -118,7 +117,7 @@ fn the_outcome_is_in_the_exit_code() {
         command.args(args);
         let (exit, error) = fail(command);
         assert_eq!(exit, code, "{args:?}: {error}");
-        assert!(error.contains(what), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
     }
     let mut nowhere = lab.hdl(&["resolve", "10.1016/x"]);
     nowhere.env_remove("HDL_ROOT").env("HOME", lab.directory.path());
@@ -127,7 +126,7 @@ fn the_outcome_is_in_the_exit_code() {
 }
 
 #[test]
-fn what_is_wrong_with_one_is_nothing_to_the_others_and_is_told_as_json() {
+fn errors_of_single_handles_are_shown_as_json_and_do_not_affect_others() {
     let lab = lab();
     let file = lab.directory.path().join("mixed");
     std::fs::write(&file, b"\xef\xbb\xbf20.500.LAB/hello\r\n\xff/x\n\nhdl:%\n20.500.LAB/hello").unwrap();
@@ -172,22 +171,22 @@ fn the_directory_of_a_deployed_client_is_read() {
     };
     let shown = succeed(resolve(&[]));
     assert!(shown.contains("over TCP") && !shown.contains("over UDP"), "{shown}");
-    // Whoever names the global service means that alone.
+    // With --root, the directory is not used.
     let shown = succeed(resolve(&["--root", lab.root.to_str().unwrap()]));
     assert!(shown.contains("over UDP"), "{shown}");
-    // A site that everything public is asked of, and prefixes that it has all of.
+    // A site that answers all public queries, and prefixes for which it answers all queries.
     put("resolver_site", &std::fs::read(lab.siteinfo("derived")).unwrap());
     let shown = succeed(resolve(&["--client-dir", directory.to_str().unwrap()]));
     assert!(shown.contains("sites that are configured") && !shown.contains("0.NA/"), "{shown}");
     let shown = succeed(resolve(&["--all"]));
-    assert!(shown.contains("0.NA/20.500.LAB"), "what is not public is asked of its service: {shown}");
+    assert!(shown.contains("0.NA/20.500.LAB"), "private values come from the service: {shown}");
     put("local_nas", b"0.NA/20.500.lab\n");
     let shown = succeed(resolve(&["--all"]));
     assert!(shown.contains("sites that are configured"), "{shown}");
     put("config.dct", br#"{ "preferred_global_service_handle" = "0.SERV/NONE" }"#);
     let (exit, error) = fail(resolve(&[]));
     assert!(exit == 1 && error.contains("names no site"), "{error}");
-    // As people write it.
+    // The file as people write it.
     put("config.dct", b"{\nno_udp_resolution = yes; tcp_timeout = 20000,\n}\n}");
     let shown = succeed(resolve(&[]));
     assert!(shown.contains("over TCP") && !shown.contains("over UDP"), "{shown}");
@@ -197,16 +196,16 @@ fn the_directory_of_a_deployed_client_is_read() {
 }
 
 #[test]
-fn who_disagrees_is_told_and_what_hashes_elsewhere_is_refused() {
+fn check_shows_which_servers_disagree_and_which_are_not_responsible() {
     let lab = lab();
     let shown = succeed(lab.hdl(&["check", "10.1016/j.rcae.2013.04.001", "--certify", "--json"]));
     let json: Json = serde_json::from_str(&shown).unwrap();
     let servers = json["servers"].as_array().unwrap();
-    // Four, two and one, over both protocols; three of them are responsible.
+    // Four, two and one servers, over both protocols; three are responsible.
     assert_eq!((servers.len(), &json["agree"]), (14, &true.into()));
     for server in servers {
-        let says = if server["responsible"] == true { "4 values" } else { "301 server not responsible" };
-        assert_eq!(server["says"], says, "{server}");
+        let expected = if server["responsible"] == true { "4 values" } else { "301 server not responsible" };
+        assert_eq!(server["says"], expected, "{server}");
     }
     let mut command = lab.hdl(&["check", "10.1016/lab-new", "--json"]);
     let output = command.output().unwrap();
@@ -221,7 +220,7 @@ fn who_disagrees_is_told_and_what_hashes_elsewhere_is_refused() {
 }
 
 #[test]
-fn the_shares_of_the_servers_of_a_site_are_the_whole() {
+fn the_shares_of_the_servers_of_a_site_are_complete() {
     let lab = lab();
     let siteinfo = lab.siteinfo("primary");
     let records = concat!(env!("CARGO_MANIFEST_DIR"), "/vectors/dois.jsonl");
@@ -270,7 +269,7 @@ fn references_are_printed_in_their_two_best_forms() {
 }
 
 #[test]
-fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
+fn a_long_running_client_refreshes_its_bootstrap_information() {
     let lab = lab();
     let mut root = Root::read(&std::fs::read(&lab.root).unwrap()).unwrap();
     root.updated_unix_ms = Some(0);
@@ -279,11 +278,11 @@ fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
     client.renewal.file = Some(path.clone());
     let client = Arc::new(client);
     let mut driver = BlockingDriver::new(Arc::clone(&client));
-    driver.renew_if_due().expect("it is old").unwrap();
+    driver.renew_if_due().expect("the bootstrap information is old").unwrap();
     let written = Root::read(&std::fs::read(&path).unwrap()).unwrap();
     assert!(written.updated_unix_ms > Some(0));
     assert_eq!(client.root.get().updated_unix_ms, written.updated_unix_ms);
-    assert!(driver.renew_if_due().is_none(), "and then it is new");
+    assert!(driver.renew_if_due().is_none(), "the bootstrap information is new");
     let mut question = Question::all(b"20.500.LAB/hello");
     question.wants.certified = true;
     let answer = driver.resolve(&question, &LookupOptions::default()).outcome.unwrap();

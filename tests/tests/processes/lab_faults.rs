@@ -1,5 +1,5 @@
-//! What servers and sites of the lab do wrong, and what it costs: the answer comes from another, within the steps that
-//! `docs/resolution.md` names, and never a false one where it has to be signed.
+//! Faulty servers and sites in the lab. The answer comes from another server within the steps that
+//! `docs/resolution.md` names, and false answers are detected where signatures are requested.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,7 +19,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The lab of the tests that break nothing in it.
+/// The lab of tests that do not change it.
 fn lab() -> &'static LabProcess {
     static LAB: OnceLock<LabProcess> = OnceLock::new();
     LAB.get_or_init(LabProcess::up)
@@ -42,10 +42,10 @@ const TRACED: LookupOptions = LookupOptions {
     service_only: false,
 };
 
-/// The servers that were asked in vain for the handle itself, and why.
+/// The servers that failed for the handle itself, with the errors.
 fn failed(events: &[LookupEvent]) -> Vec<(SocketAddr, AttemptError)> {
-    let of_it = events.iter().filter(|event| event.depth == 0);
-    of_it
+    let of_handle = events.iter().filter(|event| event.depth == 0);
+    of_handle
         .filter_map(|event| match &event.step {
             LookupStep::Failed { target, error, .. } => Some((target.address, *error)),
             _ => None,
@@ -53,12 +53,12 @@ fn failed(events: &[LookupEvent]) -> Vec<(SocketAddr, AttemptError)> {
         .collect()
 }
 
-/// How often requests for the handle itself went out.
+/// Number of requests sent for the handle itself.
 fn sent_count(events: &[LookupEvent]) -> usize {
     events.iter().filter(|event| event.depth == 0 && matches!(event.step, LookupStep::Asked { .. })).count()
 }
 
-/// The server of each site of the service that is responsible for a handle.
+/// The server of each site that is responsible for a handle.
 fn responsible(lab: &LabProcess, handle: &str) -> [SocketAddr; 3] {
     ["primary", "secondary", "mirror"].map(|site| {
         let at = lab.site(site).view().server_at(Handle(handle.as_bytes())).unwrap();
@@ -66,14 +66,14 @@ fn responsible(lab: &LabProcess, handle: &str) -> [SocketAddr; 3] {
     })
 }
 
-/// Makes `first` the server that is asked before all others.
+/// Makes `first` the preferred server.
 fn prefer(client: &Client, lab: &LabProcess, handle: &str, first: SocketAddr) {
     for server in responsible(lab, handle).into_iter().filter(|&server| server != first) {
         client.times.note(server, 30_000, now());
     }
 }
 
-/// The site with its first server at another address, over these protocols.
+/// The site with its first server at another address and only with these protocols.
 fn moved(site: &SiteBuf, to: SocketAddr, protocols: &[InterfaceProtocol]) -> SiteBuf {
     let mut site = site.edit();
     let server = &mut site.servers[0];
@@ -83,7 +83,8 @@ fn moved(site: &SiteBuf, to: SocketAddr, protocols: &[InterfaceProtocol]) -> Sit
     site.build()
 }
 
-/// A client that knows two sites of the service: one at `to`, which is asked first, and one that is as it should be.
+/// A client that knows two sites of the service: one at `to`, which is asked first, and an
+/// unmodified one.
 fn client_of(lab: &LabProcess, to: SocketAddr, protocols: &[InterfaceProtocol]) -> Client {
     let mut client = lab.client();
     client.preferences.protocols = protocols.to_vec();
@@ -93,12 +94,12 @@ fn client_of(lab: &LabProcess, to: SocketAddr, protocols: &[InterfaceProtocol]) 
     client
 }
 
-fn of_elsevier() -> impl Iterator<Item = Record> {
+fn elsevier_records() -> impl Iterator<Item = Record> {
     records::load().into_iter().filter(|record| record.handle.starts_with("10.1016/"))
 }
 
 #[test]
-fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
+fn false_answers_are_detected_and_another_site_answers() {
     let lab = lab();
     let truth = lab.addresses("mirror")[0];
     let is_signature = |error| matches!(error, AttemptError::Signature(_));
@@ -108,7 +109,7 @@ fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
         (Lie::Changed, &is_signature),
         (Lie::Unsigned, &is_signature),
         (Lie::Replayed, &is_signature),
-        // What is to another request is not heard at all: anybody can send it.
+        // Answers to other requests are ignored, because anybody can send them.
         (Lie::OtherRequest, &is_silence),
         (Lie::Garbage, &is_silence),
         (Lie::Silent, &is_silence),
@@ -119,17 +120,17 @@ fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
         (Lie::OtherOperation, &is_other),
         (Lie::Request, &is_other),
     ];
-    for (lie, is_found_out) in lies {
+    for (lie, is_expected) in lies {
         let liar = LiarServer::start(truth, &lab.key_file("mirror"), lie);
         let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
-        // Twice, which is as good as three times, and for the liar alone.
+        // The liar is asked twice; more attempts would prove no more.
         client.patience.udp_ms =
-            if is_found_out(AttemptError::Silence) { vec![200, 800] } else { vec![20_000] };
+            if is_expected(AttemptError::Silence) { vec![200, 800] } else { vec![20_000] };
         let client = Arc::new(client);
         let mut driver = BlockingDriver::new(Arc::clone(&client));
-        let mut records = of_elsevier();
+        let mut records = elsevier_records();
         if lie == Lie::Replayed {
-            // The first is the truth.
+            // The first answer is true.
             let first = records.next().unwrap();
             let answer = driver.resolve(&certified(&first.handle), &TRACED).outcome.unwrap();
             assert_eq!(answer.from, Some(liar.address));
@@ -142,23 +143,23 @@ fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
         assert!(answer.certified && lab.addresses("secondary").contains(&answer.from.unwrap()), "{lie:?}");
         let failed = failed(&resolved.events);
         assert!(
-            matches!(failed[..], [(at, error)] if at == liar.address && is_found_out(error)),
+            matches!(failed[..], [(at, error)] if at == liar.address && is_expected(error)),
             "{lie:?}: {failed:?}"
         );
-        let tries = if is_found_out(AttemptError::Silence) { 2 } else { 1 };
+        let tries = if is_expected(AttemptError::Silence) { 2 } else { 1 };
         assert_eq!(sent_count(&resolved.events), tries + 1, "{lie:?}");
     }
 }
 
 #[test]
-fn who_lies_and_is_alone_is_not_believed_either() {
+fn false_answers_of_the_only_server_are_refused() {
     let lab = lab();
     for lie in [Lie::Changed, Lie::Unsigned, Lie::WrongDigest, Lie::Expired, Lie::OtherHandle] {
         let liar = LiarServer::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), lie);
         let mut client = lab.client();
         let udp = [InterfaceProtocol::UDP];
         client.overrides.add(b"0.NA/10.1016", moved(&lab.site("mirror"), liar.address, &udp));
-        let record = of_elsevier().next().unwrap();
+        let record = elsevier_records().next().unwrap();
         let outcome =
             BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED).outcome;
         let error = outcome.unwrap_err();
@@ -170,13 +171,13 @@ fn who_lies_and_is_alone_is_not_believed_either() {
 }
 
 #[test]
-fn a_slow_server_is_heard_when_it_answers_before_it_is_given_up() {
+fn a_slow_answer_is_accepted_before_the_time_limit() {
     let lab = lab();
     let late = Lie::Late(Duration::from_millis(400));
     let liar = LiarServer::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), late);
     let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
     client.patience.udp_ms = vec![100, 30_000];
-    let record = of_elsevier().next().unwrap();
+    let record = elsevier_records().next().unwrap();
     let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     let answer = resolved.outcome.unwrap();
     record.assert_is(answer.values());
@@ -184,30 +185,30 @@ fn a_slow_server_is_heard_when_it_answers_before_it_is_given_up() {
 }
 
 #[test]
-fn who_takes_connections_and_says_nothing_is_passed_over() {
+fn a_server_that_accepts_connections_and_does_not_answer_is_skipped() {
     let lab = lab();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = client_of(lab, listener.local_addr().unwrap(), &[InterfaceProtocol::TCP]);
     client.patience.tcp_ms = 2_000;
-    let record = of_elsevier().next().unwrap();
+    let record = elsevier_records().next().unwrap();
     let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     record.assert_is(resolved.outcome.unwrap().values());
     assert_eq!(failed(&resolved.events), [(listener.local_addr().unwrap(), AttemptError::Silence)]);
 }
 
 #[test]
-fn all_sites_are_asked_in_datagrams_before_any_over_a_connection() {
+fn all_sites_are_asked_over_udp_before_any_over_tcp() {
     let lab = lab();
-    // Nobody answers datagrams there, and the true server connections.
+    // This address does not answer over UDP, and the real server answers over TCP.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut client = client_of(lab, silent.local_addr().unwrap(), &[InterfaceProtocol::UDP]);
     client.preferences.protocols = vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP];
     client.patience.udp_ms = vec![200, 800];
-    let record = of_elsevier().next().unwrap();
+    let record = elsevier_records().next().unwrap();
     let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     let answer = resolved.outcome.unwrap();
     record.assert_is(answer.values());
-    let over: Vec<_> = resolved
+    let protocols: Vec<_> = resolved
         .events
         .iter()
         .filter_map(|event| match &event.step {
@@ -215,27 +216,27 @@ fn all_sites_are_asked_in_datagrams_before_any_over_a_connection() {
             _ => None,
         })
         .collect();
-    assert_eq!(over, [InterfaceProtocol::UDP; 3], "twice to the silent one, once to the other");
+    assert_eq!(protocols, [InterfaceProtocol::UDP; 3], "twice to the silent one, once to the other");
 }
 
-/// Resolves some handles, and asserts that each is found in so few steps.
-fn resolve_some(lab: &LabProcess, what: &str, skip: usize, gone: &[SocketAddr]) {
+/// Resolves some handles, with one failed request for each responsible server that is down.
+fn resolve_some(lab: &LabProcess, case: &str, skip: usize, gone: &[SocketAddr]) {
     let mut client = lab.client();
     client.patience.tcp_ms = 5_000;
     let mut driver = BlockingDriver::new(Arc::new(client));
     for record in records::load().iter().skip(skip).step_by(90).take(15) {
         let resolved = driver.resolve(&certified(&record.handle), &TRACED);
-        let answer = resolved.outcome.unwrap_or_else(|error| panic!("{what}: {}: {error}", record.handle));
+        let answer = resolved.outcome.unwrap_or_else(|error| panic!("{case}: {}: {error}", record.handle));
         record.assert_is(answer.values());
         let is_gone = |server: &SocketAddr| gone.contains(server);
         let responsible = responsible(lab, &record.handle);
-        assert!(answer.from.is_some_and(|from| responsible.contains(&from) && !is_gone(&from)), "{what}");
-        // Nobody is asked who is not responsible, each who is gone once at most, and nobody else in vain.
+        assert!(answer.from.is_some_and(|from| responsible.contains(&from) && !is_gone(&from)), "{case}");
+        // Only responsible servers are asked, those that are down once at most, and no other fails.
         let failed = failed(&resolved.events);
         let gone_count = responsible.iter().filter(|server| is_gone(server)).count();
-        assert!(failed.len() <= gone_count, "{what}: {failed:?}");
+        assert!(failed.len() <= gone_count, "{case}: {failed:?}");
         assert!(failed.iter().all(|(server, error)| is_gone(server) && *error == AttemptError::Unreachable));
-        assert_eq!(sent_count(&resolved.events), failed.len() + 1, "{what}");
+        assert_eq!(sent_count(&resolved.events), failed.len() + 1, "{case}");
     }
 }
 
@@ -246,9 +247,9 @@ fn any_server_may_be_silent_or_gone() {
         let view = lab.site(site);
         for at in 0..servers_count {
             let records = records::load();
-            let is_there =
+            let is_on_server =
                 |record: &&Record| view.view().server_at(Handle(record.handle.as_bytes())) == Some(at);
-            let record = records.iter().find(is_there).unwrap();
+            let record = records.iter().find(is_on_server).unwrap();
             let server = lab.addresses(site)[at];
             let mut client = lab.client();
             client.patience.udp_ms = vec![150, 600];
@@ -258,7 +259,7 @@ fn any_server_may_be_silent_or_gone() {
             lab.signal_one(site, at, "CONT");
             record.assert_is(resolved.outcome.unwrap().values());
             assert_eq!(failed(&resolved.events), [(server, AttemptError::Silence)]);
-            // Twice to the silent one, and once to another, or twice where that is slow to sign.
+            // Twice to the stopped server and once to another, or twice if that is slow to sign.
             assert!((3..=4).contains(&sent_count(&resolved.events)), "{:?}", resolved.events);
         }
     }
@@ -267,16 +268,16 @@ fn any_server_may_be_silent_or_gone() {
         for at in 0..servers_count {
             lab.kill(site, at);
             gone.push(lab.addresses(site)[at]);
-            resolve_some(&lab, &format!("{site} {} is gone, too", at + 1), gone.len(), &gone);
+            resolve_some(&lab, &format!("{site} {} is down", at + 1), gone.len(), &gone);
         }
     }
-    // The last one.
+    // The last server of the service.
     lab.kill("mirror", 0);
-    let record = of_elsevier().next().unwrap();
+    let record = elsevier_records().next().unwrap();
     let (exit, error) = fail(lab.hdl(&["resolve", &record.handle]));
     assert_eq!(exit, 7, "{error}");
     assert!(error.contains("none of 6 attempts") && error.contains("hdl site shows"), "{error}");
-    // Services that have one server are gone with it, and the step that fails is named.
+    // A service with one server fails with it, and the error names the step.
     for (site, handle, step) in
         [("derived", "20.500.LAB/hello", "0.NA/20.500.LAB"), ("registry", "10.9999/x", "0.NA/10.9999")]
     {

@@ -1,7 +1,7 @@
-//! What `hdl` shows of the lab: `docs/resolution.md` as it is written, steps when they are done, colours where they are
-//! wanted, and nothing that steers a terminal.
+//! Output of `hdl` for the lab: the examples of `docs/resolution.md`, steps while they happen,
+//! colours, and no control sequences for terminals.
 //!
-//! `HANDLE_BLESS=1 cargo test -p handle-tests --test processes lab_shown` writes what the commands of the document print into it.
+//! `HANDLE_BLESS=1 cargo test -p handle-tests --test processes lab_shown` updates the document.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,8 +22,8 @@ fn lab() -> &'static LabProcess {
 /// The first port of the servers in the document.
 const FIRST_PORT: u16 = 29_009;
 
-/// What a command prints, with the ports of the document and its home directory.
-fn as_written(lab: &LabProcess, home: &Path, command: &str) -> String {
+/// The output of a command, with the ports and the home directory of the document.
+fn normalized_output(lab: &LabProcess, home: &Path, command: &str) -> String {
     let words: Vec<String> =
         command.split(' ').skip(1).map(|word| word.replace('~', home.to_str().unwrap())).collect();
     let mut command = lab.hdl(&words.iter().map(String::as_str).collect::<Vec<_>>());
@@ -39,12 +39,12 @@ fn as_written(lab: &LabProcess, home: &Path, command: &str) -> String {
     shown.replace(home.to_str().unwrap(), "/home/me")
 }
 
-/// What does not change from one run to the next: all but times and the blanks between columns.
-fn lasting(shown: &str, is_check: bool) -> Vec<String> {
+/// The output without parts that vary: times and the blanks between columns.
+fn without_times(shown: &str, is_check: bool) -> Vec<String> {
     let mut lines = vec![];
     for line in shown.lines() {
         let mut words: Vec<&str> = line.split_whitespace().collect();
-        // The last column of a check says how long it took.
+        // The last column of a check is the time used.
         if is_check && words.last().is_some_and(|last| last.parse::<u32>().is_ok() || *last == "-") {
             words.pop();
         }
@@ -59,7 +59,7 @@ fn lasting(shown: &str, is_check: bool) -> Vec<String> {
 }
 
 #[test]
-fn the_document_shows_what_is_printed() {
+fn the_document_shows_the_actual_output() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/resolution.md");
     let document = std::fs::read_to_string(&path).unwrap();
     let home = tempfile::tempdir().unwrap();
@@ -85,11 +85,11 @@ fn the_document_shows_what_is_printed() {
             expected.push_str(line);
             expected.push('\n');
         }
-        let shown = as_written(lab(), home.path(), command);
+        let shown = normalized_output(lab(), home.path(), command);
         count += 1;
         if !is_blessed {
             let is_check = command.starts_with("hdl check");
-            assert_eq!(lasting(&shown, is_check), lasting(&expected, is_check), "{command}");
+            assert_eq!(without_times(&shown, is_check), without_times(&expected, is_check), "{command}");
         }
         written.push_str(if is_blessed { &shown } else { &expected });
     }
@@ -101,7 +101,7 @@ fn the_document_shows_what_is_printed() {
 
 #[test]
 fn a_step_is_shown_before_the_next_one_is_done() {
-    // Nobody answers, so that the steps are all there is to see.
+    // Without an answer, only the steps are printed.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let lab = lab();
     let root = lab.directory.path().join("bootstrap_silent");
@@ -120,7 +120,7 @@ fn a_step_is_shown_before_the_next_one_is_done() {
         let line = lines.next().unwrap().unwrap();
         assert!(line.contains(step), "{line}");
     }
-    assert_eq!(process.0.try_wait().unwrap(), None, "it still waits for the answer");
+    assert_eq!(process.0.try_wait().unwrap(), None, "hdl still waits for the answer");
 }
 
 #[test]
@@ -149,16 +149,16 @@ fn colours_are_used_where_they_are_wanted() {
 }
 
 #[test]
-fn what_records_say_steers_no_terminal() {
-    // A record with all that could: in its handle, its types, its data, and in the attributes of its site.
+fn records_cannot_control_the_terminal() {
+    // Control sequences in handle, types, data, and the attributes of a site.
     let directory = tempfile::tempdir().unwrap();
     let records = directory.path().join("records.jsonl");
-    let steering = "\u{1b}[2J\u{9b}1m\u{7f}\u{202e}\u{2066}\u{2028}\n\r\u{8}";
-    let handle = format!("10.1016/a{steering}b");
+    let controls = "\u{1b}[2J\u{9b}1m\u{7f}\u{202e}\u{2066}\u{2028}\n\r\u{8}";
+    let handle = format!("10.1016/a{controls}b");
     let record = serde_json::json!({ "handle": handle, "values": [
-        { "index": 1, "type": format!("URL{steering}"), "data": { "format": "string", "value": steering }, "ttl": 60 },
-        { "index": 2, "type": "URL", "data": { "format": "string", "value": format!("https://x.example/{steering}") }, "ttl": 60 },
-        { "index": 3, "type": "HS_ALIAS", "data": { "format": "string", "value": format!("20.500.NONE/{steering}") }, "ttl": 60 },
+        { "index": 1, "type": format!("URL{controls}"), "data": { "format": "string", "value": controls }, "ttl": 60 },
+        { "index": 2, "type": "URL", "data": { "format": "string", "value": format!("https://x.example/{controls}") }, "ttl": 60 },
+        { "index": 3, "type": "HS_ALIAS", "data": { "format": "string", "value": format!("20.500.NONE/{controls}") }, "ttl": 60 },
     ] });
     std::fs::write(&records, format!("{record}\n")).unwrap();
     let lab = LabProcess::up_with(&["--records", records.to_str().unwrap()]);
@@ -190,19 +190,19 @@ fn what_records_say_steers_no_terminal() {
         let output = run(lab.hdl(args));
         for shown in [&output.stdout, &output.stderr] {
             let shown = str::from_utf8(shown).unwrap();
-            let steers = |c: char| {
+            let is_control = |c: char| {
                 c != '\n' && c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
             };
-            // Where nothing of ours divides columns.
-            let steers = |c| steers(c) && !(c == '\t' && args[1] == "--file");
-            assert!(!shown.contains(steers), "{args:?}: {shown:?}");
+            // Only tabs between columns are permitted.
+            let is_control = |c| is_control(c) && !(c == '\t' && args[1] == "--file");
+            assert!(!shown.contains(is_control), "{args:?}: {shown:?}");
         }
         assert!(!output.stdout.is_empty() || !output.stderr.is_empty(), "{args:?}");
     }
 }
 
 #[test]
-fn what_interrupts_the_lab_ends_its_servers_and_clears_up() {
+fn signals_end_the_lab_with_its_servers_and_files() {
     for signal in ["INT", "TERM"] {
         let directory = tempfile::tempdir().unwrap();
         let mut command = hdl(["lab", "up", "--json"]);
@@ -215,7 +215,7 @@ fn what_interrupts_the_lab_ends_its_servers_and_clears_up() {
         assert!(PathBuf::from(report["root"].as_str().unwrap()).starts_with(directory.path()));
         lab.signal(signal);
         assert_eq!(lab.wait(), Some(0), "{signal}");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left of it");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "the lab leaves no files");
         for server in report["servers"].as_array().unwrap() {
             let process = Path::new("/proc").join(server["pid"].to_string());
             until("the server ends", || !process.exists());
@@ -232,7 +232,7 @@ fn a_lab_that_cannot_write_its_report_ends_and_clears_up() {
     let (read, closed) = std::io::pipe().unwrap();
     drop(read);
     let full = std::fs::File::create("/dev/full").unwrap();
-    for (stdout, expected, says) in
+    for (stdout, expected, text) in
         [(Stdio::from(full), 1, "cannot write to standard output: No space left"), (closed.into(), 0, "")]
     {
         let mut command = hdl(["lab", "up"]);
@@ -241,16 +241,16 @@ fn a_lab_that_cannot_write_its_report_ends_and_clears_up() {
         assert_eq!(lab.wait(), Some(expected));
         let mut error = String::new();
         lab.0.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-        assert!(error.contains(says) && error.lines().count() == usize::from(expected == 1), "{error}");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left of it");
+        assert!(error.contains(text) && error.lines().count() == usize::from(expected == 1), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "the lab leaves no files");
     }
 }
 
 #[test]
 fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("lab");
-    let mut command = hdl(["lab", "up", "--dir", place.to_str().unwrap()]);
+    let lab_dir = directory.path().join("lab");
+    let mut command = hdl(["lab", "up", "--dir", lab_dir.to_str().unwrap()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut lab = RunningProcess::start(command);
     let mut stdout = BufReader::new(lab.0.stdout.take().unwrap());
@@ -261,20 +261,20 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     for part in ["the lab is running in", "export HDL_ROOT=", "--trace --certify", "mirror", "^C or ^D"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // Nine servers, a line each.
+    // One line for each of the nine servers.
     assert_eq!(shown.matches("127.0.0.1:").count(), 9, "{shown}");
     drop(lab.0.stdin.take());
     assert_eq!(lab.wait(), Some(0));
     stdout.read_to_string(&mut shown).unwrap();
     assert!(shown.contains("the lab has stopped; its files are in"), "{shown}");
-    assert!(place.join("bootstrap_handles").is_file(), "it stays where it was told to be");
-    let (exit, error) = fail(hdl(["lab", "up", "--dir", place.to_str().unwrap()]));
+    assert!(lab_dir.join("bootstrap_handles").is_file(), "--dir keeps the files");
+    let (exit, error) = fail(hdl(["lab", "up", "--dir", lab_dir.to_str().unwrap()]));
     assert!(exit == 1 && error.contains("is not empty: choose an empty"), "{error}");
     let (exit, error) = fail(hdl(["lab", "up", "--records", "/does/not/exist"]));
     assert!(exit == 1 && error.contains("cannot read records from"), "{error}");
 }
 
-/// Starts a lab whose standard input is closed, and waits until it is up.
+/// Starts a lab with its standard input closed, and waits until it is up.
 fn lab_without_input(dir: &Path, more: &[&str]) -> RunningProcess {
     let mut command = hdl(["lab", "up", "--json", "--dir", dir.to_str().unwrap()]);
     command.args(more).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -290,13 +290,13 @@ fn a_lab_without_standard_input_runs_until_a_signal_or_for_its_time() {
     let directory = tempfile::tempdir().unwrap();
     let mut lab = lab_without_input(&directory.path().join("one"), &[]);
     std::thread::sleep(std::time::Duration::from_secs(1));
-    assert!(lab.0.try_wait().unwrap().is_none(), "it does not end by itself");
+    assert!(lab.0.try_wait().unwrap().is_none(), "the lab still runs");
     lab.signal("TERM");
     assert_eq!(lab.wait(), Some(0));
 
     let mut lab = lab_without_input(&directory.path().join("two"), &["--seconds", "1"]);
     assert_eq!(lab.wait(), Some(0));
-    // Whoever still has its file in the environment is told what to do about it.
+    // After the lab has stopped, errors explain an HDL_ROOT that still names its file.
     let root = directory.path().join("two/bootstrap_handles");
     let list = directory.path().join("list");
     std::fs::write(&list, "20.500.LAB/hello\n").unwrap();

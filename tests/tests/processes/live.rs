@@ -1,4 +1,5 @@
-//! New sets while serving: no answer lost, wrong or from a set that is long gone, and no map kept.
+//! Publication while serving: no answer is lost, wrong or from a retired set, and no set stays
+//! mapped.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,11 +19,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Workers that answer.
 const WORKERS: usize = 2;
-/// Sets published a second.
+/// Sets published per second.
 const PUBLISHED_PER_S: u32 = 10;
 /// Layers that a set may have before they are merged.
 const LAYERS_MAX: usize = 6;
-/// Requests a second: enough to have some in flight whenever a set is replaced, on any machine.
+/// Requests per second: enough that some are in flight whenever a set is replaced.
 const RATE: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
 
 fn now_unix_ms() -> u64 {
@@ -30,16 +31,16 @@ fn now_unix_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// Publishes a delta: some records changed, one gone, the one that was gone before back again.
+/// Publishes a delta: some records changed, one deleted, and the one deleted before restored.
 fn publish_changes(publisher: &mut SetPublisher, records: &[Record], round: usize) {
     let options = publisher.options(now_unix_ms()).unwrap();
     let published = publisher.publish_delta(now_unix_ms(), |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options);
-        let (gone, back) = (round % records.len(), (round + records.len() - 1) % records.len());
-        builder.delete(0, records[gone].handle.as_bytes())?;
+        let (deleted, restored) = (round % records.len(), (round + records.len() - 1) % records.len());
+        builder.delete(0, records[deleted].handle.as_bytes())?;
         for offset in 0..20 {
-            let at = (back + 31 * offset) % records.len();
-            if at != gone {
+            let at = (restored + 31 * offset) % records.len();
+            if at != deleted {
                 let url = format!("https://changed.example/{round}");
                 builder.add(1, records[at].handle.as_bytes(), [Value::new(1, b"URL", url.as_bytes())])?;
             }
@@ -49,7 +50,7 @@ fn publish_changes(publisher: &mut SetPublisher, records: &[Record], round: usiz
     published.unwrap();
     let manifest = publisher.manifest().unwrap().clone();
     if manifest.layers.len() > LAYERS_MAX {
-        // Deltas only, or now and then everything.
+        // Merges the deltas, and every fifth time all layers.
         let count = manifest.layers.len() - usize::from(!round.is_multiple_of(5));
         let merged = publisher
             .stager()
@@ -60,8 +61,8 @@ fn publish_changes(publisher: &mut SetPublisher, records: &[Record], round: usiz
     }
 }
 
-/// Names of the files in `directory` that this process has mapped, deleted ones included. The count of bytes that the
-/// server publishes is of the whole process, in which other tests map sets of their own.
+/// Names of the files in `directory` that this process has mapped, including deleted ones. The
+/// server's count of mapped bytes includes the sets of other tests.
 fn mapped_files(directory: &Path) -> BTreeSet<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let below = format!("{}/", directory.display());
@@ -69,13 +70,13 @@ fn mapped_files(directory: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Seconds of load; `HANDLE_SOAK_SECONDS` makes it longer or shorter.
+/// Seconds of load, set by `HANDLE_SOAK_SECONDS`.
 fn seconds() -> u64 {
     std::env::var("HANDLE_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(30)
 }
 
 #[test]
-fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
+fn ten_sets_per_second_lose_no_answer_and_leave_no_mapping() {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
     let mut publisher = SetPublisher::open(directory.path()).unwrap();
@@ -86,7 +87,7 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
         RunOptions::new(server.addresses()[0], NameOptions::Snapshot(directory.path().to_owned()));
     options.load = LoadPattern::Open { rate: RATE };
     options.duration = Duration::from_secs(seconds());
-    // So many sockets that it is not by chance that both workers have work.
+    // With this many sockets, both workers get requests.
     options.threads = 8;
     options.verify = Some(Verify::with(ReferenceData::Snapshot(directory.path().to_owned())));
     let report = std::thread::scope(|scope| {
@@ -119,7 +120,7 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
         let answered = server.shared().shards.shard(worker).requests_answered.get();
         assert!(answered > 0, "worker {worker} took part");
     }
-    // The last set is the one that is live.
+    // The last set becomes live.
     let manifest = publisher.manifest().unwrap().clone();
     drop(publisher);
     let live = &server.shared().live;
@@ -131,7 +132,7 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(live.current().generation(), manifest.generation);
-    assert_eq!(mapped_files(directory.path()), layers, "retired sets are not mapped any more");
+    assert_eq!(mapped_files(directory.path()), layers, "retired sets are still mapped");
     server.stop().unwrap();
     assert_eq!(mapped_files(directory.path()), BTreeSet::new());
 }

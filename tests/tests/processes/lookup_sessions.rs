@@ -1,4 +1,4 @@
-//! Lookups that read more than is public, from a server of ours that has sessions: one is set up, and used by all.
+//! Lookups of private values from a server with sessions: one session is set up and shared.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors::{fixture, hex};
 use std::sync::Arc;
 
-/// The site of a running server, with its key and these ways to it.
+/// The site of a running server, with its key and these protocols.
 fn site(served: &TestServer, protocols: &[InterfaceProtocol]) -> SiteBuf {
     let servers = fixture("servers.json");
     let key_id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
@@ -51,13 +51,13 @@ fn private(handle: &str, certified: bool) -> Question {
 fn client(protocols: &[InterfaceProtocol]) -> Arc<Client> {
     let mut client = Client::new(Root::default());
     client.preferences.protocols = protocols.to_vec();
-    // What goes out again is challenged again.
+    // A repeated request would be challenged again.
     client.patience.udp_ms = vec![30_000];
     Arc::new(client)
 }
 
-/// Reads a record of which not everything is public.
-fn reads(driver: &mut BlockingDriver, options: &LookupOptions, certified: bool) {
+/// Reads a record with private values.
+fn read_private(driver: &mut BlockingDriver, options: &LookupOptions, certified: bool) {
     let answer = driver.resolve(&private("TST/HALF", certified), options).outcome.unwrap();
     assert_eq!((answer.code, answer.certified), (ResponseCode::SUCCESS, certified), "{}", answer.text);
     assert!(answer.values().iter().any(|value| !value.is_public()));
@@ -68,7 +68,7 @@ fn challenges(served: &TestServer) -> u64 {
     challenges["issued"].as_u64().unwrap_or_else(|| panic!("{challenges}"))
 }
 
-fn open(served: &TestServer) -> u64 {
+fn open_count(served: &TestServer) -> u64 {
     served.server.shared().stats()["sessions"]["open"].as_u64().unwrap()
 }
 
@@ -85,44 +85,44 @@ fn many_threads_read_in_one_session_over_both_transports() {
         (&[InterfaceProtocol::UDP], false),
     ] {
         let (client, options) = (client(protocols), options(&served));
-        reads(&mut BlockingDriver::new(Arc::clone(&client)), &options, certified);
+        read_private(&mut BlockingDriver::new(Arc::clone(&client)), &options, certified);
         assert_eq!(client.sessions.count(), 1, "{protocols:?}");
         let before = challenges(&served);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let mut driver = BlockingDriver::new(Arc::clone(&client));
-                    (0..8).for_each(|_| reads(&mut driver, &options, certified));
+                    (0..8).for_each(|_| read_private(&mut driver, &options, certified));
                 });
             }
         });
-        assert_eq!(challenges(&served), before, "nobody was challenged again");
+        assert_eq!(challenges(&served), before, "no further challenges");
         assert_eq!(client.sessions.count(), 1);
     }
 }
 
 #[test]
-fn a_server_that_was_started_anew_is_asked_for_another_session() {
+fn a_new_session_is_set_up_with_a_restarted_server() {
     let served = serve(|_| ());
     let (client, options) = (client(&[InterfaceProtocol::TCP]), options(&served));
     let mut driver = BlockingDriver::new(Arc::clone(&client));
-    reads(&mut driver, &options, true);
+    read_private(&mut driver, &options, true);
     let address = served.address();
     drop(served);
     let again = serve(|config| config.listen = vec![address]);
     assert_eq!(again.address(), address);
-    reads(&mut driver, &options, true);
+    read_private(&mut driver, &options, true);
     let before = challenges(&again);
-    reads(&mut driver, &options, true);
+    read_private(&mut driver, &options, true);
     assert_eq!((challenges(&again), client.sessions.count()), (before, 1));
 }
 
 #[test]
-fn a_server_without_sessions_is_read_from_all_the_same() {
+fn private_values_are_read_without_sessions() {
     let served = serve(|config| config.sessions.enabled = false);
     let (client, options) = (client(&[InterfaceProtocol::UDP]), options(&served));
     let mut driver = BlockingDriver::new(Arc::clone(&client));
-    (0..3).for_each(|_| reads(&mut driver, &options, true));
+    (0..3).for_each(|_| read_private(&mut driver, &options, true));
     assert_eq!(client.sessions.count(), 0);
 }
 
@@ -139,31 +139,31 @@ fn hdl_resolves_a_file_in_one_session() {
     let output = run(command);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Each has its public and its private value.
+    // Each handle has its public and its private value.
     let handles = shown.lines().map(|line| line.split_once('\t').unwrap().0);
     let count = handles.filter(|handle| handle.eq_ignore_ascii_case("TST/HALF")).count();
     assert_eq!((count, count % 12), (shown.lines().count(), 0), "{shown}");
     assert!(count >= 24, "{shown}");
-    // One before there was a session, and the one that made it count.
+    // One challenge before the session is set up, and one in it.
     assert_eq!(challenges(&served), 2);
-    until("hdl has ended it", || open(&served) == 0);
+    until("hdl has ended the session", || open_count(&served) == 0);
 }
 
 #[test]
-fn sessions_that_are_ended_are_none_of_the_servers_any_more() {
+fn sessions_are_ended_on_the_server() {
     let served = serve(|_| ());
     for protocol in [InterfaceProtocol::UDP, InterfaceProtocol::TCP] {
         let (client, options) = (client(&[protocol]), options(&served));
         let mut driver = BlockingDriver::new(Arc::clone(&client));
-        reads(&mut driver, &options, true);
-        assert_eq!((open(&served), client.sessions.count()), (1, 1));
+        read_private(&mut driver, &options, true);
+        assert_eq!((open_count(&served), client.sessions.count()), (1, 1));
         driver.end_sessions();
         assert_eq!(client.sessions.count(), 0);
-        until("the server hears it", || open(&served) == 0);
-        // What is asked then has another one.
-        reads(&mut driver, &options, true);
-        assert_eq!((open(&served), client.sessions.count()), (1, 1));
+        until("the server has ended the session", || open_count(&served) == 0);
+        // The next lookup sets up another session.
+        read_private(&mut driver, &options, true);
+        assert_eq!((open_count(&served), client.sessions.count()), (1, 1));
         driver.end_sessions();
-        until("the server hears it", || open(&served) == 0);
+        until("the server has ended the session", || open_count(&served) == 0);
     }
 }

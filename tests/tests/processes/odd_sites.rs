@@ -1,5 +1,5 @@
-//! Site records as they should not be, and ways to services that lead nowhere, in a lab: what can be used of them is,
-//! and of the rest it is told what is wrong.
+//! Site records as they should not be, and ways to services that lead nowhere, in a lab: what can
+//! be used of them is, and of the rest it is told what is wrong.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,7 +18,8 @@ const NO_SITE: &str = "names no usable site";
 const NO_INTERFACE: &str = "is reachable from here";
 const FOUND: &str = "";
 
-/// Sites, and what comes of a handle whose prefix has such a one alone, and comes of it where answers have to be signed.
+/// Sites, and what comes of a handle whose prefix has such a one alone, and comes of it where
+/// answers have to be signed.
 const SITES: [(&str, Change, &str, &str); 16] = [
     ("GOOD", |_| (), FOUND, FOUND),
     ("SECONDARY", |site| site.flags = SiteFlags(0), FOUND, FOUND),

@@ -1,4 +1,5 @@
-//! `hdl` for operators, from outside: keys, stores, what goes in and comes out, and what `hdl init` makes.
+//! `hdl` for operators, from outside: keys, stores, what goes in and comes out, and what `hdl init`
+//! makes.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -276,7 +277,8 @@ fn init_makes_a_directory_from_which_handled_serves() {
     assert!(!place.path("other").exists());
 }
 
-/// Datagrams go to `handled` and connections to `handle-admin`, which answers queries and changes records.
+/// Datagrams go to `handled` and connections to `handle-admin`, which answers queries and changes
+/// records.
 #[test]
 fn one_port_serves_datagrams_and_connections() {
     let mut service = InitialisedService::make_with_one_port();
@@ -306,7 +308,8 @@ fn one_port_serves_datagrams_and_connections() {
     assert!(succeed(service.asks(["handle", "list", "10.1045"])).contains("10.1045/ONE-PORT"));
 }
 
-/// `handled` sends four datagrams of an answer at most, and asks for the question again over TCP where it has more.
+/// `handled` sends four datagrams of an answer at most, and asks for the question again over TCP
+/// where it has more.
 #[test]
 fn answers_too_long_for_udp_are_fetched_over_tcp() {
     let mut service = InitialisedService::make();

@@ -1,4 +1,5 @@
-//! From a request to `handle-admin` to an answer of `handled`, and what an operator can do about it.
+//! From a request to `handle-admin` to an answer of `handled`, and what an operator can do about
+//! it.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,4 +1,5 @@
-//! Reloading the configuration: what can change does, what cannot is named, and what is wrong changes nothing.
+//! Reloading the configuration: what can change does, what cannot is named, and what is wrong
+//! changes nothing.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -121,8 +122,8 @@ impl ReloadSetup {
         self.daemon.ask("stats")["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is counted"))
     }
 
-    /// Sends a request that nobody waits for the answer of; from another port each time, so that the kernel chooses
-    /// among the workers.
+    /// Sends a request that nobody waits for the answer of; from another port each time, so that
+    /// the kernel chooses among the workers.
     fn poke(&self) {
         // From an address of this host that has limits.
         UdpSocket::bind("127.0.0.2:0").unwrap().send_to(&request(b"10.1/long", 1), self.address).unwrap();

@@ -1,5 +1,5 @@
-//! Identities, groups and administrators of prefixes whose records are at another service: who is believed, who is
-//! asked, and what becomes of requests when nobody answers.
+//! Identities, groups and administrators of prefixes whose records are at another service: who is
+//! believed, who is asked, and what becomes of requests when nobody answers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -53,8 +53,8 @@ fn delete(server: SocketAddr, handle: &str, identity: Option<Arc<ClientIdentity>
     (answer.code(), answer.text())
 }
 
-/// Here `10.1`, whose administrators are a group there; there `20.2`, with the group, its members and their keys. The
-/// groups of the two lead to each other in circles.
+/// Here `10.1`, whose administrators are a group there; there `20.2`, with the group, its members
+/// and their keys. The groups of the two lead to each other in circles.
 fn plans() -> (ServicesPlan, ServicesPlan) {
     let here = ServicesPlan::new(
         "server",

@@ -1,4 +1,5 @@
-//! Sessions over the network: what a message in one has to show, whose session it is, and the bounds.
+//! Sessions over the network: what a message in one has to show, whose session it is, and the
+//! bounds.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

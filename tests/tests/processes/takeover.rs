@@ -1,4 +1,5 @@
-//! Restarting by take-over: no answer lost, and whatever happens to the new process, somebody serves.
+//! Restarting by take-over: no answer lost, and whatever happens to the new process, somebody
+//! serves.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -113,8 +113,8 @@ impl TcpServer {
         until(&format!("{name} is {count}"), || self.count(name) == count);
     }
 
-    /// Waits until each accepted connection is open or has one reason for its end; refused ones were
-    /// never accepted.
+    /// Waits until each accepted connection is open or has one reason for its end; refused ones
+    /// were never accepted.
     fn check_accounts(&self) {
         until("each connection is open or has a reason", || {
             let json = self.server.shared().shards.to_json();

@@ -1,4 +1,5 @@
-//! Templates from outside: namespaces in the set and in the configuration, references, and what is not there.
+//! Templates from outside: namespaces in the set and in the configuration, references, and what is
+//! not there.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

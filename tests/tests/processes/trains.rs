@@ -1,4 +1,5 @@
-//! Trains of requests are answered as the same requests one at a time, and all of it is accounted for.
+//! Trains of requests are answered as the same requests one at a time, and all of it is accounted
+//! for.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,7 +19,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Where the first datagram of an answer says until when it holds, in seconds: it depends on when it was asked for.
+/// Where the first datagram of an answer says until when it holds, in seconds: it depends on when
+/// it was asked for.
 const EXPIRES_AT: Range<usize> = Envelope::LEN + 16..Envelope::LEN + 20;
 const SOON: Duration = Duration::from_secs(10);
 
@@ -69,7 +71,8 @@ fn serve(records: &[Record], change: impl FnOnce(&mut Config)) -> (Server, tempf
     (Server::start(&config).unwrap(), directory)
 }
 
-/// Stops the server, checks that every datagram is in one account, and returns the sums of `counters`.
+/// Stops the server, checks that every datagram is in one account, and returns the sums of
+/// `counters`.
 fn account<const N: usize>(server: Server, counters: [fn(&Counters) -> &Counter; N]) -> [u64; N] {
     let shards = server.shared().shards.clone();
     server.stop().unwrap();

@@ -1,5 +1,5 @@
-//! Secrets that only another service knows: its servers say whether an answer is right, also old ones, and those that are
-//! gone are not asked for each request.
+//! Secrets that only another service knows: its servers say whether an answer is right, also old
+//! ones, and those that are gone are not asked for each request.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -251,7 +251,8 @@ fn what_is_not_to_be_remembered_is_not() {
     assert_eq!(counts(&here).rested, 0);
 }
 
-/// What a server says that is asked about keys of `handle`: the code on the wire, and the text or how many values.
+/// What a server says that is asked about keys of `handle`: the code on the wire, and the text or
+/// how many values.
 fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &str) -> (Code, String) {
     let identity = Reference { handle: handle.as_bytes(), index: 300 };
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[7; 20] };
