@@ -33,7 +33,7 @@ impl PublishedDirectory {
     fn new(records: &[&str]) -> Self {
         let directory = Self(tempfile::tempdir().unwrap());
         directory.publish(&[], records);
-        published
+        directory
     }
 
     fn path(&self, name: &str) -> PathBuf {
