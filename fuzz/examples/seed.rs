@@ -1,8 +1,8 @@
 //! Writes seeds for every target, made from `tests/vectors`, to `DIR/<target>/<checksum>`. Seeds
 //! that show a defect which code coverage does not distinguish go to `DIR/kept/<target>/<name>`.
 //!
-//! The committed corpora are the second kind, and the first together with what was found from it,
-//! minimised; `docs/fuzzing.md` has the commands.
+//! The committed corpora have all kept seeds, and a minimised selection of the other seeds and of
+//! the inputs that a fuzzer found from them. `docs/fuzzing.md` has the commands.
 
 use handle_auth::{digest, kdf, keyfile};
 use handle_fuzz::{TARGETS, layer_examples, put_datagram};
@@ -18,13 +18,14 @@ use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Longer seeds cost a fuzzer more time than they are worth.
+/// Maximum length of a seed; longer ones slow down a fuzzer.
 const SEED_LEN_MAX: usize = 8192;
 
 /// Inputs by target.
 #[derive(Default)]
 struct Seeds {
-    many: BTreeMap<&'static str, BTreeSet<Vec<u8>>>,
+    /// Seeds that minimisation may remove.
+    by_target: BTreeMap<&'static str, BTreeSet<Vec<u8>>>,
     kept: Vec<(&'static str, String, Vec<u8>)>,
 }
 
@@ -33,7 +34,7 @@ impl Seeds {
         assert!(TARGETS.iter().any(|(name, _)| *name == target), "{target}");
         let input = input.into();
         if input.len() <= SEED_LEN_MAX {
-            self.many.entry(target).or_default().insert(input);
+            self.by_target.entry(target).or_default().insert(input);
         }
     }
 
@@ -63,13 +64,13 @@ fn main() -> std::io::Result<()> {
     records(&mut seeds);
     names(&mut seeds);
     files(&mut seeds);
-    chosen(&mut seeds);
+    special_cases(&mut seeds);
     for (target, name, input) in &seeds.kept {
         let folder = Path::new(&folder).join("kept").join(target);
         std::fs::create_dir_all(&folder)?;
         std::fs::write(folder.join(name), input)?;
     }
-    for (target, inputs) in &seeds.many {
+    for (target, inputs) in &seeds.by_target {
         let folder = Path::new(&folder).join(target);
         std::fs::create_dir_all(&folder)?;
         for input in inputs {
@@ -148,7 +149,7 @@ fn messages(seeds: &mut Seeds) {
         }
         seeds.add("reassembly", input);
     }
-    // These are parsed as plans, so any bytes will do.
+    // These targets parse any bytes as a plan.
     for len in [0, 40, 200, 600] {
         for step in [1, 7, 31, 111] {
             let plan: Vec<u8> =
@@ -197,8 +198,8 @@ fn credentials(seeds: &mut Seeds) {
     }
 }
 
-/// Answers to challenges with their secrets, in the form of their target, with few rounds of key
-/// derivation.
+/// Adds answers to challenges with their secrets, in the form of their target, with few rounds of
+/// key derivation.
 fn challenge_answer(seeds: &mut Seeds, line: &Json) {
     let (Some(_), Some(_)) = (line["secret_hex"].as_str(), line["answer_hex"].as_str()) else { return };
     let minor = line["version"].as_str().and_then(|text| text.strip_prefix("2.")?.parse().ok());
@@ -275,7 +276,7 @@ fn values(seeds: &mut Seeds) {
 
 fn records(seeds: &mut Seeds) {
     for record in document("records.json").as_array().expect("a list").iter().filter(|record| {
-        // The many similar ones.
+        // Many of these records are alike.
         !record["handle"].as_str().is_some_and(|handle| handle.contains("/ITEM-"))
     }) {
         let record = serde_json::json!({"handle": record["handle"], "values": record["values"]});
@@ -326,8 +327,8 @@ fn files(seeds: &mut Seeds) {
     layers.into_iter().for_each(|layer| seeds.add("layer", layer));
 }
 
-/// Inputs for defects that no other input shows: each defect was missed when it was injected.
-fn chosen(seeds: &mut Seeds) {
+/// Adds inputs for defects that no other input shows.
+fn special_cases(seeds: &mut Seeds) {
     seeds.keep("name", "long", [&b"10.1/"[..], &[b'x'; 300]].concat());
     let line = r#"{"handle":"a","values":[{"index":1,"type":"T","data":"x"}],"values":[{"index":2,"type":"T","data":"y"}]}"#;
     seeds.keep("record_line", "values-twice", line);
@@ -368,11 +369,11 @@ fn chosen(seeds: &mut Seeds) {
     }
 }
 
-/// Layers that only the full check distinguishes from intact ones, once their checksums are
-/// corrected.
+/// Adds damaged layers that, with corrected checksums, only the full check distinguishes from
+/// intact ones.
 fn damaged_layers(seeds: &mut Seeds, layer: &[u8]) {
     let find = |bytes: &[u8]| {
-        layer.windows(bytes.len()).position(|window| window == bytes).expect("it is in the layer")
+        layer.windows(bytes.len()).position(|window| window == bytes).expect("the layer contains the bytes")
     };
     let mut change = |name: &str, at: usize, bytes: &[u8]| {
         let mut damaged = layer.to_vec();
@@ -393,7 +394,7 @@ fn damaged_layers(seeds: &mut Seeds, layer: &[u8]) {
     change("slot-used-twice", second, &layer[first..first + 2]);
 }
 
-/// Offsets of the fingerprints of the first two slots of the index.
+/// Returns the offsets of the fingerprints of the first two slots of the index.
 fn slots(layer: &[u8]) -> [usize; 2] {
     use handle_snapshot::format::header_at::INDEX_AT;
     let at = layer[INDEX_AT..].first_chunk().map(|number| u64::from_le_bytes(*number));

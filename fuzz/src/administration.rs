@@ -59,7 +59,7 @@ enum OperationSpec {
 #[derive(Arbitrary, Debug)]
 enum Step {
     /// A client sends a request.
-    Ask { handle: u8, flags: u8, minor: u8, asked: OperationSpec },
+    Request { handle: u8, flags: u8, minor: u8, operation: OperationSpec },
     /// A client answers one of the last challenges, perhaps repeatedly. Sometimes the answer covers
     /// another challenge or uses the secret of another identity.
     Answer { back: u8, crossed: u8, identity: u8, lies: u8 },
@@ -79,8 +79,8 @@ struct ChallengeSpec {
 /// A service with one prefix, its record, an administrator of it and one of `10.1/b`.
 fn service() -> Arc<AdminService> {
     let config = Config::default();
-    let store = Store::in_memory(&config.store, true).expect("memory");
-    store.home(b"10.1").expect("room");
+    let store = Store::in_memory(&config.store, true).expect("the store opens in memory");
+    store.home(b"10.1").expect("the store accepts the change");
     store
         .change(|transaction| {
             let (mut all, mut one) = (Vec::new(), Vec::new());
@@ -99,8 +99,8 @@ fn service() -> Arc<AdminService> {
             transaction.put(b"0.NA/10.1", Values::build([admin], &mut room))?;
             transaction.put(b"10.1/B", Values::build([Value::new(100, b"HS_ADMIN", &one)], &mut room))
         })
-        .expect("room");
-    let site = SiteRecord::parse(SITE, None).expect("a site record");
+        .expect("the store accepts the change");
+    let site = SiteRecord::parse(SITE, None).expect("the site record parses");
     let rules = OperationRules {
         site: Arc::new(site),
         administrators: config.administrators().expect("no identities"),
@@ -109,9 +109,10 @@ fn service() -> Arc<AdminService> {
         bounds: config.bounds(),
     };
     let challenges = Challenges::new(config.challenge_limits());
-    let audit = Audit::open(None, config.audit_files(), config.audit_bounds()).expect("no file");
-    let in_force = ActiveRules { rules, effort: config.effort() };
-    Arc::new(AdminService::new(Arc::new(store), in_force, ReplySealer::new(None), challenges, audit))
+    let audit = Audit::open(None, config.audit_files(), config.audit_bounds())
+        .expect("the audit log opens without a file");
+    let active = ActiveRules { rules, effort: config.effort() };
+    Arc::new(AdminService::new(Arc::new(store), active, ReplySealer::new(None), challenges, audit))
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {
@@ -132,21 +133,21 @@ fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Req
 }
 
 impl OperationSpec {
-    /// The message with this request.
+    /// Encodes the message with this request.
     fn message(&self, handle: &[u8], minor: u8, flags: u8, request_id: i32) -> Option<Vec<u8>> {
         let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
-        let mut values = |given: &[ValueSpec]| {
+        let mut values = |specs: &[ValueSpec]| {
             let kinds: [&[u8]; 4] = [b"URL", b"HS_ADMIN", b"HS_ADMIN.x", b""];
-            for given in given {
-                let kind = kinds[usize::from(given.kind) % kinds.len()];
-                let value = Value::new(i32::from(given.index % 8), kind, &given.data);
-                Value { permissions: Permissions(given.permissions), ..value }.encode(&mut values_room);
+            for spec in specs {
+                let kind = kinds[usize::from(spec.kind) % kinds.len()];
+                let value = Value::new(i32::from(spec.index % 8), kind, &spec.data);
+                Value { permissions: Permissions(spec.permissions), ..value }.encode(&mut values_room);
             }
         };
         let count = match self {
-            Self::Create(given) | Self::Add(given) | Self::Modify(given) => {
-                values(given);
-                given.len()
+            Self::Create(specs) | Self::Add(specs) | Self::Modify(specs) => {
+                values(specs);
+                specs.len()
             }
             _ => 0,
         };
@@ -188,10 +189,10 @@ pub fn administration(bytes: &[u8]) {
     for (at, step) in (1..).zip(&steps) {
         let before = service.store.last_id();
         let (sent, may_change) = match step {
-            Step::Ask { handle, flags, minor, asked } => {
+            Step::Request { handle, flags, minor, operation } => {
                 let handle = HANDLES[usize::from(*handle) % HANDLES.len()];
                 // Without an identity, only publicly writable values are changed.
-                (asked.message(handle, *minor, *flags, at), matches!(asked, OperationSpec::Modify(_)))
+                (operation.message(handle, *minor, *flags, at), matches!(operation, OperationSpec::Modify(_)))
             }
             Step::Answer { back, crossed, identity, lies } => {
                 let Some(challenge_at) = challenges.len().checked_sub(1 + usize::from(back % 4)) else {
@@ -221,15 +222,15 @@ pub fn administration(bytes: &[u8]) {
         while let Some(page) = replies.rest.as_mut().and_then(|rest| rest.next_page()) {
             assert!(!page.is_empty());
             pages += 1;
-            assert!(pages < 10, "there are not so many names");
+            assert!(pages < 10, "more pages than the names fill");
         }
         let has_changed = service.store.last_id() != before;
         assert!(may_change || !has_changed, "{step:?}");
         if matches!(step, Step::Noise(_)) {
             continue;
         }
-        let (envelope, rest) = Envelope::split(&replies.first).expect("an envelope");
-        let read = Message::decode(rest).expect("a message");
+        let (envelope, rest) = Envelope::split(&replies.first).expect("the reply has an envelope");
+        let read = Message::decode(rest).expect("the reply is a message");
         let Ok(Body::Reply(reply)) = read.decode_body(envelope.version) else {
             panic!("a reply to {step:?}")
         };
@@ -240,11 +241,11 @@ pub fn administration(bytes: &[u8]) {
                 id: envelope.session_id,
                 version: envelope.version,
                 nonce: challenge.nonce.to_vec(),
-                digest: reply.digest.expect("a digest").digest.to_vec(),
+                digest: reply.digest.expect("a challenge has a digest").digest.to_vec(),
                 is_answered: false,
             });
         }
     }
     let check = service.store.check(|finding| assert!(!finding.is_damage(), "{finding}"));
-    check.expect("a store that can be read");
+    check.expect("the store can be read");
 }

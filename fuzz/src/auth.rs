@@ -11,21 +11,24 @@ use handle_proto::wire::auth::{SecretAnswer, SignedAnswer};
 /// Number of rounds that keeps a run short.
 const ITERATIONS_MAX: u32 = 16;
 
-/// What opens as a key file holds a private key, which can be read back from every form that it can
-/// be written in; what works as an RSA key makes signatures that its public half verifies.
+/// A key file that opens holds a private key. The key can be read back from every form in which it
+/// is written, and the signatures of an RSA key verify with its public half.
 pub fn key_file(bytes: &[u8]) {
     let Ok(opened) = keyfile::decode_within(bytes, Some(b"pass phrase"), ITERATIONS_MAX) else { return };
     let key = opened.view();
-    let again = keyfile::decode(&keyfile::plain(&key), None).expect("a plain key file");
+    let again = keyfile::decode(&keyfile::plain(&key), None).expect("the plain key file decodes");
     assert_eq!(again.view(), key);
     let encrypted = keyfile::encrypt_with(&key, b"pass", 1, &[1; 16], &[2; 16]);
-    assert_eq!(keyfile::decode(&encrypted, Some(b"pass")).expect("our own").view(), key);
+    assert_eq!(
+        keyfile::decode(&encrypted, Some(b"pass")).expect("the encrypted key file decodes").view(),
+        key
+    );
     if let Ok(text) = pem::encode_private_key(&key) {
-        let again = keyfile::decode(text.as_bytes(), None).expect("our own PEM");
+        let again = keyfile::decode(text.as_bytes(), None).expect("the PEM text decodes");
         assert_eq!(again.view(), key);
     }
     if let Some(public) = key.public() {
-        let text = pem::encode_public_key(&public).expect("an RSA key");
+        let text = pem::encode_public_key(&public).expect("an RSA key has a PEM form");
         assert_eq!(pem::decode_public_key(text.as_bytes()), Ok(public.to_bytes()));
     }
     let Ok(key) = PrivateKey::new(&key) else { return };
@@ -33,7 +36,7 @@ pub fn key_file(bytes: &[u8]) {
     // The q of a DSA key is not checked to be prime; with a composite q some signatures do not
     // verify.
     if key.algorithm() == Algorithm::Rsa {
-        let signature = signature.expect("a signature");
+        let signature = signature.expect("the RSA key signs");
         assert_eq!(key.public().verify(DigestAlgorithm::SHA256, &[bytes], &signature), Ok(()));
     }
 }
@@ -46,8 +49,8 @@ fn take<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
 }
 
 /// Input: one byte of minor version, 16 of nonce, 20 of digest, one byte of the length of a secret,
-/// the secret, and an answer. The answer is right exactly if it is the one that the secret gives.
-/// Our own answer is right, and for no other secret.
+/// the secret, and an answer. The answer is accepted exactly if it follows from the secret. The
+/// answer that we make is accepted, and with no other secret.
 pub fn challenge_answer(mut bytes: &[u8]) {
     let minor = take(&mut bytes, 1).first().map_or(11, |byte| byte % 12);
     let version = Version::new(2, minor);
@@ -70,7 +73,7 @@ pub fn challenge_answer(mut bytes: &[u8]) {
     public_answer(covered, bytes);
 }
 
-/// The plain definition.
+/// Plain definition of a right answer.
 fn is_right(version: Version, covered: [&[u8]; 2], answer: &[u8], secret: &[u8]) -> bool {
     let mac = |code| digest::mac(DigestAlgorithm(code), secret, &covered);
     if answer.len() == 16 {
@@ -94,19 +97,21 @@ fn is_right(version: Version, covered: [&[u8]; 2], answer: &[u8], secret: &[u8])
     }
 }
 
-/// No bytes verify with a key whose private half was not used on them.
+/// Asserts that an answer does not verify with a key that has signed nothing.
 fn public_answer(covered: [&[u8]; 2], answer: &[u8]) {
     let Ok(answer) = SignedAnswer::decode(answer) else { return };
     let key = PublicKey::new(&data::PublicKey::Rsa {
         e: data::key::Number::new(&[1, 0, 1]),
         n: data::key::Number::new(&[0xc5; 256]),
     });
-    let key = key.expect("of a size that is used");
+    let key = key.expect("the key has a usual size");
     assert!(challenge::verify_public(&covered, &answer, &key).is_err());
 }
 
-/// A record of a public key. A Diffie-Hellman key gives both sides the same secret, or both reject
-/// it. An RSA or DSA key verifies nothing that was not signed with its private half.
+/// With a Diffie-Hellman key, both sides get the same secret or both reject the key. An RSA or DSA
+/// key verifies only what its private half has signed.
+///
+/// Input: the record of a public key.
 pub fn key_agreement(bytes: &[u8]) {
     if let Ok(key) = PublicKey::from_record(bytes) {
         assert!(key.verify(DigestAlgorithm::SHA256, &[b"unsigned"], bytes).is_err());
@@ -115,10 +120,10 @@ pub fn key_agreement(bytes: &[u8]) {
     let bits = 512..=1024;
     let Ok((server_record, secret)) = respond(bytes, &bits, &[0x5a; 64]) else { return };
     let Ok(data::PublicKey::Dh { y, p, g }) = data::PublicKey::decode(bytes) else {
-        panic!("answered to another key")
+        panic!("agreed with a key of another kind")
     };
     assert_eq!(secret.len(), p.as_bytes().len());
-    let group = Group::new(p, g, &bits).expect("a group before");
+    let group = Group::new(p, g, &bits).expect("the group was accepted before");
     let server = KeyPair::new(group.clone(), &[0x5a; 64]);
     assert_eq!(server.public_record(), server_record);
     assert_eq!(server.agree(&data::PublicKey::Dh { y, p, g }.to_bytes()).as_ref(), Ok(&secret));

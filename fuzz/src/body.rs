@@ -21,7 +21,7 @@ use handle_proto::wire::session::{ExchangedKey, SessionAnswer, SessionKey, Sessi
 use handle_proto::wire::{Credential, Envelope, Header, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 
-/// Follows a session set-up and its answer; always written, never read.
+/// Length of the padding after a session setup and its answer, which is written and never read.
 const PADDING_LEN: usize = 2;
 
 /// Decodes, encodes, and decodes again; returns the encoding, if there is one.
@@ -52,18 +52,18 @@ macro_rules! round_trip {
     }};
 }
 
-/// Asserts that the bytes begin with an encoding.
-fn front(encoded: Option<Vec<u8>>, bytes: &[u8]) {
+/// Asserts that `bytes` begin with `encoded`.
+fn assert_prefix(encoded: Option<Vec<u8>>, bytes: &[u8]) {
     if let Some(encoded) = encoded {
-        assert!(bytes.starts_with(&encoded), "read from other bytes than these: {encoded:02x?}");
+        assert!(bytes.starts_with(&encoded), "the input does not begin with the encoding {encoded:02x?}");
     }
 }
 
-/// As [`front`], for an encoding with padding at its end.
-fn padded_front(encoded: Option<Vec<u8>>, bytes: &[u8]) {
+/// The same for an encoding with padding at its end.
+fn assert_padded_prefix(encoded: Option<Vec<u8>>, bytes: &[u8]) {
     let Some(mut encoded) = encoded else { return };
     assert_eq!(encoded.split_off(encoded.len() - PADDING_LEN), [0; PADDING_LEN]);
-    front(Some(encoded), bytes);
+    assert_prefix(Some(encoded), bytes);
 }
 
 /// Splits off four bytes as a number.
@@ -84,20 +84,22 @@ pub fn request_body(bytes: &[u8]) {
         assert!(request.handle().is_none_or(|handle| handle.len() <= body.len()));
         assert_eq!(matches!(request, Request::Unknown(..)), !op_code.is_deployed());
     }
-    let encoded =
-        round_trip!(|it| Request::decode(op_code, version, it), |it, out| it.encode(version, out), body);
+    let encoded = round_trip!(
+        |bytes| Request::decode(op_code, version, bytes),
+        |request, out| request.encode(version, out),
+        body
+    );
     match decoded {
-        Ok(Request::SessionSetup(_)) => padded_front(encoded, body),
-        _ => front(encoded, body),
+        Ok(Request::SessionSetup(_)) => assert_padded_prefix(encoded, body),
+        _ => assert_prefix(encoded, body),
     }
 }
 
 /// The body of a response, for every operation, response code and version: encodes to the bytes it
-/// was read from, digest included, or to the form that has replaced them.
+/// was read from, including the digest, or to the newer form of them.
 ///
 /// Input: operation code and response code in four bytes each, version in two, a byte whose lowest
-/// bit tells that a digest comes first, and the body.
-/// that a digest comes first, and the body.
+/// bit says that the body begins with a digest, and the body.
 pub fn response_body(bytes: &[u8]) {
     let Some((op_code, rest)) = number(bytes) else { return };
     let Some((response_code, rest)) = number(rest) else { return };
@@ -131,15 +133,15 @@ pub fn response_body(bytes: &[u8]) {
         _ => true,
     };
     if is_front && again.digest == reply.digest {
-        front(Some(encoded), body);
+        assert_prefix(Some(encoded), body);
     }
 }
 
 /// The bodies of resolution, requests and answers: encode to the bytes they were read from; their
 /// lists have the announced contents.
 pub fn query(bytes: &[u8]) {
-    front(round_trip!(Query::decode, bytes), bytes);
-    front(round_trip!(QueryAnswer::decode, bytes), bytes);
+    assert_prefix(round_trip!(Query::decode, bytes), bytes);
+    assert_prefix(round_trip!(QueryAnswer::decode, bytes), bytes);
     if let Ok(query) = Query::decode(bytes) {
         assert_eq!(query.indexes.iter().count(), query.indexes.len());
         assert_eq!(query.types.iter().count(), query.types.len());
@@ -155,17 +157,17 @@ pub fn query(bytes: &[u8]) {
 
 /// The bodies of administration, both ways: encode to the bytes they were read from.
 pub fn admin(bytes: &[u8]) {
-    front(round_trip!(HandleBody::decode, bytes), bytes);
-    front(round_trip!(HandleValues::decode, bytes), bytes);
-    front(round_trip!(HandleIndexes::decode, bytes), bytes);
-    front(round_trip!(CreatedHandle::decode, bytes), bytes);
-    front(round_trip!(Listing::decode, bytes), bytes);
+    assert_prefix(round_trip!(HandleBody::decode, bytes), bytes);
+    assert_prefix(round_trip!(HandleValues::decode, bytes), bytes);
+    assert_prefix(round_trip!(HandleIndexes::decode, bytes), bytes);
+    assert_prefix(round_trip!(CreatedHandle::decode, bytes), bytes);
+    assert_prefix(round_trip!(Listing::decode, bytes), bytes);
 }
 
 /// The bodies of authentication, their answers, and the digest of a request: encode to the bytes
 /// they were read from.
 pub fn auth(bytes: &[u8]) {
-    front(round_trip!(Challenge::decode, bytes), bytes);
+    assert_prefix(round_trip!(Challenge::decode, bytes), bytes);
     let old = round_trip!(
         Challenge::decode_old,
         |it, out| {
@@ -175,27 +177,27 @@ pub fn auth(bytes: &[u8]) {
         },
         bytes
     );
-    front(old, bytes);
-    front(round_trip!(ChallengeAnswer::decode, bytes), bytes);
-    front(round_trip!(VerificationRequest::decode, bytes), bytes);
-    front(round_trip!(SignedAnswer::decode, bytes), bytes);
-    front(round_trip!(SecretAnswer::decode, bytes), bytes);
-    front(round_trip!(|it| RequestDigest::decode(&mut Cursor::new(it)), bytes), bytes);
+    assert_prefix(old, bytes);
+    assert_prefix(round_trip!(ChallengeAnswer::decode, bytes), bytes);
+    assert_prefix(round_trip!(VerificationRequest::decode, bytes), bytes);
+    assert_prefix(round_trip!(SignedAnswer::decode, bytes), bytes);
+    assert_prefix(round_trip!(SecretAnswer::decode, bytes), bytes);
+    assert_prefix(round_trip!(|it| RequestDigest::decode(&mut Cursor::new(it)), bytes), bytes);
     if round_trip!(VerificationAnswer::decode, bytes).is_some() {
         assert_eq!(VerificationAnswer::decode(bytes).map(|verdict| verdict.is_valid), Ok(bytes[0] == 1));
     }
     if let Ok(answer) = ChallengeAnswer::decode(bytes) {
-        front(round_trip!(SignedAnswer::decode, answer.signed_response), answer.signed_response);
-        front(round_trip!(SecretAnswer::decode, answer.signed_response), answer.signed_response);
+        assert_prefix(round_trip!(SignedAnswer::decode, answer.signed_response), answer.signed_response);
+        assert_prefix(round_trip!(SecretAnswer::decode, answer.signed_response), answer.signed_response);
     }
 }
 
 /// The bodies of sessions, and the keys inside them: encode to the bytes they were read from, and
-/// two zeros.
+/// two zero bytes.
 pub fn session(bytes: &[u8]) {
-    padded_front(round_trip!(SessionSetup::decode, bytes), bytes);
-    padded_front(round_trip!(SessionAnswer::decode, bytes), bytes);
-    front(round_trip!(ExchangedKey::decode, bytes), bytes);
+    assert_padded_prefix(round_trip!(SessionSetup::decode, bytes), bytes);
+    assert_padded_prefix(round_trip!(SessionAnswer::decode, bytes), bytes);
+    assert_prefix(round_trip!(ExchangedKey::decode, bytes), bytes);
     for since in [SessionKey::DIFFIE_HELLMAN_SINCE, SessionKey::ENCRYPTED_KEY_SINCE] {
         for version in [Version::LOWEST, Version::new(2, 3), Version::CURRENT] {
             let decode = |it| SessionKey::decode(it, version, since);
@@ -207,13 +209,13 @@ pub fn session(bytes: &[u8]) {
 
 /// The bodies of referrals and of failures: encode to the bytes they were read from.
 pub fn referral(bytes: &[u8]) {
-    front(round_trip!(Referral::decode, bytes), bytes);
+    assert_prefix(round_trip!(Referral::decode, bytes), bytes);
     let failure = round_trip!(Failure::decode, bytes);
     // An empty text needs no length, but gets one.
     if bytes.is_empty() {
         assert_eq!(failure, Some(vec![0; 4]));
     } else {
-        front(failure, bytes);
+        assert_prefix(failure, bytes);
     }
 }
 
@@ -225,10 +227,10 @@ pub fn replication(bytes: &[u8]) {
             |it, out| it.encode(version, out),
             bytes
         );
-        front(encoded, bytes);
+        assert_prefix(encoded, bytes);
     }
-    front(round_trip!(DumpHandles::decode, bytes), bytes);
-    front(round_trip!(NextTransaction::decode, bytes), bytes);
+    assert_prefix(round_trip!(DumpHandles::decode, bytes), bytes);
+    assert_prefix(round_trip!(NextTransaction::decode, bytes), bytes);
     if round_trip!(TransactionsFollow::decode, bytes).is_some() {
         let follow = TransactionsFollow::decode(bytes).expect("decoded before");
         assert_eq!(follow.keep_alive, bytes[0] & 1 == 1);

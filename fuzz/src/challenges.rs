@@ -9,7 +9,7 @@ use handle_auth::source::{RequestOrigin, SourceList};
 use handle_proto::Version;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Numbers that are tried for a new challenge.
+/// Most numbers tried for a new challenge.
 const TRIES: usize = 8;
 /// Maximum number of steps of one input; a small table needs few.
 const STEPS_MAX: usize = 2000;
@@ -29,15 +29,16 @@ enum Step {
     /// An answer to one of the challenges so far, or to one that does not exist.
     Take { number: u32 },
     /// An answer to the `at`-th pending challenge.
-    TakeWaiting { at: u8 },
+    TakePending { at: u8 },
     /// Time passes.
     Pass { ms: u8 },
 }
 
-/// A pending challenge; the oldest comes first.
+/// The plain model of the table.
 struct ChallengeModel {
     limits: ChallengeLimits,
-    waiting: Vec<ModelChallenge>,
+    /// Pending challenges; the oldest comes first.
+    pending: Vec<ModelChallenge>,
     now_ms: u64,
 }
 
@@ -60,43 +61,44 @@ fn address(source: u8) -> IpAddr {
     }
 }
 
-/// The same for equivalent sources.
+/// Returns the same number for equivalent sources.
 fn group(source: u8) -> u8 {
     source / 4 % 4 * 2 + u8::from(source % 4 >= 2)
 }
 
 impl ChallengeModel {
     fn expire(&mut self) -> u64 {
-        let before = self.waiting.len();
-        self.waiting.retain(|kept| kept.expires_ms > self.now_ms);
-        (before - self.waiting.len()) as u64
+        let before = self.pending.len();
+        self.pending.retain(|challenge| challenge.expires_ms > self.now_ms);
+        (before - self.pending.len()) as u64
     }
 
     fn bytes(&self) -> usize {
-        self.waiting.iter().map(|kept| kept.len).sum()
+        self.pending.iter().map(|challenge| challenge.len).sum()
     }
 
-    /// The number of the challenge, and how many were evicted for it.
+    /// Returns the number of the challenge, and how many challenges were evicted for it.
     fn issue(&mut self, source: u8, len: usize, numbers: &[u32]) -> (Result<i32, ChallengeRefusal>, u64) {
         let limits = &self.limits;
         if limits.challenges_max == 0 || len > limits.bytes_max {
             return (Err(ChallengeRefusal::TooLong), 0);
         }
         let ids = numbers.iter().map(|number| i32::try_from(number % (1 << 31)).expect("31 bits"));
-        let free = ids.take(TRIES).find(|&id| id != 0 && self.waiting.iter().all(|kept| kept.id != id));
+        let free =
+            ids.take(TRIES).find(|&id| id != 0 && self.pending.iter().all(|challenge| challenge.id != id));
         let Some(id) = free else { return (Err(ChallengeRefusal::NoNumber), 0) };
         let mut displaced = 0;
-        let of_source = |kept: &ModelChallenge| group(kept.source) == group(source);
-        while self.waiting.iter().filter(|kept| of_source(kept)).count() >= limits.per_source_max {
-            let oldest = self.waiting.iter().position(of_source).expect("one of several");
-            self.waiting.remove(oldest);
+        let of_source = |challenge: &ModelChallenge| group(challenge.source) == group(source);
+        while self.pending.iter().filter(|challenge| of_source(challenge)).count() >= limits.per_source_max {
+            let oldest = self.pending.iter().position(of_source).expect("the source has a challenge");
+            self.pending.remove(oldest);
             displaced += 1;
         }
-        while self.waiting.len() >= limits.challenges_max || self.bytes() + len > limits.bytes_max {
-            self.waiting.remove(0);
+        while self.pending.len() >= limits.challenges_max || self.bytes() + len > limits.bytes_max {
+            self.pending.remove(0);
             displaced += 1;
         }
-        self.waiting.push(ModelChallenge { id, source, len, expires_ms: self.now_ms + limits.age_ms_max });
+        self.pending.push(ModelChallenge { id, source, len, expires_ms: self.now_ms + limits.age_ms_max });
         (Ok(id), displaced)
     }
 }
@@ -117,7 +119,7 @@ pub fn challenges(bytes: &[u8]) {
         exempt: SourceList::default(),
     };
     let mut table = Challenges::new(limits.clone());
-    let mut plain = ChallengeModel { limits, waiting: vec![], now_ms: 0 };
+    let mut model = ChallengeModel { limits, pending: vec![], now_ms: 0 };
     let mut expected = table.counts();
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
@@ -126,35 +128,38 @@ pub fn challenges(bytes: &[u8]) {
         let Ok(step) = input.arbitrary() else { break };
         match step {
             Step::Issue { source, len, number, step } => {
-                expected.expired += plain.expire();
+                expected.expired += model.expire();
                 let numbers: Vec<u32> = (0..9u32).map(|n| number.wrapping_add(n * u32::from(step))).collect();
-                let (issued, displaced) = plain.issue(source, len.into(), &numbers);
+                let (issued, displaced) = model.issue(source, len.into(), &numbers);
                 expected.displaced += displaced;
                 expected.issued += u64::from(issued.is_ok());
-                let mut given = numbers.iter().copied();
-                let numbers = || given.next().expect("so many numbers are tried and no more");
+                let mut numbers_left = numbers.iter().copied();
+                let numbers = || numbers_left.next().expect("no more numbers are tried");
                 let challenge = challenge(issued.unwrap_or(0), len.into());
                 assert_eq!(
-                    table.issue(RequestOrigin::datagram(address(source)), challenge, numbers, plain.now_ms),
+                    table.issue(RequestOrigin::datagram(address(source)), challenge, numbers, model.now_ms),
                     issued
                 );
             }
-            Step::Take { number } => take(&mut table, &mut plain, number.cast_signed(), &mut expected),
-            Step::TakeWaiting { at } => {
-                let id = plain.waiting.get(usize::from(at) % plain.waiting.len().max(1)).map(|kept| kept.id);
-                take(&mut table, &mut plain, id.unwrap_or(-1), &mut expected);
+            Step::Take { number } => take(&mut table, &mut model, number.cast_signed(), &mut expected),
+            Step::TakePending { at } => {
+                let id = model
+                    .pending
+                    .get(usize::from(at) % model.pending.len().max(1))
+                    .map(|challenge| challenge.id);
+                take(&mut table, &mut model, id.unwrap_or(-1), &mut expected);
             }
             Step::Pass { ms } => {
-                plain.now_ms += u64::from(ms);
-                table.expire(plain.now_ms);
-                expected.expired += plain.expire();
+                model.now_ms += u64::from(ms);
+                table.expire(model.now_ms);
+                expected.expired += model.expire();
             }
         }
-        assert_eq!((table.len(), table.bytes()), (plain.waiting.len(), plain.bytes()));
-        let ChallengeLimits { challenges_max, bytes_max, .. } = plain.limits;
+        assert_eq!((table.len(), table.bytes()), (model.pending.len(), model.bytes()));
+        let ChallengeLimits { challenges_max, bytes_max, .. } = model.limits;
         assert!(table.len() <= challenges_max && table.bytes() <= bytes_max);
         assert_eq!(table.counts(), expected);
-        assert_eq!(table.is_empty(), plain.waiting.is_empty());
+        assert_eq!(table.is_empty(), model.pending.is_empty());
     }
 }
 
@@ -171,12 +176,12 @@ fn challenge(id: i32, len: usize) -> IssuedChallenge {
     }
 }
 
-fn take(table: &mut Challenges, plain: &mut ChallengeModel, id: i32, expected: &mut ChallengeCounts) {
-    expected.expired += plain.expire();
-    let at = plain.waiting.iter().position(|kept| kept.id == id);
-    let kept = at.map(|at| plain.waiting.remove(at));
-    expected.taken += u64::from(kept.is_some());
-    let kept = kept.map(|kept| challenge(kept.id, kept.len));
-    assert_eq!(table.take(id, plain.now_ms), kept);
-    assert_eq!(table.take(id, plain.now_ms), None, "a second time");
+fn take(table: &mut Challenges, model: &mut ChallengeModel, id: i32, expected: &mut ChallengeCounts) {
+    expected.expired += model.expire();
+    let at = model.pending.iter().position(|challenge| challenge.id == id);
+    let taken = at.map(|at| model.pending.remove(at));
+    expected.taken += u64::from(taken.is_some());
+    let taken = taken.map(|taken| challenge(taken.id, taken.len));
+    assert_eq!(table.take(id, model.now_ms), taken);
+    assert_eq!(table.take(id, model.now_ms), None, "the challenge was taken twice");
 }

@@ -15,7 +15,8 @@ use handle_proto::{Handle, OpFlags, ResponseCode};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What parses as a reference prints in two forms that parse as the same handle and nothing else.
+/// A text that parses as a reference prints in two forms that parse as the same handle and nothing
+/// else.
 pub fn reference(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut rules = ReferenceRules::typed();
@@ -30,15 +31,16 @@ fn read_back(text: &str, rules: &ReferenceRules) {
     let Ok(read) = HandleReference::parse(text, rules) else { return };
     assert!(!read.handle.is_empty());
     for printed in [canonical(&read.handle), url(&read.handle, PROXY)] {
-        let again = HandleReference::parse(&printed, &ReferenceRules::typed()).expect("printed by us");
+        let again =
+            HandleReference::parse(&printed, &ReferenceRules::typed()).expect("the printed reference parses");
         assert_eq!(again.handle, read.handle, "{printed}");
         assert!(again.indexes.is_empty() && again.types.is_empty() && again.options.is_empty());
         assert!(again.fragment.is_none() && again.server.is_none());
     }
 }
 
-/// A bootstrap file, a file of prefixes with a service, or a site: what can be read names few
-/// sites, each once, with a server for every handle.
+/// A bootstrap file, a file of prefixes with a service, or a site that can be read has a limited
+/// number of sites, each once, with a server for every handle.
 pub fn bootstrap(bytes: &[u8]) {
     if let Ok(root) = Root::read(bytes) {
         assert!((1..=SITES_MAX).contains(&root.sites.len()));
@@ -57,8 +59,8 @@ pub fn bootstrap(bytes: &[u8]) {
     }
 }
 
-/// One server over every protocol but HTTPS, at an address of each family, and one that has only a
-/// name; the private half of its key is not used here.
+/// Makes a service of one server over all protocols except HTTPS, with an address of each family,
+/// and one with only a host name. The private half of the key is not used.
 fn root(key: &[u8]) -> Root {
     let site = |address: Address| {
         let mut site = SiteBuilder::new();
@@ -79,11 +81,12 @@ fn root(key: &[u8]) -> Root {
     Root::of_sites([both.build(), named.build()])
 }
 
-/// Maximum number of requests of a lookup here.
+/// Maximum number of requests of a lookup.
 const REQUESTS_MAX: usize = 32;
 
-/// Answers, each after its length in two bytes, big-endian; `reply` documents the first byte. Every
-/// lookup ends within its limits, and one that requires signatures never ends with an answer.
+/// Every lookup ends within its limits, and one that requires signatures never ends with an answer.
+///
+/// Input: answers, each after its length in two bytes, big-endian; `reply` documents the first byte.
 pub fn lookup(bytes: &[u8]) {
     let key = public_key();
     for certified in [false, true] {
@@ -103,7 +106,7 @@ pub fn lookup(bytes: &[u8]) {
         let mut lookup = Lookup::new(Arc::new(client), question, options, random, begin);
         let outcome = feed(&mut lookup, bytes, begin);
         assert!(lookup.requests_count() <= REQUESTS_MAX);
-        assert!(!certified || outcome.is_err(), "nobody has signed this");
+        assert!(!certified || outcome.is_err(), "an unsigned answer was accepted");
         for event in lookup.events() {
             assert!(event.at_ms <= 30_000 && !event.to_string().is_empty());
         }
@@ -120,7 +123,7 @@ fn feed(
             return outcome;
         }
         if let Some((number, _)) = lookup.poll_name() {
-            // One address for each complete one in the input; without an answer time passes.
+            // Four bytes of the input make an address; without an answer, time passes.
             if let Some(answer) = take(&mut bytes) {
                 let addresses = answer.chunks_exact(4).map(|ip| [ip[0], ip[1], ip[2], ip[3]].into());
                 lookup.handle_addresses(now, number, &addresses.collect::<Vec<IpAddr>>());
@@ -132,7 +135,10 @@ fn feed(
             let request: Vec<u8> = transmit.datagrams.concat();
             match answer {
                 Some(answer) if transmit.target.protocol == InterfaceProtocol::HTTP => {
-                    let head_len = request.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+                    let head_len = request
+                        .windows(4)
+                        .position(|four| four == b"\r\n\r\n")
+                        .expect("the request has a head");
                     let message = reply(&request[head_len + 4..], answer).concat();
                     // With bit 6 the head comes from the input, too.
                     if answer.first().is_none_or(|choice| choice & 0x40 == 0) {
@@ -166,10 +172,10 @@ fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// The lower three bits of the first byte choose the response code. Bit 3 puts the handle of the
-/// request before the body, as in real answers; bit 4 adds a request digest. With bit 5 the bytes
-/// are the message, except for the request id; with bit 6 that as well. Longer answers are sent in
-/// fragments.
+/// Makes a reply from `answer`. The lower three bits of its first byte choose the response code.
+/// Bit 3 puts the handle of the request before the body, as in real answers; bit 4 adds a request
+/// digest. With bit 5 the rest of the bytes is the message, except for the request id; with bit 6
+/// including it. Long replies are sent in fragments.
 fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     const CODES: [ResponseCode; 8] = [
         ResponseCode::SUCCESS,
@@ -194,7 +200,7 @@ fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     let (Ok((envelope, data)), code) = (Envelope::split(request), CODES[usize::from(choice & 7)]) else {
         return vec![];
     };
-    // Requests here fit in one datagram.
+    // These requests fit into one datagram.
     let Ok(message) = Message::decode(data) else { return vec![] };
     let mut body = vec![];
     let mut flags = message.header.flags.without(OpFlags::REQUEST_DIGEST);
@@ -206,29 +212,30 @@ fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     }
     if choice & 8 != 0 {
         let handle_len =
-            message.body.get(..4).map_or(0, |len| u32::from_be_bytes(len.try_into().expect("four")));
+            message.body.get(..4).map_or(0, |len| u32::from_be_bytes(len.try_into().expect("four bytes")));
         put::string(&mut body, message.body.get(4..4 + handle_len as usize).unwrap_or_default());
     }
     body.extend_from_slice(rest);
-    let body_len = u32::try_from(body.len()).expect("short");
+    let body_len = u32::try_from(body.len()).expect("an input is short");
     let header = Header { response_code: code, flags, expiration: u32::MAX, body_len, ..message.header };
     let mut message = header.to_bytes().to_vec();
     message.extend_from_slice(&body);
     message.extend_from_slice(&[0; 4]);
-    let message_len = u32::try_from(message.len()).expect("short");
+    let message_len = u32::try_from(message.len()).expect("an input is short");
     let envelope = Envelope { message_len, ..envelope };
     cut(&envelope).map(|fragment| [&fragment.envelope, &message[fragment.range]].concat()).collect()
 }
 
-/// The record of a public key of a usual size, whose private half is unknown.
+/// Returns the record of a public key of a usual size, whose private half is unknown.
 fn public_key() -> Vec<u8> {
     use handle_proto::data::PublicKey;
     use handle_proto::data::key::Number;
     PublicKey::Rsa { e: Number::new(&[1, 0, 1]), n: Number::new(&[0xc5; 256]) }.to_bytes()
 }
 
-/// The data of a signed value: an invented key has signed nothing that can be read, and a value
-/// reads the same every time.
+/// A signed value does not verify with an invented key, and always reads the same.
+///
+/// Input: the data of a signed value.
 pub fn jws(bytes: &[u8]) {
     let Ok(jws) = Jws::parse(bytes) else { return };
     assert_eq!(Jws::parse(bytes).as_ref(), Ok(&jws));

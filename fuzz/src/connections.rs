@@ -28,18 +28,19 @@ struct ConnectionModel {
     /// All bytes that it sent while it was open.
     sent: Vec<u8>,
     /// All bytes that it received.
-    got: Vec<u8>,
-    /// How much it accepts before it has to read.
+    received: Vec<u8>,
+    /// Bytes that it accepts before it has to read.
     room: usize,
-    /// Bytes kept for it.
-    kept: usize,
+    /// Bytes that wait until the peer reads.
+    unsent: usize,
     reads: bool,
-    /// The machine gave it up, with `close` or with `abort`.
+    /// Whether the state machine called `close`.
     closed: bool,
+    /// Whether the state machine called `abort`.
     aborted: bool,
-    /// The peer closed it.
+    /// Whether the peer closed it.
     lost: bool,
-    /// The peer has ended its sending.
+    /// Whether the peer has ended its side.
     ended: bool,
     peer: u8,
 }
@@ -66,16 +67,16 @@ impl Wires {
 impl ConnectionActions for Wires {
     fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         let model = self.get(id).ok_or(ConnectionGone)?;
-        assert!(!model.closed, "nothing is sent behind the end");
-        model.got.extend_from_slice(bytes);
-        let taken = if model.kept > 0 { 0 } else { model.room.min(bytes.len()) };
+        assert!(!model.closed, "bytes are sent after the end");
+        model.received.extend_from_slice(bytes);
+        let taken = if model.unsent > 0 { 0 } else { model.room.min(bytes.len()) };
         model.room -= taken;
-        model.kept += bytes.len() - taken;
-        Ok(model.kept)
+        model.unsent += bytes.len() - taken;
+        Ok(model.unsent)
     }
 
     fn kept_len_all(&self) -> usize {
-        self.all.values().map(|(_, model)| model.kept).sum()
+        self.all.values().map(|(_, model)| model.unsent).sum()
     }
 
     fn set_reading(&mut self, id: StreamId, reading: bool) {
@@ -86,9 +87,9 @@ impl ConnectionActions for Wires {
 
     fn close(&mut self, id: StreamId) -> bool {
         let Some(model) = self.get(id) else { return true };
-        assert!(!model.closed, "once");
+        assert!(!model.closed, "the connection is closed twice");
         model.closed = true;
-        let is_gone = model.ended && model.kept == 0;
+        let is_gone = model.ended && model.unsent == 0;
         if is_gone {
             self.drop(id);
         }
@@ -104,8 +105,8 @@ impl ConnectionActions for Wires {
 }
 
 /// For any order and timing of events: each answer depends on its message alone, at most one notice
-/// follows, no answer is missing on a connection that was not cut short, and everything is
-/// accounted for.
+/// follows, no answer is missing on a connection that was not aborted, and all connections are
+/// counted.
 ///
 /// Input: steps, each of a byte for the kind and the connection, and a byte for the amount.
 pub fn connections(bytes: &[u8]) {
@@ -132,8 +133,8 @@ pub fn connections(bytes: &[u8]) {
 }
 
 fn request(handle: &[u8], generator: &mut Generator) -> Vec<u8> {
-    let kept = if generator.below(12) == 0 { OpFlags(0) } else { OpFlags::KEEP_CONNECTION };
-    let flags = OpFlags::PLAIN_REQUEST.with(kept);
+    let keep = if generator.below(12) == 0 { OpFlags(0) } else { OpFlags::KEEP_CONNECTION };
+    let flags = OpFlags::PLAIN_REQUEST.with(keep);
     let header = Header::request(OpCode::RESOLUTION, flags, 0);
     let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let id = i32::try_from(generator.below(1 << 30)).unwrap_or_default();
@@ -155,9 +156,9 @@ fn run<B: AsRef<[u8]>>(
     let (mut rest, mut generation) = (bytes, 0);
     let mut opened = 0;
     for _ in 0..STEPS_MAX {
-        let Some((&[what, much], after)) = rest.split_first_chunk() else { break };
+        let Some((&[choice, amount], after)) = rest.split_first_chunk() else { break };
         rest = after;
-        let (what, at) = (what % 10, usize::from(what / 10 % 4));
+        let (action, at) = (choice % 10, usize::from(choice / 10 % 4));
         let id = wires.all.get(&at).map(|(id, _)| *id);
         let mut turn = ConnectionTurn {
             wire: &mut wires,
@@ -168,15 +169,15 @@ fn run<B: AsRef<[u8]>>(
             sealer: None,
             tap: None,
         };
-        match (what, id) {
+        match (action, id) {
             (0, None) => {
                 generation += 1;
                 opened += 1;
                 let id = StreamId::new(u32::try_from(at).unwrap_or_default(), generation);
                 let model = ConnectionModel {
-                    room: usize::from(much) * 64,
+                    room: usize::from(amount) * 64,
                     reads: true,
-                    peer: much % 2,
+                    peer: amount % 2,
                     ..ConnectionModel::default()
                 };
                 let peer = SocketAddr::from(([192, 0, 2, model.peer], 1));
@@ -185,18 +186,18 @@ fn run<B: AsRef<[u8]>>(
                 tcp.handle(StreamEvent::Opened { id, peer }, &mut turn);
             }
             (1..=4, Some(id)) => {
-                let model = turn.wire.get(id).expect("it is there");
+                let model = turn.wire.get(id).expect("the connection is open");
                 if model.ended || !model.reads {
                     continue;
                 }
-                let piece = if what == 1 {
-                    let (piece, after) = rest.split_at(rest.len().min(usize::from(much)));
+                let piece = if action == 1 {
+                    let (piece, after) = rest.split_at(rest.len().min(usize::from(amount)));
                     rest = after;
                     piece.to_vec()
                 } else {
                     // Well-formed requests, split at any place.
                     let waiting = to_send.entry(at).or_default();
-                    let len = usize::from(much) * if what == 4 { 16 } else { 1 };
+                    let len = usize::from(amount) * if action == 4 { 16 } else { 1 };
                     while waiting.len() < len {
                         waiting.extend(next_request(&mut generator));
                     }
@@ -211,9 +212,9 @@ fn run<B: AsRef<[u8]>>(
                 }
             }
             (5, Some(id)) => {
-                let model = turn.wire.get(id).expect("it is there");
+                let model = turn.wire.get(id).expect("the connection is open");
                 if !std::mem::replace(&mut model.ended, true) {
-                    if model.closed && model.kept == 0 {
+                    if model.closed && model.unsent == 0 {
                         turn.wire.drop(id);
                         tcp.handle(StreamEvent::Closed { id }, &mut turn);
                     } else if !model.closed {
@@ -221,13 +222,13 @@ fn run<B: AsRef<[u8]>>(
                     }
                 }
             }
-            (6 | 7, Some(id)) => read(&mut tcp, id, usize::from(much) * 256, &mut turn),
+            (6 | 7, Some(id)) => read(&mut tcp, id, usize::from(amount) * 256, &mut turn),
             (8, Some(id)) => {
-                turn.wire.get(id).expect("it is there").lost = true;
+                turn.wire.get(id).expect("the connection is open").lost = true;
                 turn.wire.drop(id);
                 tcp.handle(StreamEvent::Closed { id }, &mut turn);
             }
-            (9, _) => now_ms += u64::from(much) * 4,
+            (9, _) => now_ms += u64::from(amount) * 4,
             _ => {}
         }
         let mut turn = ConnectionTurn {
@@ -253,8 +254,8 @@ fn run<B: AsRef<[u8]>>(
         tap: None,
     };
     loop {
-        let kept = turn.wire.all.values().find(|(_, model)| model.kept > 0).map(|(id, _)| *id);
-        let Some(id) = kept else { break };
+        let next = turn.wire.all.values().find(|(_, model)| model.unsent > 0).map(|(id, _)| *id);
+        let Some(id) = next else { break };
         read(&mut tcp, id, usize::MAX / 2, &mut turn);
     }
     for (_, model) in turn.wire.all.values() {
@@ -275,16 +276,16 @@ fn run<B: AsRef<[u8]>>(
     assert_eq!(values["tcp_dropped_bug"], 0);
 }
 
-/// The peer reads: the kept bytes are delivered, and there is room for `room` more.
+/// Lets the peer read: the waiting bytes are delivered, and the peer accepts `room` more.
 fn read<B: AsRef<[u8]>>(
     tcp: &mut TcpConnections,
     id: StreamId,
     room: usize,
     turn: &mut ConnectionTurn<'_, '_, B, Wires>,
 ) {
-    let model = turn.wire.get(id).expect("it is there");
+    let model = turn.wire.get(id).expect("the connection is open");
     model.room = room;
-    if std::mem::take(&mut model.kept) == 0 {
+    if std::mem::take(&mut model.unsent) == 0 {
         return;
     }
     if !model.closed {
@@ -295,7 +296,7 @@ fn read<B: AsRef<[u8]>>(
     }
 }
 
-/// Invariants between any two steps.
+/// Asserts the invariants between two steps.
 fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
     assert_eq!(tcp.len(), wires.all.len());
     assert!(tcp.len() <= 3);
@@ -305,11 +306,15 @@ fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
     }
     assert!(tcp.input_len() <= 9000);
     for (_, model) in wires.all.values() {
-        assert!(model.closed || model.reads == (model.kept == 0), "who does not read is not read");
+        assert!(
+            model.closed || model.reads == (model.unsent == 0),
+            "a peer that does not read is still read"
+        );
     }
 }
 
-/// Each answer belongs to a message of its own; with `is_all`, each message has one.
+/// Asserts that each answer belongs to its own message and, with `is_all`, that each message has an
+/// answer.
 fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &AnswerContext<'_, B>) {
     let mut expected: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut rest = &model.sent[..];
@@ -318,7 +323,7 @@ fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &Answer
         && !is_last
     {
         rest = after;
-        let (envelope, bytes) = Envelope::split(message).expect("a whole message");
+        let (envelope, bytes) = Envelope::split(message).expect("the message is complete");
         if let AnswerOutcome::Reply(reply) = answer_message(context, envelope, bytes) {
             let mut out = vec![0; reply.stream_len()];
             reply.write_stream(&mut out);
@@ -327,23 +332,24 @@ fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &Answer
         let flags = bytes.get(8..12).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
         is_last = envelope.flags.has(EnvelopeFlags::ENCRYPTED) || flags & OpFlags::KEEP_CONNECTION.0 == 0;
     }
-    let mut got = &model.got[..];
+    let mut received = &model.received[..];
     let mut notices = 0;
-    while let StreamFront::Message(message, after) = split(got, MESSAGE_LEN_MAX).expect("answers can be read")
+    while let StreamFront::Message(message, after) =
+        split(received, MESSAGE_LEN_MAX).expect("answers can be read")
     {
-        got = after;
+        received = after;
         match expected.get_mut(message) {
             Some(count) if *count > 0 => *count -= 1,
             _ => {
-                assert_eq!(message[8..12], [0xff; 4], "an answer that nothing asked for");
-                assert!(got.is_empty(), "nothing follows a notice");
+                assert_eq!(message[8..12], [0xff; 4], "an answer without a request");
+                assert!(received.is_empty(), "nothing follows a notice");
                 notices += 1;
             }
         }
     }
-    assert!(got.is_empty(), "answers are whole");
+    assert!(received.is_empty(), "an answer is incomplete");
     assert!(notices <= usize::from(model.closed));
-    // A connection that was not given up has all its answers.
+    // A connection that was not aborted has all its answers.
     if is_all && !model.closed || model.closed && notices == 0 && !model.aborted && !model.lost && is_last {
         assert!(expected.values().all(|&count| count == 0), "an answer is missing: {expected:?}");
     }

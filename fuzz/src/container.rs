@@ -1,6 +1,6 @@
 //! Several datagrams in one input.
 //!
-//! Each has two bytes of length, big-endian, one choice byte for the target, and the datagram. A
+//! Each datagram follows its length in two bytes, big-endian, and one choice byte for the target. A
 //! length beyond the end of the input is cut there.
 
 /// Number of bytes before each datagram.
@@ -28,7 +28,7 @@ pub fn datagrams(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
 /// # Panics
 /// If it is longer than any datagram.
 pub fn put_datagram(input: &mut Vec<u8>, choice: u8, datagram: &[u8]) {
-    let len = u16::try_from(datagram.len()).expect("a datagram is shorter");
+    let len = u16::try_from(datagram.len()).expect("a datagram is at most 65535 bytes long");
     input.extend_from_slice(&len.to_be_bytes());
     input.push(choice);
     input.extend_from_slice(datagram);

@@ -94,11 +94,11 @@ pub fn site(bytes: &[u8]) {
             assert!(site.attribute(name).is_some() && site.attribute_of(name, 0).is_some());
         }
     }
-    assert_eq!(site_from_json(&site_to_json(&site)), Ok(as_json_has_it(&owned)));
+    assert_eq!(site_from_json(&site_to_json(&site)), Ok(without_json_losses(&owned)));
 }
 
-/// The site without what its JSON cannot represent.
-fn as_json_has_it(site: &SiteBuf) -> SiteBuf {
+/// Returns the site without the parts that its JSON cannot represent.
+fn without_json_losses(site: &SiteBuf) -> SiteBuf {
     let lossy = |bytes: &mut Vec<u8>| *bytes = String::from_utf8_lossy(bytes).into_owned().into_bytes();
     let mut site = site.edit();
     site.flags = site.flags.known();
@@ -145,7 +145,7 @@ pub fn admin_vlist(bytes: &[u8]) {
                 assert!(names(&reference, Handle(reference.handle), reference.index));
                 assert!(vlist.names(Handle(reference.handle), reference.index));
             }
-            assert!(!vlist.names(Handle(bytes), 1), "longer than any entry");
+            assert!(!vlist.names(Handle(bytes), 1), "names a handle longer than any entry");
         }
         Err(error) => assert!(error.at() <= bytes.len()),
     }
@@ -179,7 +179,7 @@ pub fn key(bytes: &[u8]) {
                 assert_eq!(PublicKey::decode(&public.to_bytes()), Ok(public));
             }
             let jwk = serde_json::from_str(&private_key_to_jwk(&key)).expect("JSON was printed");
-            let read = private_key_from_jwk(&jwk).expect("what is printed reads");
+            let read = private_key_from_jwk(&jwk).expect("the printed key can be read");
             assert_eq!(read.as_bytes(), &encoded[..]);
         }
         Err(error) => assert!(error.at() <= bytes.len()),

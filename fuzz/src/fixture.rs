@@ -1,4 +1,4 @@
-//! The fixed set of records that requests are answered from, and its contents as a plain map.
+//! The fixed set of records for answering requests, and its contents as a plain map.
 
 use handle_proto::code::HashOption;
 use handle_proto::data::{SiteBuf, SiteBuilder};
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::sync::LazyLock;
 
-/// The records of the vectors: every kind of value, name and size that the reference server was
-/// tested with.
+/// The records of the vectors, with all kinds of values, names and sizes in the tests of the
+/// reference server.
 const RECORDS: &str = include_str!("../../tests/vectors/records.json");
 /// A handle that an older layer has and the newest deletes.
 const DELETED: &[u8] = b"TST/TARGET";
@@ -20,7 +20,7 @@ const REPLACED: &[u8] = b"TST/ALIAS";
 /// An arbitrary fixed time.
 pub(crate) const NOW_UNIX_S: u32 = 1_800_000_000;
 
-/// A set of two layers, and the services that answer from it.
+/// A set of two layers, and the service that answers from it.
 pub(crate) struct Fixture {
     layers: [Layer<Vec<u8>>; 2],
     pub(crate) service: ServiceFacts<'static>,
@@ -63,7 +63,7 @@ impl Fixture {
         for (handle, values) in base.iter().chain(&delta) {
             model.insert(key(handle, folds), values.clone());
         }
-        model.remove(&key(DELETED, folds)).expect("it is in the vectors");
+        model.remove(&key(DELETED, folds)).expect("the vectors have the deleted handle");
         let layers = [layer(folds, None, &delta, Some(DELETED)), layer(folds, Some(&homed), &base, None)];
         let service = ServiceFacts {
             site: SITE.as_bytes(),
@@ -79,29 +79,29 @@ impl Fixture {
         Self { layers, service, model, homed, folds, handles }
     }
 
-    /// The context of a request.
+    /// Returns the context of a request.
     pub(crate) fn context(&self) -> AnswerContext<'_, Vec<u8>> {
         self.context_of(self.service)
     }
 
-    /// The same for a server that signs, makes challenges and computes values.
+    /// Returns the context for a server that signs, makes challenges and computes values.
     pub(crate) fn slow_context(&self) -> AnswerContext<'_, Vec<u8>> {
         let service = ServiceFacts { signs: true, authenticates: true, ..self.service };
         self.context_of(service).computing(Some(&ExtendedNames))
     }
 
-    /// The same for a server with sessions.
+    /// Returns the context for a server with sessions.
     pub(crate) fn session_context(&self) -> AnswerContext<'_, Vec<u8>> {
         self.context_of(ServiceFacts { authenticates: true, sessions: true, ..self.service })
     }
 
     fn context_of<'a>(&'a self, service: ServiceFacts<'a>) -> AnswerContext<'a, Vec<u8>> {
-        let records = RecordSet::new(&self.layers).expect("both layers were built alike");
+        let records = RecordSet::new(&self.layers).expect("the layers make a set");
         AnswerContext::new(records, service, NOW_UNIX_S)
     }
 }
 
-/// Handles with an @ may be computed.
+/// Computes values for handles with an `@`.
 #[derive(Debug)]
 struct ExtendedNames;
 
@@ -130,7 +130,7 @@ fn records() -> Vec<RecordSpec> {
         Some((handle, record["values_hex"].as_array()?.iter().map(value).collect::<Option<_>>()?))
     };
     let records = json.as_array().expect("a list").iter().map(record).collect::<Option<_>>();
-    records.expect("the records of the vectors")
+    records.expect("the records of the vectors decode")
 }
 
 fn layer(

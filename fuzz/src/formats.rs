@@ -16,14 +16,14 @@ pub fn batch_file(bytes: &[u8]) {
     let mut last = 0;
     for block in &whole {
         let line = block.as_ref().map_or_else(|invalid| invalid.line, |block| block.line);
-        assert!((last..=lines).contains(&line), "line {line} behind {last} of {lines}");
+        assert!((last..=lines).contains(&line), "line {line} after line {last}, of {lines}");
         last = line;
     }
 }
 
 fn blocks(bytes: &[u8], room: usize) -> Vec<Result<BatchBlock, InvalidBlock>> {
     let blocks = BatchReader::new(BufReader::with_capacity(room, bytes));
-    blocks.map(|block| block.expect("nothing fails to be read from memory")).collect()
+    blocks.map(|block| block.expect("reading from memory does not fail")).collect()
 }
 
 /// Settings are parsed, or rejected with a valid line number. The result contains nothing that is
@@ -55,7 +55,7 @@ pub fn json_export(bytes: &[u8]) {
         count == usize::from(object.contains_key(name))
     });
     if let (Some(prefixes), Some(records), true) = (prefixes, records, is_plain) {
-        let found = whole.expect("what JSON reads is read");
+        let found = whole.expect("a valid export can be read");
         // Records with the same name are several here, but one in a tree.
         assert!(found.len() >= prefixes + records, "{} items, {prefixes} and {records}", found.len());
     }

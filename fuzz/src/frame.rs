@@ -19,10 +19,10 @@ pub fn envelope(bytes: &[u8]) {
         return;
     };
     let envelope = Envelope::from_bytes(fixed);
-    let mut kept = *fixed;
-    kept[2] &= 0xe3;
-    assert_eq!(envelope.to_bytes(), kept);
-    assert_eq!(Envelope::from_bytes(&kept), envelope);
+    let mut masked = *fixed;
+    masked[2] &= 0xe3;
+    assert_eq!(envelope.to_bytes(), masked);
+    assert_eq!(Envelope::from_bytes(&masked), envelope);
     assert_eq!(split.is_ok(), envelope.message_len <= MESSAGE_LEN_MAX);
     let answer = envelope.answer_version();
     assert!(answer <= Version::CURRENT && answer <= envelope.effective_suggested());
@@ -51,25 +51,26 @@ fn plan(envelope: &Envelope) {
     assert_eq!((end, count), (message_len, message_len.div_ceil(UDP_DATA_LEN_MAX).max(1)));
 }
 
-/// What decodes is written to a message that decodes to the same fields, body and credential, and
-/// that is written to itself; every decoded part lies inside the message.
+/// A message that decodes is encoded to a message with the same fields, body and credential, whose
+/// encoding is the same bytes again. Every decoded part lies inside the message.
 ///
 /// Input: a message in its stream form. It is used as it is, and with corrected lengths.
 pub fn message(bytes: &[u8]) {
-    one(bytes);
-    one(&with_lengths(bytes));
+    check_message(bytes);
+    check_message(&with_lengths(bytes));
 }
 
-/// The same bytes, with corrected lengths in envelope and header, and an empty credential if there
-/// is none.
+/// Returns the bytes with corrected lengths in envelope and header, and an empty credential if
+/// there is none.
 pub(crate) fn with_lengths(bytes: &[u8]) -> Vec<u8> {
     const BODY_AT: usize = Envelope::LEN + Header::LEN;
     let mut bytes = bytes.to_vec();
     if bytes.len() < BODY_AT {
         return bytes;
     }
-    let at = |bytes: &[u8]| u32::from_be_bytes([bytes[40], bytes[41], bytes[42], bytes[43]]) as usize;
-    if at(&bytes) > bytes.len() - BODY_AT {
+    let body_len_of =
+        |bytes: &[u8]| u32::from_be_bytes([bytes[40], bytes[41], bytes[42], bytes[43]]) as usize;
+    if body_len_of(&bytes) > bytes.len() - BODY_AT {
         let body_len = u32::try_from(bytes.len() - BODY_AT).unwrap_or(u32::MAX);
         bytes[40..44].copy_from_slice(&body_len.to_be_bytes());
         bytes.extend([0; 4]);
@@ -79,7 +80,7 @@ pub(crate) fn with_lengths(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn one(bytes: &[u8]) {
+fn check_message(bytes: &[u8]) {
     let front = split(bytes, MESSAGE_LEN_MAX);
     let Ok((envelope, rest)) = Envelope::split(bytes) else {
         assert!(matches!(front, Ok(StreamFront::Needs(_)) | Err(_)));
@@ -93,7 +94,7 @@ fn one(bytes: &[u8]) {
     }
     let rest = &rest[..message_len.min(rest.len())];
     let message = Message::decode(rest);
-    prints(&envelope, message.as_ref(), rest);
+    assert_prints(&envelope, message.as_ref(), rest);
     let message = match message {
         Ok(message) => message,
         Err(error) => return assert!(error.at() <= rest.len()),
@@ -111,13 +112,13 @@ fn one(bytes: &[u8]) {
     assert_eq!(envelope_again, Envelope { message_len: envelope_again.message_len, ..envelope });
     assert_eq!(envelope_again.message_len as usize, rest.len());
     let again = Message::decode(rest).expect("a message was written");
-    same(&envelope, &message, &again);
+    assert_same(&envelope, &message, &again);
     assert_eq!(write(&envelope, &again).as_ref(), Some(&written));
 }
 
 /// Asserts that `rest` prints as JSON that can be read back, and that reports a message or body
 /// that does not decode.
-fn prints(envelope: &Envelope, message: Result<&Message<'_>, &DecodeError>, rest: &[u8]) {
+fn assert_prints(envelope: &Envelope, message: Result<&Message<'_>, &DecodeError>, rest: &[u8]) {
     let json = message_to_json(envelope, rest);
     assert_eq!(serde_json::from_str(&text(&json)).ok().as_ref(), Some(&json));
     if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
@@ -133,7 +134,7 @@ fn prints(envelope: &Envelope, message: Result<&Message<'_>, &DecodeError>, rest
     }
 }
 
-/// The message written again; `None` if its body or credential do not decode, or it has become too
+/// Encodes the message again; `None` if its body or credential do not decode, or if it becomes too
 /// long.
 fn write(envelope: &Envelope, message: &Message<'_>) -> Option<Vec<u8>> {
     let body = message.decode_body(envelope.version);
@@ -157,7 +158,7 @@ fn write(envelope: &Envelope, message: &Message<'_>) -> Option<Vec<u8>> {
 }
 
 /// Asserts that `again` equals `message`, except for what old versions cannot express.
-fn same(envelope: &Envelope, message: &Message<'_>, again: &Message<'_>) {
+fn assert_same(envelope: &Envelope, message: &Message<'_>, again: &Message<'_>) {
     let version = envelope.version;
     let header = Header {
         response_code: again.header.response_code,

@@ -10,8 +10,8 @@ use handle_gateway::redirect::{
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::{Handle, Value};
 
-/// A path names a handle of a few bytes, or none; the URL of the handle is printable ASCII, and
-/// names the same one.
+/// A path names a handle of limited length, or none. The URL of the handle is printable ASCII and
+/// names the same handle.
 pub fn proxy_path(bytes: &[u8]) {
     for charset_modifier in [false, true] {
         let rules = InputRules::new(&["hdl.example.org".to_owned()], charset_modifier, &[]);
@@ -28,9 +28,10 @@ pub fn proxy_path(bytes: &[u8]) {
     }
 }
 
-/// The query of a request, and the data of a 10320/loc value, with a line feed between them: a
-/// redirect is a URL of an allowed scheme in printable ASCII, the number of locations is limited,
-/// and the list of them reads back.
+/// A redirect is a URL of an allowed scheme in printable ASCII, the number of locations is limited,
+/// and the list of locations can be read back.
+///
+/// Input: the query of a request, and the data of a 10320/loc value, with a line feed between them.
 pub fn location(bytes: &[u8]) {
     let (query, data) = match bytes.iter().position(|&byte| byte == b'\n') {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -58,7 +59,7 @@ pub fn location(bytes: &[u8]) {
     let xml = set.to_xml();
     if set.candidates().count() <= LOCATIONS_MAX && xml.len() <= XML_LEN_MAX {
         let again = LocationSet::of_record([Value::new(1, b"10320/loc", xml.as_bytes())]);
-        assert_eq!(again.to_xml(), xml, "the list reads back");
+        assert_eq!(again.to_xml(), xml, "the list changes when it is read back");
     }
     if let Some(location) = set.choose(&LocationCriteria::default()) {
         assert!(location.target(handle).is_some());

@@ -12,7 +12,7 @@ use handle_proto::{Permissions, Value, ValueBuf};
 /// without loss.
 pub(crate) fn prints_and_reads(value: &Value<'_>) {
     let printed = value_to_json(value);
-    let parsed: Json = serde_json::from_str(&text(&printed)).expect("the text of JSON is JSON");
+    let parsed: Json = serde_json::from_str(&text(&printed)).expect("the printed text is JSON");
     assert_eq!(parsed, printed);
     let read = value_from_json(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"));
     let view = read.view();
@@ -25,39 +25,40 @@ pub(crate) fn prints_and_reads(value: &Value<'_>) {
     match printed["data"]["format"].as_str() {
         Some("string" | "base64" | "vlist") => assert_eq!(view.data, value.data),
         Some("admin") => {
-            let admin = Admin::decode(value.data).expect("it was printed as one");
+            let admin = Admin::decode(value.data).expect("the data were printed as an administrator");
             let known = Admin { permissions: AdminPermissions::known(admin.permissions), ..admin };
             assert_eq!(Admin::decode(view.data), Ok(known));
         }
         Some("site" | "key") => {}
-        other => panic!("{other:?} is no format"),
+        other => panic!("unknown format {other:?}"),
     }
-    let again = value_from_json(&value_to_json(&view)).expect("what is printed reads");
+    let again = value_from_json(&value_to_json(&view)).expect("the printed JSON can be read");
     assert_eq!(again, read);
 }
 
-/// JSON that parses as a record or as a value prints as JSON that parses as the same, except for
-/// flags of keys and other data that JSON cannot represent; in the reading of deployed software,
-/// only permissions differ.
+/// JSON that parses as a record or a value prints as JSON that parses as the same, except for flags
+/// of keys and other data that JSON cannot represent. As read by deployed software, only
+/// permissions differ.
 ///
 /// Input: text.
 pub fn values_json(bytes: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Json>(bytes) else { return };
     if let Ok(value) = value_from_json(&json) {
         prints_and_reads(&value.view());
-        let deployed = value_from_json_as(&json, Reading::Deployed).expect("it is less strict");
+        let deployed = value_from_json_as(&json, Reading::Deployed)
+            .expect("the reading of deployed software is less strict");
         let (deployed, ours) = (deployed.view(), value.view());
         assert_eq!(Value { permissions: ours.permissions, ..deployed }, ours);
     }
     let Ok(JsonRecord { handle, values }) = record_from_json(&json) else { return };
     values.iter().for_each(|value| prints_and_reads(&value.view()));
     let printed = record_to_json(&handle, values.iter().map(ValueBuf::view));
-    let read = record_from_json(&printed).expect("what is printed reads");
+    let read = record_from_json(&printed).expect("the printed JSON can be read");
     assert_eq!((read.handle, read.values.len()), (handle, values.len()));
 }
 
-/// The reader of lines agrees with the reader of trees, also in its errors; rejected text leaves
-/// nothing behind.
+/// The reader of lines agrees with the reader of trees, also in its errors. Rejected text adds no
+/// values.
 ///
 /// Input: text, a line of a file of records.
 pub fn record_line(bytes: &[u8]) {
@@ -79,16 +80,16 @@ pub fn record_line(bytes: &[u8]) {
     }
 }
 
-/// JSON that parses as a site prints as JSON that parses as the same, also with the unknown members
-/// of the first.
+/// JSON that parses as a site prints as JSON that parses as the same site, also with the unknown
+/// members of the original.
 ///
 /// Input: text, such as a `siteinfo.json`.
 pub fn site_json(bytes: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Json>(bytes) else { return };
     let Ok(first) = site_from_json(&json) else { return };
     let mut printed = site_to_json(&first.view());
-    let read = site_from_json(&printed).expect("what is printed reads");
-    let again = site_from_json(&site_to_json(&read.view())).expect("what is printed reads");
+    let read = site_from_json(&printed).expect("the printed JSON can be read");
+    let again = site_from_json(&site_to_json(&read.view())).expect("the printed JSON can be read");
     assert_eq!(again, read);
     let (a, b) = (first.view(), read.view());
     assert_eq!(

@@ -4,8 +4,7 @@
 //! - [`TARGETS`] lists them. `fuzz_targets/` passes each to libFuzzer, and `tests.rs` runs all of
 //!   them over the committed corpora in ordinary tests.
 //! - A function returns on every input. A broken property is a panic.
-//! - The usual proof is to compute a result in two ways: the plain definition is here, the fast one
-//!   in the engine.
+//! - Most targets compare the engine with a plain model of it, which is part of the target.
 //!
 //! `docs/fuzzing.md` describes the properties, and how to use the corpora and the dictionary for
 //! other software.
@@ -88,8 +87,8 @@ targets! {
     capture access_log http_answer json_answer schedule_file
 }
 
-/// Makes a file of `fuzz_targets/` the program of one target: for libFuzzer under `cargo fuzz`, and
-/// in ordinary builds a program that replays files and directories.
+/// Defines the program of one target: for libFuzzer under `cargo fuzz`, and in ordinary builds a
+/// program that replays files and directories.
 #[macro_export]
 macro_rules! target {
     ($name:ident) => {

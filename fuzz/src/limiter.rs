@@ -32,7 +32,7 @@ impl Step {
         if self.is_ipv4 {
             return [198, 51, network, host].into();
         }
-        // Networks that differ in a bit of each level, and in none.
+        // Networks that differ in a bit of one level, of several, or of none.
         let bits = [0, 1, 1 << 8, 1 << 16, 1 << 24, 0x101, 0x1_0001, 0xff_ffff][usize::from(network)];
         let address = (0x2001_0db8_u128 << 96) | (bits << 64) | u128::from(host);
         IpAddr::V6(address.into())

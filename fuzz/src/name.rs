@@ -7,8 +7,8 @@ use md5::{Digest, Md5};
 
 const OPTIONS: [HashOption; 3] = [HashOption::Prefix, HashOption::Suffix, HashOption::Handle];
 
-/// The parts of a handle make it up again, folding and hashing equal their plain definitions, and
-/// equal names hash to the same server and have the same key.
+/// The parts of a handle joined give the handle, folding and hashing equal their plain definitions,
+/// and equal names hash to the same server and have the same key.
 ///
 /// Input: a handle, or two with a line end between them.
 pub fn name(bytes: &[u8]) {
@@ -16,14 +16,14 @@ pub fn name(bytes: &[u8]) {
     let last = lines.next().unwrap_or_default();
     let first = lines.next().unwrap_or(last);
     for name in [first, last] {
-        parts(Handle(name));
-        hashes(Handle(name));
-        pair(Handle(name), Handle(&flipped(name)));
+        check_parts(Handle(name));
+        check_hashes(Handle(name));
+        check_pair(Handle(name), Handle(&flipped(name)));
     }
-    pair(Handle(first), Handle(last));
+    check_pair(Handle(first), Handle(last));
 }
 
-/// The name with every ASCII letter in the other case.
+/// Returns the name with the case of every ASCII letter changed.
 fn flipped(name: &[u8]) -> Vec<u8> {
     let flip = |byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { *byte };
     name.iter().map(flip).collect()
@@ -35,7 +35,7 @@ fn key(handle: Handle<'_>) -> Vec<u8> {
     key
 }
 
-fn parts(handle: Handle<'_>) {
+fn check_parts(handle: Handle<'_>) {
     let (prefix, local_name) = (handle.naming_authority(), handle.local_name());
     match handle.slash_at() {
         Some(at) => {
@@ -67,7 +67,7 @@ fn parts(handle: Handle<'_>) {
     assert_eq!(again, key);
 }
 
-fn hashes(handle: Handle<'_>) {
+fn check_hashes(handle: Handle<'_>) {
     for option in OPTIONS {
         let digest = Md5::digest(handle.hashed_part(option).to_ascii_uppercase());
         let last = i32::from_be_bytes([digest[12], digest[13], digest[14], digest[15]]);
@@ -80,7 +80,7 @@ fn hashes(handle: Handle<'_>) {
     }
 }
 
-fn pair(a: Handle<'_>, b: Handle<'_>) {
+fn check_pair(a: Handle<'_>, b: Handle<'_>) {
     let (folding, keeping) = (a.is_same(b, true), a.is_same(b, false));
     assert_eq!(folding, a.0.eq_ignore_ascii_case(b.0));
     assert_eq!(keeping, a.prefix_folded() == b.prefix_folded());

@@ -39,7 +39,7 @@ struct GrantSpec {
     at: u8,
     is_public: bool,
     is_sub_type: bool,
-    what: GrantKind,
+    grant: GrantKind,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -78,49 +78,49 @@ impl StoreRecords for MemoryRecords {
 }
 
 impl PermissionPlan {
-    /// Whether the operator's list contains `who`.
+    /// Returns whether the operator's list contains `who`.
     fn names(&self, records: &MemoryRecords, who: Reference<'_>) -> bool {
-        self.server_full_access && self.server.iter().any(|whom| is_meant(records, whom.reference(), who))
+        self.server_full_access && self.server.iter().any(|spec| is_meant(records, spec.reference(), who))
     }
 }
 
 impl MemoryRecords {
-    /// Records with these values; each value of a record has its position as index.
-    fn of(given: &[GrantSpec]) -> Self {
+    /// Makes records with these values; each value of a record has its position as index.
+    fn of(specs: &[GrantSpec]) -> Self {
         let mut encoded: BTreeMap<usize, (usize, Vec<u8>)> = BTreeMap::new();
-        for given in given {
-            let (count, bytes) = encoded.entry(usize::from(given.at) % HANDLES.len()).or_default();
+        for spec in specs {
+            let (count, bytes) = encoded.entry(usize::from(spec.at) % HANDLES.len()).or_default();
             *count += 1;
             let mut data = Vec::new();
-            let kind: &[u8] = match &given.what {
-                GrantKind::Admin(bits, whom) => {
-                    let reference = whom.reference();
+            let kind: &[u8] = match &spec.grant {
+                GrantKind::Admin(bits, reference) => {
+                    let reference = reference.reference();
                     let bits = AdminPermissions(*bits);
                     Admin { permissions: bits, reference, legacy: None }.encode(&mut data);
-                    if given.is_sub_type { b"HS_ADMIN.x" } else { b"HS_ADMIN" }
+                    if spec.is_sub_type { b"HS_ADMIN.x" } else { b"HS_ADMIN" }
                 }
                 GrantKind::Group(members) => {
                     let mut storage = Vec::new();
-                    let members = members.iter().map(|whom| whom.reference());
+                    let members = members.iter().map(|spec| spec.reference());
                     Vlist(References::build(members, &mut storage)).encode(&mut data);
-                    if given.is_sub_type { b"HS_VLIST.x" } else { b"hs_vlist" }
+                    if spec.is_sub_type { b"HS_VLIST.x" } else { b"hs_vlist" }
                 }
             };
             let index = i32::try_from(*count).unwrap_or(i32::MAX);
-            let permissions = Permissions(if given.is_public { 0x0e } else { 0x0c });
+            let permissions = Permissions(if spec.is_public { 0x0e } else { 0x0c });
             Value { permissions, ..Value::new(index, kind, &data) }.encode(bytes);
         }
         let record = |(at, (count, bytes)): (usize, (usize, Vec<u8>))| {
-            let values = Values::from_encoded(count, &bytes).expect("values that were encoded");
+            let values = Values::from_encoded(count, &bytes).expect("the encoded values decode");
             let mut record = Vec::new();
             StoreRecord { id: 1, unix_ms: 1, values }.encode(&mut record);
-            (HANDLES[at].to_vec(), RecordBuf::from_bytes(record).expect("a record"))
+            (HANDLES[at].to_vec(), RecordBuf::from_bytes(record).expect("the encoded record decodes"))
         };
         Self(encoded.into_iter().map(record).collect())
     }
 }
 
-/// Whether `reference` means `who`, resolving groups as needed.
+/// Returns whether `reference` means `who`, resolving groups as needed.
 fn is_meant(records: &MemoryRecords, reference: Reference<'_>, who: Reference<'_>) -> bool {
     let mut seen = BTreeSet::new();
     let mut left = vec![(reference.handle.to_vec(), reference.index)];
@@ -146,13 +146,13 @@ fn is_meant(records: &MemoryRecords, reference: Reference<'_>, who: Reference<'_
 pub fn permission(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
     let Ok(plan) = PermissionPlan::arbitrary(&mut input) else { return };
-    let given = std::iter::from_fn(|| if input.is_empty() { None } else { input.arbitrary().ok() });
-    let given: Vec<GrantSpec> = given.take(VALUES_MAX).collect();
-    let records = MemoryRecords::of(&given);
+    let specs = std::iter::from_fn(|| if input.is_empty() { None } else { input.arbitrary().ok() });
+    let specs: Vec<GrantSpec> = specs.take(VALUES_MAX).collect();
+    let records = MemoryRecords::of(&specs);
     let action: RecordAction = MATRIX[usize::from(plan.action) % MATRIX.len()].action;
     let need = PermissionNeed::of([action], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
     let who = plan.who.reference();
-    let configured = plan.server.iter().map(|whom| whom.reference());
+    let configured = plan.server.iter().map(|spec| spec.reference());
     let administrators = Administrators {
         server: configured
             .map(|it| ConfiguredIdentity { index: it.index, handle: it.handle.to_vec() })
@@ -175,16 +175,16 @@ pub fn permission(bytes: &[u8]) {
             })
         });
     let requirement = ActionRequirement::from(need);
-    let known = RemoteFacts::default();
-    let sight = DecisionView::new(&records, &|_| true, &known);
-    let decided = administrators.permit(&sight, &requirement, who).expect("records in memory");
+    let facts = RemoteFacts::default();
+    let view = DecisionView::new(&records, &|_| true, &facts);
+    let decided = administrators.permit(&view, &requirement, who).expect("records in memory can be read");
     match decided {
-        EntitlementOutcome::Yes => assert!(by_server || by_record, "{plan:?} {given:?}"),
-        EntitlementOutcome::No => assert!(!by_server && !by_record, "{plan:?} {given:?}"),
+        EntitlementOutcome::Yes => assert!(by_server || by_record, "{plan:?} {specs:?}"),
+        EntitlementOutcome::No => assert!(!by_server && !by_record, "{plan:?} {specs:?}"),
         EntitlementOutcome::GaveUp => {}
     }
     let unbounded = Administrators { lookups_max: 10_000, ..administrators };
-    let decided = unbounded.permit(&sight, &requirement, who).expect("records in memory");
-    assert_eq!(decided == EntitlementOutcome::Yes, by_server || by_record, "{plan:?} {given:?}");
+    let decided = unbounded.permit(&view, &requirement, who).expect("records in memory can be read");
+    assert_eq!(decided == EntitlementOutcome::Yes, by_server || by_record, "{plan:?} {specs:?}");
     assert_ne!(decided, EntitlementOutcome::GaveUp);
 }

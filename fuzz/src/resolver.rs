@@ -27,21 +27,21 @@ const DIGEST_LEN_MAX: usize = 33;
 /// Maximum number of ancestors of a prefix that are checked.
 const ANCESTORS_MAX: usize = 16;
 
-/// For every request the answer is a message: its lengths are right, it decodes, it has the id of
-/// the request unless that was unreadable, its datagrams equal its stream form, and all of its
-/// values are public. A valid question gets the values that a plain search finds. Two servers never
-/// keep answering each other. A server that signs and makes challenges gives the same answer, or
-/// leaves it to its slow path, which gives the same answer unless it depends on the identity.
+/// The answer to every request is a message: its lengths are right, it decodes, it has the id of
+/// the request if that was readable, its datagrams equal its stream form, and all of its values are
+/// public. A valid question gets the values that a plain search finds. Two servers never answer
+/// each other endlessly. A server that signs and makes challenges gives the same answer, or leaves
+/// it to its slow path, which gives the same answer unless it depends on the identity.
 ///
 /// Input: a datagram. It is used as it is, and with corrected lengths.
 pub fn resolver(bytes: &[u8]) {
     for fixture in &*FIXTURES {
-        ask(fixture, bytes);
-        ask(fixture, &with_lengths(bytes));
+        check_datagram(fixture, bytes);
+        check_datagram(fixture, &with_lengths(bytes));
     }
 }
 
-fn ask(fixture: &Fixture, datagram: &[u8]) {
+fn check_datagram(fixture: &Fixture, datagram: &[u8]) {
     let context = fixture.context();
     let outcome = answer(&context, datagram);
     check(fixture, datagram, &outcome);
@@ -70,7 +70,7 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
         AnswerOutcome::InSession(reply) => {
             assert!(envelope.session_id > 0);
             let DatagramOutcome::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
-                panic!("an answer in a session, and none outside")
+                panic!("an answer in a session, but none outside it")
             };
             let DatagramOutcome::Datagrams(mut datagrams) = written(&AnswerOutcome::Reply(reply)) else {
                 unreachable!()
@@ -95,7 +95,7 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
 /// Compares the answer of the slow path before authentication with that of a server without a slow
 /// path.
 fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain: &AnswerOutcome<'_>) {
-    let AnswerOutcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
+    let AnswerOutcome::Reply(plain) = plain else { panic!("{plain:?} for a request for the slow path") };
     match slow.reason() {
         SlowReason::Certify => assert!(slow.certifies()),
         SlowReason::Identity => assert_eq!(plain.refused(), Some(RefusalReason::NotPublic)),
@@ -124,7 +124,7 @@ fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, 
     }
 }
 
-/// Only those computed values are sent that are public and requested.
+/// Asserts that only public and requested ones of the computed values are sent.
 fn check_computed(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
     let values = [
         Value::new(1, b"URL", b"public"),
@@ -135,7 +135,7 @@ fn check_computed(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'
     values.iter().for_each(|value| value.encode(&mut bytes));
     let reply = slow.computed(context, &mut bytes, values.len());
     let DatagramOutcome::Datagrams(datagrams) = written(&AnswerOutcome::Reply(reply)) else {
-        panic!("a reply is written")
+        panic!("the reply is not written")
     };
     assert!(!datagrams.windows(8).any(|bytes| bytes == b"withheld"));
     let codes =
@@ -162,9 +162,9 @@ fn written(outcome: &AnswerOutcome<'_>) -> DatagramOutcome {
         AnswerOutcome::Fragment(envelope) => DatagramOutcome::Fragment(*envelope),
         AnswerOutcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
         AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
-            panic!("a server without sessions is in none")
+            panic!("a server without sessions answers in one")
         }
-        AnswerOutcome::Listing => panic!("a server that forwards nothing answers"),
+        AnswerOutcome::Listing => panic!("a server that forwards nothing does not answer"),
     }
 }
 
@@ -177,18 +177,18 @@ fn check(fixture: &Fixture, request_bytes: &[u8], outcome: &AnswerOutcome<'_>) {
         }
         // Only an answer without an addressee is ignored.
         AnswerOutcome::Drop(DropReason::ErrorReply) => {
-            let (envelope, rest) = Envelope::split(request_bytes).expect("it was read");
-            let header = Header::split(rest).expect("it was read").0;
+            let (envelope, rest) = Envelope::split(request_bytes).expect("the request could be read");
+            let header = Header::split(rest).expect("the request could be read").0;
             assert_ne!(header.response_code, ResponseCode::RESERVED);
             assert_eq!(envelope.request_id, ReplyParts::UNREADABLE_REQUEST_ID);
         }
         AnswerOutcome::Drop(DropReason::TooShort) => assert!(request_bytes.len() < Envelope::LEN),
-        AnswerOutcome::Drop(reason) => panic!("{reason:?} has no property"),
+        AnswerOutcome::Drop(reason) => panic!("unexpected reason {reason:?}"),
         AnswerOutcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
         AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
-            panic!("a server without sessions is in none")
+            panic!("a server without sessions answers in one")
         }
-        AnswerOutcome::Listing => panic!("a server that forwards nothing answers"),
+        AnswerOutcome::Listing => panic!("a server that forwards nothing does not answer"),
     }
 }
 
@@ -206,7 +206,7 @@ fn check_reply(fixture: &Fixture, request_bytes: &[u8], reply: &ReplyParts<'_>) 
     assert!(reply.datagrams_count() <= fixture.service.answer_datagrams_max);
     if let Some(refused) = reply.refused() {
         assert_eq!(refused.code().for_version(envelope.version), reply.response_code());
-        assert_ne!(refused, RefusalReason::DamagedRecord, "nothing is wrong with the records");
+        assert_ne!(refused, RefusalReason::DamagedRecord, "the records are intact");
     }
     let body = message.decode_body(envelope.version).expect("a body was written");
     let Body::Reply(body) = body else { panic!("a request was written: {body:?}") };
@@ -219,11 +219,11 @@ fn check_reply(fixture: &Fixture, request_bytes: &[u8], reply: &ReplyParts<'_>) 
     match body.response {
         Response::Answer(answer) => assert!(answer.values.iter().all(|value| value.is_public())),
         Response::Referral(referral) => {
-            assert!(referral.values.expect("whom to ask").iter().all(|value| value.is_public()));
+            assert!(referral.values.expect("a referral has values").iter().all(|value| value.is_public()));
         }
         Response::SiteInfo(site) => assert_eq!(site, fixture.service.site),
         Response::Failure(_) => {}
-        other => panic!("nobody can have asked for that: {other:?}"),
+        other => panic!("unexpected response: {other:?}"),
     }
     compare(fixture, request_bytes, reply, body.code, &body.response);
 }
@@ -242,7 +242,7 @@ fn reassembled(reply: &ReplyParts<'_>) -> Vec<u8> {
         age_ms_max: 1,
     });
     for (n, datagram) in datagrams.chunks(UDP_MESSAGE_LEN_MAX).enumerate() {
-        match table.accept((), datagram, 0).expect("fragments that fit") {
+        match table.accept((), datagram, 0).expect("the fragments fit") {
             ReassemblyOutcome::Whole(bytes) => {
                 assert_eq!(count, 1);
                 return bytes.to_vec();
@@ -276,7 +276,7 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
     panic!("an answer to an answer is answered");
 }
 
-/// Asserts that a valid question is answered like a plain search answers it.
+/// Asserts that the answer to a valid question is that of a plain search.
 fn compare(
     fixture: &Fixture,
     request_bytes: &[u8],
@@ -291,7 +291,7 @@ fn compare(
         return;
     }
     let Ok(query) = Query::decode(message.body) else { return };
-    let values = plainly(fixture, query.handle).map(|values| selected(values, &query));
+    let values = model_values(fixture, query.handle).map(|values| selected(values, &query));
     let public = |values: &[Value<'_>]| values.iter().filter(|value| value.is_public()).count();
     if matches!(reply.refused(), Some(RefusalReason::AnswerTooLong | RefusalReason::TooManyDatagrams)) {
         let found = values.clone().or_else(|| delegation(fixture, query.handle)).expect("a record");
@@ -367,7 +367,7 @@ fn delegation<'f>(fixture: &'f Fixture, handle: &[u8]) -> Option<Vec<Value<'f>>>
     None
 }
 
-fn plainly<'f>(fixture: &'f Fixture, handle: &[u8]) -> Option<Vec<Value<'f>>> {
+fn model_values<'f>(fixture: &'f Fixture, handle: &[u8]) -> Option<Vec<Value<'f>>> {
     let key = key(fixture, handle);
     if key.len() > HANDLE_LEN_MAX {
         return None;
@@ -430,7 +430,7 @@ const TYPES: [&[u8]; 12] = [
 ];
 
 /// A well-formed question is answered as [`resolver`] describes. For a homed prefix there is always
-/// an answer: values, or the reason for none.
+/// an answer: values, or the reason for their absence.
 ///
 /// Input: any bytes, parsed as a question by the crate `arbitrary`.
 pub fn question(bytes: &[u8]) {

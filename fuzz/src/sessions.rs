@@ -20,9 +20,9 @@ use std::collections::BTreeSet;
 
 /// Maximum number of steps of one input.
 const STEPS_MAX: usize = 500;
-/// Number of different identities and sources.
-const WHO: u8 = 4;
-/// Idle seconds after which a session ends.
+/// Number of different identities, and of different sources.
+const IDENTITIES_COUNT: u8 = 4;
+/// Idle time after which an unproven session ends, in seconds.
 const UNPROVEN_S: u32 = 60;
 
 #[derive(Debug, Arbitrary)]
@@ -62,11 +62,11 @@ impl SessionModel {
 }
 
 fn identity(who: u8) -> Reference<'static> {
-    Reference { handle: b"10.1/admin", index: i32::from(who % WHO) }
+    Reference { handle: b"10.1/admin", index: i32::from(who % IDENTITIES_COUNT) }
 }
 
 fn key(number: u8) -> SessionKey {
-    SessionKey::new(Cipher::AES, vec![number; 32]).expect("a key of its length")
+    SessionKey::new(Cipher::AES, vec![number; 32]).expect("the key has a valid length")
 }
 
 /// A message of the session after an envelope, without a credential.
@@ -81,19 +81,25 @@ fn message(number: u8, version: Version) -> Vec<u8> {
 /// Proven sessions are evicted only for the same source.
 fn make_room(table: &SessionTable, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
     while let Some(at) = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none()) {
-        let gone = plain.remove(at);
+        let evicted = plain.remove(at);
         let older = &plain[..at];
-        if !gone.is_proven {
+        if !evicted.is_proven {
             let is_oldest = older.iter().all(|one| one.is_proven);
-            let is_oldest_of_source = older.iter().all(|one| one.is_proven || one.source != gone.source);
-            assert!(is_oldest || is_oldest_of_source && gone.source == source, "the oldest");
+            let is_oldest_of_source = older.iter().all(|one| one.is_proven || one.source != evicted.source);
+            assert!(
+                is_oldest || is_oldest_of_source && evicted.source == source,
+                "not the oldest session was evicted"
+            );
             continue;
         }
-        assert!(plain.iter().all(|one| one.is_proven), "nothing unproven displaces what is proven");
-        assert!(!gone.is_authenticated || gone.source == source);
-        if !gone.is_authenticated {
+        assert!(plain.iter().all(|one| one.is_proven), "a proven session was evicted before an unproven one");
+        assert!(!evicted.is_authenticated || evicted.source == source);
+        if !evicted.is_authenticated {
             let idle = plain.iter().filter(|one| !one.is_authenticated).map(|one| one.used_s).min();
-            assert!(idle.is_none_or(|used_s| gone.used_s <= used_s), "the longest idle");
+            assert!(
+                idle.is_none_or(|used_s| evicted.used_s <= used_s),
+                "not the longest idle session was evicted"
+            );
         }
     }
 }
@@ -127,13 +133,13 @@ pub fn session_table(bytes: &[u8]) {
                     version,
                     claim: claim.map(|who| IdentityClaim::of(identity(who))),
                     timeout_s: timeout_s.into(),
-                    origin: RequestOrigin::connection([192, 0, 2, source % WHO].into()),
+                    origin: RequestOrigin::connection([192, 0, 2, source % IDENTITIES_COUNT].into()),
                 };
                 // Among several expired sessions it is unknown which one was evicted.
                 table.expire(now_s);
                 plain.retain(|one| !one.is_over(now_s));
                 let opened = table.open(new, || number.into(), |number| number == 13, now_s);
-                let source = source % WHO;
+                let source = source % IDENTITIES_COUNT;
                 let is_taken = number == 0 || number == 13 || plain.iter().any(|one| one.number == number);
                 let stays = |one: &SessionModel| one.is_authenticated && one.source != source;
                 let expected = if is_taken {
@@ -151,7 +157,7 @@ pub fn session_table(bytes: &[u8]) {
                 plain.push(SessionModel {
                     number,
                     source,
-                    claim: claim.map(|who| who % WHO),
+                    claim: claim.map(|who| who % IDENTITIES_COUNT),
                     is_proven: false,
                     is_authenticated: false,
                     used_s: now_s,
@@ -187,7 +193,7 @@ pub fn session_table(bytes: &[u8]) {
                 let Ok(opened_message) = Message::decode(&text) else { continue };
                 let verdict = check(&*session, &envelope, &opened_message, now_s);
                 if change.is_some() {
-                    assert_ne!(verdict, Ok(true), "changed, and accepted");
+                    assert_ne!(verdict, Ok(true), "a changed message was accepted");
                     continue;
                 }
                 let counts = known.version >= Version::new(2, 5);
@@ -210,9 +216,9 @@ pub fn session_table(bytes: &[u8]) {
             Step::Prove { number, who } => {
                 let Some(session) = table.find(number.into(), now_s) else { continue };
                 let known = plain.iter_mut().find(|one| one.number == number);
-                let known = known.expect("one that is found");
+                let known = known.expect("the list has the session that the table found");
                 let is_right = session.authenticate(identity(who), 300, now_s);
-                assert_eq!(is_right, known.claim == Some(who % WHO));
+                assert_eq!(is_right, known.claim == Some(who % IDENTITIES_COUNT));
                 if is_right {
                     (known.is_proven, known.is_authenticated, known.used_s) = (true, true, now_s);
                 }
@@ -258,8 +264,8 @@ impl SharedTable for ModelProcess {
     }
 }
 
-/// A request from one process to another decodes to something that encodes to the same bytes. Every
-/// request has an answer, for which the same is true.
+/// A request from one process to another decodes to a value that encodes to the same bytes. Every
+/// request has a reply, for which the same is true.
 ///
 /// Input: frames, each after its length in one byte.
 pub fn session_socket(bytes: &[u8]) {
@@ -274,10 +280,10 @@ pub fn session_socket(bytes: &[u8]) {
         if let Some(reply) = LinkReply::decode(frame) {
             assert_eq!(encoded(|out| reply.encode(out)), frame, "{reply:?}");
         }
-        let Some(ask) = LinkRequest::decode(frame) else { continue };
-        assert_eq!(encoded(|out| ask.encode(out)).len(), frame.len(), "{ask:?}");
-        let reply_frame = encoded(|out| answer(&process, ask).encode(out));
-        let again = LinkReply::decode(&reply_frame).expect("an answer of ours");
+        let Some(request) = LinkRequest::decode(frame) else { continue };
+        assert_eq!(encoded(|out| request.encode(out)).len(), frame.len(), "{request:?}");
+        let reply_frame = encoded(|out| answer(&process, request).encode(out));
+        let again = LinkReply::decode(&reply_frame).expect("the encoded reply decodes");
         assert_eq!(encoded(|out| again.encode(out)), reply_frame, "{again:?}");
         assert!(process.0.len() <= 3);
     }

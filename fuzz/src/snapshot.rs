@@ -13,36 +13,39 @@ use handle_snapshot::{
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
-/// A lookup in a layer that opens never reads out of bounds and always ends, and the lookup in
-/// steps equals the lookup. A layer that `verify` accepts is intact: each record is found by its
-/// key, all values decode, and a copy has the same contents.
+/// A lookup in a layer that opens never reads out of bounds and always ends, and the staged lookup
+/// gives the same record. A layer that `verify` accepts is intact: each record is found by its key,
+/// all values decode, and a copy has the same contents.
 ///
 /// Input: a layer file. It is used as it is, and with corrected lengths and checksums, as an
 /// attacker would write it.
 pub fn layer(bytes: &[u8]) {
-    use_it(bytes);
+    check_layer(bytes);
     let mut mended = bytes.to_vec();
     if mend(&mut mended).is_some() {
-        use_it(&mended);
+        check_layer(&mended);
     }
 }
 
-fn use_it(bytes: &[u8]) {
+fn check_layer(bytes: &[u8]) {
     let Ok(layer) = Layer::open(bytes) else { return };
     let layers = [layer];
     let [layer] = &layers;
     let is_whole = verify::layer(layer).is_ok();
     let keys: Vec<_> = layer.records().map_while(Result::ok).map(|record| record.key()).collect();
-    assert!(layer.records().count() <= bytes.len() / RECORD_HEAD_LEN + 1, "no record is shorter");
-    let records = RecordSet::new(&layers).expect("one layer is like itself");
+    assert!(
+        layer.records().count() <= bytes.len() / RECORD_HEAD_LEN + 1,
+        "more records than fit into the file"
+    );
+    let records = RecordSet::new(&layers).expect("one layer makes a set");
     for key in keys.iter().copied().chain([&b"10.1/A"[..], b"", b"no/such"]) {
         let hash = hash_key(records.seed(), key);
         records.prefetch_index(hash);
         let staged = records.probe(hash);
         records.prefetch_record(staged);
         let bytes_of = |record: Option<EncodedRecord<'_>>| record.map(|record| record.as_bytes().as_ptr());
-        let (found, in_steps) = (records.find(hash, key), records.resolve(staged, hash, key));
-        assert_eq!(in_steps.map(bytes_of), found.map(bytes_of));
+        let (found, staged_record) = (records.find(hash, key), records.resolve(staged, hash, key));
+        assert_eq!(staged_record.map(bytes_of), found.map(bytes_of));
         if let Ok(Some(record)) = found {
             assert_eq!(record.key(), key);
             read(&record, is_whole);
@@ -81,15 +84,15 @@ fn read(record: &EncodedRecord<'_>, is_whole: bool) {
     }
 }
 
-/// Merges an intact layer with nothing; the result must have the same records and prefixes.
+/// Copies an intact layer by a merge, and asserts that the copy has the same records and prefixes.
 fn copy(layer: &Layer<&[u8]>) {
     let options =
         LayerOptions { seed: layer.seed(), folds: layer.folds(), created_unix_ms: layer.created_unix_ms() };
     let out = LayerWriter::new(Cursor::new(Vec::new()), &std::env::temp_dir(), options).expect("a writer");
     let (merged, _) = merge(std::slice::from_ref(layer), true, out, |_| ControlFlow::Continue(()))
-        .expect("a copy of a whole layer");
+        .expect("an intact layer can be copied");
     let copied = Layer::open(merged.into_inner()).expect("a layer was written");
-    verify::layer(&copied).expect("a copy of a whole layer is whole");
+    verify::layer(&copied).expect("the copy is intact");
     let bytes_of = |record: Result<EncodedRecord<'_>, _>| record.map(|record| record.as_bytes().to_vec());
     assert!(copied.records().map(bytes_of).eq(layer.records().map(bytes_of)));
     let prefixes =
@@ -153,8 +156,8 @@ fn mend_records(mut rest: &mut [u8]) {
     }
 }
 
-/// Small intact layers as seeds: empty, with and without homed prefixes, tombstones and private
-/// values, folding and not.
+/// Builds small intact layers as seeds: empty, with and without homed prefixes, tombstones and
+/// private values, with and without folding.
 ///
 /// # Panics
 /// If one cannot be built.

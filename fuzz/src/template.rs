@@ -32,21 +32,21 @@ pub fn template(bytes: &[u8]) {
     for folds in [false, true] {
         let Ok(namespace) = Namespace::parse(xml, folds) else { return };
         let notice = Notice::of_record(std::iter::once(Value::new(1, b"HS_NAMESPACE", xml)));
-        assert!(notice.is_some(), "what reads for servers reads for people");
+        assert!(notice.is_some(), "the namespace parses, but not its notice");
         let delimiter = namespace.delimiter().filter(|delimiter| !delimiter.is_empty()).unwrap_or("@");
         let handle = [b"1234/abc", delimiter.as_bytes(), extension].concat();
         let Some(parts) = Parts::of(&handle, delimiter.as_bytes()) else {
             panic!("the delimiter is in the handle");
         };
         let joined = [parts.base, delimiter.as_bytes(), parts.extension].concat();
-        assert_eq!(joined, handle, "the parts make up the handle");
+        assert_eq!(joined, handle, "the joined parts differ from the handle");
         let mut chain = Chain::new();
         chain.push(&namespace);
         let built = chain.build(&parts, &base, &SingleText(referenced));
         assert_eq!(
             chain.build(&parts, &base, &SingleText(referenced)),
             built,
-            "nothing but the arguments decides"
+            "the same arguments give another result"
         );
         let Ok(BuildOutcome::Values { bytes, count }) = built else { continue };
         assert!(count <= VALUES_MAX && bytes.len() <= BUILT_LEN_MAX);
@@ -60,7 +60,7 @@ pub fn template(bytes: &[u8]) {
         if !namespace.has_templates() {
             let mut same = Vec::new();
             base.iter().for_each(|value| value.encode(&mut same));
-            assert_eq!(bytes, same, "without templates the base is the answer");
+            assert_eq!(bytes, same, "without templates the values of the base change");
         }
     }
 }

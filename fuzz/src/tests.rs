@@ -23,7 +23,7 @@ fn every_input_of_the_corpora_keeps_its_property() {
 }
 
 #[test]
-fn what_was_found_once_stays_fixed() {
+fn earlier_findings_keep_their_property() {
     for name in names_in("found") {
         let path = folder("found").join(&name);
         if path.is_dir() {
@@ -33,7 +33,7 @@ fn what_was_found_once_stays_fixed() {
     }
 }
 
-/// Much less than a fuzzer does, but every target gets inputs unlike any seed.
+/// Unlike the seeds, these inputs have no structure.
 #[test]
 fn short_and_uniform_inputs_keep_every_property() {
     for (name, target) in TARGETS {

@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 /// Input: the bytes of a stream.
 pub fn stream(bytes: &[u8]) {
     for message_len_max in [MESSAGE_LEN_MAX, 1000] {
-        let plain = plainly(bytes, message_len_max);
+        let plain = read_plainly(bytes, message_len_max);
         assert_eq!(in_pieces(bytes, message_len_max, |left| left), plain);
         assert_eq!(in_pieces(bytes, message_len_max, |_| 1), plain);
-        for (seed, most) in [(1, 7), (2, 60), (3, 1500)] {
+        for (seed, len_max) in [(1, 7), (2, 60), (3, 1500)] {
             let mut generator = Generator::new(seed + bytes.len() as u64);
-            assert_eq!(in_pieces(bytes, message_len_max, |_| 1 + generator.below(most)), plain);
+            assert_eq!(in_pieces(bytes, message_len_max, |_| 1 + generator.below(len_max)), plain);
         }
     }
 }
@@ -30,7 +30,7 @@ pub fn stream(bytes: &[u8]) {
 /// The messages of a stream, how it ends, and the bytes left over.
 type StreamRead = (Vec<Vec<u8>>, Option<DecodeError>, Vec<u8>);
 
-fn plainly(mut bytes: &[u8], message_len_max: u32) -> StreamRead {
+fn read_plainly(mut bytes: &[u8], message_len_max: u32) -> StreamRead {
     let mut messages = Vec::new();
     loop {
         match split(bytes, message_len_max) {
@@ -73,8 +73,8 @@ fn in_pieces(bytes: &[u8], message_len_max: u32, mut piece_len: impl FnMut(usize
 const LIMITS: ReassemblyLimits =
     ReassemblyLimits { messages_max: 6, messages_per_sender_max: 3, bytes_max: 20_000, age_ms_max: 5_000 };
 
-/// Any datagrams in any order are reassembled as by the plain definition, a map of fragments. No
-/// limit is exceeded, and every fragment is counted.
+/// Any datagrams in any order are reassembled like by a plain model, a map of fragments. No limit
+/// is exceeded, and every fragment is counted.
 ///
 /// Input: datagrams, see `docs/fuzzing.md`. The two low bits of the choice byte are the sender, the
 /// others the seconds since the last datagram.
@@ -99,7 +99,7 @@ pub fn reassembly(bytes: &[u8]) {
     assert_eq!(table.counts().expired, plain.expired_count + plain.pending.len() as u64);
 }
 
-/// The definition of reassembly: each message is a map from number to data.
+/// A plain model of reassembly: each message is a map from number to data.
 #[derive(Default)]
 struct ReassemblyModel {
     pending: BTreeMap<(u8, i32), PlainMessage>,
@@ -115,11 +115,11 @@ struct PlainMessage {
 }
 
 impl ReassemblyModel {
-    /// Gives up the oldest message of the senders selected by `is_meant`.
-    fn displace(&mut self, is_meant: impl Fn(u8) -> bool) {
-        let meant = self.pending.iter().filter(|((of, _), _)| is_meant(*of));
-        let oldest = meant.min_by_key(|(_, message)| message.number).map(|(key, _)| *key);
-        self.pending.remove(&oldest.expect("there are too many"));
+    /// Removes the oldest message of the senders that `is_selected` returns.
+    fn displace(&mut self, is_selected: impl Fn(u8) -> bool) {
+        let selected = self.pending.iter().filter(|((of, _), _)| is_selected(*of));
+        let oldest = selected.min_by_key(|(_, message)| message.number).map(|(key, _)| *key);
+        self.pending.remove(&oldest.expect("a sender over its limit has a message"));
     }
 
     fn bytes(&self) -> usize {
@@ -168,7 +168,7 @@ impl ReassemblyModel {
             self.pending.insert(key, message);
             self.begun += 1;
         }
-        let message = self.pending.get_mut(&key).expect("just put there");
+        let message = self.pending.get_mut(&key).expect("the message was just inserted");
         if message.envelope != whole {
             return Err(FragmentRefusal::Contradiction);
         }
@@ -176,7 +176,7 @@ impl ReassemblyModel {
         if message.parts.len() < fragments_count {
             return Ok(ReassemblyOutcome::Incomplete);
         }
-        let message = self.pending.remove(&key).expect("there it is");
+        let message = self.pending.remove(&key).expect("the message was found before");
         let mut bytes = message.envelope.to_bytes().to_vec();
         message.parts.values().for_each(|part| bytes.extend_from_slice(part));
         Ok(ReassemblyOutcome::Complete(bytes))
@@ -199,7 +199,7 @@ struct FragmentSpec {
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// A fragment of one of them arrives, perhaps repeatedly.
+    /// A fragment of one of the messages arrives, perhaps repeatedly.
     Fragment { of: u8, number: u16 },
     /// Another fragment arrives from another sender.
     Garbage { message_len: u16, number: u8, request_id: i8 },
@@ -207,10 +207,11 @@ enum Step {
     Noise(Vec<u8>),
 }
 
-const MOST_STEPS: usize = 400;
+const STEPS_MAX: usize = 400;
 /// Most messages have a few fragments, so that plans run fast; one in eight has many.
 const SENT_LEN_MAX: [u32; 8] = [40_000, 3000, 3000, 3000, 3000, 3000, 3000, 3000];
-const OTHERS: u8 = 9;
+/// The sender of foreign fragments and noise.
+const OTHER_SENDER: u8 = 9;
 
 /// Fragments of messages, reordered, repeated and mixed with foreign fragments and noise, give the
 /// original messages, each exactly when its last fragment arrives.
@@ -246,14 +247,14 @@ pub fn fragments(bytes: &[u8]) {
         match accepted {
             Ok(ReassemblyOutcome::Complete(bytes)) => assert_eq!(bytes, whole[of]),
             Ok(ReassemblyOutcome::Whole(bytes)) => assert_eq!((bytes, sent[of].len()), (&whole[of][..], 1)),
-            other => panic!("all fragments came: {other:?}"),
+            other => panic!("all fragments have arrived: {other:?}"),
         }
         // From here on its fragments belong to a new message with the same id.
         missing[of].fill(true);
         assert!(table.len() <= 6);
     };
     let mut noise = Vec::new();
-    for step in delivery.steps.into_iter().take(MOST_STEPS) {
+    for step in delivery.steps.into_iter().take(STEPS_MAX) {
         match step {
             Step::Fragment { of, number } => {
                 let of = usize::from(of) % sent.len();
@@ -279,7 +280,7 @@ pub fn fragments(bytes: &[u8]) {
     for (of, datagrams) in sent.iter().enumerate() {
         for (number, datagram) in datagrams.iter().enumerate().rev() {
             if let Some(other) = others.next() {
-                let _ = among_others.accept(OTHERS, other, 0);
+                let _ = among_others.accept(OTHER_SENDER, other, 0);
             }
             let accepted = among_others.accept(1, datagram, 0);
             match accepted {
