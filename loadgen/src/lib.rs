@@ -25,12 +25,12 @@ pub mod read;
 pub mod show;
 
 pub use error::Error;
-pub use handle_net::{DatapathChoice, usable_cores};
+pub use handle_net::{DatapathChoice, pin_to_core, usable_cores};
 pub use load::echo::{EchoCounts, EchoOptions, echo};
 pub use load::limit::{LimitOptions, LimitReport, limit};
 pub use load::options::{Idle, KeySource, LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 pub use load::pattern::AccessOrder;
 pub use load::question::QuestionForm;
 pub use load::run::run;
-pub use load::stream::{StreamTransport, Streams};
+pub use load::stream::{Protocol, StreamTransport, Streams};
 pub use show::report::{RunReport, SecondCounts};

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::thread;
@@ -66,6 +67,22 @@ fn compare(written: &NamesBySchema) {
     assert_eq!((schemas.len(), written.len()), (PARTS.len(), PARTS.len()));
 }
 
+/// Redirects the first requests of each connection; returns its address.
+fn web_server() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut room) = (stream.unwrap(), [0; 600]);
+            let answer = b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
+            thread::spawn(move || {
+                while stream.read(&mut room).is_ok_and(|len| len > 0) && stream.write_all(answer).is_ok() {}
+            });
+        }
+    });
+    address
+}
+
 #[test]
 fn every_member_of_every_report_is_documented_and_no_other() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -113,6 +130,10 @@ fn every_member_of_every_report_is_documented_and_no_other() {
         ["--transport", "tcp", "--template", "10.1/a", "--max", "--duration", "50ms", "--timeout", "50ms"];
     let json = report("streams", &[&run[..3], &streams].concat());
     assert!(json["connections"].is_object() && json["setting"]["streams"].is_object());
+    let web = web_server();
+    let redirects = ["run", "--target", &web, "--transport", "http-redirect"];
+    let json = report("redirects", &[&redirects[..], &streams[2..]].concat());
+    assert_eq!(json["statuses"][0]["status"], 302);
     let max =
         ["--template", "10.1/a", "--from", "50", "--to", "100", "--trial", "100ms", "--confirm", "100ms"];
     report("max", &[&["find-max"][..], &run[1..3], &max[..], &["--repeat", "1", "--warm-up", "0s"]].concat());

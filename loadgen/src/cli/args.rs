@@ -11,6 +11,7 @@ use handle_loadgen::judge::assertion::{Assertion, number};
 use handle_loadgen::load::names::NameTemplate;
 use handle_loadgen::load::phases;
 use handle_loadgen::load::recording::Speed;
+use handle_loadgen::load::stream::tls::KeyPin;
 use handle_loadgen::{AccessOrder, Idle, QuestionForm, RunOptions, StreamTransport};
 use handle_net::DatapathChoice;
 
@@ -76,23 +77,39 @@ pub(crate) enum Command {
 #[command(group = ArgGroup::new("source").multiple(true).required(true)
     .args(["handles", "snapshot", "template", "generate", "replay"]))]
 #[command(group = ArgGroup::new("truth").args(["verify", "records", "first_pass"]))]
+#[command(group = ArgGroup::new("trust").args(["insecure", "ca", "pin"]))]
 pub(crate) struct AskArgs {
     /// The server, as host:port.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) target: String,
-    /// Transport: udp, udp-trains, tcp, http or http-json.
+    /// Transport: udp, udp-trains, tcp, http, http-json or http-redirect.
     #[arg(long, value_name = "NAME", default_value = "udp")]
     pub(crate) transport: StreamTransport,
     /// Maximum number of connections of each thread, for connection transports [default: 16].
     #[arg(long, value_name = "N")]
     pub(crate) connections: Option<usize>,
-    /// Maximum number of pending requests on a connection [default: 1].
+    /// Maximum number of pending requests on a connection; with HTTP/2, of streams [default: 1].
     #[arg(long, value_name = "N")]
     pub(crate) pipeline: Option<usize>,
     /// Maximum number of requests on a connection before it is closed, 0 for no limit [default: 0].
     /// With 1, each request has its own connection.
     #[arg(long, value_name = "N")]
     pub(crate) per_connection: Option<u32>,
+    /// HTTP/2 instead of HTTP/1.1, for transports over HTTP. Without TLS, the server has to expect
+    /// it.
+    #[arg(long)]
+    pub(crate) http2: bool,
+    /// TLS, for transports over HTTP: accept any certificate.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// TLS, for transports over HTTP: the certificate must have been issued for the host of
+    /// --target by one in this file (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// TLS, for transports over HTTP: the certificate must have the key with this digest, written
+    /// as sha256//BASE64.
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) pin: Option<KeyPin>,
     /// Handles to ask for: one per line, or JSON records with a field "handle".
     #[arg(long, value_name = "FILE")]
     pub(crate) handles: Option<PathBuf>,

@@ -25,6 +25,8 @@ Examples:
   handle-loadgen run --target 10.0.0.5:2641 --handles names.txt --max --threads 2 --cores 2,3
   handle-loadgen run --target 127.0.0.1:2641 --generate 100k --ramp 1k..100k --poisson
   handle-loadgen run --target 127.0.0.1:8000 --transport http-json --handles names.txt --rate 500
+  handle-loadgen run --target localhost:8000 --transport http-redirect --http2 --insecure \\
+      --pipeline 16 --handles names.txt --max
   handle-loadgen run --target 127.0.0.1:2641 --replay capture.pcap --speed x2
   handle-loadgen run --target 127.0.0.1:2641 --handles names.txt --rate 1k --quick \\
       --assert 'p99<5ms' --assert 'loss<0.01%'

@@ -12,6 +12,8 @@ use handle_loadgen::judge::replay;
 use handle_loadgen::load::find_max::{RateBound, Search, find_max};
 use handle_loadgen::load::phases::{self, BadLine};
 use handle_loadgen::load::schedule::Phase;
+use handle_loadgen::load::stream::HttpVersion;
+use handle_loadgen::load::stream::tls::TlsTrust;
 use handle_loadgen::read::{SCHEDULE_LEN_MAX, whole};
 use handle_loadgen::show::html;
 use handle_loadgen::show::live::{LiveView, Screen};
@@ -247,12 +249,13 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
                 connections: connections.unwrap_or(streams.connections),
                 pipeline: pipeline.unwrap_or(streams.pipeline),
                 requests: requests.unwrap_or(streams.requests),
+                version: if args.http2 { HttpVersion::Http2 } else { HttpVersion::Http1 },
                 ..streams
             })
         }
-        (datagrams, None, None, None) => datagrams,
+        (datagrams, None, None, None) if !args.http2 => datagrams,
         (datagrams, ..) => {
-            let what = "--connections, --pipeline and --per-connection need a transport with connections (tcp, http, http-json)";
+            let what = "--connections, --pipeline, --per-connection and --http2 need a transport with connections (tcp, http, http-json, http-redirect)";
             bail!(Error::Option(format!("{what}, not {datagrams}")))
         }
     };
@@ -260,6 +263,11 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
     Ok(RunOptions {
         host: Some(args.target.clone()),
         transport,
+        tls: match (&args.ca, args.pin) {
+            (Some(path), _) => Some(TlsTrust::Authorities(path.clone())),
+            (None, Some(pin)) => Some(TlsTrust::Pin(pin)),
+            (None, None) => args.insecure.then_some(TlsTrust::Any),
+        },
         handles_max: args.handles_max,
         pattern: args.pattern,
         forms,

@@ -112,6 +112,15 @@ pub enum AnswerDifference {
     Signature,
     /// The set cannot be read.
     SetDamaged,
+    /// A redirect has another status.
+    Status {
+        /// The status received.
+        got: i32,
+        /// The status expected.
+        want: i32,
+    },
+    /// A redirect leads elsewhere than the record.
+    Location,
     /// Nothing is known about the handle: neither a difference nor a match.
     Unknown,
 }
@@ -128,6 +137,8 @@ impl fmt::Display for AnswerDifference {
                 write!(f, "from a set that had been replaced {stale_ms} ms before the request was sent")
             }
             Self::Signature => f.write_str("not signed, or not with the key of the server"),
+            Self::Status { got, want } => write!(f, "HTTP status {got}, expected {want}"),
+            Self::Location => f.write_str("the redirect does not lead to the URL of the record"),
             Self::SetDamaged => f.write_str("the record in the set is damaged"),
             Self::Unknown => f.write_str("nothing is known about the handle"),
         }
@@ -215,12 +226,12 @@ pub fn check_signature(
     verified.map(|_| ()).map_err(|_| AnswerDifference::Signature)
 }
 
-fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), AnswerDifference> {
+pub(crate) fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), AnswerDifference> {
     let got = message.header.response_code;
     if got == want { Ok(()) } else { Err(AnswerDifference::Code { got, want }) }
 }
 
-fn compare_held(
+pub(crate) fn compare_held(
     question: &GeneratedQuestion<'_>,
     message: &Message<'_>,
     held: SetContent<'_>,

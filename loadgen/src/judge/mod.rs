@@ -6,5 +6,6 @@ pub mod counts;
 pub mod expect;
 pub mod expected_records;
 pub mod followed_set;
+mod redirect;
 pub mod replay;
 pub mod verify;

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::judge::counts::AnswerCounts;
 pub use crate::judge::expect::{AnswerDifference, AnsweredQuestion, ContentSource, SetContent};
 use crate::judge::expect::{ExpectedAnswer, check_signature, compare};
+use crate::judge::redirect;
 use crate::load::question::{GeneratedQuestion, request_head};
 
 /// A set, and when it was current. Times are nanoseconds from the start of the run.
@@ -86,7 +87,13 @@ impl Timeline {
                 missed |= in_time;
                 continue;
             };
-            match compare(&timed_answer.answered, &message, &**source) {
+            let compared = match rules.form {
+                AnswerForm::Record => compare(&timed_answer.answered, &message, &**source),
+                AnswerForm::Redirect => {
+                    redirect::compare(timed_answer.answered.question, &message, &**source)
+                }
+            };
+            match compared {
                 Ok(()) if in_time => {
                     let stale_ns = timed_answer.sent_ns.saturating_sub(generation.until_ns).max(0);
                     return AnswerVerdict::Match { stale_ns };
@@ -115,6 +122,16 @@ impl Timeline {
     }
 }
 
+/// What answers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// Records.
+    #[default]
+    Record,
+    /// Redirects of a proxy, in messages that stand for them.
+    Redirect,
+}
+
 /// The rules for judging answers besides the sets.
 #[derive(Clone, Debug)]
 pub struct VerifyRules {
@@ -126,13 +143,15 @@ pub struct VerifyRules {
     pub keep: usize,
     /// The key that must verify requested signatures.
     pub key: Option<Arc<PublicKey>>,
+    /// What answers are.
+    pub form: AnswerForm,
 }
 
 impl VerifyRules {
     /// Judges all answers, with a permitted staleness of `staleness_ns`.
     #[must_use]
     pub const fn new(staleness_ns: i64) -> Self {
-        Self { staleness_ns, every: 1, keep: MISMATCHES_MAX, key: None }
+        Self { staleness_ns, every: 1, keep: MISMATCHES_MAX, key: None, form: AnswerForm::Record }
     }
 }
 
@@ -399,6 +418,7 @@ impl AnswerVerifier {
     ) -> Mismatch {
         let AnsweredQuestion { question, envelope, message } = timed_answer.answered;
         let expected = match difference {
+            _ if self.rules.form == AnswerForm::Redirect => None,
             AnswerDifference::Signature | AnswerDifference::Stale { .. } => None,
             _ => self.timeline.expected_by(generation, question),
         };

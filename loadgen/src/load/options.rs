@@ -18,7 +18,8 @@ use crate::load::pattern::AccessOrder;
 use crate::load::question::QuestionForm;
 use crate::load::recording::Speed;
 use crate::load::schedule::Phase;
-use crate::load::stream::{Protocol, StreamTransport, Streams};
+use crate::load::stream::tls::TlsTrust;
+use crate::load::stream::{HttpVersion, Protocol, StreamTransport, Streams};
 use crate::load::workload::REQUEST_LEN_MAX;
 
 /// The options of a run.
@@ -30,6 +31,8 @@ pub struct RunOptions {
     pub host: Option<String>,
     /// The transport of requests.
     pub transport: StreamTransport,
+    /// TLS, for requests over HTTP.
+    pub tls: Option<TlsTrust>,
     /// The source of the handles.
     pub names: NameOptions,
     /// Maximum number of handles to choose from; a random sample of a larger source.
@@ -189,6 +192,7 @@ impl RunOptions {
             target,
             host: None,
             transport: StreamTransport::Udp { trains: false },
+            tls: None,
             names,
             handles_max: Self::HANDLES_MAX,
             pattern: AccessOrder::Uniform,
@@ -263,13 +267,8 @@ impl RunOptions {
             let bad = connections == 0 || connections > Streams::CONNECTIONS_MAX;
             option(bad, "--connections must be 1 to 10000")?;
             option(pipeline == 0 || pipeline > Streams::PIPELINE_MAX, "--pipeline must be 1 to 1024")?;
-            let is_json = streams.protocol == Protocol::Json;
-            let certifies = self.forms.iter().any(|form| form.flags().has(OpFlags::CERTIFY));
-            option(
-                is_json && certifies,
-                "answers of the JSON API are not signed: remove `certify` from --mix",
-            )?;
         }
+        self.check_http()?;
         if let Some(verify) = &self.verify {
             option(verify.every == 0, "--verify-every must be greater than 0")?;
             option(verify.keep > 100_000, "--keep-mismatches must be at most 100000")?;
@@ -290,6 +289,37 @@ impl RunOptions {
             )?;
         }
         Ok(())
+    }
+
+    fn check_http(&self) -> Result<(), Error> {
+        let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+        let streams = match &self.transport {
+            StreamTransport::Stream(streams) if streams.protocol != Protocol::Tcp => streams,
+            StreamTransport::Stream(Streams { version: HttpVersion::Http2, .. }) => {
+                return option(true, "--http2 needs a transport over HTTP (http, http-json, http-redirect)");
+            }
+            _ => {
+                let what = "TLS (--insecure, --ca, --pin) needs a transport over HTTP (http, http-json, http-redirect)";
+                return option(self.tls.is_some(), what);
+            }
+        };
+        let certifies = self.forms.iter().any(|form| form.flags().has(OpFlags::CERTIFY));
+        option(
+            streams.protocol == Protocol::Json && certifies,
+            "answers of the JSON API are not signed: remove `certify` from --mix",
+        )?;
+        if streams.protocol != Protocol::Redirect {
+            return Ok(());
+        }
+        option(certifies, "redirects are not signed: remove `certify` from --mix")?;
+        let asks_all = self.forms.iter().any(|form| !form.flags().has(OpFlags::PUBLIC_ONLY));
+        option(asks_all, "redirects follow public values only: remove `all` from --mix")?;
+        let learns = matches!(&self.verify, Some(Verify { truth: ReferenceData::FirstPass, .. }));
+        let selects = self.forms.iter().any(|form| !form.question(b"").is_plain());
+        option(
+            learns && selects,
+            "a first pass knows where whole records lead: remove `index` and `type` from --mix",
+        )
     }
 
     /// The source addresses of the thread `number`. Each address belongs to one thread, or each
@@ -451,6 +481,21 @@ mod tests {
             (
                 RunOptions { forms: forms(&["certify"]), ..over(Streams::pooled(Protocol::Json)) },
                 "not signed",
+            ),
+            (RunOptions { tls: Some(TlsTrust::Any), ..good() }, "--insecure"),
+            (RunOptions { tls: Some(TlsTrust::Any), ..over(streams) }, "over HTTP"),
+            (over(Streams { version: HttpVersion::Http2, ..streams }), "--http2"),
+            (
+                RunOptions { forms: forms(&["all"]), ..over(Streams::pooled(Protocol::Redirect)) },
+                "public values only",
+            ),
+            (
+                RunOptions {
+                    forms: forms(&["type:URL"]),
+                    verify: Some(Verify::with(ReferenceData::FirstPass)),
+                    ..over(Streams::pooled(Protocol::Redirect))
+                },
+                "whole records",
             ),
         ] {
             let error = bad.check().unwrap_err().to_string();

@@ -16,14 +16,19 @@ use crate::error::Error;
 use crate::judge::counts::{AnswerCounts, Codes};
 use crate::judge::expected_records::{ExpectedRecords, LearnedAnswers};
 use crate::judge::followed_set::{self, FollowReport, Follower};
-use crate::judge::verify::{AnswerVerifier, ContentSource, Mismatch, SharedTimeline, VerifyRules};
+use crate::judge::verify::{
+    AnswerForm, AnswerVerifier, ContentSource, Mismatch, SharedTimeline, VerifyRules,
+};
 use crate::load::drive::{TICK_NS, drive, wake_on_time};
 use crate::load::job::RunJob;
 use crate::load::options::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use crate::load::pacing::Pacing;
 use crate::load::pattern::{AccessOrder, Chooser};
 use crate::load::server_key;
-use crate::load::stream::{self, ConnectionCounts, Pool, StreamTransport};
+use crate::load::stream::tls::TlsContext;
+use crate::load::stream::{
+    self, ConnectionContext, Pool, Protocol, StreamObservations, StreamTransport, Streams,
+};
 use crate::load::worker::{BURST_MAX, Interval, LoadWorker, WorkerOutcome, WorkerPlan};
 use crate::random::RandomGenerator;
 use crate::show::latency::{self, Latency};
@@ -109,8 +114,18 @@ impl Judge {
             every: verify.every,
             keep: verify.keep,
             key: key.transpose()?.map(Arc::new),
+            form: answer_form(options, &verify.truth),
         };
         Ok(Self { truth, rules })
+    }
+}
+
+/// What answers are compared by. A first pass learns redirects as they are.
+fn answer_form(options: &RunOptions, truth: &ReferenceData) -> AnswerForm {
+    match (&options.transport, truth) {
+        (_, ReferenceData::FirstPass) => AnswerForm::Record,
+        (StreamTransport::Stream(Streams { protocol: Protocol::Redirect, .. }), _) => AnswerForm::Redirect,
+        _ => AnswerForm::Record,
     }
 }
 
@@ -309,7 +324,7 @@ struct Thread<'a> {
 /// The results of one thread.
 struct ThreadOutcome {
     worker: WorkerOutcome,
-    connections: Option<ConnectionCounts>,
+    streams: Option<StreamObservations>,
 }
 
 enum SendPath {
@@ -331,7 +346,7 @@ impl Thread<'_> {
         }
         // If the kernel does not support this, the schedule error shows it.
         let _ = wake_on_time();
-        let mut path = self.open().map_err(Error::Open)?;
+        let mut path = self.open()?;
         let mut worker = self.worker();
         let sources = options.sources_of(self.number);
         if matches!(path, SendPath::Datagrams(_)) && sources.len() > 1 {
@@ -353,7 +368,7 @@ impl Thread<'_> {
             let interval = Box::new(interval);
             let _ = messages.send(ThreadMessage::Tick { thread: self.number, second, now_ns, interval });
         };
-        let (driven, kernel_drops, connections) = match &mut path {
+        let (driven, kernel_drops, streams) = match &mut path {
             SendPath::Datagrams(path) => {
                 let driven = drive(&mut worker, &mut **path, (clock, options.idle), self.stop, tick);
                 (driven, path.kernel_drops(), None)
@@ -362,29 +377,30 @@ impl Thread<'_> {
                 let timeout_ns = duration_ns(options.timeout);
                 let driven =
                     stream::drive(&mut worker, pool, timeout_ns, (clock, options.idle), self.stop, tick);
-                (driven, 0, Some(pool.counts()))
+                (driven, 0, Some(pool.observations()))
             }
         };
         driven.map_err(Error::Datapath)?;
         let _ = messages.send(ThreadMessage::Done { thread: self.number });
-        Ok(Some(ThreadOutcome { worker: worker.finish(kernel_drops), connections }))
+        Ok(Some(ThreadOutcome { worker: worker.finish(kernel_drops), streams }))
     }
 
-    fn open(&self) -> std::io::Result<SendPath> {
+    fn open(&self) -> Result<SendPath, Error> {
         let options = self.options;
         let sources = options.sources_of(self.number);
         let request_len_max = self.job.workload.request_len_max();
         let trains = match options.transport {
             StreamTransport::Stream(streams) => {
-                let with_values = self.rules.is_some() || self.learn.is_some();
-                return Ok(SendPath::Streams(Box::new(Pool::open(
-                    options.target,
-                    options.host.as_deref(),
-                    sources,
+                let host = options.host.clone().unwrap_or_else(|| options.target.to_string());
+                let tls = options.tls.as_ref().map(|trust| TlsContext::new(trust, &host, streams.version));
+                let context = ConnectionContext {
                     streams,
-                    request_len_max,
-                    with_values,
-                )?)));
+                    tls: tls.transpose()?,
+                    host,
+                    with_values: self.rules.is_some() || self.learn.is_some(),
+                };
+                let pool = Pool::open(options.target, sources, context, request_len_max);
+                return Ok(SendPath::Streams(Box::new(pool.map_err(Error::Open)?)));
             }
             StreamTransport::Udp { trains } => trains,
         };
@@ -415,7 +431,7 @@ impl Thread<'_> {
             DatapathChoice::Auto if self.job.schedule.is_some() => DatapathChoice::Portable,
             choice => choice,
         };
-        Ok(SendPath::Datagrams(open(choice, &socket)?.path))
+        Ok(SendPath::Datagrams(open(choice, &socket).map_err(Error::Open)?.path))
     }
 
     fn worker(&self) -> LoadWorker<'_> {
@@ -530,12 +546,12 @@ pub(crate) struct RunTotal {
     pub(crate) mismatches: Vec<Mismatch>,
     pub(crate) staleness_max_ns: i64,
     pub(crate) sending_ns: u64,
-    pub(crate) connections: Option<ConnectionCounts>,
+    pub(crate) streams: Option<StreamObservations>,
 }
 
 fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> RunTotal {
     let mut total = RunTotal::default();
-    for ThreadOutcome { worker: outcome, connections } in outcomes {
+    for ThreadOutcome { worker: outcome, streams } in outcomes {
         total.counts.add(&outcome.counts);
         total.latency.add(&outcome.latency);
         total.pacing.add(&outcome.pacing);
@@ -543,8 +559,8 @@ fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> RunT
         total.mismatches.extend(outcome.mismatches);
         total.staleness_max_ns = total.staleness_max_ns.max(outcome.staleness_max_ns);
         total.sending_ns = total.sending_ns.max(outcome.end_ns);
-        if let Some(counts) = connections {
-            total.connections.get_or_insert_default().add(&counts);
+        if let Some(streams) = streams {
+            total.streams.get_or_insert_default().add(streams);
         }
     }
     total.mismatches.sort_by_key(|mismatch| mismatch.sent_ns);

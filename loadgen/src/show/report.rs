@@ -17,7 +17,7 @@ use crate::load::limit::LimitReport;
 use crate::load::options::{LoadPattern, NameOptions, ReferenceData, RunOptions};
 use crate::load::pacing::ScheduleAccuracy;
 use crate::load::run::RunTotal;
-use crate::load::stream::{ConnectionCounts, StreamTransport, Streams};
+use crate::load::stream::{ConnectionCounts, Protocol, StreamTransport, Streams};
 use crate::show::environment::Environment;
 use crate::show::steps::PhaseStep;
 use crate::show::table::HumanDuration;
@@ -73,6 +73,10 @@ pub struct RunReport {
     pub response_histogram: Vec<HistogramBucket>,
     /// The connections, for transports with connections.
     pub connections: Option<ConnectionCounts>,
+    /// Why the first of the connections that failed did.
+    pub first_failure: Option<String>,
+    /// Answers over HTTP, in time or late, by status.
+    pub statuses: Vec<StatusCount>,
     /// The results of verification.
     pub verification: Option<VerificationReport>,
     /// The results of each second.
@@ -90,7 +94,7 @@ pub struct RunReport {
 pub struct ReportSetting {
     /// The server.
     pub target: String,
-    /// `udp`, `udp-trains`, `tcp`, `http` or `http-json`.
+    /// `udp`, `udp-trains`, `tcp`, `http`, `http-json` or `http-redirect`.
     pub transport: String,
     /// How connections are used, for transports with connections.
     pub streams: Option<StreamSetting>,
@@ -137,7 +141,7 @@ pub struct ReportSetting {
 }
 
 /// How connections are used.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct StreamSetting {
     /// Maximum number of connections of each thread.
     pub connections: usize,
@@ -145,6 +149,19 @@ pub struct StreamSetting {
     pub pipeline: usize,
     /// Maximum number of requests on a connection; 0 for no limit.
     pub requests: u32,
+    /// The version of HTTP, if that is used.
+    pub http_version: Option<String>,
+    /// What the certificate of the server had to prove; absent without TLS.
+    pub tls: Option<String>,
+}
+
+/// The number of answers with an HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StatusCount {
+    /// The status.
+    pub status: u16,
+    /// Number of answers.
+    pub count: u64,
 }
 
 /// A point of a percentile curve.
@@ -403,7 +420,11 @@ impl RunReport {
             response_curve: curve(&total.latency.response),
             service_curve: curve(&total.latency.service),
             response_histogram: buckets(&total.latency.response),
-            connections: total.connections,
+            connections: total.streams.as_ref().map(|streams| streams.counts),
+            first_failure: total.streams.as_ref().and_then(|streams| streams.first_failure.clone()),
+            statuses: total.streams.as_ref().map_or_else(Vec::new, |streams| {
+                streams.statuses.iter().map(|(&status, &count)| StatusCount { status, count }).collect()
+            }),
             verification,
             seconds: seen.seconds.clone(),
             share: None,
@@ -468,7 +489,8 @@ impl RunReport {
         }
         if accounts.sent > 0 && accounts.answered + accounts.late == 0 {
             let ReportSetting { target, transport, .. } = self.setting.clone();
-            reasons.push(Error::NoAnswer { target, transport }.to_string());
+            let failure = self.first_failure.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            reasons.push(format!("{}{failure}", Error::NoAnswer { target, transport }));
         }
         if let Some(verification) = &self.verification {
             let answers = accounts.answered + accounts.late;
@@ -525,8 +547,10 @@ impl ReportSetting {
         };
         let streams = match options.transport {
             StreamTransport::Udp { .. } => None,
-            StreamTransport::Stream(Streams { connections, pipeline, requests, .. }) => {
-                Some(StreamSetting { connections, pipeline, requests })
+            StreamTransport::Stream(Streams { connections, pipeline, requests, protocol, version }) => {
+                let http_version = (protocol != Protocol::Tcp).then(|| version.to_string());
+                let tls = options.tls.as_ref().map(ToString::to_string);
+                Some(StreamSetting { connections, pipeline, requests, http_version, tls })
             }
         };
         let workload = &job.workload;

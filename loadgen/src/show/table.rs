@@ -6,7 +6,7 @@ use handle_proto::printable::Printable;
 
 use crate::load::stream::ConnectionCounts;
 use crate::show::report::{
-    Accounts, ReportSetting, ResponseTimes, RunReport, SecondCounts, VerificationReport,
+    Accounts, ReportSetting, ResponseTimes, RunReport, SecondCounts, StatusCount, VerificationReport,
 };
 use crate::show::steps::PhaseStep;
 
@@ -244,7 +244,15 @@ impl RunReport {
     fn write_connections(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(counts) = &self.connections else { return Ok(()) };
         writeln!(f, "{:<12}{counts}", "connections")?;
-        let Some(streams) = self.setting.streams else { return Ok(()) };
+        if let Some(failure) = &self.first_failure {
+            writeln!(f, "{:<12}first failure: {}", "", Printable(failure))?;
+        }
+        if !self.statuses.is_empty() {
+            let statuses =
+                self.statuses.iter().map(|StatusCount { status, count }| format!("{status} {count}"));
+            writeln!(f, "{:<12}{}", "statuses", statuses.collect::<Vec<_>>().join(", "))?;
+        }
+        let Some(streams) = &self.setting.streams else { return Ok(()) };
         // Connections were replaced several times, though none had a request limit.
         let places = (streams.connections * self.setting.threads) as u64;
         if streams.requests == 0 && counts.closed_early > 0 && counts.established > 2 * places {

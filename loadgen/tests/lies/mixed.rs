@@ -127,8 +127,9 @@ fn go(seed: u64) {
     };
     let go_on = |_: &_| ControlFlow::Continue(());
     let (pipeline, requests) = if random.below(2) == 0 { (4, 0) } else { (1, 1) };
-    let streams =
-        |protocol| StreamTransport::Stream(Streams { connections: 32, pipeline, requests, protocol });
+    let streams = |protocol| {
+        StreamTransport::Stream(Streams { connections: 32, pipeline, requests, ..Streams::pooled(protocol) })
+    };
     let report = match random.below(4) {
         0 => {
             let server =

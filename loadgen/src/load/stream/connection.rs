@@ -1,16 +1,20 @@
 //! A connection: queues and writes requests, reads and splits answers.
 
-use std::collections::VecDeque;
-use std::io::{self, Read as _, Write as _};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
-use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 
-use super::{Protocol, Streams, http, json};
+use super::http2::Http2Session;
+use super::link::{ByteLink, LinkFailure};
+use super::request::HttpRequest;
+use super::tls::TlsContext;
+use super::{HttpAnswer, HttpVersion, Protocol, Streams, http, json, redirect};
+use crate::load::question::GeneratedQuestion;
 
 /// Maximum length of an answer, framing included. JSON takes a few times the room of its values.
 const INPUT_LEN_MAX: usize = 8 * MESSAGE_LEN_MAX as usize;
@@ -30,66 +34,77 @@ pub(crate) enum ConnectionEnd {
 
 /// What all connections share.
 pub(crate) struct ConnectionContext {
-    protocol: Protocol,
-    host: String,
-    keeps: bool,
-    with_values: bool,
-}
-
-impl ConnectionContext {
-    pub(crate) const fn new(host: String, streams: Streams, with_values: bool) -> Self {
-        Self { protocol: streams.protocol, host, keeps: streams.keeps(), with_values }
-    }
+    pub(crate) streams: Streams,
+    /// The host that requests over HTTP name.
+    pub(crate) host: String,
+    pub(crate) tls: Option<TlsContext>,
+    /// Whether the values of answers are used.
+    pub(crate) with_values: bool,
 }
 
 /// A pending request.
 struct WaitingRequest {
     sent_ns: u64,
     request_id: i32,
+    /// The handle, if the answer does not repeat it and is used.
+    handle: Box<[u8]>,
 }
 
 /// A connection. It is registered for as long as it lives.
 pub(crate) struct LoadConnection {
-    stream: TcpStream,
-    established: bool,
-    output: Vec<u8>,
-    written: usize,
+    link: ByteLink,
     input: Vec<u8>,
-    /// In the order they were sent, which over HTTP is the order of answers.
+    http2: Option<Http2Session>,
+    /// In the order they were sent, which over HTTP/1.1 is the order of answers.
     waiting: VecDeque<WaitingRequest>,
     /// Number of requests so far.
     taken: u32,
+    /// Why it failed.
+    failure: Option<String>,
+}
+
+/// The answers of one turn, and their statuses.
+pub(crate) struct AnswerSink<'a> {
+    /// Takes each answer as a whole message with its envelope.
+    pub(crate) take: &'a mut dyn FnMut(&[u8]),
+    /// Answers over HTTP by status.
+    pub(crate) statuses: &'a mut BTreeMap<u16, u64>,
 }
 
 impl LoadConnection {
     pub(crate) fn begin(
         target: SocketAddr,
         source: Option<IpAddr>,
+        context: &ConnectionContext,
         token: Token,
         registry: &Registry,
     ) -> io::Result<Self> {
-        let mut stream = connect(target, source)?;
-        // Otherwise the kernel delays a request until the one before is acknowledged.
-        stream.set_nodelay(true)?;
-        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(Self {
-            stream,
-            established: false,
-            output: Vec::new(),
-            written: 0,
-            input: Vec::new(),
-            waiting: VecDeque::new(),
-            taken: 0,
-        })
+        let link = ByteLink::begin(target, source, context.tls.as_ref(), token, registry)?;
+        let http2 = match context.streams.version {
+            HttpVersion::Http2 => {
+                let session = Http2Session::begin(context.tls.is_some());
+                Some(session.ok_or_else(|| io::Error::other("cannot begin HTTP/2"))?)
+            }
+            HttpVersion::Http1 => None,
+        };
+        Ok(Self { link, input: Vec::new(), http2, waiting: VecDeque::new(), taken: 0, failure: None })
     }
 
     pub(crate) const fn is_established(&self) -> bool {
-        self.established
+        self.link.is_established()
+    }
+
+    /// Why it failed, if that is known.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
     }
 
     /// Number of requests that it can take now.
     pub(crate) fn room(&self, streams: &Streams) -> usize {
-        streams.room(self.taken, self.waiting.len())
+        let room = streams.room(self.taken, self.waiting.len());
+        self.http2
+            .as_ref()
+            .map_or(room, |session| room.min(session.streams_max().saturating_sub(self.waiting.len())))
     }
 
     /// The send time of the oldest pending request.
@@ -98,136 +113,180 @@ impl LoadConnection {
     }
 
     /// Queues a request; [`write`](Self::write) sends it.
-    pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &ConnectionContext) {
-        let request_id = id_of(message);
-        match context.protocol {
-            Protocol::Tcp => self.output.extend_from_slice(message),
-            Protocol::Http => http::write_post(message, &context.host, context.keeps, &mut self.output),
-            Protocol::Json => json::write_get(message, &context.host, context.keeps, &mut self.output),
+    pub(crate) fn queue(
+        &mut self,
+        message: &[u8],
+        now_ns: u64,
+        context: &ConnectionContext,
+    ) -> io::Result<()> {
+        let (request_id, streams) = (id_of(message), &context.streams);
+        if streams.protocol == Protocol::Tcp {
+            self.link.output.extend_from_slice(message);
+        } else {
+            let request = HttpRequest::of(streams.protocol, message);
+            match &mut self.http2 {
+                None => request.write_http1(&context.host, streams.keeps(), &mut self.link.output),
+                Some(session) => {
+                    session.request(request_id, &request, &context.host).map_err(io::Error::other)?;
+                }
+            }
         }
-        self.waiting.push_back(WaitingRequest { sent_ns: now_ns, request_id });
+        let uses_handle = context.with_values && streams.protocol == Protocol::Redirect;
+        let question = GeneratedQuestion::of_message(message).filter(|_| uses_handle);
+        let handle = question.map_or_else(Box::default, |question| question.handle.into());
+        self.waiting.push_back(WaitingRequest { sent_ns: now_ns, request_id, handle });
         self.taken = self.taken.saturating_add(1);
+        Ok(())
     }
 
     /// Writes as much as the kernel accepts.
     pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
-        while self.written < self.output.len() {
-            match self.stream.write(&self.output[self.written..]) {
-                Ok(0) => return Err(ConnectionEnd::Closed),
-                Ok(len) => self.written += len,
-                Err(error) if is_not_now(&error) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(ConnectionEnd::Closed),
-            }
+        if let Some(session) = &mut self.http2 {
+            session.send();
+            session.drain_to(&mut self.link.output);
         }
-        self.output.clear();
-        self.written = 0;
-        Ok(())
+        let written = self.link.write();
+        written.map_err(|failure| self.end(failure))
     }
 
-    /// Reads received bytes through `room`, and passes each answer to `take` as a whole message
-    /// with its envelope.
+    /// Reads received bytes through `room`, and passes each answer to `sink`.
     pub(crate) fn turn(
         &mut self,
-        streams: &Streams,
         context: &ConnectionContext,
         room: &mut [u8],
-        mut take: impl FnMut(&[u8]),
+        sink: &mut AnswerSink<'_>,
     ) -> Result<(), ConnectionEnd> {
-        let is_over = self.read(room)?;
+        let read = self.link.read(room, &mut self.input, INPUT_LEN_MAX);
+        let is_over = match read {
+            Ok(_) if self.input.len() > INPUT_LEN_MAX => return Err(ConnectionEnd::Unreadable),
+            Ok(is_over) => is_over,
+            Err(_) if self.waiting.is_empty() => return Err(ConnectionEnd::Done),
+            Err(failure) => return Err(self.end(failure)),
+        };
+        let is_last = if self.http2.is_some() {
+            self.turn_http2(context, is_over, sink)?
+        } else {
+            self.turn_in_order(context, is_over, sink)?
+        };
+        let is_spent = context.streams.requests > 0 && self.taken >= context.streams.requests;
+        match self.waiting.is_empty() {
+            true if is_over || is_last || is_spent => Err(ConnectionEnd::Done),
+            false if is_over || is_last => Err(self.end(LinkFailure("closed by the server".to_owned()))),
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, failure: LinkFailure) -> ConnectionEnd {
+        self.failure.get_or_insert(failure.0);
+        ConnectionEnd::Closed
+    }
+
+    /// Takes answers of the handle protocol and of HTTP/1.1; returns whether the server closes.
+    fn turn_in_order(
+        &mut self,
+        context: &ConnectionContext,
+        is_over: bool,
+        sink: &mut AnswerSink<'_>,
+    ) -> Result<bool, ConnectionEnd> {
         let mut is_last = false;
         while !self.input.is_empty() {
-            let cut = match context.protocol {
+            let cut = match context.streams.protocol {
                 Protocol::Tcp => cut_message(&mut self.input, is_over),
-                Protocol::Http | Protocol::Json => self.cut_http(context, is_over),
+                _ => self.cut_http(context, is_over, sink.statuses),
             };
             match cut {
                 CutOutcome::Partial => break,
                 CutOutcome::Answer { bytes, used, closes } => {
                     self.input.drain(..used);
                     is_last |= closes;
-                    let request_id = id_of(&bytes);
-                    // Over TCP, answers may arrive in any order.
-                    let position = self.waiting.iter().position(|waiting| waiting.request_id == request_id);
-                    if let Some(position) = position {
-                        self.waiting.remove(position);
-                    }
-                    take(&bytes);
+                    self.settle(id_of(&bytes));
+                    (sink.take)(&bytes);
                 }
                 CutOutcome::Unreadable => return Err(ConnectionEnd::Unreadable),
             }
         }
-        let is_spent = streams.requests > 0 && self.taken >= streams.requests;
-        match self.waiting.is_empty() {
-            true if is_over || is_last || is_spent => Err(ConnectionEnd::Done),
-            false if is_over || is_last => Err(ConnectionEnd::Closed),
-            _ => Ok(()),
-        }
+        Ok(is_last)
     }
 
-    /// Reads until there is no more data; returns whether the peer has closed the connection.
-    fn read(&mut self, room: &mut [u8]) -> Result<bool, ConnectionEnd> {
-        loop {
-            match self.stream.read(room) {
-                Ok(0) => return Ok(true),
-                Ok(len) => {
-                    self.established = true;
-                    self.input.extend_from_slice(&room[..len]);
-                    if self.input.len() > INPUT_LEN_MAX {
-                        return Err(ConnectionEnd::Unreadable);
-                    }
-                }
-                Err(error) if is_not_now(&error) => {
-                    self.established = self.established || self.stream.peer_addr().is_ok();
-                    return Ok(false);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if self.waiting.is_empty() => return Err(ConnectionEnd::Done),
-                Err(_) => return Err(ConnectionEnd::Closed),
-            }
+    /// Takes answers of HTTP/2; returns whether the session is over.
+    fn turn_http2(
+        &mut self,
+        context: &ConnectionContext,
+        is_over: bool,
+        sink: &mut AnswerSink<'_>,
+    ) -> Result<bool, ConnectionEnd> {
+        let is_agreed = self.link.alpn() == Some(HttpVersion::Http2.alpn());
+        if context.tls.is_some() && self.is_established() && !is_agreed {
+            self.failure.get_or_insert_with(|| "the server does not offer HTTP/2 in TLS (ALPN)".to_owned());
+            return Err(ConnectionEnd::Unreadable);
         }
+        let Some(mut session) = self.http2.take() else { return Ok(true) };
+        let mut input = std::mem::take(&mut self.input);
+        let has_ended = session.turn(&mut input, is_over, |request_id, answer| {
+            let handle = self.settle(request_id);
+            let bytes = answer.and_then(|answer| {
+                *sink.statuses.entry(answer.status).or_default() += 1;
+                answer.into_message(context, request_id, &handle)
+            });
+            (sink.take)(&bytes.unwrap_or_else(|| unreadable(request_id)));
+        });
+        session.drain_to(&mut self.link.output);
+        // Empty, and its memory is used again.
+        (self.http2, self.input) = (Some(session), input);
+        if !has_ended {
+            self.link.write().map_err(|failure| self.end(failure))?;
+        }
+        Ok(has_ended)
     }
 
-    fn cut_http(&mut self, context: &ConnectionContext, is_over: bool) -> CutOutcome {
-        let (body, status, used, closes) = match http::parse(&self.input, is_over) {
+    /// Takes a request out of those that wait, and returns its handle. Over TCP and HTTP/2, answers
+    /// may arrive in any order.
+    fn settle(&mut self, request_id: i32) -> Box<[u8]> {
+        let position = self.waiting.iter().position(|waiting| waiting.request_id == request_id);
+        let settled = position.and_then(|position| self.waiting.remove(position));
+        settled.map_or_else(Box::default, |settled| settled.handle)
+    }
+
+    fn cut_http(
+        &mut self,
+        context: &ConnectionContext,
+        is_over: bool,
+        statuses: &mut BTreeMap<u16, u64>,
+    ) -> CutOutcome {
+        let (answer, used, closes) = match http::parse(&self.input, is_over) {
             http::ParsedAnswer::Partial => return CutOutcome::Partial,
             http::ParsedAnswer::Broken => return CutOutcome::Unreadable,
-            http::ParsedAnswer::Whole { body, status, used, closes } => (body, status, used, closes),
+            http::ParsedAnswer::Whole { body, status, location, used, closes } => {
+                (HttpAnswer { status, location, body }, used, closes)
+            }
         };
-        let Some(request_id) = self.waiting.front().map(|waiting| waiting.request_id) else {
+        let Some(waiting) = self.waiting.front() else {
             // An unsolicited answer, as some servers send before they close an idle connection.
             return CutOutcome::Unreadable;
         };
-        let bytes = match context.protocol {
-            Protocol::Json => json::message(&body, request_id, context.with_values),
-            _ if status == 200 => message_in(body),
-            _ => None,
-        };
-        CutOutcome::Answer { bytes: bytes.unwrap_or_else(|| unreadable(request_id)), used, closes }
+        *statuses.entry(answer.status).or_default() += 1;
+        let bytes = answer.into_message(context, waiting.request_id, &waiting.handle);
+        CutOutcome::Answer { bytes: bytes.unwrap_or_else(|| unreadable(waiting.request_id)), used, closes }
     }
 }
 
-fn connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
-    let Some(source) = source else { return TcpStream::connect(target) };
-    let socket = socket2::Socket::new(socket2::Domain::for_address(target), socket2::Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SocketAddr::new(source, 0).into())?;
-    match socket.connect(&target.into()) {
-        Err(error) if error.raw_os_error() != Some(EINPROGRESS) => Err(error),
-        _ => Ok(TcpStream::from_std(socket.into())),
+impl HttpAnswer {
+    /// The message that it has, or stands for.
+    fn into_message(self, context: &ConnectionContext, request_id: i32, handle: &[u8]) -> Option<Vec<u8>> {
+        match context.streams.protocol {
+            Protocol::Json => json::message(&self.body, request_id, context.with_values),
+            Protocol::Redirect => {
+                redirect::message(self.status, self.location.as_deref(), handle, request_id)
+            }
+            Protocol::Http | Protocol::Tcp if self.status == 200 => message_in(self.body),
+            Protocol::Http | Protocol::Tcp => None,
+        }
     }
 }
-
-/// The error number of Linux for a connection in progress.
-const EINPROGRESS: i32 = 115;
 
 /// The id of a message; 0, which no request has, if it is too short for one.
 fn id_of(message: &[u8]) -> i32 {
     message.first_chunk().map_or(0, |head| Envelope::from_bytes(head).request_id)
-}
-
-fn is_not_now(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }
 
 enum CutOutcome {
@@ -283,17 +342,6 @@ mod tests {
         let envelope =
             Envelope { message_len: len, flags: EnvelopeFlags::TRUNCATED, ..Envelope::request(id) };
         [&envelope.to_bytes()[..], &vec![7; len as usize]].concat()
-    }
-
-    #[test]
-    fn requests_are_not_kept_back() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (poll, target) = (mio::Poll::new().unwrap(), listener.local_addr().unwrap());
-        for source in [None, Some([127, 0, 0, 5].into())] {
-            let connection = LoadConnection::begin(target, source, Token(0), poll.registry()).unwrap();
-            assert!(connection.stream.nodelay().unwrap());
-            assert_eq!(listener.accept().unwrap().1.ip(), source.unwrap_or(target.ip()));
-        }
     }
 
     #[test]

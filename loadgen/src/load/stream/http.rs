@@ -1,41 +1,4 @@
-//! The part of HTTP/1.1 that clients need: requests, and answers with a length, in chunks, or up to
-//! the end.
-
-use std::io::Write as _;
-
-use handle_proto::wire::Envelope;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-
-use crate::load::question::GeneratedQuestion;
-
-/// The media type of the handle protocol.
-const MEDIA_TYPE: &str = "application/x-hdl-message";
-
-/// Bytes that stay unencoded in a path; the slash of a handle is encoded where it would be a path
-/// separator.
-pub(super) const IN_PATH: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'(').remove(b')');
-
-/// Appends a POST of a whole message.
-pub(super) fn write_post(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u8>) {
-    let name =
-        GeneratedQuestion::of_message(message).map(|question| String::from_utf8_lossy(question.handle));
-    let path = name.map_or_else(|| "%2F".to_owned(), |name| utf8_percent_encode(&name, IN_PATH).to_string());
-    let connection = connection(keeps);
-    // Writing to a vector does not fail.
-    let _ = write!(
-        out,
-        "POST /{path} HTTP/1.1\r\nHost: {host}\r\nAccept: {MEDIA_TYPE}\r\nContent-Type: {MEDIA_TYPE}\r\n\
-         Content-Length: {}\r\nConnection: {connection}\r\n\r\n",
-        message.len()
-    );
-    debug_assert!(message.len() >= Envelope::LEN, "a whole message has an envelope");
-    out.extend_from_slice(message);
-}
-
-pub(super) const fn connection(keeps: bool) -> &'static str {
-    if keeps { "keep-alive" } else { "close" }
-}
+//! Answers of HTTP/1.1: with a length, in chunks, or up to the end.
 
 /// The state of an answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,6 +11,8 @@ pub enum ParsedAnswer {
         body: Vec<u8>,
         /// Its status.
         status: u16,
+        /// Where it redirects to.
+        location: Option<Vec<u8>>,
         /// Number of bytes used.
         used: usize,
         /// Whether the server closes the connection after it.
@@ -69,8 +34,8 @@ pub fn parse(bytes: &[u8], is_over: bool) -> ParsedAnswer {
         match parse_one(&bytes[preceding_len..], is_over) {
             // An interim answer.
             ParsedAnswer::Whole { status: 100..200, used, .. } => preceding_len += used,
-            ParsedAnswer::Whole { body, status, used, closes } => {
-                return ParsedAnswer::Whole { body, status, used: preceding_len + used, closes };
+            ParsedAnswer::Whole { body, status, location, used, closes } => {
+                return ParsedAnswer::Whole { body, status, location, used: preceding_len + used, closes };
             }
             other => return other,
         }
@@ -89,7 +54,8 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     };
     let status = response.code.unwrap_or(0);
     if (100..200).contains(&status) {
-        return ParsedAnswer::Whole { body: Vec::new(), status, used: head_len, closes: false };
+        let (body, location) = (Vec::new(), None);
+        return ParsedAnswer::Whole { body, status, location, used: head_len, closes: false };
     }
     let header = |name: &str| {
         let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
@@ -98,10 +64,12 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     let says = |name, value: &str| header(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
     let is_old = response.version == Some(0);
     let closes = says("connection", "close") || (is_old && !says("connection", "keep-alive"));
+    let location = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("location"));
     let rest = &bytes[head_len..];
     let whole = |body: Vec<u8>, len: usize, closes| ParsedAnswer::Whole {
         body,
         status,
+        location: location.map(|header| header.value.to_vec()),
         used: head_len + len,
         closes,
     };
@@ -162,7 +130,7 @@ mod tests {
 
     fn whole(text: &str) -> (String, u16, usize, bool) {
         match parse(text.as_bytes(), false) {
-            ParsedAnswer::Whole { body, status, used, closes } => {
+            ParsedAnswer::Whole { body, status, used, closes, .. } => {
                 (String::from_utf8(body).unwrap(), status, used, closes)
             }
             other => panic!("{text:?} is {other:?}"),
@@ -191,7 +159,8 @@ mod tests {
             [("HTTP/1.1 204 No\r\n\r\n", 204), ("HTTP/1.1 304 No\r\nContent-Length: 5\r\n\r\n", 304)]
         {
             let text = format!("{head}HTTP/1.1 2");
-            let expected = ParsedAnswer::Whole { body: Vec::new(), status, used: head.len(), closes: false };
+            let (body, location) = (Vec::new(), None);
+            let expected = ParsedAnswer::Whole { body, status, location, used: head.len(), closes: false };
             assert_eq!(parse(text.as_bytes(), false), expected, "{text}");
             assert_eq!(parse(text.as_bytes(), true), expected, "{text}");
         }
@@ -212,8 +181,15 @@ mod tests {
         let body = b"hello".to_vec();
         assert_eq!(
             parse(text, true),
-            ParsedAnswer::Whole { body, status: 200, used: text.len(), closes: true }
+            ParsedAnswer::Whole { body, status: 200, location: None, used: text.len(), closes: true }
         );
+    }
+
+    #[test]
+    fn redirects_name_their_target() {
+        let text = b"HTTP/1.1 302 Found\r\nlocation: https://example.org/\r\nContent-Length: 0\r\n\r\n";
+        let ParsedAnswer::Whole { status, location, .. } = parse(text, false) else { panic!("whole") };
+        assert_eq!((status, location.as_deref()), (302, Some(&b"https://example.org/"[..])));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Requests over connections: the handle protocol over TCP, the same in HTTP, and the JSON API over
-//! HTTP.
+//! Requests over connections: the handle protocol over TCP, the same in HTTP, the JSON API over
+//! HTTP, and the redirects of a proxy.
 //!
 //! Each thread has a pool of connections, with a limit of pending requests and of total requests on
 //! each. The worker decides and counts as for datagrams. If no connection has room, requests wait,
@@ -7,8 +7,14 @@
 
 mod connection;
 pub mod http;
+mod http2;
 pub mod json;
+mod link;
+pub mod redirect;
+mod request;
+pub mod tls;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +30,8 @@ use crate::clock::Clock;
 use crate::load::drive::{TICK_NS, sleep_ns};
 use crate::load::options::Idle;
 use crate::load::worker::{BURST_MAX, Interval, LoadWorker};
-use connection::{ConnectionContext, ConnectionEnd, LoadConnection};
+pub(crate) use connection::ConnectionContext;
+use connection::{AnswerSink, ConnectionEnd, LoadConnection};
 
 /// The protocol on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +42,46 @@ pub enum Protocol {
     Http,
     /// The JSON API over HTTP (GET).
     Json,
+    /// The redirects of a proxy (GET).
+    Redirect,
+}
+
+/// The version of HTTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2; without TLS, the server has to expect it.
+    Http2,
+}
+
+impl HttpVersion {
+    /// Its name in TLS (RFC 7301).
+    pub(crate) const fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+        }
+    }
+}
+
+impl fmt::Display for HttpVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http1 => "1.1",
+            Self::Http2 => "2",
+        })
+    }
+}
+
+/// An answer over HTTP, of any version.
+#[derive(Debug, Default)]
+struct HttpAnswer {
+    status: u16,
+    /// Where it redirects to.
+    location: Option<Vec<u8>>,
+    body: Vec<u8>,
 }
 
 /// How requests are distributed over connections.
@@ -42,6 +89,8 @@ pub enum Protocol {
 pub struct Streams {
     /// The protocol.
     pub protocol: Protocol,
+    /// The version of HTTP, if that carries it.
+    pub version: HttpVersion,
     /// Maximum number of connections of each thread.
     pub connections: usize,
     /// Maximum number of pending requests on a connection.
@@ -59,7 +108,7 @@ impl Streams {
     /// A pool that keeps its connections, with one pending request on each.
     #[must_use]
     pub const fn pooled(protocol: Protocol) -> Self {
-        Self { protocol, connections: 16, pipeline: 1, requests: 0 }
+        Self { protocol, version: HttpVersion::Http1, connections: 16, pipeline: 1, requests: 0 }
     }
 
     /// Whether connections carry more than one request.
@@ -100,6 +149,7 @@ impl fmt::Display for StreamTransport {
                 Protocol::Tcp => "tcp",
                 Protocol::Http => "http",
                 Protocol::Json => "http-json",
+                Protocol::Redirect => "http-redirect",
             },
         })
     }
@@ -116,7 +166,8 @@ impl FromStr for StreamTransport {
             "tcp" => stream(Protocol::Tcp),
             "http" => stream(Protocol::Http),
             "http-json" => stream(Protocol::Json),
-            _ => Err("expected udp, udp-trains, tcp, http or http-json".to_owned()),
+            "http-redirect" => stream(Protocol::Redirect),
+            _ => Err("expected udp, udp-trains, tcp, http, http-json or http-redirect".to_owned()),
         }
     }
 }
@@ -160,6 +211,27 @@ impl ConnectionCounts {
     }
 }
 
+/// What the connections of a thread have come to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamObservations {
+    pub(crate) counts: ConnectionCounts,
+    /// Answers over HTTP, in time or not, by status.
+    pub(crate) statuses: BTreeMap<u16, u64>,
+    /// Why the first of the connections that failed did.
+    pub(crate) first_failure: Option<String>,
+}
+
+impl StreamObservations {
+    /// Adds those of another thread.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.counts.add(&other.counts);
+        for (status, count) in other.statuses {
+            *self.statuses.entry(status).or_default() += count;
+        }
+        self.first_failure = self.first_failure.take().or(other.first_failure);
+    }
+}
+
 /// The connections of one thread.
 pub(crate) struct Pool {
     poll: Poll,
@@ -170,7 +242,7 @@ pub(crate) struct Pool {
     context: ConnectionContext,
     places: Vec<Option<LoadConnection>>,
     outbox: Outbox,
-    counts: ConnectionCounts,
+    observations: StreamObservations,
     /// Number of requests that all connections have room for.
     room: usize,
     /// Where the search for room begins.
@@ -189,30 +261,23 @@ const INPUT_LEN: usize = 16 << 10;
 const PATIENCE_MAX: Duration = Duration::from_millis(10);
 
 impl Pool {
-    /// Creates a pool without connections. Over HTTP, requests name `host`, or the address.
-    /// Requests have at most `request_len_max` bytes; `with_values` tells whether the values of
-    /// answers are used.
+    /// Creates a pool without connections. Requests have at most `request_len_max` bytes.
     pub(crate) fn open(
         target: SocketAddr,
-        host: Option<&str>,
         sources: Vec<IpAddr>,
-        streams: Streams,
+        context: ConnectionContext,
         request_len_max: usize,
-        with_values: bool,
     ) -> io::Result<Self> {
+        let streams = context.streams;
         Ok(Self {
             poll: Poll::new()?,
             target,
             sources,
             streams,
-            context: ConnectionContext::new(
-                host.map_or_else(|| target.to_string(), str::to_owned),
-                streams,
-                with_values,
-            ),
+            context,
             places: (0..streams.connections).map(|_| None).collect(),
             outbox: Outbox::new(BURST_MAX, BURST_MAX * request_len_max),
-            counts: ConnectionCounts::default(),
+            observations: StreamObservations::default(),
             room: streams.connections * streams.room(0, 0),
             next: 0,
             unwritten: Vec::with_capacity(BURST_MAX),
@@ -220,8 +285,8 @@ impl Pool {
         })
     }
 
-    pub(crate) const fn counts(&self) -> ConnectionCounts {
-        self.counts
+    pub(crate) fn observations(&self) -> StreamObservations {
+        self.observations.clone()
     }
 
     /// Number of requests that the connection at `at` has room for.
@@ -280,15 +345,20 @@ impl Pool {
         let connection = match &mut self.places[at] {
             Some(connection) => connection,
             place => {
-                let number = usize::try_from(self.counts.begun).unwrap_or(0);
+                let number = usize::try_from(self.observations.counts.begun).unwrap_or(0);
                 let source = self.sources.get(number % self.sources.len().max(1)).copied();
-                let begun = LoadConnection::begin(self.target, source, Token(at), self.poll.registry())?;
-                self.counts.begun += 1;
+                let begun = LoadConnection::begin(
+                    self.target,
+                    source,
+                    &self.context,
+                    Token(at),
+                    self.poll.registry(),
+                )?;
+                self.observations.counts.begun += 1;
                 place.insert(begun)
             }
         };
-        connection.queue(self.outbox.get(i).1, now_ns, &self.context);
-        Ok(())
+        connection.queue(self.outbox.get(i).1, now_ns, &self.context)
     }
 
     fn write(&mut self, at: usize) {
@@ -301,8 +371,11 @@ impl Pool {
 
     fn close(&mut self, at: usize, end: ConnectionEnd) {
         self.with_place(at, |pool| {
-            if let Some(connection) = pool.places[at].take() {
-                pool.counts.count(end, connection.is_established());
+            if let Some(mut connection) = pool.places[at].take() {
+                let observations = &mut pool.observations;
+                observations.counts.count(end, connection.is_established());
+                let failure = connection.take_failure();
+                observations.first_failure = observations.first_failure.take().or(failure);
             }
         });
     }
@@ -310,17 +383,18 @@ impl Pool {
     /// Reads from the connection at `at`, and passes each answer to the worker.
     fn turn(&mut self, at: usize, now_ns: u64, worker: &mut LoadWorker<'_>) {
         let target = Peer::to(self.target);
-        let take = |answer: &[u8]| worker.receive(now_ns, target, answer, true);
-        if let Err(end) = self.with_place(at, |pool| pool.read(at, take)) {
+        let mut take = |answer: &[u8]| worker.receive(now_ns, target, answer, true);
+        if let Err(end) = self.with_place(at, |pool| pool.read(at, &mut take)) {
             self.close(at, end);
         }
     }
 
-    fn read(&mut self, at: usize, take: impl FnMut(&[u8])) -> Result<(), ConnectionEnd> {
+    fn read(&mut self, at: usize, take: &mut dyn FnMut(&[u8])) -> Result<(), ConnectionEnd> {
         let Some(connection) = &mut self.places[at] else { return Ok(()) };
         let was_established = connection.is_established();
-        let turned = connection.turn(&self.streams, &self.context, &mut self.input, take);
-        self.counts.established += u64::from(!was_established && connection.is_established());
+        let mut sink = AnswerSink { take, statuses: &mut self.observations.statuses };
+        let turned = connection.turn(&self.context, &mut self.input, &mut sink);
+        self.observations.counts.established += u64::from(!was_established && connection.is_established());
         turned
     }
 
@@ -404,7 +478,7 @@ mod tests {
 
     #[test]
     fn transports_are_read_as_they_are_shown() {
-        for text in ["udp", "udp-trains", "tcp", "http", "http-json"] {
+        for text in ["udp", "udp-trains", "tcp", "http", "http-json", "http-redirect"] {
             assert_eq!(text.parse::<StreamTransport>().unwrap().to_string(), text);
         }
         assert!("sctp".parse::<StreamTransport>().is_err());

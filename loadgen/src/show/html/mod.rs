@@ -56,6 +56,7 @@ pub fn page(report: &Json) -> Result<String, String> {
     page.push_str(&times(report));
     page.push_str(&steps(report));
     page.push_str(&codes(report));
+    page.push_str(&statuses(report));
     page.push_str(&table(report, "Setting", "setting"));
     for (title, name) in [
         ("Environment", "environment"),
@@ -383,6 +384,22 @@ fn steps(report: &Json) -> String {
         );
     }
     html + "</tbody>\n</table>\n</section>\n"
+}
+
+/// Answers by HTTP status; empty for other transports.
+fn statuses(report: &Json) -> String {
+    let statuses = report["statuses"].as_array().filter(|statuses| !statuses.is_empty());
+    let Some(statuses) = statuses else { return String::new() };
+    let mut html =
+        "<section class=\"card\"><h2>Answers by HTTP status</h2>\n<table class=\"counts\">\n".to_owned();
+    for (number, status) in statuses.iter().enumerate() {
+        let pointer = format!("/statuses/{number}/count");
+        let counted = figure(report, &pointer, |counted| grouped(count(counted)));
+        let name = text(&status["status"]);
+        let _ = writeln!(html, "<tr><th scope=\"row\">{name}</th><td>{counted}</td></tr>");
+    }
+    html.push_str("</table>\n</section>\n");
+    html
 }
 
 fn codes(report: &Json) -> String {
