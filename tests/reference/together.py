@@ -32,7 +32,7 @@ def world(layout, directory):
                 admin_value(100, "0.NA/20.500.8", 300)]},
         ]
     root = ours.directory / "dot-handle" / "bootstrap_handles"
-    ours.make(records, settings=f'\n[elsewhere]\nenabled = true\nroot = "{root}"\n')
+    ours.make(records, settings=f'\n[remote]\nenabled = true\nroot = "{root}"\n')
     return ours, theirs
 
 

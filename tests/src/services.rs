@@ -87,11 +87,7 @@ impl ServicesPlan {
             audit: Some(path.join("audit.jsonl")),
             store,
             server_key: Some(ServerKeyConfig { file, ..ServerKeyConfig::default() }),
-            elsewhere: RemoteConfig {
-                enabled: true,
-                local_info: Some(local_info),
-                ..RemoteConfig::default()
-            },
+            remote: RemoteConfig { enabled: true, local_info: Some(local_info), ..RemoteConfig::default() },
             ..Config::default()
         };
         change(&mut config);

@@ -51,7 +51,7 @@ settings! {
         section server_key: Option<ServerKeyConfig>;
         live_section administrators: AdministratorsConfig;
         section sessions: SessionsConfig;
-        section elsewhere: RemoteConfig;
+        section remote: RemoteConfig;
         section forward: ForwardConfig;
         section limits: AdminLimits;
         section costly: CostlyConfig;
@@ -156,7 +156,7 @@ settings! {
         /// Most bytes of the head of an HTTP request.
         live http_header_bytes: usize = 4096, 64..=1 << 20;
         /// Most time for one HTTP connection.
-        restart http_patience_ms: u32 = 5000, 1..=600_000;
+        restart http_timeout_ms: u32 = 5000, 1..=600_000;
         /// Least time between two readiness checks, which write to the store and read it back.
         restart probe_every_ms: u32 = 1000, 0..=DAY_MS;
     }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn says_which_settings_contradict_each_other() {
         let says = |text: &str| toml::from_str::<Config>(text).unwrap().check().unwrap_err().to_string();
-        assert!(says("[elsewhere]\nenabled = true").contains("elsewhere.root"));
+        assert!(says("[remote]\nenabled = true").contains("remote.root"));
         let twice = says("listen = [\"127.0.0.1:2642\", \"127.0.0.1:2642\"]");
         assert_eq!(twice, "`listen` names 127.0.0.1:2642 twice");
     }

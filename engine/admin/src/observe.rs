@@ -27,7 +27,7 @@ impl ScrapeSource for AdminState {
         ScrapeLimits {
             connections: observe.http_connections,
             header_len_max: observe.http_header_bytes,
-            patience: Duration::from_millis(observe.http_patience_ms.into()),
+            patience: Duration::from_millis(observe.http_timeout_ms.into()),
         }
     }
 
@@ -150,7 +150,7 @@ const METRICS: &[(&str, &str, MetricSource)] = {
         ("costly_refused", "Requests for which there was no place for such work", Counter(|it| it.costly.1)),
         ("sessions", "What happened to sessions of this process itself", Events(|it| Some(it.service.sessions()?.own().counts().by_name().to_vec()))),
         ("session_messages", "What came of set-ups and of messages in sessions", Events(|it| Some(it.service.sessions()?.counts().by_name().to_vec()))),
-        ("elsewhere", "Questions to other services about identities", Events(|it| Some(remote_events(it.service)))),
+        ("remote", "Questions to other services about identities", Events(|it| Some(remote_events(it.service)))),
         ("audit_lines", "Lines of the audit log", Events(|it| Some(it.service.audit.counts().to_vec()))),
         ("disk_free_bytes", "Free bytes of a disk", Disks(|disk| disk.free_bytes)),
         ("disk_low", "1 while a disk is nearly full", Disks(|disk| Some(disk.is_low.into()))),
@@ -169,19 +169,19 @@ const METRICS: &[(&str, &str, MetricSource)] = {
         ("costly_waiting", "Requests that wait for key exchanges or derived keys", Gauge(|it| it.costly.2 as u64)),
         ("challenges_waiting", "Challenges that wait for an answer", Gauge(|it| it.service.challenges().len() as u64)),
         ("sessions_open", "Sessions of this process itself", Gauge(|it| it.service.sessions().map_or(0, |all| all.own().len() as u64))),
-        ("elsewhere_asking", "Requests on whose behalf other services are asked", Gauge(|it| it.service.remote().map_or(0, RemoteServices::asking) as u64)),
+        ("remote_waiting", "Requests on whose behalf other services are asked", Gauge(|it| it.service.remote().map_or(0, RemoteServices::asking) as u64)),
         ("start_time_seconds", "When it was started, Unix seconds", Gauge(|it| it.state.started_unix_ms() / 1000)),
     ]
 };
 
 fn remote_events(service: &AdminService) -> CountsByEvent {
-    let RemoteCounts { questions, unanswered, refused, rested, cached } =
+    let RemoteCounts { questions, unanswered, refused, recently_silent, cached } =
         service.remote().map(RemoteServices::counts).unwrap_or_default();
     vec![
-        ("asked", questions),
+        ("sent", questions),
         ("unanswered", unanswered),
         ("refused", refused),
-        ("rested", rested),
+        ("recently_silent", recently_silent),
         ("cached", cached),
     ]
 }

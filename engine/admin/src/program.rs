@@ -77,7 +77,7 @@ fn check(config: &Config) -> anyhow::Result<String> {
     for difference in site_differences(config, &site) {
         eprintln!("handle-admin: warning: {difference}");
     }
-    RemoteServices::open(&config.elsewhere)?;
+    RemoteServices::open(&config.remote)?;
     let records = match Store::open_to_read(&config.store) {
         Ok(store) => {
             let stats = store.stats()?;

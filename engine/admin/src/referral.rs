@@ -2,8 +2,8 @@
 //!
 //! The referral itself names the servers and their keys, so no other knowledge is needed.
 //! Resolutions are bounded: in number at a time, without a queue, and in time by
-//! `elsewhere.patience_ms` each; answers are cached within `elsewhere.cache_bytes` and
-//! `elsewhere.cache_s`. RFC 3652 section 3.4, with the behaviour of deployed servers.
+//! `remote.timeout_ms` each; answers are cached within `remote.cache_bytes` and
+//! `remote.cache_s`. RFC 3652 section 3.4, with the behaviour of deployed servers.
 
 use crate::remote::RemoteConfig;
 use crossbeam_channel::{Receiver, Sender, bounded};

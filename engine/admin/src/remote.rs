@@ -5,7 +5,7 @@
 //!   that has the handle answers without asking another one, so two services that name each other's
 //!   groups cannot keep each other busy.
 //! - The questions are bounded: in number at a time, without a queue; and for each request in the
-//!   number of records, and in time to about three times `patience_ms`.
+//!   number of records, and in time to about three times `timeout_ms`.
 //! - Only signed answers count, with a chain of trust from the global service, unless configured
 //!   otherwise.
 //!
@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 
 settings! {
     /// Other services, which are asked about identities and groups whose handles are not here
-    /// ([elsewhere.md](elsewhere.md)).
+    /// ([remote-services.md](remote-services.md)).
     pub struct RemoteConfig where knows_a_service {
         /// Query other services about identities. Otherwise identities and groups whose handles are
         /// at another service have no permissions.
@@ -52,12 +52,12 @@ settings! {
         /// Accept signed answers only, with a chain of trust from the global service.
         restart certified: bool = true;
         /// Requests that wait for other services at a time. One more is refused.
-        restart at_once: usize = 16, 1..=1024;
+        restart requests: usize = 16, 1..=1024;
         /// Records queried from other services for one request.
-        restart questions: usize = 16, 1..=256;
+        restart queries_per_request: usize = 16, 1..=256;
         /// Most time for one query. A request that has waited this long sends no further query, so
         /// it waits for at most about three times this value.
-        restart patience_ms: u32 = 5000, 1..=120_000;
+        restart timeout_ms: u32 = 5000, 1..=120_000;
         /// Bytes of cached answers.
         restart cache_bytes: usize = 16 << 20, 0..=1 << 34;
         /// Most time for which an answer is cached, whatever its TTL. A value revoked elsewhere
@@ -66,9 +66,9 @@ settings! {
         restart cache_s: u32 = 300, 0..=172_800;
         /// After a query without an answer, time for which no query about the same handle is sent,
         /// separately for its values and for verdicts; 0 to query each time.
-        restart rest_ms: u32 = 5000, 0..=3_600_000;
-        /// Handles remembered for `elsewhere.rest_ms`.
-        restart rest_handles: usize = 1024, 0..=1 << 20;
+        restart backoff_ms: u32 = 5000, 0..=3_600_000;
+        /// Handles remembered for `remote.backoff_ms`.
+        restart backoff_handles: usize = 1024, 0..=1 << 20;
     }
 }
 
@@ -77,7 +77,7 @@ fn knows_a_service(config: &RemoteConfig) -> Result<(), SettingError> {
         return Ok(());
     }
     Err(SettingError::Together(
-        "`elsewhere.enabled` without `elsewhere.root`: name the file of the global service (bootstrap_handles)"
+        "`remote.enabled` without `remote.root`: name the file of the global service (bootstrap_handles)"
             .to_owned(),
     ))
 }
@@ -87,21 +87,21 @@ impl RemoteConfig {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let root = match &self.root {
             Some(path) => Root::read(&read(path)?).with_context(|| {
-                format!("`elsewhere.root`: {} is not a file of the global service", path.display())
+                format!("`remote.root`: {} is not a file of the global service", path.display())
             })?,
             None => Root::default(),
         };
         let mut client = Client::new(root);
         if let Some(path) = &self.local_info {
             let added = client.overrides.add_local_info(&read(path)?);
-            added.with_context(|| format!("`elsewhere.local_info`: {}", path.display()))?;
+            added.with_context(|| format!("`remote.local_info`: {}", path.display()))?;
         }
         client.limits = LookupLimits {
-            patience_ms: self.patience_ms.into(),
+            timeout_ms: self.timeout_ms.into(),
             requests_max: REQUESTS_MAX,
             ..LookupLimits::default()
         };
-        client.patience.tcp_ms = self.patience_ms;
+        client.patience.tcp_ms = self.timeout_ms;
         let kept = CacheLimits::default();
         client.cache = Cache::new(CacheLimits {
             bytes_max: self.cache_bytes,
@@ -141,7 +141,7 @@ pub enum RemoteFailure {
     /// No server that could verify the answer to a challenge responded.
     NoVerifier,
     /// A question about the same handle failed recently, for this reason.
-    Rested(Box<RemoteFailure>),
+    RecentlySilent(Box<RemoteFailure>),
 }
 
 impl RemoteFailure {
@@ -170,7 +170,7 @@ impl fmt::Display for RemoteFailure {
             Self::Refused(code) => write!(f, "its service answered {code} (RC {})", code.0),
             Self::NoVerdict => f.write_str("no server of its service verified the answer"),
             Self::NoVerifier => f.write_str("no server of its service answers"),
-            Self::Rested(why) => write!(f, "{why}, a moment ago"),
+            Self::RecentlySilent(why) => write!(f, "{why}, a moment ago"),
         }
     }
 }
@@ -206,14 +206,14 @@ struct SilentHandles {
 
 impl SilentHandles {
     fn new(config: &RemoteConfig) -> Self {
-        let rest = Duration::from_millis(config.rest_ms.into());
-        Self { rest, handles_max: config.rest_handles, handles: HashMap::new() }
+        let rest = Duration::from_millis(config.backoff_ms.into());
+        Self { rest, handles_max: config.backoff_handles, handles: HashMap::new() }
     }
 
     /// The recent failure of a question of this kind about `handle`, if there is one.
     fn recent_failure(&self, handle: Handle<'_>, about: InquiryKind, now: Instant) -> Option<RemoteFailure> {
         let (since, unanswered) = self.handles.get(&(handle.prefix_folded(), about))?;
-        is_young(*since, now, self.rest).then(|| RemoteFailure::Rested(Box::new(unanswered.clone())))
+        is_young(*since, now, self.rest).then(|| RemoteFailure::RecentlySilent(Box::new(unanswered.clone())))
     }
 
     /// Records a failure, unless the table is full.
@@ -243,7 +243,7 @@ struct RemoteCounters {
     questions: AtomicU64,
     unanswered: AtomicU64,
     refused: AtomicU64,
-    rested: AtomicU64,
+    recently_silent: AtomicU64,
 }
 
 /// Counts of the questions to other services.
@@ -256,7 +256,7 @@ pub struct RemoteCounts {
     /// Questions not asked because too many requests were asking.
     pub refused: u64,
     /// Questions not asked because a question about the same handle failed recently.
-    pub rested: u64,
+    pub recently_silent: u64,
     /// Questions answered from the cache.
     pub cached: u64,
 }
@@ -271,8 +271,8 @@ impl RemoteServices {
             return Ok(None);
         }
         let client = Arc::new(config.client()?);
-        let places = bounded(config.at_once);
-        for _ in 0..config.at_once {
+        let places = bounded(config.requests);
+        for _ in 0..config.requests {
             // The channel has room for every driver, and both ends exist.
             let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
         }
@@ -283,19 +283,24 @@ impl RemoteServices {
     /// Starts the questions of one request. No question has been asked yet, and no driver is taken.
     #[must_use]
     pub const fn begin_inquiry(&self) -> RemoteInquiry<'_> {
-        RemoteInquiry { services: self, driver: None, questions_left: self.config.questions, ends: None }
+        RemoteInquiry {
+            services: self,
+            driver: None,
+            questions_left: self.config.queries_per_request,
+            ends: None,
+        }
     }
 
     /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> RemoteCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let RemoteCounters { questions, unanswered, refused, rested } = &self.counts;
+        let RemoteCounters { questions, unanswered, refused, recently_silent } = &self.counts;
         RemoteCounts {
             questions: of(questions),
             unanswered: of(unanswered),
             refused: of(refused),
-            rested: of(rested),
+            recently_silent: of(recently_silent),
             cached: self.client.cache.stats().hits,
         }
     }
@@ -303,7 +308,7 @@ impl RemoteServices {
     /// The number of requests that are asking other services.
     #[must_use]
     pub fn asking(&self) -> usize {
-        self.config.at_once.saturating_sub(self.places.1.len())
+        self.config.requests.saturating_sub(self.places.1.len())
     }
 
     fn silent(&self) -> MutexGuard<'_, SilentHandles> {
@@ -370,7 +375,7 @@ impl RemoteInquiry<'_> {
     pub fn verdict(&mut self, request: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
         let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.services.config.certified;
-        let patience = Duration::from_millis(self.services.config.patience_ms.into());
+        let patience = Duration::from_millis(self.services.config.timeout_ms.into());
         let outcome = self.with_driver(request.identity.handle, InquiryKind::Verdict, |driver, ends| {
             let servers = driver.servers(request.identity.handle, purpose, certified);
             let servers = servers.map_err(RemoteFailure::Lookup)?;
@@ -396,7 +401,7 @@ impl RemoteInquiry<'_> {
             if is_authoritative(answer.code) { Ok(answer) } else { Err(RemoteFailure::Refused(answer.code)) }
         });
         // A cached answer helps even after a recent failure.
-        if matches!(outcome, Err(RemoteFailure::Rested(_)))
+        if matches!(outcome, Err(RemoteFailure::RecentlySilent(_)))
             && let Some(answer) = self.services.client.cache.get(&question, driver::now())
         {
             outcome = Ok(answer);
@@ -413,14 +418,14 @@ impl RemoteInquiry<'_> {
         about: InquiryKind,
         ask: impl FnOnce(&mut BlockingDriver, Instant) -> Result<T, RemoteFailure>,
     ) -> Result<T, RemoteFailure> {
-        let patience = Duration::from_millis(self.services.config.patience_ms.into());
+        let patience = Duration::from_millis(self.services.config.timeout_ms.into());
         let now = Instant::now();
         let ends = *self.ends.get_or_insert(now + patience);
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(RemoteFailure::Enough)?;
         self.questions_left = left;
         let handle = Handle(handle);
-        if let Some(rested) = self.services.silent().recent_failure(handle, about, now) {
-            return Err(rested);
+        if let Some(recently_silent) = self.services.silent().recent_failure(handle, about, now) {
+            return Err(recently_silent);
         }
         let driver = match &mut self.driver {
             Some(driver) => driver,
@@ -436,11 +441,11 @@ impl RemoteInquiry<'_> {
     }
 
     fn note<T>(&self, outcome: &Result<T, RemoteFailure>) {
-        let RemoteCounters { questions, unanswered, refused, rested } = &self.services.counts;
+        let RemoteCounters { questions, unanswered, refused, recently_silent } = &self.services.counts;
         let not_asked = match outcome {
             Ok(_) => None,
             Err(RemoteFailure::Busy | RemoteFailure::Enough) => Some(refused),
-            Err(RemoteFailure::Rested(_)) => Some(rested),
+            Err(RemoteFailure::RecentlySilent(_)) => Some(recently_silent),
             Err(_) => {
                 unanswered.fetch_add(1, Ordering::Relaxed);
                 None
@@ -557,14 +562,14 @@ mod tests {
 
     #[test]
     fn silent_handles_are_not_retried_during_the_rest() {
-        let config = RemoteConfig { rest_ms: 100, rest_handles: 8, ..RemoteConfig::default() };
+        let config = RemoteConfig { backoff_ms: 100, backoff_handles: 8, ..RemoteConfig::default() };
         let (mut silent, start, rest) =
             (SilentHandles::new(&config), Instant::now(), Duration::from_millis(100));
         silent.note(Handle(b"20.2/identity"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);
-        let rested = RemoteFailure::Rested(Box::new(RemoteFailure::NoVerifier));
+        let recently_silent = RemoteFailure::RecentlySilent(Box::new(RemoteFailure::NoVerifier));
         assert_eq!(
             silent.recent_failure(Handle(b"20.2/identity"), InquiryKind::Verdict, start),
-            Some(rested)
+            Some(recently_silent)
         );
         assert_eq!(silent.recent_failure(Handle(b"20.2/other"), InquiryKind::Verdict, start), None);
         assert_eq!(
@@ -598,7 +603,7 @@ mod tests {
         silent.note(Handle(b"20.2/other"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start + rest);
         assert_eq!(silent.handles.len(), 1, "until its time is over");
         let forgetful =
-            [RemoteConfig { rest_ms: 0, ..config.clone() }, RemoteConfig { rest_handles: 0, ..config }];
+            [RemoteConfig { backoff_ms: 0, ..config.clone() }, RemoteConfig { backoff_handles: 0, ..config }];
         for config in forgetful {
             let mut silent = SilentHandles::new(&config);
             silent.note(Handle(b"20.2/identity"), InquiryKind::Verdict, RemoteFailure::NoVerifier, start);

@@ -187,7 +187,7 @@ fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePu
         started.map_err(|error| explain_set(directory, error))
     };
     let publisher = config.publish.directory.as_deref().map(start_publisher).transpose()?;
-    let remote = RemoteServices::open(&config.elsewhere)?;
+    let remote = RemoteServices::open(&config.remote)?;
     let referrals = open_referrals(config)?;
     let rules = active_rules(config, Arc::new(site))?;
     if config.anonymous_full_access {
@@ -265,8 +265,8 @@ fn open_referrals(config: &Config) -> anyhow::Result<Option<ReferralResolver>> {
     if config.forward.socket.is_none() || !config.forward.resolve_for_old {
         return Ok(None);
     }
-    match ReferralResolver::open(&config.elsewhere, config.forward.resolutions) {
-        Err(error) if !config.elsewhere.enabled => {
+    match ReferralResolver::open(&config.remote, config.forward.resolutions) {
+        Err(error) if !config.remote.enabled => {
             tracing::warn!("old clients get referrals instead of resolved values: {error:#}");
             Ok(None)
         }

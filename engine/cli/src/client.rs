@@ -39,9 +39,9 @@ pub(crate) struct ClientArgs {
     /// config.dct.
     #[arg(long, value_name = "WORD")]
     keyword: Option<String>,
-    /// Maximum time for one handle, in seconds.
+    /// Time limit for the lookup of one handle, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    patience: u64,
+    lookup_timeout: u64,
 }
 
 impl ClientArgs {
@@ -62,7 +62,7 @@ impl ClientArgs {
         if let Some(keyword) = &self.keyword {
             client.preferences.keywords = vec![keyword.clone()];
         }
-        client.limits.patience_ms = self.patience.max(1) * 1000;
+        client.limits.timeout_ms = self.lookup_timeout.max(1) * 1000;
         Ok(Arc::new(client))
     }
 

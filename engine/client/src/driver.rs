@@ -168,7 +168,7 @@ impl BlockingDriver {
             return self.ask(question, options);
         }
         let client = Arc::clone(&self.client);
-        let deadline = Instant::now() + Duration::from_millis(client.limits.patience_ms);
+        let deadline = Instant::now() + Duration::from_millis(client.limits.timeout_ms);
         loop {
             if let Some(answer) = client.cache.get(question, now()) {
                 return ResolvedQuestion::from_flight(Ok(answer), question);

@@ -106,7 +106,7 @@ pub struct LookupLimits {
     /// Depth of services that are needed to find services.
     pub nesting_max: usize,
     /// Total time in milliseconds.
-    pub patience_ms: u64,
+    pub timeout_ms: u64,
 }
 
 impl Default for LookupLimits {
@@ -115,7 +115,7 @@ impl Default for LookupLimits {
             requests_max: 256,
             indirections_max: CLIENT_INDIRECTION_MAX.into(),
             nesting_max: SERVICE_NESTING_MAX,
-            patience_ms: 120_000,
+            timeout_ms: 120_000,
         }
     }
 }
@@ -265,7 +265,7 @@ impl Lookup {
     }
 
     fn deadline_ms(&self) -> u64 {
-        self.context.began_ms.saturating_add(self.context.client.limits.patience_ms)
+        self.context.began_ms.saturating_add(self.context.client.limits.timeout_ms)
     }
 
     /// Takes the outcome, once.

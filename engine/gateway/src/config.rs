@@ -106,7 +106,7 @@ settings! {
         /// Most bytes of the head of a scraper's request.
         live http_header_bytes: usize = 4096, 128..=1 << 16;
         /// Longest duration of a connection of a scraper.
-        live http_patience_ms: u32 = 5000, 10..=600_000;
+        live http_timeout_ms: u32 = 5000, 10..=600_000;
     }
 }
 
@@ -117,7 +117,7 @@ impl ObserveConfig {
         ScrapeLimits {
             connections: self.http_connections,
             header_len_max: self.http_header_bytes,
-            patience: Duration::from_millis(self.http_patience_ms.into()),
+            patience: Duration::from_millis(self.http_timeout_ms.into()),
         }
     }
 }

@@ -35,7 +35,7 @@ settings! {
         /// site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
         /// Longest duration of one question.
-        restart patience_ms: u32 = 10_000, 1..=120_000;
+        restart timeout_ms: u32 = 10_000, 1..=120_000;
         /// Questions at a time. Further requests get status 503.
         restart questions: usize = 1024, 1..=1 << 16;
         /// Of these, for one source: an IPv4 address, or a /64 of IPv6.
@@ -76,11 +76,11 @@ impl UpstreamConfig {
             client.overrides.set_resolver(site.clone());
         }
         client.limits = LookupLimits {
-            patience_ms: self.patience_ms.into(),
+            timeout_ms: self.timeout_ms.into(),
             requests_max: self.requests,
             ..LookupLimits::default()
         };
-        client.patience.tcp_ms = client.patience.tcp_ms.min(self.patience_ms);
+        client.patience.tcp_ms = client.patience.tcp_ms.min(self.timeout_ms);
         let kept = CacheLimits::default();
         client.cache = Cache::new(CacheLimits {
             bytes_max: self.cache_bytes,

@@ -304,10 +304,10 @@ fn an_empty_flush_sends_nothing(choice: DatapathChoice) {
 
 fn patience_has_bounds(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions::new(LOOPBACK));
-    for patience_ms in [0, 1, 30] {
-        let (start, patience) = (Instant::now(), Duration::from_millis(patience_ms));
+    for timeout_ms in [0, 1, 30] {
+        let (start, patience) = (Instant::now(), Duration::from_millis(timeout_ms));
         assert!(path.wait(patience).unwrap().inbox.is_empty());
-        assert!(start.elapsed() >= patience, "{patience_ms} ms: {:?}", start.elapsed());
+        assert!(start.elapsed() >= patience, "{timeout_ms} ms: {:?}", start.elapsed());
         assert!(start.elapsed() < patience + Duration::from_millis(500), "{:?}", start.elapsed());
     }
     // None of the waits keeps the path from receiving later datagrams.

@@ -100,11 +100,11 @@ impl Forwarder {
         Some(Self {
             path: config.socket.clone()?,
             threads: config.requests,
-            patience: Duration::from_millis(config.patience_ms.into()),
+            patience: Duration::from_millis(config.timeout_ms.into()),
             identities: config.identities,
             queue: ForwardQueue::default(),
             places: ForwardPlaces::new(config, jobs_count),
-            breaker: CircuitBreaker::new(Duration::from_millis(config.rest_ms.into())),
+            breaker: CircuitBreaker::new(Duration::from_millis(config.backoff_ms.into())),
             counts: ForwardCounts::default(),
         })
     }
@@ -128,6 +128,6 @@ impl Forwarder {
     /// The counters and the current numbers.
     pub(crate) fn stats(&self) -> ForwardStats {
         let (waiting, listings) = self.places.counts();
-        self.counts.stats(waiting, listings, self.breaker.is_resting())
+        self.counts.stats(waiting, listings, self.breaker.is_open())
     }
 }

@@ -87,7 +87,7 @@ fn resolve_many(service: &InitialisedService) {
 
 #[test]
 fn a_handle_admin_that_hangs_holds_up_nothing_but_what_is_forwarded() {
-    let mut service = service_with("patience_ms = 1000\nrest_ms = 2000\nrequests_per_source = 4\n");
+    let mut service = service_with("timeout_ms = 1000\nbackoff_ms = 2000\nrequests_per_source = 4\n");
     service.start_admin();
     service.start_handled();
     assert_eq!(code(&exchange_over_tcp(service.queries, &list()).unwrap()), Code::AUTHENTICATION_NEEDED);
@@ -104,11 +104,11 @@ fn a_handle_admin_that_hangs_holds_up_nothing_but_what_is_forwarded() {
     assert!(event(&service, "refused_of_source") >= 1, "12 at a time are more than 4");
     assert!((1..=8).contains(&event(&service, "timed_out")), "{}", event(&service, "timed_out"));
     // Now one at a time is tried, and others are told at once. Places and jobs have all come back.
-    let (before, began) = (event(&service, "rested"), Instant::now());
+    let (before, began) = (event(&service, "backed_off"), Instant::now());
     for _ in 0..20 {
         assert_eq!(code(&exchange_over_tcp(queries, &list()).unwrap()), Code::SERVER_BUSY);
     }
-    assert!(event(&service, "rested") > before);
+    assert!(event(&service, "backed_off") > before);
     assert!(began.elapsed() < Duration::from_secs(20), "not as long as 20 that are waited for");
     resolve_many(&service);
     assert_eq!(event(&service, "waiting"), 0);

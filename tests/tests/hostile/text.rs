@@ -240,7 +240,7 @@ fn what_a_hostile_server_says_is_only_text() {
 fn what_a_hostile_service_says_is_only_text() {
     let place = HostileTextSetup::new();
     let found = |args: &[&str]| {
-        let args = [args, &["--resolver-site", "site", "--patience", "5"]].concat();
+        let args = [args, &["--resolver-site", "site", "--timeout", "5"]].concat();
         (args.join(" "), place.hdl(&args))
     };
     for (args, shown) in [

@@ -583,8 +583,8 @@ fn the_program_reports_errors_serves_and_stops_on_a_signal() {
     assert!(code == 2 && text.contains("/nowhere/store") && text.contains("hdl store create"), "{text}");
     let no_root = directory.path().join("no-root.toml");
     let mut wrong = config.clone();
-    wrong.elsewhere.enabled = true;
-    wrong.elsewhere.root = Some("nowhere.json".into());
+    wrong.remote.enabled = true;
+    wrong.remote.root = Some("nowhere.json".into());
     std::fs::write(&no_root, toml::to_string(&wrong).unwrap()).unwrap();
     let mut check = Command::new(program("handle-admin", "handle-admin"));
     check.arg("--config").arg(&no_root).arg("--check-config");

@@ -177,7 +177,7 @@ fn one_bad_setting_keeps_all_others_back() {
         ("tcp.connections", |config| config.tcp.connections = 0),
         ("publish.merge_ratio", |config| config.publish.merge_ratio = 0),
         ("observe.http_header_bytes", |config| config.observe.http_header_bytes = 0),
-        ("elsewhere.rest_ms", |config| config.elsewhere.rest_ms = u32::MAX),
+        ("remote.backoff_ms", |config| config.remote.backoff_ms = u32::MAX),
         ("log", |config| config.log = "what=is=this".to_owned()),
         ("nowhere", |config| config.audit = Some("/nowhere/audit.jsonl".into())),
         ("no such log", |config| config.log = "refused=debug".to_owned()),

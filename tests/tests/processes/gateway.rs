@@ -200,7 +200,7 @@ pub(crate) fn site_of(server: SocketAddr, directory: &Path) -> std::path::PathBu
 fn front_of(server: SocketAddr, directory: &Path) -> Gateway {
     let mut config = config();
     config.upstream.resolver_site = Some(site_of(server, directory));
-    config.upstream.patience_ms = 2000;
+    config.upstream.timeout_ms = 2000;
     Gateway::start(&config).unwrap()
 }
 

@@ -187,7 +187,7 @@ fn redirects_from_the_set_do_not_depend_on_other_services() {
     let files = tempfile::tempdir().unwrap();
     let served = gateway_of_records(|config| {
         config.upstream.resolver_site = Some(site_of(unused, files.path()));
-        config.upstream.patience_ms = 500;
+        config.upstream.timeout_ms = 500;
     });
     let ask = |target: &str| get(served.address(), target, "");
     let questions_count = || served.gateway.state().counters.upstream_questions.get();

@@ -112,7 +112,7 @@ fn a_step_is_shown_before_the_next_one_is_done() {
         interface["port"] = silent.local_addr().unwrap().port().into();
     }
     std::fs::write(&root, file.to_string()).unwrap();
-    let mut command = hdl(["resolve", "20.500.LAB/hello", "--trace", "--patience", "3600", "--root"]);
+    let mut command = hdl(["resolve", "20.500.LAB/hello", "--trace", "--timeout", "3600", "--root"]);
     command.arg(&root).stdout(Stdio::piped());
     let mut process = RunningProcess::start(command);
     let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();

@@ -155,7 +155,7 @@ fn what_the_other_service_did_not_sign_counts_for_nothing() {
     // An operator may say that it counts all the same.
     let (here, there) = plans();
     let there = ServicesPlan { told_key_id: "admin_rsa", ..there };
-    let server = here.start(&there, |config| config.elsewhere.certified = false);
+    let server = here.start(&there, |config| config.remote.certified = false);
     let _there = there.start(&here, |_| ());
     assert_eq!(create(server.address(), "10.1/new", named()).0, Code::SUCCESS);
     assert_eq!(
@@ -167,7 +167,7 @@ fn what_the_other_service_did_not_sign_counts_for_nothing() {
 #[test]
 fn nobody_is_asked_unless_the_operator_wants_it() {
     let (here, there) = plans();
-    let server = here.start(&there, |config| config.elsewhere.enabled = false);
+    let server = here.start(&there, |config| config.remote.enabled = false);
     let _there = there.start(&here, |_| ());
     let (code, _) = create(server.address(), "10.1/new", who(300, "20.2/who", private("admin_rsa")));
     assert_eq!(code, Code::INVALID_ADMIN);
@@ -188,10 +188,10 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
         ..here
     };
     let server = here.start(&there, |config| {
-        config.elsewhere.patience_ms = 200;
-        config.elsewhere.at_once = 1;
+        config.remote.timeout_ms = 200;
+        config.remote.requests = 1;
         // Whatever else this machine does meanwhile.
-        config.elsewhere.rest_ms = 3_600_000;
+        config.remote.backoff_ms = 3_600_000;
     });
     let named = |handle| who(300, handle, private("admin_rsa"));
     // Nobody listens there: the identity is entitled, and cannot be checked.
@@ -216,7 +216,7 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
     assert!(silent.accept().is_err(), "it is not asked again so soon");
     let elsewhere = server.server().shared().service.remote().unwrap();
     let counts = elsewhere.counts();
-    assert_eq!((elsewhere.asking(), counts.unanswered, counts.rested), (0, 2, 1));
+    assert_eq!((elsewhere.asking(), counts.unanswered, counts.recently_silent), (0, 2, 1));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn who_has_a_public_key_is_not_locked_out_by_made_up_secrets_nor_while_the_key_i
         )],
         ..here
     };
-    let server = here.start(&there, |config| config.elsewhere.rest_ms = 600_000);
+    let server = here.start(&there, |config| config.remote.backoff_ms = 600_000);
     let there = there.start(&here, |_| ());
     let by_key = |handle| create(server.address(), handle, who(300, "20.2/who", private("admin_rsa"))).0;
     assert_eq!(by_key("10.1/one"), Code::SUCCESS);
@@ -248,9 +248,9 @@ fn remote_lookups_are_limited_at_a_time_and_per_request() {
     let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
     let here = ServicesPlan { records: vec![("0.NA/10.1", groups)], ..here };
     let server = here.start(&there, |config| {
-        config.elsewhere.questions = 4;
-        config.elsewhere.at_once = 1;
-        config.elsewhere.patience_ms = 60_000;
+        config.remote.queries_per_request = 4;
+        config.remote.requests = 1;
+        config.remote.timeout_ms = 60_000;
     });
     {
         let _there = there.start(&here, |_| ());

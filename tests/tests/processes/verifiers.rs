@@ -136,7 +136,7 @@ fn here(change: impl FnOnce(&mut RemoteConfig)) -> (AdminServer, SocketAddr) {
     let records = vec![("0.NA/10.1", vec![admin(100, 301, "20.2/who")])];
     let here = ServicesPlan::new("server", &["10.1"], records);
     let there = ServicesPlan::new("mirror", &["20.2"], vec![]);
-    (here.start(&there, |config| change(&mut config.elsewhere)), there.address)
+    (here.start(&there, |config| change(&mut config.remote)), there.address)
 }
 
 fn client(here: &AdminServer, secret: &[u8]) -> Administrator {
@@ -208,7 +208,7 @@ fn a_server_that_understands_is_believed_at_once() {
 #[test]
 fn a_service_that_is_gone_is_not_asked_for_each_request() {
     // Whatever else this machine does meanwhile.
-    let (here, address) = here(|config| config.rest_ms = 3_600_000);
+    let (here, address) = here(|config| config.backoff_ms = 3_600_000);
     let refused = |of: &str| {
         let (code, text) = create(&mut client(&here, SECRET), "10.1/new");
         assert_eq!(code, Code::AUTHENTICATION_ERROR, "{of}: {text}");
@@ -222,7 +222,8 @@ fn a_service_that_is_gone_is_not_asked_for_each_request() {
     let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::CURRENT));
     refused("it is not");
     assert_eq!(verifier.shown(), [0; 0]);
-    let expected = RemoteCounts { questions: 1, unanswered: 1, rested: 1, ..RemoteCounts::default() };
+    let expected =
+        RemoteCounts { questions: 1, unanswered: 1, recently_silent: 1, ..RemoteCounts::default() };
     assert_eq!(counts(&here), expected);
 }
 
@@ -236,19 +237,19 @@ fn who_says_that_it_cannot_tell_is_asked_again() {
         assert!(text.contains("its service did not say"), "{text}");
     }
     assert_eq!(verifier.shown(), [0x22, 0x22]);
-    assert_eq!(counts(&here).rested, 0);
+    assert_eq!(counts(&here).recently_silent, 0);
 }
 
 #[test]
 fn what_is_not_to_be_remembered_is_not() {
-    let (here, address) = here(|config| config.rest_ms = 0);
+    let (here, address) = here(|config| config.backoff_ms = 0);
     for says in [VerifierBehavior::Nothing, VerifierBehavior::Truth(Version::CURRENT)] {
         let verifier = Verifier::start(address, says);
         let (code, _) = create(&mut client(&here, SECRET), "10.1/new");
         assert_eq!(code == Code::SUCCESS, says != VerifierBehavior::Nothing, "{says:?}");
         assert_eq!(verifier.shown(), [0x22], "{says:?}");
     }
-    assert_eq!(counts(&here).rested, 0);
+    assert_eq!(counts(&here).recently_silent, 0);
 }
 
 /// What a server says that is asked about keys of `handle`: the code on the wire, and the text or

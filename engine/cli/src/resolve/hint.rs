@@ -67,7 +67,7 @@ fn of_error(error: &LookupError) -> Option<&'static str> {
         }
         LookupError::TooManyRequests => "--trace shows the servers that are asked",
         LookupError::TooSlow { .. } => {
-            "allow more time with --patience SECONDS; --trace shows which server is slow"
+            "allow more time with --lookup-timeout SECONDS; --trace shows which server is slow"
         }
         LookupError::OldProof(_) => {
             "authenticate with a private key (--key), or pass --allow-old-proofs for a server that supports nothing newer"
@@ -117,7 +117,7 @@ mod tests {
         for (error, says) in [
             (LookupError::NoRoot, "--root"),
             (LookupError::NoServer { handle: handle.clone() }, "hdl site"),
-            (LookupError::TooSlow { handle: handle.clone() }, "--patience"),
+            (LookupError::TooSlow { handle: handle.clone() }, "--lookup-timeout"),
             (LookupError::Circle { record: handle.clone() }, "--trace"),
             (failed(AttemptError::Silence), "--tcp"),
             (failed(AttemptError::Signature(VerifyError::Wrong)), "hdl check --certify"),

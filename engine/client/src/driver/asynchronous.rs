@@ -55,7 +55,7 @@ impl AsyncDriver {
         if !is_shared(question, options) {
             return self.ask(question, options).await;
         }
-        let deadline = Instant::now() + Duration::from_millis(self.client.limits.patience_ms);
+        let deadline = Instant::now() + Duration::from_millis(self.client.limits.timeout_ms);
         loop {
             if let Some(answer) = self.client.cache.get(question, now()) {
                 return ResolvedQuestion::from_flight(Ok(answer), question);

@@ -174,8 +174,8 @@ proptest! {
         let (mut world, root) = world(&mut chance);
         let mut client = Client::new(root);
         client.patience.tcp_ms = 5_000;
-        client.limits = LookupLimits { requests_max: 64, patience_ms: 60_000, ..LookupLimits::default() };
-        let (requests_max, patience_ms) = (client.limits.requests_max, client.limits.patience_ms);
+        client.limits = LookupLimits { requests_max: 64, timeout_ms: 60_000, ..LookupLimits::default() };
+        let (requests_max, timeout_ms) = (client.limits.requests_max, client.limits.timeout_ms);
         let client = Arc::new(client);
         let suffix = SUFFIXES[chance.below(SUFFIXES.len())];
         let handle = format!("{}/{suffix}", PREFIXES[chance.below(PREFIXES.len())]);
@@ -190,7 +190,7 @@ proptest! {
         let (outcome, now) = world.run(&mut lookup, BEGIN);
         prop_assert!(lookup.requests_count() <= requests_max, "{handle}: {} requests", lookup.requests_count());
         prop_assert!(world.sent_count <= 3 * requests_max);
-        prop_assert!(now.ms - BEGIN.ms <= patience_ms, "{handle}: {} ms", now.ms - BEGIN.ms);
+        prop_assert!(now.ms - BEGIN.ms <= timeout_ms, "{handle}: {} ms", now.ms - BEGIN.ms);
         prop_assert!(!lookup.events().is_empty());
         match outcome {
             Ok(answer) => {

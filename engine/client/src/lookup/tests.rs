@@ -384,7 +384,7 @@ fn requests_indirections_and_time_are_bounded_at_their_edges() {
     let (mut world, client) = limited(LookupLimits { indirections_max: 1, ..plain });
     let error = resolve(&mut world, &client, "10.a/x").unwrap_err();
     assert_eq!(error, LookupError::TooManyIndirections { handle: b"0.NA/10.A".to_vec() });
-    let (mut world, client) = limited(LookupLimits { patience_ms: 500, ..plain });
+    let (mut world, client) = limited(LookupLimits { timeout_ms: 500, ..plain });
     (1..=99).for_each(|number| world.fail(number, WorldFault::Silent));
     let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), LookupOptions::default(), dice(1), BEGIN);
     let (outcome, now) = world.run(&mut lookup, BEGIN);

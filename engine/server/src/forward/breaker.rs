@@ -55,7 +55,7 @@ impl CircuitBreaker {
     }
 
     /// Whether the breaker rests.
-    pub(crate) fn is_resting(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.state().not_before.is_some()
     }
 
@@ -74,12 +74,12 @@ mod tests {
         let at = |s| start + Duration::from_secs(s);
         assert!(breaker.admits(at(0)) && breaker.admits(at(0)));
         breaker.took_too_long(at(10));
-        assert!(!breaker.admits(at(14)) && breaker.is_resting());
+        assert!(!breaker.admits(at(14)) && breaker.is_open());
         assert!(breaker.admits(at(15)) && !breaker.admits(at(16)), "one is being tried");
         breaker.took_too_long(at(20));
         assert!(!breaker.admits(at(24)) && breaker.admits(at(25)));
         breaker.answered();
-        assert!(breaker.admits(at(25)) && breaker.admits(at(25)) && !breaker.is_resting());
+        assert!(breaker.admits(at(25)) && breaker.admits(at(25)) && !breaker.is_open());
         breaker.took_too_long(at(30));
         assert!(breaker.admits(at(35)));
         breaker.not_there();

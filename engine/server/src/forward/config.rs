@@ -31,9 +31,9 @@ settings! {
         /// Listings in progress. One more gets RC 3.
         restart listings <= queue_requests: usize = 16, 0..=1 << 14;
         /// Most time to wait for an answer.
-        restart patience_ms: u32 = 20_000, 1..=600_000;
+        restart timeout_ms: u32 = 20_000, 1..=600_000;
         /// After an answer that took longer, time during which only one request is forwarded at a
         /// time.
-        restart rest_ms: u32 = 5_000, 1..=600_000;
+        restart backoff_ms: u32 = 5_000, 1..=600_000;
     }
 }

@@ -30,8 +30,8 @@ forward_counts! {
     refused_of_source,
     /// A listing was not started, because the limit of listings was reached.
     refused_listing,
-    /// A request was not sent, because the circuit breaker rested.
-    rested,
+    /// A request was not sent, because the circuit breaker was open.
+    backed_off,
     /// The answer to a request took too long.
     timed_out,
     /// A request failed because the connection was refused or broke.
@@ -50,19 +50,19 @@ pub(crate) struct ForwardStats {
     /// Listings in progress.
     pub(crate) listings: usize,
     /// Whether the circuit breaker rests.
-    pub(crate) is_resting: bool,
+    pub(crate) is_open: bool,
 }
 
 impl ForwardCounts {
-    pub(crate) fn stats(&self, waiting: usize, listings: usize, is_resting: bool) -> ForwardStats {
-        ForwardStats { events: self.by_event(), waiting, listings, is_resting }
+    pub(crate) fn stats(&self, waiting: usize, listings: usize, is_open: bool) -> ForwardStats {
+        ForwardStats { events: self.by_event(), waiting, listings, is_open }
     }
 }
 
 impl ForwardStats {
     pub(crate) fn to_json(&self) -> Value {
         let mut json = json!({
-            "waiting": self.waiting, "listings": self.listings, "resting": self.is_resting,
+            "waiting": self.waiting, "listings": self.listings, "backing_off": self.is_open,
         });
         for (event, count) in &self.events {
             json[*event] = (*count).into();

@@ -29,7 +29,7 @@ pub(crate) struct ForwardThread {
 /// Why `handle-admin` did not answer a request.
 enum NotForwarded {
     /// The circuit breaker rests, because `handle-admin` recently took too long.
-    Rested,
+    BackedOff,
     /// The connection was refused or failed, or the answer took too long.
     Broken(io::Error),
     /// The limit of listings is reached.
@@ -86,7 +86,7 @@ impl ForwardThread {
             Err(failed) => failed,
         };
         match failed {
-            NotForwarded::Rested => forward.counts.rested(),
+            NotForwarded::BackedOff => forward.counts.backed_off(),
             NotForwarded::TooManyListings => forward.counts.refused_listing(),
             NotForwarded::Broken(error) if is_too_slow(&error) => {
                 forward.counts.timed_out();
@@ -116,7 +116,7 @@ impl ForwardThread {
         let lane = match std::mem::replace(&mut forwarding.stage, ForwardStage::Over) {
             ForwardStage::Request(frame) => {
                 if !forward.breaker.admits(Instant::now()) {
-                    return Err(NotForwarded::Rested);
+                    return Err(NotForwarded::BackedOff);
                 }
                 let lane = self.begin(forward, &frame)?;
                 forward.breaker.answered();

@@ -201,7 +201,7 @@ impl Metrics {
             out.gauge("handled_forward_waiting", help, gauge(stats.waiting))?;
             out.gauge("handled_forward_listings", "Listings under way.", gauge(stats.listings))?;
             let help = "1 while forwarding pauses because handle-admin did not answer in time.";
-            out.gauge("handled_forward_resting", help, u32::from(stats.is_resting))?;
+            out.gauge("handled_forward_backing_off", help, u32::from(stats.is_open))?;
         }
         let Some(sessions) = &slow.sessions else { return Ok(()) };
         let help = "Sessions, by outcome.";

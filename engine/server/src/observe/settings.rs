@@ -17,7 +17,7 @@ settings! {
         /// Most bytes of the head of an HTTP request.
         live http_header_bytes: usize = 4096, 128..=1 << 16;
         /// Most time for one HTTP connection.
-        live http_patience_ms: u32 = 5000, 10..=600_000;
+        live http_timeout_ms: u32 = 5000, 10..=600_000;
         /// Measure the answer time of one batch in this many; 0 for none.
         live latency_every: u32 = 16;
         /// Sample the source of one datagram in this many; 0 for none.
@@ -43,7 +43,7 @@ impl ObserveParameters {
         ScrapeLimits {
             connections: self.http_connections,
             header_len_max: self.http_header_bytes,
-            patience: Duration::from_millis(self.http_patience_ms.into()),
+            patience: Duration::from_millis(self.http_timeout_ms.into()),
         }
     }
 

@@ -216,7 +216,7 @@ fn says_what_is_wrong_with_a_request() {
 fn slow_clients_are_given_up_and_keep_nobody_waiting() {
     let (server, address, _directory) = start(|config| {
         config.observe.http_connections = 2;
-        config.observe.http_patience_ms = 400;
+        config.observe.http_timeout_ms = 400;
     });
     let mut silent = connect(address);
     let mut slow = connect(address);
@@ -307,7 +307,7 @@ fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
 #[test]
 fn whatever_is_sent_there_is_one_response_or_none() {
     let (server, address, _directory) = start(|config| {
-        (config.observe.http_patience_ms, config.observe.http_connections) = (300, 64);
+        (config.observe.http_timeout_ms, config.observe.http_connections) = (300, 64);
     });
     let good = b"GET /healthz HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711u64);

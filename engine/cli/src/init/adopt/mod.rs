@@ -161,8 +161,8 @@ fn configuration(
         config.handled.push(("tcp.enabled", json!(false)));
     }
     if has_root {
-        config.handle_admin.push(("elsewhere.enabled", json!(true)));
-        config.handle_admin.push(("elsewhere.root", json!("bootstrap_handles")));
+        config.handle_admin.push(("remote.enabled", json!(true)));
+        config.handle_admin.push(("remote.root", json!("bootstrap_handles")));
     }
     config
 }
