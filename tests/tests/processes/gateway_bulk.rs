@@ -124,7 +124,7 @@ fn names_of_other_services_are_asked_for_together_and_answered_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config();
     config.upstream.resolver_site = Some(site_of(resolver.address(), directory.path()));
-    config.upstream.patience_ms = 2000;
+    config.upstream.timeout_ms = 2000;
     config.bulk.questions = 4;
     let gateway = Gateway::start(&config).unwrap();
     let address = gateway.addresses()[0];
