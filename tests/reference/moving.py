@@ -52,7 +52,7 @@ def lines_of(export, file):
 
 
 def exporting(checks, old):
-    made = old.asks("handle", "create", f"{old.prefix}/live", "1:URL=x", f"100:HS_ADMIN={old.admin}")
+    made = old.hdl_as_admin("handle", "create", f"{old.prefix}/live", "1:URL=x", f"100:HS_ADMIN={old.admin}")
     checks.that("a record is made while the server runs", made.code == 0, made.brief())
     file, export = export_of(checks, old, "live.json")
     checks.that("StorageToJson beside the running server has it", f"{old.prefix}/LIVE" in export["handleRecords"])
@@ -184,8 +184,8 @@ class Asker:
 
 def switching(checks, old, new):
     """The old server stops, ours starts under the same addresses. In the layout with one port no client has to learn anything."""
-    late = old.asks("handle", "create", f"{old.prefix}/late", "1:URL=late")
-    gone = old.asks("handle", "delete", f"{old.prefix}/live")
+    late = old.hdl_as_admin("handle", "create", f"{old.prefix}/late", "1:URL=late")
+    gone = old.hdl_as_admin("handle", "delete", f"{old.prefix}/live")
     checks.that("the old server changes records until the switch", late.code == gone.code == 0, late.brief() + gone.brief())
     asker = Asker(old.query_port, f"{old.prefix}/hello")
     old.stop()

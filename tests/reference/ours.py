@@ -95,13 +95,13 @@ def administration(checks, service, count):
     value_of = "1:URL=https://example.org/one"
     for number in range(count):
         name = f"{prefix}/made-{number}"
-        done = service.asks("handle", "create", name, value_of, f"100:HS_ADMIN={service.admin}")
+        done = service.hdl_as_admin("handle", "create", name, value_of, f"100:HS_ADMIN={service.admin}")
         checks.equal(f"create {name}", done.code, 0) or print(f"#     {done.brief()}")
     for number in range(count):
         name = f"{prefix}/made-{number}"
-        done = service.asks("handle", "update", name, "2:EMAIL=someone@example.org", "1:URL=https://example.org/two")
+        done = service.hdl_as_admin("handle", "update", name, "2:EMAIL=someone@example.org", "1:URL=https://example.org/two")
         checks.that(f"update {name}", done.code == 0, done.brief())
-    found = service.asks("handle", "get", f"{prefix}/made-0", "--json")
+    found = service.hdl_as_admin("handle", "get", f"{prefix}/made-0", "--json")
     checks.equal("update: both values are there", sorted(got(found)), [1, 2, 100])
     for name, args, code in (
             ("create again", ("create", f"{prefix}/made-0", value_of), 6),
@@ -114,28 +114,28 @@ def administration(checks, service, count):
             ("get of none", ("get", f"{prefix}/never"), 3),
             ("delete of none", ("delete", f"{prefix}/never"), 3),
             ("create elsewhere", ("create", f"{prefix}.elsewhere/x", value_of), 5)):
-        done = service.asks("handle", *args)
+        done = service.hdl_as_admin("handle", *args)
         checks.equal(f"{name}: exit code", done.code, code) or print(f"#     {done.brief()}")
-    listed = service.asks("handle", "list", prefix)
+    listed = service.hdl_as_admin("handle", "list", prefix)
     names = {line.strip().upper() for line in listed.out.splitlines()}
     for name in [f"{prefix}/{part}".upper() for part in ("all", "many", "made-0", *NAMES[:2])]:
         checks.that(f"list: {name}", name in names, listed.brief())
-    found = service.asks("handle", "home", f"{prefix}.8")
+    found = service.hdl_as_admin("handle", "home", f"{prefix}.8")
     checks.that("home", found.code == 0, found.brief())
-    found = service.asks("handle", "list", "--homed")
+    found = service.hdl_as_admin("handle", "list", "--homed")
     checks.that("list --homed", f"{prefix}.8" in found.out, found.brief())
-    found = service.asks("handle", "unhome", f"{prefix}.8")
+    found = service.hdl_as_admin("handle", "unhome", f"{prefix}.8")
     checks.that("unhome", found.code == 0, found.brief())
     for number in range(0, count, 5):
         names = [f"{prefix}/made-{at}" for at in range(number, min(number + 5, count))]
-        done = service.asks("handle", "delete", *names)
+        done = service.hdl_as_admin("handle", "delete", *names)
         checks.that(f"delete {len(names)} from {number}", done.code == 0, done.brief())
     key = ("--server-key", service.home / ("pubkey.bin" if service.layout == "reference" else "server-public.bin"))
     for number in range(5):
         name = f"{prefix}/session-{number}"
-        done = service.asks("handle", "create", name, value_of, f"100:HS_ADMIN={service.admin}", *key)
+        done = service.hdl_as_admin("handle", "create", name, value_of, f"100:HS_ADMIN={service.admin}", *key)
         checks.that(f"create {name} in a session", done.code == 0, done.brief())
-        done = service.asks("handle", "delete", name, *key)
+        done = service.hdl_as_admin("handle", "delete", name, *key)
         checks.that(f"delete {name} in a session", done.code == 0, done.brief())
 
 
@@ -150,7 +150,7 @@ def batches(checks, service):
     carried_out(checks, service, "theirs", theirs)
     service.settle()
     for part in ("1", "list", "file", "site", "never", *(f"bit-{bit}" for bit in range(12))):
-        left, right = (got(service.asks("handle", "get", f"{service.prefix}/{tag}-{part}", "--json")) for tag in ("hdl-0", "theirs"))
+        left, right = (got(service.hdl_as_admin("handle", "get", f"{service.prefix}/{tag}-{part}", "--json")) for tag in ("hdl-0", "theirs"))
         checks.that(f"batch: {part} is as hdl-genericbatch makes it", left and left == right, f"{left}\n{right}")
 
 
@@ -263,9 +263,9 @@ def identities(checks, service, made):
                    "data": {"format": "base64", "value": base64.b64encode(public_half).decode()}}]
         file = service.directory / f"who-{label}.json"
         file.write_text(json.dumps({"handle": handle, "values": values}))
-        done = service.asks("handle", "create", handle, "--json-values", file)
+        done = service.hdl_as_admin("handle", "create", handle, "--json-values", file)
         checks.that(f"create {handle}", done.code == 0, done.brief())
-        done = service.asks("handle", "create", f"{handle}-its", "1:URL=x", f"100:HS_ADMIN=300:{handle}", "2:DESC=private")
+        done = service.hdl_as_admin("handle", "create", f"{handle}-its", "1:URL=x", f"100:HS_ADMIN=300:{handle}", "2:DESC=private")
         checks.that(f"create {handle}-its", done.code == 0, done.brief())
         service.settle()
         for form in ("bin", "pem", "jwk"):

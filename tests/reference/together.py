@@ -105,7 +105,7 @@ def partial_import(checks, directory):
     try:
         service.start()
         store = service.directory / "partial.redb"
-        done = service.asks("import", store, "--create", "--prefix", service.prefix, "--keep-going")
+        done = service.hdl_as_admin("import", store, "--create", "--prefix", service.prefix, "--keep-going")
         checks.that("import --server --keep-going tells which record it could not read whole", "locked" in done.text.lower(), done.brief())
         found = {line["handle"].upper(): [value["index"] for value in line["values"]]
                  for line in map(json.loads, service.hdl("export", store, "-").out.splitlines()) if "handle" in line}

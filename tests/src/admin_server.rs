@@ -11,9 +11,9 @@ use serde_json::Value as Json;
 use std::net::SocketAddr;
 use tempfile::TempDir;
 
-/// An administration process in this one, and the directory of its files.
+/// An administration process within this one, with the directory of its files.
 pub struct AdminServer {
-    /// The running server; `None` once it was stopped.
+    /// The running server; `None` after [`stop`](Self::stop).
     server: Option<Server>,
     /// The configuration that the server was started with.
     pub config: Config,
@@ -22,10 +22,10 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// The address that it answers on.
+    /// The address on which the server answers.
     ///
     /// # Panics
-    /// When it was stopped.
+    /// If the server is stopped.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.server().addresses()[0]
@@ -34,7 +34,7 @@ impl AdminServer {
     /// The running server.
     ///
     /// # Panics
-    /// When it was stopped.
+    /// If the server is stopped.
     #[must_use]
     pub fn server(&self) -> &Server {
         self.server.as_ref().expect("a running server")
@@ -43,7 +43,7 @@ impl AdminServer {
     /// Starts a server with its files in `directory`.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If the server does not start.
     #[must_use]
     pub fn start(config: Config, directory: TempDir) -> Self {
         let mut administered = Self { server: None, config, directory };
@@ -51,17 +51,17 @@ impl AdminServer {
         administered
     }
 
-    /// Stops it, if it runs.
+    /// Stops the server if it runs.
     pub fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();
         }
     }
 
-    /// Stops it and starts it again, on another port.
+    /// Stops the server and starts it again on another port.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If the server does not start.
     pub fn restart(&mut self) {
         self.stop();
         self.server = Some(Server::start(&self.config).expect("the server starts"));
@@ -78,26 +78,26 @@ impl Drop for AdminServer {
 /// store.
 ///
 /// # Panics
-/// When the files of the vectors do not hold what they should.
+/// If the vectors lack the server or are invalid.
 #[must_use]
 pub fn administer(name: &str) -> AdminServer {
     administer_with(name, |_| ())
 }
 
-/// The same, with a change of its configuration.
+/// Like [`administer`], with a change of the configuration.
 ///
 /// # Panics
-/// When the files of the vectors do not hold what they should.
+/// If the vectors lack the server or are invalid.
 #[must_use]
 pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> AdminServer {
     administer_from(VectorSource::Own, name, change).0
 }
 
-/// The same, with the servers and records of `source`; with it, the records of foreign files that
-/// no store can have.
+/// Like [`administer_with`], with the servers and records of `source`. Also returns the records of
+/// foreign files that a store cannot have.
 ///
 /// # Panics
-/// When the files of `source` do not hold what they should.
+/// If the files of `source` lack the server or are invalid.
 #[must_use]
 pub fn administer_from(
     source: VectorSource,
@@ -120,7 +120,7 @@ pub fn administer_from(
     let settings = &server["server_config"];
     let identities = |name: &str| -> Vec<String> {
         let listed = settings[name].as_array().into_iter().flatten();
-        listed.map(|it| it.as_str().expect("an identity").to_owned()).collect()
+        listed.map(|identity| identity.as_str().expect("an identity").to_owned()).collect()
     };
     let server_key = server["server_key_id"].as_str().map(|id| {
         let file = path.join("privkey.bin");
@@ -152,7 +152,7 @@ pub fn administer_from(
     (AdminServer::start(config, directory), left_out)
 }
 
-/// Fills a new store with the records of `source`; returns those that it cannot have.
+/// Fills a new store with the records of `source`; returns those that a store cannot have.
 fn fill(source: VectorSource, config: &StoreConfig, server: &Json) -> LeftOut {
     let store = Store::create(config, server["case_sensitive"] != Json::Bool(true)).expect("a new store");
     let temp_dir = config.file.parent().expect("a directory");
@@ -169,6 +169,6 @@ fn fill(source: VectorSource, config: &StoreConfig, server: &Json) -> LeftOut {
         }
     }
     bulk.finish(|_| ()).expect("a store with records");
-    assert!(left_out.is_empty() || is_foreign(), "records that a store can have: {left_out:?}");
+    assert!(left_out.is_empty() || is_foreign(), "invalid records in the own vectors: {left_out:?}");
     left_out
 }

@@ -4,18 +4,18 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use std::fmt::Write as _;
 
-/// How many operations batches have here; `HANDLE_BATCH_OPERATIONS` makes them longer.
+/// Number of operations in a batch; `HANDLE_BATCH_OPERATIONS` overrides the default.
 ///
 /// # Panics
-/// When that is no number.
+/// If the variable is not a number.
 #[must_use]
 pub fn operations() -> usize {
     std::env::var("HANDLE_BATCH_OPERATIONS").map_or(3000, |count| count.parse().expect("a number"))
 }
 
-/// Operations of all kinds on few handles, so that many of them depend on others, and some are refused.
+/// Operations of all kinds on few handles, so that many depend on others, and some are refused.
 ///
-/// They home prefixes at a server on port `PORT`, which is to be replaced.
+/// Prefixes are homed at a server on port `PORT`, which the caller replaces.
 #[must_use]
 pub fn batch(seed: u64, count: usize) -> String {
     let mut random = StdRng::seed_from_u64(seed);

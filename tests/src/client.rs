@@ -1,4 +1,4 @@
-//! A client of few lines: asks over UDP, one request at a time.
+//! A simple client that sends one request at a time over UDP.
 
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::{Indexes, Strings};
@@ -10,26 +10,26 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-/// How long an answer may take; on loopback it takes microseconds.
+/// Time limit for an answer; on loopback it takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A socket that asks one server.
+/// A client of one server.
 #[derive(Debug)]
 pub struct TestClient {
     socket: UdpSocket,
     request_id: i32,
 }
 
-/// What came back.
+/// A received reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedReply {
     /// The response code.
     pub code: ResponseCode,
-    /// The handle, as echoed.
+    /// The handle as returned.
     pub handle: Vec<u8>,
-    /// The values in wire form, one after the other.
+    /// The encoded values, concatenated.
     pub values: Vec<u8>,
-    /// How many.
+    /// Number of values.
     pub values_count: usize,
 }
 
@@ -46,7 +46,7 @@ impl TestClient {
     /// A client of `server`.
     ///
     /// # Panics
-    /// When there is no socket to be had.
+    /// If no socket can be created.
     #[must_use]
     pub fn new(server: SocketAddr) -> Self {
         let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
@@ -56,10 +56,10 @@ impl TestClient {
         Self { socket, request_id: 0 }
     }
 
-    /// Asks for all public values of a handle; `None` when nothing comes.
+    /// Requests all public values of a handle; `None` without an answer.
     ///
     /// # Panics
-    /// When the answer does not decode.
+    /// If the answer does not decode.
     pub fn resolve(&mut self, handle: &[u8]) -> Option<ReceivedReply> {
         self.request_id += 1;
         self.socket.send(&request(handle, self.request_id)).ok()?;
@@ -67,11 +67,11 @@ impl TestClient {
     }
 }
 
-/// Sends a message in its stream form to `server`, and returns the answer to it in the same form; `None` when
-/// nothing comes.
+/// Sends a message in its stream form to `server`, and returns the answer in the same form, or
+/// `None` without an answer.
 ///
 /// # Panics
-/// When there is no socket to be had, or the answer is not one.
+/// If no socket can be created, or the answer is invalid.
 #[must_use]
 pub fn exchange(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
     let TestClient { socket, .. } = TestClient::new(server);
@@ -82,10 +82,10 @@ pub fn exchange(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
     receive(&socket, envelope.request_id)
 }
 
-/// The same over a connection of its own.
+/// Like [`exchange`], over a new TCP connection.
 ///
 /// # Panics
-/// When there is no connection to be had, or what comes back is not a message.
+/// If the connection fails, or the answer is invalid.
 #[must_use]
 pub fn exchange_over_tcp(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
     let mut stream = TcpStream::connect(server).expect("a connection");
@@ -99,7 +99,7 @@ pub fn exchange_over_tcp(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> 
     Some(answer)
 }
 
-/// The whole answer to a request, envelope first.
+/// The complete answer to a request, with its envelope.
 fn receive(socket: &UdpSocket, request_id: i32) -> Option<Vec<u8>> {
     let mut fragments = Reassembly::new(ReassemblyLimits {
         messages_max: 1,
@@ -127,7 +127,7 @@ impl ReceivedReply {
         let (envelope, message) = Envelope::split(message).expect("an envelope");
         let message = Message::decode(message).expect("a message");
         let Body::Reply(reply) = message.decode_body(envelope.version).expect("a body") else {
-            panic!("a request came back");
+            panic!("a reply");
         };
         match reply.response {
             Response::Answer(answer) => Self {

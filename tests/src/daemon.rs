@@ -1,4 +1,4 @@
-//! `handled` as a process, and what it says on its control socket.
+//! `handled` as a process, and commands on control sockets.
 
 use crate::process::{RunningProcess, program, until};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// `handled`, without arguments; as root, too.
+/// `handled` without arguments, permitted to run as root.
 #[must_use]
 pub fn handled() -> Command {
     let mut command = Command::new(program("handle-server", "handled"));
@@ -18,24 +18,23 @@ pub fn handled() -> Command {
     command
 }
 
-/// A port of loopback for a process to listen on, for datagrams and for connections.
+/// A free port of loopback, for UDP and TCP.
 ///
-/// No other caller gets it, and no socket takes it in passing: it lies below the range that the
-/// kernel picks from (`ip_local_port_range`), where a port that was free a moment ago need not be
-/// free any more.
+/// Each call returns another port, from below the range of ports that the kernel assigns
+/// (`ip_local_port_range`), so that it stays free.
 ///
 /// # Panics
-/// When there is none.
+/// If no port is free.
 #[must_use]
 pub fn free_address() -> SocketAddr {
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 18_000;
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
-    // Processes that run side by side begin at different places.
+    static PORTS_GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Concurrent processes start at different ports.
     let begin = std::process::id().wrapping_mul(101);
     (0..COUNT)
         .map(|_| {
-            let turn = GIVEN.fetch_add(1, Ordering::Relaxed);
+            let turn = PORTS_GIVEN.fetch_add(1, Ordering::Relaxed);
             let port = FIRST + begin.wrapping_add(turn) % COUNT;
             SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).expect("below 30,000")))
         })
@@ -43,7 +42,7 @@ pub fn free_address() -> SocketAddr {
         .expect("a free port")
 }
 
-/// What the process behind a control socket answers to a command; `Null` when it does not.
+/// Answer to a command on a control socket; `Null` without an answer.
 #[must_use]
 pub fn ask(control: &Path, command: &str) -> Value {
     let ask = || -> std::io::Result<Value> {
@@ -57,41 +56,41 @@ pub fn ask(control: &Path, command: &str) -> Value {
     ask().unwrap_or(json!(null))
 }
 
-/// A process that one of ours has started; killed when this is dropped.
+/// A process started by a process of the test; killed when this is dropped.
 #[derive(Debug)]
 pub struct Successor {
-    /// Its number.
+    /// Number of the process.
     pub pid: Value,
 }
 
 impl Drop for Successor {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited.
         let _ = Command::new("kill").args(["-KILL", &self.pid.to_string()]).stderr(Stdio::null()).status();
     }
 }
 
-/// A process that serves.
+/// A running server process.
 #[derive(Debug)]
 pub struct Daemon {
     /// The process.
     pub process: RunningProcess,
-    /// Its control socket.
+    /// Control socket of the process.
     pub control: PathBuf,
 }
 
 impl Daemon {
-    /// Starts `command`, which names `control`, and waits until it serves.
+    /// Starts `command`, whose control socket is `control`, and waits until it serves.
     ///
     /// # Panics
-    /// When it does not.
+    /// If the process exits or does not serve in time.
     #[must_use]
     pub fn start(command: Command, control: &Path) -> Self {
         let mut daemon = Self { process: RunningProcess::start(command), control: control.to_owned() };
         let pid = daemon.process.0.id();
-        until("it serves", || {
+        until("the process serves", || {
             if let Some(status) = daemon.process.0.try_wait().expect("a child of ours") {
-                panic!("it ended: {status}");
+                panic!("the process exited: {status}");
             }
             let status = daemon.ask("status");
             status["pid"] == pid && status["state"] == "serving"
@@ -99,7 +98,7 @@ impl Daemon {
         daemon
     }
 
-    /// What it answers to a command.
+    /// Answer to a command on the control socket.
     #[must_use]
     pub fn ask(&self, command: &str) -> Value {
         ask(&self.control, command)

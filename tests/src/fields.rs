@@ -1,6 +1,7 @@
-//! Messages as JSON, in the form of the vectors: every field of envelope, header, body and credential.
+//! Messages as JSON, in the form of the vectors: every field of envelope, header, body and
+//! credential.
 //!
-//! [`message_fields`] and [`to_message`] are each other's inverse, so that a test compares all or nothing.
+//! [`message_fields`] and [`to_message`] are inverse to each other.
 
 use crate::site;
 use crate::site::{array, integer};
@@ -30,7 +31,7 @@ use serde_json::Value as Json;
 /// The fields of a message in its stream form, envelope first.
 ///
 /// # Errors
-/// When it does not decode, or has a code that we keep but do not know.
+/// If the message does not decode, or has an unknown code.
 pub fn message_fields(bytes: &[u8]) -> Result<Json, FieldsRefusal> {
     let (envelope, rest) = Envelope::split(bytes)?;
     let rest = rest.get(..envelope.message_len as usize).ok_or(FieldsRefusal::Cut)?;
@@ -45,14 +46,14 @@ pub fn message_fields(bytes: &[u8]) -> Result<Json, FieldsRefusal> {
     }
 }
 
-/// Why a message has no fields.
+/// Reason why a message has no fields.
 #[derive(Debug)]
 pub enum FieldsRefusal {
-    /// It ends before its length.
+    /// The message ends before its length.
     Cut,
-    /// It has to be decrypted first.
+    /// The message is encrypted.
     Encrypted,
-    /// It does not decode, or its codes are not known, so its body is not either: why, or the body.
+    /// The message does not decode, or its codes are unknown; with the error or the body.
     Undecodable(String),
 }
 
@@ -64,11 +65,11 @@ impl From<DecodeError> for FieldsRefusal {
 
 // ---- JSON to bytes.
 
-/// The message in its stream form that has these fields. Its lengths come from the encoder; the caller
-/// compares them.
+/// The message with these fields in its stream form. Its lengths come from the encoder, and the
+/// caller compares them.
 ///
 /// # Panics
-/// When a field is missing or does not fit.
+/// If a field is missing or invalid.
 #[must_use]
 pub fn to_message(fields: &Json) -> Vec<u8> {
     let envelope = to_envelope(&fields["envelope"]);
@@ -79,7 +80,7 @@ pub fn to_message(fields: &Json) -> Vec<u8> {
     } else {
         let code = fields
             .get("response_code_after_decode")
-            .map_or(header.response_code, |it| ResponseCode(integer(it)));
+            .map_or(header.response_code, |code| ResponseCode(integer(code)));
         let response = to_response(code, header.op_code, body);
         MessageBuf::reply(&envelope, &header, &Reply { code, digest: to_digest(body), response })
     };
@@ -87,10 +88,10 @@ pub fn to_message(fields: &Json) -> Vec<u8> {
         None => message.unsigned(),
         Some(credential) => message.signed(&credential),
     };
-    message.expect("short enough")
+    message.expect("a message that is not too long")
 }
 
-/// Views borrow, and what JSON says is nowhere to be borrowed from. Tests end soon.
+/// Leaks a list, because views need something to borrow from.
 fn leak<T>(owned: Vec<T>) -> &'static mut Vec<T> {
     Box::leak(Box::new(owned))
 }
@@ -99,7 +100,7 @@ fn text(v: &Json) -> &'static [u8] {
     leak(bytes(v))
 }
 
-/// A byte that the vectors write with its sign.
+/// A byte that the vectors write as a signed number.
 fn byte(v: &Json) -> u8 {
     integer::<i8>(v).cast_unsigned()
 }
@@ -306,7 +307,7 @@ fn to_values(v: &Json) -> Values<'static> {
 }
 
 fn to_value(v: &Json) -> Value<'static> {
-    let reference = |it: &Json| Reference { handle: text(&it["handle"]), index: integer(&it["index"]) };
+    let reference = |json: &Json| Reference { handle: text(&json["handle"]), index: integer(&json["index"]) };
     let permissions = v["permissions"].as_str().expect("permissions");
     Value {
         index: integer(&v["index"]),

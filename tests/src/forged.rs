@@ -1,5 +1,5 @@
-//! Senders on loopback with addresses of their own: all of 127.0.0.0/8 is there, so a datagram from an address that
-//! somebody else has is as good as forged.
+//! Clients with chosen source addresses in 127.0.0.0/8. A datagram from the address of another
+//! client is equivalent to a forged one.
 
 use handle_proto::wire::Envelope;
 use handle_proto::wire::fragment::cut;
@@ -8,13 +8,13 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A socket with the address `ip` that sends to `server`.
 ///
 /// # Panics
-/// When there is none to be had.
+/// If no socket can be created.
 #[must_use]
 pub fn udp_from(ip: impl Into<IpAddr>, server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind((ip.into(), 0)).expect("an address on loopback");
@@ -26,7 +26,7 @@ pub fn udp_from(ip: impl Into<IpAddr>, server: SocketAddr) -> UdpSocket {
 /// A connection from the address `ip` to `server`.
 ///
 /// # Panics
-/// When there is none to be had.
+/// If the connection fails.
 #[must_use]
 pub fn tcp_from(ip: impl Into<IpAddr>, server: SocketAddr) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -38,10 +38,10 @@ pub fn tcp_from(ip: impl Into<IpAddr>, server: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The answer to `message` in its stream form, sent over `socket`; it has to fit into one datagram.
+/// Sends `message` over `socket` and returns the answer, which must fit into one datagram.
 ///
 /// # Panics
-/// When there is none.
+/// If there is no answer.
 #[must_use]
 pub fn ask(socket: &UdpSocket, message: &[u8]) -> Vec<u8> {
     send(socket, message);
@@ -50,10 +50,10 @@ pub fn ask(socket: &UdpSocket, message: &[u8]) -> Vec<u8> {
     room[..len].to_vec()
 }
 
-/// Sends `message` without a look at what comes back.
+/// Sends `message` without waiting for an answer.
 ///
 /// # Panics
-/// When it cannot be sent.
+/// If the message cannot be sent.
 pub fn send(socket: &UdpSocket, message: &[u8]) {
     let (envelope, rest) = Envelope::split(message).expect("an envelope");
     for datagram in cut(&envelope) {
@@ -62,10 +62,10 @@ pub fn send(socket: &UdpSocket, message: &[u8]) {
     }
 }
 
-/// The answer to `message` over a connection that stays open.
+/// Sends `message` over a connection and returns the answer.
 ///
 /// # Panics
-/// When there is none.
+/// If there is no answer.
 #[must_use]
 pub fn ask_over(stream: &mut TcpStream, message: &[u8]) -> Vec<u8> {
     stream.write_all(message).expect("a message is sent");
@@ -75,7 +75,7 @@ pub fn ask_over(stream: &mut TcpStream, message: &[u8]) -> Vec<u8> {
 /// The next message of a connection.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 #[must_use]
 pub fn next_answer(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = vec![0; Envelope::LEN];

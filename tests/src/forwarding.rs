@@ -1,4 +1,4 @@
-//! Both processes over the records of a [`ServicesPlan`], with the sockets between them.
+//! Both processes with the records of a [`ServicesPlan`], and the sockets between them.
 
 use crate::admin_server::AdminServer;
 use crate::daemon::free_address;
@@ -27,11 +27,11 @@ pub struct BothProcesses {
 }
 
 impl BothProcesses {
-    /// Starts both over the records of `here`, which knows `there`; with changes of their
-    /// configurations.
+    /// Starts both processes for the service `here`, which knows the service `there`, with changes
+    /// of their configurations.
     ///
     /// # Panics
-    /// When one does not start.
+    /// If a process does not start.
     #[must_use]
     pub fn start(
         here: &ServicesPlan,
@@ -70,9 +70,9 @@ impl BothProcesses {
     /// Count of `event` in the forwarding of `handled`.
     ///
     /// # Panics
-    /// When nothing is forwarded.
+    /// If forwarding is disabled.
     #[must_use]
-    pub fn forwarded(&self, event: &str) -> u64 {
+    pub fn forward_count(&self, event: &str) -> u64 {
         let slow = self.handled.shared().slow.as_ref().expect("a slow path").to_json();
         slow["forward"][event].as_u64().expect("a count")
     }
@@ -92,7 +92,7 @@ fn configuration(directory: &Path) -> Config {
 /// A request outside sessions, by a client that supports versions up to `version`.
 ///
 /// # Panics
-/// When it is too long.
+/// If the message is too long.
 #[must_use]
 pub fn message(version: Version, request_id: i32, flags: OpFlags, request: &Request<'_>) -> Vec<u8> {
     let envelope = Envelope { version, suggested: version, ..Envelope::request(request_id) };
@@ -103,16 +103,16 @@ pub fn message(version: Version, request_id: i32, flags: OpFlags, request: &Requ
 /// The code of a message.
 ///
 /// # Panics
-/// When it is none.
+/// If the message does not decode.
 #[must_use]
 pub fn code(message: &[u8]) -> ResponseCode {
     Message::decode(&message[Envelope::LEN..]).expect("a message").header.response_code
 }
 
-/// The answer of `identity`, by its secret, to the challenge in a message.
+/// The answer of `identity` to a challenge, with its secret.
 ///
 /// # Panics
-/// When there is none in it.
+/// If the message is no challenge.
 #[must_use]
 pub fn answer_to(challenge: &[u8], identity: Reference<'_>, secret: &[u8]) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(challenge).expect("an envelope");
@@ -134,7 +134,7 @@ pub fn answer_to(challenge: &[u8], identity: Reference<'_>, secret: &[u8]) -> Ve
 /// All messages received over a connection until it is closed.
 ///
 /// # Panics
-/// When there is no connection, or it does not end.
+/// If the connection fails or is not closed.
 #[must_use]
 pub fn exchange_all(server: SocketAddr, message: &[u8]) -> Vec<Vec<u8>> {
     let mut stream = TcpStream::connect(server).expect("a connection");
@@ -151,12 +151,12 @@ pub fn exchange_all(server: SocketAddr, message: &[u8]) -> Vec<Vec<u8>> {
     messages
 }
 
-/// The names that the messages of a listing have.
+/// The names in the messages of a listing.
 ///
 /// # Panics
-/// When one of them is none.
+/// If a message is no part of a listing.
 #[must_use]
-pub fn listed(messages: &[Vec<u8>]) -> Vec<String> {
+pub fn listed_names(messages: &[Vec<u8>]) -> Vec<String> {
     let mut names = Vec::new();
     for (at, message) in messages.iter().enumerate() {
         let (envelope, rest) = Envelope::split(message).expect("an envelope");

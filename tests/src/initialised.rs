@@ -1,4 +1,4 @@
-//! A service from nothing: the directory that `hdl init` makes, and both processes in it.
+//! A new service: the directory created by `hdl init`, and both processes in it.
 
 use crate::daemon::{Daemon, ask, free_address, handled};
 use crate::process::{RunningProcess, hdl, program, run, succeed, until};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// A directory made by `hdl init`, for the prefix 10.1045, and what runs in it.
+/// A directory created by `hdl init` for the prefix 10.1045, and its processes.
 #[derive(Debug)]
 pub struct InitialisedService {
     directory: TempDir,
@@ -23,19 +23,19 @@ pub struct InitialisedService {
 }
 
 impl InitialisedService {
-    /// Makes the directory `site`, with keys that are not encrypted.
+    /// Creates the directory `site` with unencrypted keys.
     ///
     /// # Panics
-    /// When that fails.
+    /// If `hdl init` fails.
     #[must_use]
     pub fn make() -> Self {
         Self::make_at(free_address(), free_address())
     }
 
-    /// The same with one port, at which `handled` answers datagrams and `handle-admin` connections.
+    /// The same with one port: `handled` has it for UDP, `handle-admin` for TCP.
     ///
     /// # Panics
-    /// When that fails.
+    /// If `hdl init` fails.
     #[must_use]
     pub fn make_with_one_port() -> Self {
         let address = free_address();
@@ -52,10 +52,10 @@ impl InitialisedService {
         service
     }
 
-    /// Makes the directory and starts both processes.
+    /// Creates the directory and starts both processes.
     ///
     /// # Panics
-    /// When that fails.
+    /// If a step fails.
     #[must_use]
     pub fn start() -> Self {
         let mut service = Self::make();
@@ -64,7 +64,7 @@ impl InitialisedService {
         service
     }
 
-    /// `handle-admin` with the configuration of the directory; as root, too.
+    /// `handle-admin` with the configuration of the directory, permitted to run as root.
     #[must_use]
     pub fn admin_command(&self) -> Command {
         let mut command = Command::new(program("handle-admin", "handle-admin"));
@@ -82,31 +82,31 @@ impl InitialisedService {
         command
     }
 
-    /// The service for all tests of this process, at the end of which its `handle-admin` is killed
-    /// and its directory removed: statics are never dropped.
+    /// The service for all tests of this process. Statics are never dropped, so a shell kills its
+    /// `handle-admin` and removes its directory at the end of the process.
     ///
     /// # Panics
-    /// When `sh` does not run.
+    /// If `sh` does not run.
     #[must_use]
     pub fn for_all_tests(self) -> Self {
         let admin = self.admin.as_ref().map_or_else(String::new, |admin| admin.0.id().to_string());
         let mut end = Command::new("sh");
         end.args(["-c", "cat; kill -9 $1; rm -rf \"$2\"", "sh", &admin]).arg(self.path(""));
         end.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // The shell waits for the end of its input, which comes when this process ends.
+        // The shell waits for the end of its input, which the end of this process closes.
         std::mem::forget(end.spawn().expect("sh runs").stdin);
         self
     }
 
-    /// Starts `handle-admin`, and waits until it serves.
+    /// Starts `handle-admin` and waits until it serves.
     pub fn start_admin(&mut self) {
         self.start_admin_as(self.admin_command());
     }
 
-    /// The same with a command that becomes it.
+    /// The same with another command for the process.
     ///
     /// # Panics
-    /// When it does not serve.
+    /// If the process does not serve in time.
     pub fn start_admin_as(&mut self, command: Command) {
         let process = RunningProcess::start(command);
         let control = self.path("site/run/handle-admin.sock");
@@ -117,18 +117,18 @@ impl InitialisedService {
         self.admin = Some(process);
     }
 
-    /// Starts `handled`, and waits until it serves.
+    /// Starts `handled` and waits until it serves.
     pub fn start_handled(&mut self) {
         self.handled = Some(Daemon::start(self.handled_command(), &self.path("site/run/handled.sock")));
     }
 
-    /// A path beside the directory, or in it.
+    /// A path relative to the parent of the directory `site`.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// `hdl`, beside the directory.
+    /// `hdl` in the parent of the directory `site`.
     #[must_use]
     pub fn hdl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = hdl(args);
@@ -138,30 +138,30 @@ impl InitialisedService {
 
     /// `hdl` as the administrator, authenticated with the key that `hdl init` created.
     #[must_use]
-    pub fn asks<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
-        self.asks_as(args, "300:10.1045/ADMIN", "site/admin-private.bin")
+    pub fn hdl_as_admin<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        self.hdl_as(args, "300:10.1045/ADMIN", "site/admin-private.bin")
     }
 
     /// `hdl` as an identity with a key.
     #[must_use]
-    pub fn asks_as<'a>(&self, args: impl IntoIterator<Item = &'a str>, who: &str, key: &str) -> Command {
+    pub fn hdl_as<'a>(&self, args: impl IntoIterator<Item = &'a str>, identity: &str, key: &str) -> Command {
         let mut command = self.hdl(args);
-        command.args(["--server", &self.administration.to_string(), "--auth", who, "--key", key]);
+        command.args(["--server", &self.administration.to_string(), "--auth", identity, "--key", key]);
         command
     }
 
-    /// What `handled` answers.
+    /// The answer of `handled` to a query.
     ///
     /// # Panics
-    /// When it does not.
+    /// If `hdl` does not print JSON.
     #[must_use]
     pub fn resolve(&self, handle: &str) -> Json {
         let output = run(self.hdl(["resolve", handle, "--server", &self.queries.to_string(), "--json"]));
         serde_json::from_slice(&output.stdout).expect("hdl prints JSON")
     }
 
-    /// Waits until `handled` answers with the code, and for code 1 with this data of its first
-    /// value.
+    /// Waits until `handled` answers with this code and this data of the first value, which is
+    /// empty without values.
     pub fn until_resolved(&self, handle: &str, code: i32, data: &str) {
         until(&format!("{handle} becomes {code} {data}"), || {
             let answer = self.resolve(handle);
@@ -170,16 +170,16 @@ impl InitialisedService {
         });
     }
 
-    /// All records of the set that is published, in order.
+    /// All records of the published set, sorted.
     #[must_use]
     pub fn published(&self) -> Vec<String> {
-        sorted(&succeed(self.hdl(["export", "site/snapshot", "-"])))
+        sorted_lines(&succeed(self.hdl(["export", "site/snapshot", "-"])))
     }
 }
 
-/// Lines in order.
+/// The lines of a text, sorted.
 #[must_use]
-pub fn sorted(lines: &str) -> Vec<String> {
+pub fn sorted_lines(lines: &str) -> Vec<String> {
     let mut lines: Vec<_> = lines.lines().map(str::to_owned).collect();
     lines.sort();
     lines

@@ -1,5 +1,5 @@
-//! Somebody between a client and a server, over TCP: hears every message, may change it or answer in the server's place,
-//! and treats connections as the test wants.
+//! An interceptor between clients and a server over TCP: it records all messages, and can change or
+//! answer them, and close connections.
 
 use handle_proto::OpFlags;
 use handle_proto::wire::Envelope;
@@ -9,28 +9,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What becomes of a message of the client.
+/// Treatment of a message of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageFate {
-    /// It goes on to the server, as it was or changed.
+    /// This message is sent to the server.
     Passed(Vec<u8>),
-    /// The client gets this answer, and the server nothing.
+    /// The client gets this answer, and the server no message.
     Answered(Vec<u8>),
 }
 
-/// What becomes of a connection of the client.
+/// Treatment of the connections of clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectionManners {
-    /// The connection ends so long after each answer, as deployed servers do it; nothing is read from it meanwhile.
+    /// Delay after each answer until the connection is closed, as by deployed servers; nothing is
+    /// read meanwhile.
     pub ends_after: Option<Duration>,
-    /// Answers that are not signed lose the flag that says that the connection is kept.
+    /// Whether the flag for keeping the connection is cleared in answers.
     pub clears_flag: bool,
 }
 
-/// Somebody on the way; its threads end with the test.
+/// A running interceptor; its threads end with the test.
 #[derive(Debug)]
 pub struct Interceptor {
-    /// Where clients connect to.
+    /// Address for clients.
     pub address: SocketAddr,
     messages: Arc<Mutex<Vec<Vec<u8>>>>,
     connections: Arc<AtomicUsize>,
@@ -39,10 +40,10 @@ pub struct Interceptor {
 type InterceptFunction = dyn FnMut(&[u8]) -> MessageFate + Send;
 
 impl Interceptor {
-    /// Stands in front of `server`; `act` says what becomes of each message of a client.
+    /// Starts an interceptor before `server`; `act` decides about each message of a client.
     ///
     /// # Panics
-    /// When there is no port.
+    /// If no port is free.
     #[must_use]
     pub fn start(
         server: SocketAddr,
@@ -51,36 +52,36 @@ impl Interceptor {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let heard = Arc::new(Mutex::new(Vec::new()));
+        let messages = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));
-        let (log, count) = (Arc::clone(&heard), Arc::clone(&connections));
+        let (log, count) = (Arc::clone(&messages), Arc::clone(&connections));
         let act: Arc<Mutex<Box<InterceptFunction>>> = Arc::new(Mutex::new(Box::new(act)));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 count.fetch_add(1, Ordering::Relaxed);
                 let (act, log) = (Arc::clone(&act), Arc::clone(&log));
-                // However the connection ends, the client notices.
+                // The client notices the end of the connection, whatever the reason.
                 std::thread::spawn(move || drop(relay(client, server, manners, &act, &log)));
             }
         });
-        Self { address, messages: heard, connections }
+        Self { address, messages, connections }
     }
 
-    /// Stands in front of `server` and changes nothing.
+    /// Starts an interceptor that changes nothing.
     #[must_use]
     pub fn passive(server: SocketAddr, manners: ConnectionManners) -> Self {
         Self::start(server, manners, |message| MessageFate::Passed(message.to_vec()))
     }
 
-    /// How many connections of clients there have been.
+    /// Number of connections of clients so far.
     #[must_use]
     pub fn connections_count(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// All messages of clients since this was asked last, as they came.
+    /// All messages of clients since the last call, as received.
     #[must_use]
-    pub fn take_heard(&self) -> Vec<Vec<u8>> {
+    pub fn take_messages(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -90,12 +91,12 @@ fn relay(
     server: SocketAddr,
     manners: ConnectionManners,
     act: &Mutex<Box<InterceptFunction>>,
-    heard: &Mutex<Vec<Vec<u8>>>,
+    messages: &Mutex<Vec<Vec<u8>>>,
 ) -> io::Result<()> {
     let mut upstream: Option<TcpStream> = None;
     loop {
         let message = read_message(&mut client)?;
-        heard.lock().unwrap_or_else(PoisonError::into_inner).push(message.clone());
+        messages.lock().unwrap_or_else(PoisonError::into_inner).push(message.clone());
         let fate = act.lock().unwrap_or_else(PoisonError::into_inner)(&message);
         match fate {
             MessageFate::Answered(answer) => client.write_all(&answer)?,
@@ -126,7 +127,7 @@ fn relay(
     }
 }
 
-/// Of a header, behind the operation and the response code.
+/// Offset of the flags in a message, after the operation and the response code.
 const FLAGS_AT: usize = Envelope::LEN + 8;
 
 fn flags_of(message: &[u8]) -> OpFlags {

@@ -1,20 +1,20 @@
-//! What the program `keeper` and the test that kills it agree on.
+//! Constants and functions shared by the program `keeper` and the test that kills it.
 
 use handle_admin::publish::PublishConfig;
 use std::path::Path;
 
-/// Threads that change records, each its own.
+/// Threads that change records, each with its own records.
 pub const WRITERS: usize = 4;
-/// Records of each.
+/// Number of records of each thread.
 pub const KEYS: usize = 40;
 
 /// The name under which a record is stored.
 #[must_use]
-pub fn key(writer: usize, nth: usize) -> Vec<u8> {
-    format!("1/{writer}-{nth}").into_bytes()
+pub fn key(writer: usize, at: usize) -> Vec<u8> {
+    format!("1/{writer}-{at}").into_bytes()
 }
 
-/// So small that every kind of layer is made all the time.
+/// Limits so small that all kinds of layers are written continuously.
 #[must_use]
 pub fn publish_config(directory: &Path) -> PublishConfig {
     PublishConfig {

@@ -23,7 +23,7 @@ pub struct LabProcess {
     pub root: PathBuf,
     /// The JSON that the lab printed when it was ready.
     pub report: Json,
-    // The standard input of the process stays open until this is dropped, before the directory.
+    // Dropped before the directory; this closes the standard input of the process.
     _process: RunningProcess,
     /// The directory with all files of the lab.
     pub directory: TempDir,
@@ -57,9 +57,9 @@ impl LabProcess {
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = RunningProcess::start(command);
         let mut line = String::new();
-        let stdout = process.0.stdout.take().expect("its output");
+        let stdout = process.0.stdout.take().expect("standard output");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let report: Json = serde_json::from_str(&line).expect("the lab says what it has started");
+        let report: Json = serde_json::from_str(&line).expect("the report of the lab");
         let root = PathBuf::from(report["root"].as_str().expect("a path"));
         Self { root, report, _process: process, directory }
     }
@@ -96,7 +96,7 @@ impl LabProcess {
         (0..self.servers(site).len()).for_each(|at| self.signal_one(site, at, name));
     }
 
-    /// Sends a signal to the server of a site at this position.
+    /// Sends a signal to the server at this position of a site.
     ///
     /// # Panics
     /// When the server has already ended.
@@ -106,8 +106,8 @@ impl LabProcess {
         assert!(status.expect("kill runs").success(), "{site}");
     }
 
-    /// Kills the server of a site at this position, and waits until its port is free. From then on
-    /// the kernel answers for that port.
+    /// Kills the server at this position of a site, and waits until its port is free, so that the
+    /// kernel refuses connections.
     ///
     /// # Panics
     /// When the server has already ended, or does not end.
@@ -120,7 +120,7 @@ impl LabProcess {
     /// A client that only knows the global service of the lab.
     ///
     /// # Panics
-    /// When its file cannot be read.
+    /// If its file cannot be read.
     #[must_use]
     pub fn client(&self) -> Client {
         let root = std::fs::read(&self.root).expect("the file of the global service");
@@ -130,26 +130,26 @@ impl LabProcess {
     /// The record of a site.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     pub fn site(&self, site: &str) -> SiteBuf {
         let siteinfo = std::fs::read(self.siteinfo(site)).expect("the record of the site");
         read_site(&siteinfo).expect("a site")
     }
 
-    /// The record of a site, from the directory of the server with this number.
+    /// The site record in the directory of the first server of a site.
     ///
     /// # Panics
-    /// When there is none.
+    /// If the file does not exist.
     #[must_use]
     pub fn siteinfo(&self, site: &str) -> PathBuf {
         self.file(site, "siteinfo.json")
     }
 
-    /// The private key of a site.
+    /// The private key file of the first server of a site.
     ///
     /// # Panics
-    /// When there is none.
+    /// If the file does not exist.
     #[must_use]
     pub fn key_file(&self, site: &str) -> PathBuf {
         self.file(site, "privkey.bin")

@@ -1,4 +1,4 @@
-//! Servers that lie: each stands between a client and an honest server, and changes its answers.
+//! Servers with false answers: each relays requests to an honest server and changes its answers.
 
 use handle_auth::message::{attach, sign_message};
 use handle_auth::{PrivateKey, keyfile};
@@ -30,62 +30,60 @@ pub enum Lie {
     Silent,
     /// The original answer, delayed by this time.
     Late(Duration),
-    /// By a server that has the key, or by whoever has stolen it: signed as it should be,
-    /// with the digest of another request.
+    /// The digest of another request, with a valid signature.
     WrongDigest,
-    /// with a time that is over.
+    /// An expiration in the past, with a valid signature.
     Expired,
-    /// about another handle.
+    /// Another handle, with a valid signature.
     OtherHandle,
-    /// to another operation.
+    /// Another operation, with a valid signature.
     OtherOperation,
-    /// as the request itself.
+    /// The request instead of an answer, with a valid signature.
     Request,
 }
 
-/// A server that lies over UDP; it ends when it is dropped.
+/// A server that gives false answers over UDP until it is dropped.
 #[derive(Debug)]
 pub struct LiarServer {
     /// The address of the lying server.
     pub address: SocketAddr,
-    ends: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LiarServer {
-    /// Starts a server that changes the answers of `truth`, with the key of its site from
-    /// `key_file`.
+    /// Starts a server that changes the answers of `truth`, and signs with the key in `key_file`.
     ///
     /// # Panics
-    /// When there is no port, or no key.
+    /// If no port is free, or the key cannot be read.
     #[must_use]
     pub fn start(truth: SocketAddr, key_file: &Path, lie: Lie) -> Self {
         let key = std::fs::read(key_file).expect("the key of the site");
         let key = keyfile::decode(&key, None).expect("a key file");
         let key = PrivateKey::from_record(key.as_bytes()).expect("a private key");
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a patience");
-        let (address, ends) = (socket.local_addr().expect("an address"), Arc::new(AtomicBool::new(false)));
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        let (address, stop) = (socket.local_addr().expect("an address"), Arc::new(AtomicBool::new(false)));
         let thread = std::thread::spawn({
-            let ends = Arc::clone(&ends);
+            let stop = Arc::clone(&stop);
             move || {
-                let mut mouth = AnswerForger { truth, key, lie, first: None };
+                let mut forger = AnswerForger { truth, key, lie, first: None };
                 let mut room = [0; 2048];
-                while !ends.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
-                    for datagram in mouth.say(&room[..len]) {
+                    for datagram in forger.answer(&room[..len]) {
                         let _ = socket.send_to(&datagram, from);
                     }
                 }
             }
         });
-        Self { address, ends, thread: Some(thread) }
+        Self { address, stop, thread: Some(thread) }
     }
 }
 
 impl Drop for LiarServer {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -98,26 +96,26 @@ struct AnswerForger {
 }
 
 impl AnswerForger {
-    /// The datagrams that a request is answered with.
-    fn say(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
+    /// The datagrams of the answer to a request.
+    fn answer(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
         let answer = match self.lie {
             Lie::Silent => return vec![],
             Lie::Garbage => return vec![request.iter().map(|byte| !byte).collect()],
             Lie::Unsigned => {
-                // An honest server signs what it is asked to sign.
+                // An honest server only signs on request.
                 let mut request = request.to_vec();
                 let flags: [u8; 4] = request[FLAGS_AT..FLAGS_AT + 4].try_into().expect("four bytes");
                 let flags = OpFlags(u32::from_be_bytes(flags)).without(OpFlags::CERTIFY);
                 request[FLAGS_AT..FLAGS_AT + 4].copy_from_slice(&flags.0.to_be_bytes());
                 ask(self.truth, &request)
             }
-            Lie::Late(by) => {
-                std::thread::sleep(by);
+            Lie::Late(delay) => {
+                std::thread::sleep(delay);
                 ask(self.truth, request)
             }
             Lie::Changed => {
                 let mut answer = ask(self.truth, request);
-                // Somewhere in the values.
+                // A place in the values.
                 let at = answer.len() / 2;
                 answer[at] ^= 1;
                 answer
@@ -149,13 +147,13 @@ impl AnswerForger {
         let mut body = message.body.to_vec();
         let mut header = message.header;
         match self.lie {
-            // Behind the number of the algorithm.
+            // After the number of the algorithm.
             Lie::WrongDigest => body[4] ^= 1,
             Lie::Expired => header.expiration = 1,
             Lie::OtherHandle => {
                 let handle = handle_of(request);
                 let at = body.windows(handle.len()).position(|window| window == handle);
-                body[at.expect("it names the handle") + handle.len() - 1] ^= 1;
+                body[at.expect("the handle in the body") + handle.len() - 1] ^= 1;
             }
             Lie::OtherOperation => header.op_code = OpCode::GET_SITE_INFO,
             _ => {
@@ -174,7 +172,7 @@ impl AnswerForger {
 }
 
 const REQUEST_ID_AT: usize = 8;
-/// Of a header, behind the operation and the response code.
+/// Offset of the flags in a message, after the operation and the response code.
 const FLAGS_AT: usize = Envelope::LEN + 8;
 
 /// The handle of a query.
@@ -186,13 +184,13 @@ fn handle_of(request: &[u8]) -> &[u8] {
 
 /// The answer of an honest server, over TCP so that it is complete.
 fn ask(server: SocketAddr, request: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(server).expect("the true server listens");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a patience");
-    stream.write_all(request).expect("it takes a request");
+    let mut stream = TcpStream::connect(server).expect("a connection to the honest server");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.write_all(request).expect("the request is sent");
     let mut answer = vec![0; Envelope::LEN];
-    stream.read_exact(&mut answer).expect("it answers");
+    stream.read_exact(&mut answer).expect("an answer");
     let (envelope, _) = Envelope::split(&answer).expect("an envelope");
     answer.resize(Envelope::LEN + envelope.message_len as usize, 0);
-    stream.read_exact(&mut answer[Envelope::LEN..]).expect("it answers");
+    stream.read_exact(&mut answer[Envelope::LEN..]).expect("a whole answer");
     answer
 }

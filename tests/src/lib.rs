@@ -1,4 +1,4 @@
-//! What the tests of several crates share: golden vectors, and messages as JSON.
+//! Helpers of the tests of several crates: servers, clients, golden vectors, messages as JSON.
 #![forbid(unsafe_code)]
 
 pub mod admin_server;

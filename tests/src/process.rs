@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 /// Timeout for every step of a program in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program `name` of package `package`, built as this test is.
+/// The path of the program `name` of package `package`, built with the profile of this test.
 ///
 /// # Panics
-/// When it does not build.
+/// If the build fails.
 #[must_use]
 pub fn program(package: &str, name: &str) -> PathBuf {
-    // One build at a time, and each once.
+    // Builds run one at a time, and once for each program.
     static BUILT: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut built = BUILT.lock().expect("no build panics half-way");
-    // The test is target/<profile>/deps/<test>.
+    let mut built = BUILT.lock().expect("no build has panicked");
+    // The path of the test is target/<profile>/deps/<test>.
     let test = std::env::current_exe().expect("the path of the test");
     let profile = test.ancestors().nth(2).expect("a target directory").to_owned();
     if !built.iter().any(|one| one == name) {
         let mut cargo = Command::new(env!("CARGO"));
-        // Cargo chooses features for all that it builds at a time. The whole workspace with an example, which may use the
-        // dependencies of tests, gets the features of `cargo test --workspace`: what that has built is not built again.
+        // Cargo selects features for all packages of a build together. The whole workspace with an
+        // example has the features of `cargo test --workspace`, so that nothing is built twice.
         cargo.args(["build", "--quiet", "--workspace", "--bin", name, "--example", "resolve"]);
         cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         cargo.arg("--target-dir").arg(profile.parent().expect("a target directory"));
@@ -36,7 +36,7 @@ pub fn program(package: &str, name: &str) -> PathBuf {
     profile.join(name)
 }
 
-/// `hdl` with arguments.
+/// `hdl` with these arguments.
 #[must_use]
 pub fn hdl<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program("handle-cli", "hdl"));
@@ -47,15 +47,15 @@ pub fn hdl<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Comm
 /// Runs a command to its end.
 ///
 /// # Panics
-/// When it cannot be started.
+/// If the program cannot be started.
 pub fn run(mut command: Command) -> Output {
     command.output().expect("the program starts")
 }
 
-/// The standard output of a command that must succeed.
+/// The standard output of a command that succeeds.
 ///
 /// # Panics
-/// When it does not.
+/// If the command fails.
 pub fn succeed(command: Command) -> String {
     let shown = format!("{command:?}");
     let output = run(command);
@@ -71,7 +71,7 @@ pub fn succeed(command: Command) -> String {
 /// The exit code and the standard error of a command.
 ///
 /// # Panics
-/// When it was ended by a signal.
+/// If a signal ended the command.
 pub fn fail(command: Command) -> (i32, String) {
     let output = run(command);
     (output.status.code().expect("an exit code"), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -82,35 +82,35 @@ pub fn fail(command: Command) -> (i32, String) {
 pub struct RunningProcess(pub Child);
 
 impl RunningProcess {
-    /// Starts it.
+    /// Starts a program.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If the program cannot be started.
     #[must_use]
     pub fn start(mut command: Command) -> Self {
         Self(command.spawn().expect("the program starts"))
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the process.
     ///
     /// # Panics
-    /// When that is not possible.
+    /// If the signal cannot be sent.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status();
         assert!(status.expect("kill runs").success());
     }
 
-    /// Waits for the end, and returns the exit code; `None` after a signal.
+    /// Waits until the process exits and returns its exit code, or `None` after a signal.
     ///
     /// # Panics
-    /// When it does not end.
+    /// If the process does not exit in time.
     pub fn wait(&mut self) -> Option<i32> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.0.try_wait().expect("a child of ours") {
                 return status.code();
             }
-            assert!(Instant::now() < deadline, "the program ends");
+            assert!(Instant::now() < deadline, "the program does not exit");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -118,16 +118,16 @@ impl RunningProcess {
 
 impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Waits until `condition` is true.
+/// Waits until `condition` is true; `what` names it in the failure.
 ///
 /// # Panics
-/// When it does not become true.
+/// If it does not become true in time.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {

@@ -1,4 +1,4 @@
-//! Real records: a sample of DOIs, or a file of one's own.
+//! Real records: a sample of DOIs, or a given file.
 
 use handle_proto::json::RecordLine;
 use handle_proto::{Handle, Values};
@@ -7,14 +7,14 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
 use std::path::{Path, PathBuf};
 
-/// A record: its handle, its values in wire form, and how many they are.
+/// A record with its encoded values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The handle as it is spelt in the file.
+    /// The handle as spelt in the file.
     pub handle: String,
-    /// Its values, one after the other.
+    /// The encoded values, concatenated.
     pub values: Vec<u8>,
-    /// How many.
+    /// Number of values.
     pub values_count: usize,
 }
 
@@ -22,7 +22,7 @@ impl Record {
     /// Asserts that `values` are those of this record.
     ///
     /// # Panics
-    /// When they are not.
+    /// If they differ.
     pub fn assert_is(&self, values: Values<'_>) {
         let mut encoded = vec![];
         values.iter().for_each(|value| value.encode(&mut encoded));
@@ -39,7 +39,7 @@ pub fn file() -> Option<PathBuf> {
 /// The records of `vectors/dois.jsonl`, or of the file that the variable `HANDLE_DATA` names.
 ///
 /// # Panics
-/// When the file does not hold records.
+/// If the file cannot be read or has an invalid record.
 #[must_use]
 pub fn load() -> Vec<Record> {
     let path = file().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/dois.jsonl"));
@@ -57,7 +57,7 @@ pub fn load() -> Vec<Record> {
 /// Publishes `records` as the whole set, with all their prefixes homed.
 ///
 /// # Panics
-/// When that does not succeed.
+/// If publishing fails.
 pub fn publish(publisher: &mut SetPublisher, records: &[Record], now_unix_ms: u64) {
     let mut homed = HomedPrefixes::default();
     for record in records {

@@ -1,5 +1,5 @@
-//! A server of a few lines that keeps records in memory and changes them for everybody, as long as a test wants: the
-//! plain definition of what operations do, and a source of accidents.
+//! A simple server that keeps records in memory, changes them for everybody, and can lose answers
+//! and refuse requests. It defines the results of operations.
 
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::message::Body;
@@ -12,13 +12,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Records by handle, values by index: their encoding.
+/// Records by handle, with encoded values by index.
 pub type Records = BTreeMap<Vec<u8>, BTreeMap<i32, Vec<u8>>>;
 
 /// A running server. Its threads end with the process.
 #[derive(Debug)]
 pub struct RecordsServer {
-    /// Where it listens, over TCP.
+    /// Address for TCP connections.
     pub address: SocketAddr,
     state: Arc<State>,
 }
@@ -26,56 +26,57 @@ pub struct RecordsServer {
 #[derive(Debug, Default)]
 struct State {
     records: Mutex<Records>,
-    /// Operations until the next accident; below zero there is none.
-    until_accident: AtomicI64,
-    /// Operations that are carried out before those.
-    until_unwilling: AtomicI64,
-    /// Operations that are still told that nothing can be changed now.
-    unwilling: AtomicI64,
+    /// Operations before the one whose answer is lost; negative for none.
+    until_lost_answer: AtomicI64,
+    /// Operations before the refusals.
+    until_refusals: AtomicI64,
+    /// Operations to refuse.
+    refusals: AtomicI64,
 }
 
 impl RecordsServer {
-    /// Starts with no records.
+    /// Starts a server without records.
     ///
     /// # Panics
-    /// When no port is free.
+    /// If no port is free.
     #[must_use]
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let state = Arc::new(State::default());
-        state.until_accident.store(-1, Ordering::SeqCst);
+        state.until_lost_answer.store(-1, Ordering::SeqCst);
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let state = Arc::clone(&shared);
-                // A client that goes away is not the end of the server.
+                // Errors of a connection only end that connection.
                 std::thread::spawn(move || drop(serve(stream, &state)));
             }
         });
         Self { address, state }
     }
 
-    /// After so many operations more, one is carried out and its connection closed without an answer.
+    /// After this number of operations, one is carried out and its connection closed without an
+    /// answer.
     pub fn lose_answer_after(&self, operations: u32) {
-        self.state.until_accident.store(operations.into(), Ordering::SeqCst);
+        self.state.until_lost_answer.store(operations.into(), Ordering::SeqCst);
     }
 
-    /// So many operations are told that the server takes no changes now, and not carried out.
+    /// Refuses this number of operations with the code for a read-only server.
     pub fn refuse_next(&self, operations: u32) {
         self.refuse_after(0, operations);
     }
 
-    /// The same, but the first operations are carried out.
+    /// The same after `before` operations.
     pub fn refuse_after(&self, before: u32, operations: u32) {
-        self.state.until_unwilling.store(before.into(), Ordering::SeqCst);
-        self.state.unwilling.store(operations.into(), Ordering::SeqCst);
+        self.state.until_refusals.store(before.into(), Ordering::SeqCst);
+        self.state.refusals.store(operations.into(), Ordering::SeqCst);
     }
 
-    /// The records as they are.
+    /// The current records.
     ///
     /// # Panics
-    /// When a thread of it has.
+    /// If a thread of the server has panicked.
     #[must_use]
     pub fn records(&self) -> Records {
         self.state.records.lock().expect("no thread panics").clone()
@@ -93,7 +94,7 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
         while let Ok(StreamFront::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
             let after = after.to_vec();
             let answer = answer(message, state);
-            if state.until_accident.fetch_sub(1, Ordering::SeqCst) == 0 {
+            if state.until_lost_answer.fetch_sub(1, Ordering::SeqCst) == 0 {
                 return Ok(());
             }
             stream.write_all(&answer)?;
@@ -104,10 +105,10 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
 
 fn answer(message: &[u8], state: &State) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(message).expect("whole messages");
-    let message = Message::decode(rest).expect("what our client sends decodes");
+    let message = Message::decode(rest).expect("a valid message");
     let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("a request") };
-    let is_willing = state.until_unwilling.fetch_sub(1, Ordering::SeqCst) > 0;
-    let code = if !is_willing && state.unwilling.fetch_sub(1, Ordering::SeqCst) > 0 {
+    let is_before = state.until_refusals.fetch_sub(1, Ordering::SeqCst) > 0;
+    let code = if !is_before && state.refusals.fetch_sub(1, Ordering::SeqCst) > 0 {
         ResponseCode::SERVER_READ_ONLY
     } else {
         change(&mut state.records.lock().expect("no thread panics"), &request, message.header.flags)
@@ -123,12 +124,12 @@ fn answer(message: &[u8], state: &State) -> Vec<u8> {
 
 fn change(records: &mut Records, request: &Request<'_>, flags: OpFlags) -> ResponseCode {
     let encoded = |values: Values<'_>| -> Vec<(i32, Vec<u8>)> {
-        let one = |value: handle_proto::Value<'_>| {
+        let encode = |value: handle_proto::Value<'_>| {
             let mut bytes = Vec::new();
             value.encode(&mut bytes);
             (value.index, bytes)
         };
-        values.iter().map(one).collect()
+        values.iter().map(encode).collect()
     };
     let overwrites = flags.has(OpFlags::OVERWRITE);
     match request {
@@ -165,7 +166,7 @@ fn change(records: &mut Records, request: &Request<'_>, flags: OpFlags) -> Respo
             record.retain(|&index, _| !body.indexes.has(index));
             ResponseCode::SUCCESS
         }
-        // Others look after these.
+        // This server is not responsible for these prefixes.
         Request::HomeNa(body) | Request::UnhomeNa(body) if body.handle.starts_with(b"0.NA/11.") => {
             ResponseCode::INVALID_ADMIN
         }

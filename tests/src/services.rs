@@ -1,4 +1,5 @@
-//! Two services, each an administration process in this one, which know each other's prefixes and keys.
+//! Two services, each an administration process within this one, which know each other's prefixes
+//! and keys.
 
 use crate::admin_server::AdminServer;
 use crate::daemon::free_address;
@@ -18,22 +19,22 @@ use handle_proto::{Permissions, Value, ValueBuf, Values};
 use serde_json::json;
 use std::net::SocketAddr;
 
-/// A service that is to be started.
+/// Plan of a service.
 pub struct ServicesPlan {
-    /// The prefixes that are homed there.
+    /// Homed prefixes.
     pub prefixes: Vec<&'static str>,
-    /// Its records.
+    /// Records of the service.
     pub records: Vec<(&'static str, Vec<ValueBuf>)>,
-    /// The key in the vectors that it signs with.
+    /// Id of the key in the vectors that the service signs with.
     pub key_id: &'static str,
-    /// The key that the others are told it has.
-    pub told_key_id: &'static str,
-    /// Where it answers.
+    /// Id of the key that other services know for it.
+    pub announced_key_id: &'static str,
+    /// Address of the service.
     pub address: SocketAddr,
 }
 
 impl ServicesPlan {
-    /// A service of these prefixes and records, which signs with the key `key_id`.
+    /// A service with these prefixes and records, which signs with the key `key_id`.
     #[must_use]
     pub fn new(
         key_id: &'static str,
@@ -41,10 +42,10 @@ impl ServicesPlan {
         records: Vec<(&'static str, Vec<ValueBuf>)>,
     ) -> Self {
         let address = free_address();
-        Self { prefixes: prefixes.to_vec(), records, key_id, told_key_id: key_id, address }
+        Self { prefixes: prefixes.to_vec(), records, key_id, announced_key_id: key_id, address }
     }
 
-    /// Its site, with the public key `key_id`: TCP for everything.
+    /// The site of the service, with the public key `key_id` and one TCP interface.
     fn site(&self, key_id: &str) -> SiteBuf {
         let mut site = SiteBuilder::new();
         site.flags = handle_proto::data::site::SiteFlags::PRIMARY;
@@ -61,10 +62,10 @@ impl ServicesPlan {
         site.build()
     }
 
-    /// Starts it, with what it is to know of `other`.
+    /// Starts the service with the prefixes and the site of `other`.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If the service does not start.
     #[must_use]
     pub fn start(&self, other: &Self, change: impl FnOnce(&mut Config)) -> AdminServer {
         let directory = tempfile::tempdir().expect("a directory for the service");
@@ -77,8 +78,8 @@ impl ServicesPlan {
         std::fs::write(&site, text).expect("the site record is written");
         let prefixes: Vec<String> = other.prefixes.iter().map(|prefix| format!("0.NA/{prefix}")).collect();
         let site_list =
-            json!([{ "nas": prefixes, "site": site_to_json(&other.site(other.told_key_id).view()) }]);
-        std::fs::write(&local_info, site_list.to_string()).expect("what is known of the other is written");
+            json!([{ "nas": prefixes, "site": site_to_json(&other.site(other.announced_key_id).view()) }]);
+        std::fs::write(&local_info, site_list.to_string()).expect("the list of sites is written");
         write_key_file(&file, &vectors::fixture("servers.json")["keys"][self.key_id]);
         let mut config = Config {
             site,
@@ -107,16 +108,16 @@ impl ServicesPlan {
     }
 }
 
-/// A key of the vectors, in one of its forms.
+/// A key of the vectors in one of its forms.
 ///
 /// # Panics
-/// When it has none.
+/// If the vectors lack it.
 #[must_use]
 pub fn key(id: &str, form: &str) -> Vec<u8> {
     vectors::hex(&vectors::fixture("servers.json")["keys"][id][form])
 }
 
-/// The value that makes `index:handle` an administrator who may do everything.
+/// A value that gives `index:handle` all rights of an administrator.
 #[must_use]
 pub fn admin(at: i32, index: i32, handle: &str) -> ValueBuf {
     let mut data = Vec::new();
@@ -124,7 +125,7 @@ pub fn admin(at: i32, index: i32, handle: &str) -> ValueBuf {
     ValueBuf::from(&Value::new(at, b"HS_ADMIN", &data))
 }
 
-/// The value with a group.
+/// A value with a group.
 #[must_use]
 pub fn group(at: i32, members: &[(i32, &str)]) -> ValueBuf {
     let mut room = Vec::new();
@@ -134,13 +135,13 @@ pub fn group(at: i32, members: &[(i32, &str)]) -> ValueBuf {
     ValueBuf::from(&Value::new(at, b"HS_VLIST", &data))
 }
 
-/// The value with a public key of the vectors.
+/// A value with a public key of the vectors.
 #[must_use]
 pub fn public_key(at: i32, id: &str) -> ValueBuf {
     ValueBuf::from(&Value::new(at, b"HS_PUBKEY", &key(id, "handle_public_hex")))
 }
 
-/// The value with a secret, which only administrators may read.
+/// A value with a secret, readable for administrators only.
 #[must_use]
 pub fn secret(at: i32, secret: &[u8]) -> ValueBuf {
     let value = Value::new(at, b"HS_SECKEY", secret);

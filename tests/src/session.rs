@@ -15,7 +15,7 @@ use handle_proto::{OpCode, OpFlags, Version};
 use serde_json::Value as Json;
 use std::net::SocketAddr;
 
-/// Sends a message and waits for the answer: over UDP or TCP.
+/// Function that sends a message over UDP or TCP and returns the answer.
 pub type SessionExchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
 
 /// The identity of an anonymous client.
@@ -40,7 +40,7 @@ pub struct Protection {
     /// Whether it has a MAC that is valid and not replayed.
     pub mac: bool,
     /// Whether it is encrypted.
-    pub hidden: bool,
+    pub encrypted: bool,
 }
 
 /// A key pair in the group that deployed clients use.
@@ -52,7 +52,7 @@ pub fn pair() -> KeyPair {
 /// Reads the key pair of one side from the vectors.
 ///
 /// # Panics
-/// When it is none.
+/// If the numbers are invalid.
 #[must_use]
 pub fn recorded_pair(side: &Json) -> KeyPair {
     let number = |member: &str| {
@@ -99,7 +99,7 @@ impl ClientSession {
     /// `server_key`.
     ///
     /// # Panics
-    /// When no session is set up.
+    /// If no session is set up.
     #[must_use]
     pub fn open(
         exchange: SessionExchange,
@@ -153,9 +153,9 @@ impl ClientSession {
 
     /// The message with a MAC and the next counter.
     #[must_use]
-    pub fn sealed(&mut self, message: Vec<u8>) -> Vec<u8> {
+    pub fn seal(&mut self, message: Vec<u8>) -> Vec<u8> {
         self.counter += 1;
-        self.numbered(message, self.counter)
+        self.add_mac(message, self.counter)
     }
 
     /// The message with a MAC and this counter.
@@ -163,7 +163,7 @@ impl ClientSession {
     /// # Panics
     /// When the message is invalid.
     #[must_use]
-    pub fn numbered(&self, mut message: Vec<u8>, counter: i32) -> Vec<u8> {
+    pub fn add_mac(&self, mut message: Vec<u8>, counter: i32) -> Vec<u8> {
         let (envelope, rest) = Envelope::split(&message).expect("an envelope");
         let covered = Message::decode(rest).expect("a message").covered;
         let credential = mac_message(&envelope, counter, covered, self.key.as_bytes());
@@ -177,12 +177,12 @@ impl ClientSession {
     /// # Panics
     /// When the message is invalid.
     #[must_use]
-    pub fn hidden(&self, message: &[u8]) -> Vec<u8> {
+    pub fn encrypt(&self, message: &[u8]) -> Vec<u8> {
         let (envelope, text) = Envelope::split(message).expect("an envelope");
-        let hidden = self.key.encrypt(envelope.version, &handle_auth::random(), text);
-        let message_len = u32::try_from(hidden.len()).expect("a short message");
+        let encrypted = self.key.encrypt(envelope.version, &handle_auth::random(), text);
+        let message_len = u32::try_from(encrypted.len()).expect("a short message");
         let envelope = Envelope { flags: EnvelopeFlags::ENCRYPTED, message_len, ..envelope };
-        [&envelope.to_bytes()[..], &hidden].concat()
+        [&envelope.to_bytes()[..], &encrypted].concat()
     }
 
     /// Decrypts an answer, and returns its protection.
@@ -192,8 +192,8 @@ impl ClientSession {
     #[must_use]
     pub fn read(&mut self, answer: &[u8]) -> (Vec<u8>, Protection) {
         let (envelope, rest) = Envelope::split(answer).expect("an envelope");
-        let hidden = envelope.flags.has(EnvelopeFlags::ENCRYPTED);
-        let plain = match hidden {
+        let encrypted = envelope.flags.has(EnvelopeFlags::ENCRYPTED);
+        let plain = match encrypted {
             true => self.key.decrypt(envelope.version, rest).expect("encrypted with our key").to_vec(),
             false => rest.to_vec(),
         };
@@ -201,10 +201,10 @@ impl ClientSession {
         let mac = !message.credential.is_empty();
         if mac {
             let checked = verify_mac_message(&envelope, &message, self.key.as_bytes());
-            assert!(self.seen.accept(checked.expect("the MAC of the session").counter), "a new number");
+            assert!(self.seen.accept(checked.expect("the MAC of the session").counter), "a replayed message");
         }
         let message_len = u32::try_from(plain.len()).expect("a short message");
         let envelope = Envelope { flags: EnvelopeFlags::default(), message_len, ..envelope };
-        ([&envelope.to_bytes()[..], &plain].concat(), Protection { mac, hidden })
+        ([&envelope.to_bytes()[..], &plain].concat(), Protection { mac, encrypted })
     }
 }

@@ -1,4 +1,5 @@
-//! Site records from JSON, written for the vectors alone: a second opinion on the engine's own reader.
+//! Site records from JSON: a second implementation, against which the reader of the engine is
+//! compared.
 
 use crate::vectors::bytes;
 use data_encoding::BASE64URL_NOPAD;
@@ -13,15 +14,15 @@ const MULTI_PRIMARY: u8 = 0x40;
 const RSA: &[u8] = b"RSA_PUB_KEY";
 const DSA: &[u8] = b"DSA_PUB_KEY";
 
-/// The site record that JSON describes.
+/// The encoded site record that JSON describes.
 ///
 /// # Panics
-/// When something in it is not as the vectors have it.
+/// If a member is missing or invalid.
 #[must_use]
 pub fn from_json(site: &Value) -> Vec<u8> {
     let mut out = vec![];
     let (major, minor) =
-        site["protocolVersion"].as_str().and_then(|it| it.split_once('.')).expect("a version");
+        site["protocolVersion"].as_str().and_then(|version| version.split_once('.')).expect("a version");
     put::u16(&mut out, integer(&site["version"]));
     out.extend([major.parse().expect("a number"), minor.parse::<u8>().expect("a number")]);
     put::u16(&mut out, integer::<i16>(&site["serialNumber"]).cast_unsigned());
@@ -45,7 +46,7 @@ pub fn from_json(site: &Value) -> Vec<u8> {
 
 fn server_from_json(server: &Value, out: &mut Vec<u8>) {
     put::i32(out, integer(&server["serverId"]));
-    match server["address"].as_str().and_then(|it| it.parse().ok()).expect("an address") {
+    match server["address"].as_str().and_then(|address| address.parse().ok()).expect("an address") {
         IpAddr::V4(v4) => out.extend([&[0; 12][..], &v4.octets()].concat()),
         IpAddr::V6(v6) => out.extend(v6.octets()),
     }
@@ -57,7 +58,7 @@ fn server_from_json(server: &Value, out: &mut Vec<u8>) {
         out.push(admin | if interface["query"] == true { 2 } else { 0 });
         let protocol = PROTOCOLS.iter().position(|name| interface["protocol"] == *name);
         out.push(
-            protocol.map_or_else(|| integer(&interface["protocol"]), |it| u8::try_from(it).expect("few")),
+            protocol.map_or_else(|| integer(&interface["protocol"]), |at| u8::try_from(at).expect("few")),
         );
         put::i32(out, integer(&interface["port"]));
     }

@@ -24,34 +24,33 @@ pub struct TestServer {
     pub server: Server,
     /// The directory in which the set is published.
     pub directory: TempDir,
-    /// The records that are not in its set.
+    /// The records that the set lacks.
     pub left_out: LeftOut,
 }
 
-/// Records of foreign vectors that a server cannot have, by the name under which they are looked
-/// up.
+/// Handles of records of foreign vectors that a server cannot have, folded as for a lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut(BTreeSet<Vec<u8>>);
 
 impl LeftOut {
-    /// Adds a record that is left out.
+    /// Adds the handle of a record.
     pub fn insert(&mut self, handle: &[u8]) {
         self.0.insert(fold::folded(&Handle(handle).looked_up()));
     }
 
-    /// Whether there are none.
+    /// Whether no record is left out.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a message with these `fields` names one of them.
+    /// Whether a message with these `fields` names one of the records.
     #[must_use]
     pub fn contains_handle_of(&self, fields: &Json) -> bool {
         self.has(&fields["body"]["handle"])
     }
 
-    /// Whether this handle, as a line spells it, is one of theirs.
+    /// Whether this handle of a line is that of a record that is left out.
     #[must_use]
     pub fn has(&self, handle: &Json) -> bool {
         let is_name = handle.is_string() || handle["hex"].is_string();
@@ -67,7 +66,7 @@ impl TestServer {
     }
 }
 
-/// Configuration for a test: one worker on loopback, not pinned, on a port of the kernel's choice.
+/// Configuration for a test: one unpinned worker on loopback, on a port assigned by the kernel.
 #[must_use]
 pub fn config(set: &Path, datapath: Datapath) -> Config {
     Config {
@@ -83,7 +82,7 @@ pub fn config(set: &Path, datapath: Datapath) -> Config {
 /// Writes an unencrypted private key file that only its owner may read.
 ///
 /// # Panics
-/// When it cannot be written.
+/// If the file cannot be written.
 pub fn write_key_file(path: &Path, key: &Json) {
     let mut bytes = 1_u32.to_be_bytes().to_vec();
     bytes.extend(vectors::hex(&key["handle_private_hex"]));
@@ -91,19 +90,19 @@ pub fn write_key_file(path: &Path, key: &Json) {
     file.and_then(|mut file| file.write_all(&bytes)).expect("the key is written");
 }
 
-/// The public key with which the answers of the server called `name` are checked.
+/// The public key that verifies the answers of the server `name`.
 ///
 /// # Panics
-/// When the server has no key.
+/// If the server has no key.
 #[must_use]
 pub fn server_key(name: &str) -> PublicKey {
     server_key_in(VectorSource::Own, name)
 }
 
-/// The same, of a server of `source`.
+/// The same for a server of `source`.
 ///
 /// # Panics
-/// When the server has no key.
+/// If the server has no key.
 #[must_use]
 pub fn server_key_in(source: VectorSource, name: &str) -> PublicKey {
     let servers = source.document("servers.json");
@@ -115,25 +114,25 @@ pub fn server_key_in(source: VectorSource, name: &str) -> PublicKey {
 /// Runs the server called `name` in `servers.json`, with the records of `records.json`.
 ///
 /// # Panics
-/// When the files of the vectors do not hold what they should.
+/// If the vectors lack the server or are invalid.
 #[must_use]
 pub fn serve(name: &str, datapath: Datapath) -> TestServer {
     serve_with(name, datapath, |_| ())
 }
 
-/// The same, with a change of its configuration.
+/// Like [`serve`], with a change of the configuration.
 ///
 /// # Panics
-/// When the files of the vectors do not hold what they should.
+/// If the vectors lack the server or are invalid.
 #[must_use]
 pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Config)) -> TestServer {
     serve_from(VectorSource::Own, name, datapath, change)
 }
 
-/// The same, with the servers and records of `source`.
+/// Like [`serve_with`], with the servers and records of `source`.
 ///
 /// # Panics
-/// When the files of `source` do not hold what they should. Records of foreign files that a set
+/// If the files of `source` lack the server or are invalid. Records of foreign files that a set
 /// cannot have are left out.
 #[must_use]
 pub fn serve_from(
@@ -205,7 +204,7 @@ pub(crate) fn publish(source: VectorSource, server: &Json, set: &Path) -> LeftOu
         builder.finish(file)
     });
     published.expect("records that can be published");
-    assert!(left_out.is_empty() || vectors::is_foreign(), "records that can be published: {left_out:?}");
+    assert!(left_out.is_empty() || vectors::is_foreign(), "invalid records in the own vectors: {left_out:?}");
     left_out
 }
 

@@ -1,4 +1,4 @@
-//! Recorded exchanges with clients of the reference, made to fit challenges of ours.
+//! Recorded exchanges of clients of the reference, adapted to our challenges.
 
 use crate::vectors::{hex, load};
 use handle_auth::PrivateKey;
@@ -12,16 +12,16 @@ use std::collections::HashMap;
 /// The lines of this kind in `credentials.jsonl`.
 ///
 /// # Panics
-/// When the vectors cannot be read.
+/// If the vectors cannot be read.
 #[must_use]
 pub fn lines(kind: &str) -> Vec<Json> {
     load("credentials.jsonl").into_iter().filter(|line| line["kind"] == kind).collect()
 }
 
-/// The keys of the vectors, by their ids.
+/// The private keys of the vectors, by id.
 ///
 /// # Panics
-/// When the vectors cannot be read.
+/// If the vectors cannot be read.
 #[must_use]
 pub fn private_keys() -> HashMap<String, PrivateKey> {
     let key = |line: &Json| {
@@ -31,7 +31,7 @@ pub fn private_keys() -> HashMap<String, PrivateKey> {
     lines("key").iter().filter_map(key).collect()
 }
 
-/// The signed response to a challenge, made as the reference's client made the one in `recorded`.
+/// The response to a challenge, in the form of the one in `recorded`.
 fn signed_response(
     line: &Json,
     keys: &HashMap<String, PrivateKey>,
@@ -66,10 +66,11 @@ fn signed_response(
     out
 }
 
-/// The recorded answer to a challenge, made an answer to ours: its number, nonce and digest.
+/// The recorded answer to a challenge, adapted to another challenge with its number, nonce and
+/// digest.
 ///
 /// # Panics
-/// When the line is not as it should be.
+/// If the line is invalid.
 #[must_use]
 pub fn answer_to(
     line: &Json,
@@ -90,24 +91,24 @@ pub fn answer_to(
     MessageBuf::request(&envelope, &message.header, &answer).unsigned().expect("as recorded")
 }
 
-/// What was sent or received in a step, by `side`: its first message.
+/// The first message of a step on one `side`.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 #[must_use]
 pub fn raw(step: &Json, side: &str) -> Vec<u8> {
     first(&step[format!("{side}_hex")])
 }
 
-/// The same in the clear, behind the envelope that it had; `None` where that is not known, because another key was used.
+/// The same message decrypted, with its envelope; `None` if the vectors do not have the plaintext.
 ///
 /// # Panics
-/// When there is no message.
+/// If there is no message.
 #[must_use]
 pub fn plain(step: &Json, side: &str) -> Option<Vec<u8>> {
     let bytes = raw(step, side);
     match &step[format!("{side}_plaintext_message_hex")] {
-        Json::Null => (!is_hidden(&bytes)).then_some(bytes),
+        Json::Null => (!is_encrypted(&bytes)).then_some(bytes),
         message => Some([&bytes[..Envelope::LEN], &first(message)].concat()),
     }
 }
@@ -115,9 +116,9 @@ pub fn plain(step: &Json, side: &str) -> Option<Vec<u8>> {
 /// Whether a message is encrypted.
 ///
 /// # Panics
-/// When it has no envelope.
+/// If the message has no envelope.
 #[must_use]
-pub fn is_hidden(message: &[u8]) -> bool {
+pub fn is_encrypted(message: &[u8]) -> bool {
     let (envelope, _) = Envelope::split(message).expect("an envelope");
     envelope.flags.has(EnvelopeFlags::ENCRYPTED)
 }

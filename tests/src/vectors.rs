@@ -22,7 +22,7 @@ impl VectorSource {
     /// A whole document of JSON; `null` where a foreign directory lacks it.
     ///
     /// # Panics
-    /// When our own file is missing, or the file is not JSON.
+    /// If our own file is missing, or the file is not JSON.
     #[must_use]
     pub fn document(self, file: &str) -> Value {
         match self.text(file) {
@@ -39,7 +39,7 @@ impl VectorSource {
     /// that it counts as one failure.
     ///
     /// # Panics
-    /// When our own file is missing, or a line of it is not JSON.
+    /// If our own file is missing, or has a line that is not JSON.
     #[must_use]
     pub fn lines(self, file: &str) -> Vec<Value> {
         let Some((path, text)) = self.text(file) else { return Vec::new() };
@@ -64,7 +64,7 @@ impl VectorSource {
         match std::fs::read_to_string(&path) {
             Ok(text) => Some((path, text)),
             Err(error) if error.kind() == ErrorKind::NotFound && self.is_foreign() => {
-                tell(&format!("skipped: {} is not there", path.display()));
+                tell(&format!("skipped: {} does not exist", path.display()));
                 None
             }
             Err(error) => panic!("cannot read vectors {}: {error}", path.display()),
@@ -93,7 +93,7 @@ pub fn is_foreign() -> bool {
 /// The lines of a file of the selected directory.
 ///
 /// # Panics
-/// When our own file is missing, or a line of it is not JSON.
+/// If our own file is missing, or has a line that is not JSON.
 #[must_use]
 pub fn load(file: &str) -> Vec<Value> {
     VectorSource::Selected.lines(file)
@@ -102,7 +102,7 @@ pub fn load(file: &str) -> Vec<Value> {
 /// A document of the selected directory.
 ///
 /// # Panics
-/// When our own file is missing, or the file is not JSON.
+/// If our own file is missing, or the file is not JSON.
 #[must_use]
 pub fn document(file: &str) -> Value {
     VectorSource::Selected.document(file)
@@ -111,7 +111,7 @@ pub fn document(file: &str) -> Value {
 /// A document of the own directory, for tests that need its keys, records or servers.
 ///
 /// # Panics
-/// When the file is missing or not JSON.
+/// If the file is missing or not JSON.
 #[must_use]
 pub fn fixture(file: &str) -> Value {
     VectorSource::Own.document(file)
@@ -120,7 +120,7 @@ pub fn fixture(file: &str) -> Value {
 /// Asserts that the own files have at least `least` of `what`; foreign files may have none.
 ///
 /// # Panics
-/// When the own files have fewer.
+/// If the own files have fewer.
 pub fn require(count: usize, least: usize, what: &str) {
     assert!(is_foreign() || count >= least, "{count} {what} in the vectors, expected at least {least}");
 }
@@ -169,7 +169,7 @@ pub struct LineChecks {
 impl LineChecks {
     /// Checks the line called `name`; a panic of `check` is its failure.
     pub fn check<R: Into<LineOutcome>>(&mut self, name: &str, check: impl FnOnce() -> R) {
-        match caught(|| check().into()) {
+        match catch_panic(|| check().into()) {
             Ok(outcome) => self.record(name, outcome),
             Err(why) => self.fail(name, &why),
         }
@@ -206,7 +206,7 @@ impl LineChecks {
     /// Reports everything.
     ///
     /// # Panics
-    /// When a line failed.
+    /// If a line failed.
     pub fn finish(self) {
         let thread = std::thread::current();
         let test = thread.name().unwrap_or("vectors");
@@ -228,18 +228,18 @@ const NAMES_SHOWN_MAX: usize = 5;
 /// The result of `run`, or the message of its panic.
 ///
 /// # Errors
-/// When it panicked.
-pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+/// If `run` panicked.
+pub fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("panicked").to_owned()
     })
 }
 
-/// Checks every line, each with the name that a failure is reported under.
+/// Checks every line, with its name for failures.
 ///
 /// # Panics
-/// When a line fails.
+/// If a line fails.
 pub fn check_lines<R: Into<LineOutcome>>(
     lines: impl IntoIterator<Item = (String, Value)>,
     mut check: impl FnMut(&str, &Value) -> R,
@@ -251,10 +251,10 @@ pub fn check_lines<R: Into<LineOutcome>>(
     checks.finish();
 }
 
-/// Checks every line of this kind in `file`, of which our own has some.
+/// Checks every line of this kind in `file`; our own file must have some.
 ///
 /// # Panics
-/// When a line fails, or our own file has none.
+/// If a line fails, or our own file has none.
 pub fn check_kind<R: Into<LineOutcome>>(file: &str, kind: &str, mut check: impl FnMut(&str, &Value) -> R) {
     let lines = load(file);
     let mut checks = LineChecks::default();
@@ -269,7 +269,7 @@ pub fn check_kind<R: Into<LineOutcome>>(file: &str, kind: &str, mut check: impl 
 /// Checks that every line of `file` has one of these kinds.
 ///
 /// # Panics
-/// When one has another.
+/// If a line has another kind.
 pub fn check_kinds(file: &str, kinds: &[&str]) {
     let mut checks = LineChecks::default();
     for (at, line) in load(file).iter().enumerate() {
@@ -285,10 +285,10 @@ pub fn check_kinds(file: &str, kinds: &[&str]) {
     checks.finish();
 }
 
-/// A byte string: a JSON string stands for its UTF-8, `{"hex": ...}` for other bytes.
+/// A byte string: a JSON string for UTF-8, or `{"hex": ...}` for other bytes.
 ///
 /// # Panics
-/// When it is neither.
+/// If the value is neither.
 #[must_use]
 pub fn bytes(v: &Value) -> Vec<u8> {
     match v {
@@ -300,7 +300,7 @@ pub fn bytes(v: &Value) -> Vec<u8> {
 /// Decodes hexadecimal text.
 ///
 /// # Panics
-/// When the text is not hexadecimal.
+/// If the text is not hexadecimal.
 #[must_use]
 pub fn hex(v: &Value) -> Vec<u8> {
     let text = v.as_str().unwrap_or_else(|| panic!("not hexadecimal: {v}"));

@@ -1,8 +1,7 @@
-//! Keeps a store, changes it without rest and publishes it, until it is killed: the process that `hostile::killed` kills.
+//! The process that `hostile::killed` kills: changes and publishes a store until then.
 //!
-//! On its standard output it says what it is about to do, and what was acknowledged:
-//! `try WRITER KEY NUMBER` and `done WRITER`; a negative number is a deletion. `shown TRANSACTION` says what is
-//! published.
+//! It prints `try WRITER KEY NUMBER` before a change and `done WRITER` after its acknowledgement; a
+//! negative number is a deletion. `shown TRANSACTION` is the published transaction.
 #![forbid(unsafe_code)]
 
 use anyhow::Context as _;
@@ -31,7 +30,7 @@ fn main() -> anyhow::Result<()> {
             std::thread::sleep(Duration::from_millis(3));
             let status = publishing.status();
             if let Some(shown) = status.set.and_then(|set| set.transaction) {
-                say(&format!("shown {shown}"));
+                print_line(&format!("shown {shown}"));
             }
             let done = match status.store_transaction % 16 {
                 0 => publishing.command(Command::Rebuild),
@@ -39,15 +38,15 @@ fn main() -> anyhow::Result<()> {
                 2 => publishing.command(Command::Keep),
                 _ => continue,
             };
-            done.expect("the command is obeyed");
+            done.expect("the publisher takes the command");
         }
     })
 }
 
-/// One line, at once and in one piece.
-fn say(line: &str) {
+/// Prints and flushes one line.
+fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody hears us any more once we are killed.
+    // The reader may have closed the pipe.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -58,13 +57,13 @@ fn write(store: &Store, writer: usize, seed: u64) {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let nth = usize::try_from(random >> 33).expect("31 bits") % KEYS;
+        let at = usize::try_from(random >> 33).expect("31 bits") % KEYS;
         let is_deletion = random.is_multiple_of(8);
-        // Above all numbers of earlier rounds.
+        // Numbers are above all of earlier rounds.
         let number = i64::try_from(seed * 1_000_000 + number).expect("few rounds");
         let number = if is_deletion { -number } else { number };
-        say(&format!("try {writer} {nth} {number}"));
-        let key = key(writer, nth);
+        print_line(&format!("try {writer} {at} {number}"));
+        let key = key(writer, at);
         let changed = store.change(move |transaction| {
             if is_deletion {
                 return transaction.delete(&key).map(|_| ());
@@ -74,6 +73,6 @@ fn write(store: &Store, writer: usize, seed: u64) {
             transaction.put(&key, Values::build(twice, &mut Vec::new()))
         });
         changed.expect("the change is made");
-        say(&format!("done {writer}"));
+        print_line(&format!("done {writer}"));
     }
 }

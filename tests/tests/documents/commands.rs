@@ -1,4 +1,4 @@
-//! The documents and the help against the programs: what is written can be typed.
+//! Commands and options in documents and in the help exist in the programs.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-/// Our programs, and their packages.
+/// The programs and their packages.
 const PROGRAMS: [(&str, &str); 5] = [
     ("hdl", "handle-cli"),
     ("handled", "handle-server"),
@@ -17,7 +17,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("handle-loadgen", "handle-loadgen"),
 ];
 
-/// The help of every command, by its words: `hdl snapshot publish`.
+/// The help of every command, by its full name, as `hdl snapshot publish`.
 static HELPS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
     fn walk(path: &Path, words: &[String], helps: &mut BTreeMap<String, String>) {
         let mut command = Command::new(path);
@@ -35,18 +35,18 @@ static HELPS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
     helps
 });
 
-/// The commands that a help names below its own.
+/// The subcommands that a help lists.
 fn commands(help: &str) -> Vec<&str> {
     let Some((_, list)) = help.split_once("\nCommands:\n") else { return Vec::new() };
     let lines = list.lines().take_while(|line| !line.is_empty());
-    // What goes on from the line before stands further in.
+    // Continuation lines are indented further.
     lines
         .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
         .filter(|name| !name.is_empty())
         .collect()
 }
 
-/// The options that a text names.
+/// The options named in a text.
 fn options(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let words = text.split(move |c| !is_part(c));
@@ -60,11 +60,11 @@ fn documents() -> Vec<PathBuf> {
     let entries = directories.iter().flat_map(|directory| std::fs::read_dir(directory).unwrap());
     let paths = entries.map(|entry| entry.unwrap().path());
     let is_document = |path: &PathBuf| path.extension().is_some_and(|end| end == "md" || end == "service");
-    // What was true of another version stays in the changelog.
+    // The changelog describes former versions as well.
     paths.filter(is_document).filter(|path| !path.ends_with("CHANGELOG.md")).collect()
 }
 
-/// What stands in a document as code: the lines of blocks, and what is between backticks.
+/// The code in a document: lines of blocks, and text between backticks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split("```").enumerate().flat_map(|(at, part)| {
         let (mark, first) = if at % 2 == 1 { ('\n', 0) } else { ('`', 1) };
@@ -72,14 +72,15 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The command lines of our programs in a line of code, each as its words from the name of the program on.
+/// The command lines of our programs in a line of code, each split into words.
 fn command_lines(line: &str) -> Vec<Vec<&str>> {
     let mut lines = Vec::new();
     let mut words = line.split(" #").next().unwrap().split_whitespace().peekable();
     let mut before = "";
     while let Some(word) = words.next() {
         let name = word.rsplit(['/', '=']).next().unwrap();
-        // To cargo, it is what to build, and what follows two hyphens is the program's.
+        // As an argument of cargo, the name is a package. Words after two hyphens are for the
+        // program.
         let is_run = words.next_if_eq(&"--").is_some() || !["-p", "--package", "--bin"].contains(&before);
         if is_run && PROGRAMS.iter().any(|(program, _)| *program == name) {
             let rest = words.by_ref().take_while(|word| !["|", "&", "&&", ";", ">"].contains(word));
@@ -91,11 +92,11 @@ fn command_lines(line: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn commands_in_documents_are_there_with_their_options() {
+fn commands_and_options_in_documents_exist() {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for path in documents() {
         let text = std::fs::read_to_string(&path).unwrap().replace("\\\n", " ");
-        // A unit is code as a whole.
+        // A unit file is code as a whole.
         let blocks =
             if path.extension().is_some_and(|end| end == "md") { text } else { format!("```{text}```") };
         for line in code(&blocks).flat_map(command_lines) {
@@ -116,7 +117,7 @@ fn commands_in_documents_are_there_with_their_options() {
             }
         }
     }
-    assert!(count > 150, "the documents show how things are done: {count}");
+    assert!(count > 150, "{count} options in the documents");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -134,7 +135,7 @@ fn every_command_has_examples_on_whole_lines() {
         let program = words.split(' ').next().unwrap();
         assert!(examples.iter().any(|line| line.trim_start().starts_with(program)), "{words}: {examples:#?}");
         for line in examples {
-            assert!(line.starts_with("  "), "{words}: broken where the terminal ends: {line}");
+            assert!(line.starts_with("  "), "{words}: wrapped by the width of the terminal: {line}");
         }
     }
 }

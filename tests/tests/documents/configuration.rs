@@ -1,10 +1,10 @@
-//! Configuration in the documents is configuration that the programs read.
+//! Blocks of TOML in the documents are valid configuration of one of the programs.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::{Path, PathBuf};
 
-/// Every document, by name.
+/// Paths of all documents.
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut found = vec![root.join("README.md")];
@@ -18,8 +18,8 @@ fn documents() -> Vec<PathBuf> {
 
 /// The blocks of TOML in a document.
 fn blocks(text: &str) -> Vec<&str> {
-    let behind_marks = text.split("```toml\n").skip(1);
-    behind_marks.map(|rest| rest.split("```").next().unwrap()).collect()
+    let after_marks = text.split("```toml\n").skip(1);
+    after_marks.map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
 #[test]
@@ -39,5 +39,5 @@ fn every_block_of_toml_is_read_by_one_of_the_programs() {
             blocks_count += 1;
         }
     }
-    assert!(blocks_count > 5, "there are {blocks_count} blocks");
+    assert!(blocks_count > 5, "{blocks_count} blocks of TOML");
 }

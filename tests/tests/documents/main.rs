@@ -1,4 +1,4 @@
-//! The documents against the programs, and the tree against the rules that it promises to follow.
+//! Documents agree with the programs, and the source files with the rules of `CONTRIBUTING.md`.
 
 mod commands;
 mod configuration;

@@ -1,6 +1,6 @@
 //! The settings of each process: their bounds, and the pages in `docs/operations` that list them.
 //!
-//! Everything here is made from the lines of `settings!`. The tables on the pages are written by
+//! Both come from the lines of `settings!`. To write the tables of the pages:
 //! `REWRITE_PAGES=1 cargo test -p handle-tests --test documents settings`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
@@ -53,8 +53,8 @@ impl Process {
         (self.check)(&table)
     }
 
-    /// The same, with room for `value`: settings that may not exceed it are lowered, and those that
-    /// it may not exceed are raised.
+    /// The same after adjusting other settings: those that may not exceed this one are lowered, and
+    /// those that bound it are raised.
     fn check_with_room(&self, row: &SettingRow, value: u64) -> Result<(), String> {
         let mut table = self.defaults.clone();
         self.put_with_room(&mut table, row, value);
@@ -93,13 +93,13 @@ fn put(table: &mut Table, name: &str, value: Value) {
     }
 }
 
-/// The name without that of its section, as it is in a line of the file.
+/// The name without its section, as in a line of the file.
 fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap()
 }
 
 #[test]
-fn every_bound_holds_at_its_edge_and_is_named_beyond() {
+fn values_at_a_bound_are_accepted_and_beyond_it_refused() {
     for process in Process::all() {
         let mut edges_count = 0;
         for row in process.rows() {
@@ -134,7 +134,7 @@ fn no_setting_exceeds_the_one_that_bounds_it() {
 }
 
 #[test]
-fn every_word_that_is_documented_is_accepted_and_no_other() {
+fn documented_words_are_those_that_are_accepted() {
     let words = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
     for process in Process::all() {
         for row in process.rows().filter(|row| row.type_name.contains('`')) {
@@ -165,7 +165,7 @@ fn an_unknown_setting_is_refused_in_every_section() {
 }
 
 #[test]
-fn what_is_printed_names_every_setting_and_reads_back() {
+fn the_printed_configuration_has_every_setting_and_reads_back() {
     for process in Process::all() {
         let mut command = Command::new(program(process.package, process.name));
         command.arg("--print-config");
@@ -174,7 +174,7 @@ fn what_is_printed_names_every_setting_and_reads_back() {
         let (table, unset): (Table, Vec<&str>) = (table.parse().unwrap(), unset.trim().split(", ").collect());
         assert_eq!((process.check)(&table), Ok(()));
         for SettingRow { name, .. } in process.rows() {
-            // A section that is not set is named instead of its settings.
+            // An unset section is named instead of its settings.
             let is_unset = unset.iter().any(|unset| name == unset || name.starts_with(&format!("{unset}.")));
             assert!(is_unset != get(&table, name).is_some(), "{name}\n{printed}");
         }

@@ -1,11 +1,12 @@
-//! What compilers do not check: where unsafe is, that citations lead somewhere, that the tree is tidy.
+//! Rules that compilers do not check: places of unsafe code, targets of links and citations, names,
+//! sizes.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The only files with unsafe code, each for a reason that `ARCHITECTURE.md` gives.
+/// The only files with unsafe code; `ARCHITECTURE.md` gives the reason for each.
 const UNSAFE_FILES: [&str; 6] = [
     "engine/net/src/portable.rs",
     "engine/net/src/uring/buffers.rs",
@@ -15,7 +16,8 @@ const UNSAFE_FILES: [&str; 6] = [
     "engine/snapshot/src/prefetch.rs",
 ];
 
-/// Names that say nothing where they are used: no type, trait or alias has one. `CONTRIBUTING.md` has the rule.
+/// Names without meaning at the place of use, forbidden for types, traits and aliases by
+/// `CONTRIBUTING.md`.
 const RIDDLES: &str = "\
     About Act Administered Administering Administrating After Agreed Announced Answered \
     Arrived Asked Asking Back Beat Behind Beside Both Bound Bounded Built By Came \
@@ -36,22 +38,22 @@ const RIDDLES: &str = "\
     Unreadable Unsynced Unwritten Usual Verdict View Waiting Wanted Wants Watch Watched \
     Way What When Which Who Whom Why Wire Word Work Written";
 
-/// The same of modules.
+/// The same for modules.
 const RIDDLE_MODULES: &str = "\
     administered answered damaged elsewhere faults front injected kept known left middle \
     published round served side sight unwritten usual waiting watch";
 
-/// Longer files are more than one thing.
+/// Most lines of a file.
 const LINES_MAX: usize = 800;
 
-/// Most lines of a function of `engine`, from the one with `fn` to its closing brace.
+/// Most lines of a function in `engine`, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Source files of the project, by their paths from its root.
+/// Source files of the project, by path from its root.
 fn sources() -> Vec<(String, String)> {
     fn walk(directory: &Path, root: &Path, found: &mut Vec<(String, String)>) {
         for entry in std::fs::read_dir(directory).unwrap() {
@@ -69,7 +71,7 @@ fn sources() -> Vec<(String, String)> {
     }
     let (root, mut found) = (root(), Vec::new());
     walk(&root, &root, &mut found);
-    assert!(found.len() > 50, "the tree is where it should be");
+    assert!(found.len() > 50, "source files are missing");
     found
 }
 
@@ -77,22 +79,22 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// A line without what stands behind `//`.
+/// A line without its comment.
 fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }
 
 #[test]
-fn unsafe_code_is_where_it_is_said_to_be() {
+fn unsafe_code_is_only_in_listed_files() {
     let architecture = read("ARCHITECTURE.md");
     let mut with_unsafe = BTreeSet::new();
-    let opens = ["{", "fn", "impl", "extern"].map(|what| ["unsafe", what].join(" "));
+    let opens = ["{", "fn", "impl", "extern"].map(|keyword| ["unsafe", keyword].join(" "));
     for (file, text) in sources() {
         if text.lines().any(|line| opens.iter().any(|open| code(line).contains(open))) {
             with_unsafe.insert(file);
         }
     }
-    assert_eq!(with_unsafe, UNSAFE_FILES.map(str::to_owned).into(), "and nowhere else");
+    assert_eq!(with_unsafe, UNSAFE_FILES.map(str::to_owned).into(), "files with unsafe code");
     for file in UNSAFE_FILES {
         assert!(architecture.contains(file), "ARCHITECTURE.md names {file}");
     }
@@ -105,7 +107,7 @@ fn crates_without_unsafe_forbid_it() {
         let has_unsafe = UNSAFE_FILES
             .iter()
             .any(|unsafe_file| Path::new(unsafe_file).starts_with(Path::new(&file).parent().unwrap()));
-        // A thin `main` beside a library is part of no promise of its own.
+        // A thin `main.rs` beside a library needs no attribute of its own.
         let is_thin = file.ends_with("main.rs") && root().join(file.replace("main.rs", "lib.rs")).exists();
         if is_crate_root && !has_unsafe && !is_thin && !file.starts_with("benches/runtimes") {
             assert!(text.contains("#![forbid(unsafe_code)]"), "{file} forbids unsafe code");
@@ -142,7 +144,7 @@ fn sections_of_rfcs_that_code_cites_have_a_row_in_conformance() {
     );
 }
 
-/// What the links of a Markdown text lead to, outside blocks of code.
+/// The targets of the links in a Markdown text, outside blocks of code.
 fn links(text: &str) -> Vec<&str> {
     let is_prose = |(at, _): &(usize, &str)| at % 2 == 0;
     let prose = text.split("```").enumerate().filter(is_prose).map(|(_, prose)| prose);
@@ -152,7 +154,7 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The documents, by their paths from the root.
+/// The documents, by path from the root.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in ["", "docs", "docs/operations"] {
@@ -166,7 +168,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The names by which links may point into a Markdown text: its headings, in small letters, with hyphens.
+/// The anchors of a Markdown text: its headings in lower case, with hyphens.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut is_prose = true;
     let headings = text.lines().filter(|line| {
@@ -205,20 +207,20 @@ fn links_in_documents_lead_to_files_and_headings() {
 }
 
 #[test]
-fn files_that_documents_name_are_there() {
+fn files_named_in_documents_exist() {
     let root = root();
     let mut missing = Vec::new();
     let tops = ["engine/", "loadgen/", "benches/", "fuzz/", "tests/", "docs/", ".ci/"];
-    // libFuzzer makes it.
-    let made = "fuzz/artifacts/";
+    // Created by libFuzzer.
+    let created_later = "fuzz/artifacts/";
     for document in documents().into_iter().filter(|document| !document.ends_with("CHANGELOG.md")) {
         let text = read(&document.to_string_lossy());
         let may_be_in_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
         for word in text.split(|c| !may_be_in_path(c)).map(|word| word.trim_end_matches('.')) {
             let is_path = tops.iter().any(|top| word.starts_with(top)) || word.contains("/src/");
-            // Those of `engine` are named without it where it is clear.
+            // Documents may omit `engine/`.
             if is_path
-                && word != made
+                && word != created_later
                 && !root.join(word).exists()
                 && !root.join("engine").join(word).exists()
             {
@@ -230,7 +232,7 @@ fn files_that_documents_name_are_there() {
 }
 
 #[test]
-fn nothing_is_left_undone_or_too_long() {
+fn files_have_no_unfinished_marks_and_are_not_too_long() {
     let mut wrong = Vec::new();
     for (file, text) in sources() {
         let marks = [
@@ -264,7 +266,7 @@ fn crates_depend_on_what_the_code_map_lists() {
         if knows.starts_with("all") {
             continue;
         }
-        // Behind a semicolon stands what some of them are for, or who is not among them.
+        // After a semicolon follows a remark.
         let names = knows.split([',', ';']).flat_map(|names| names.split(" and ")).map(str::trim);
         let names = names.filter_map(|name| name.split(' ').next());
         let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase()) && name != "never";
@@ -273,14 +275,14 @@ fn crates_depend_on_what_the_code_map_lists() {
         let table = manifest.get("dependencies").and_then(|table| table.as_table()).unwrap();
         let dependencies: BTreeSet<&str> =
             table.keys().filter_map(|name| name.strip_prefix("handle-")).collect();
-        assert_eq!(expected, dependencies, "whom {package} knows");
+        assert_eq!(expected, dependencies, "dependencies of {package}");
         count += 1;
     }
-    assert!(count > 10, "the code map has a row for each crate");
+    assert!(count > 10, "rows are missing in the code map");
 }
 
 #[test]
-fn dependencies_say_what_they_are_for() {
+fn dependencies_have_a_comment() {
     let manifest = read("Cargo.toml");
     let (_, section) = manifest.split_once("[workspace.dependencies]").unwrap();
     let (section, _) = section.split_once("\n[").unwrap();
@@ -302,15 +304,15 @@ fn fuzz_targets_are_listed_documented_and_have_seeds() {
         let path = entry.unwrap().path();
         let target = path.file_stem().unwrap().to_string_lossy().into_owned();
         assert!(manifest.contains(&format!("name = \"{target}\"")), "fuzz/Cargo.toml lists {target}");
-        assert!(documented.contains(&format!("`{target}`")), "docs/fuzzing.md says what {target} is");
+        assert!(documented.contains(&format!("`{target}`")), "docs/fuzzing.md describes {target}");
         let seeds = std::fs::read_dir(root().join("fuzz/corpus").join(&target)).unwrap().count();
-        assert!(seeds > 0, "{target} has seeds");
+        assert!(seeds > 0, "{target} has no seeds");
         count += 1;
     }
-    assert!(count >= 12, "every boundary has a target");
+    assert!(count >= 12, "fuzz targets are missing");
 }
 
-/// The functions with a body in `text`, as rustfmt writes them: the name and the number of lines.
+/// Name and number of lines of each function with a body in `text`, in the layout of rustfmt.
 fn functions(text: &str) -> Vec<(&str, usize)> {
     let keywords = [&["fn"][..], &["const", "fn"], &["async", "fn"], &["unsafe", "fn"]];
     let keywords = keywords.map(|words| words.join(" "));
@@ -331,7 +333,7 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
 }
 
 #[test]
-fn functions_of_engine_fit_on_a_screen() {
+fn functions_of_engine_are_short() {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (file, text) in sources().iter().filter(|(file, _)| file.starts_with("engine/")) {
         for (name, lines) in functions(text) {
@@ -341,11 +343,11 @@ fn functions_of_engine_fit_on_a_screen() {
             count += 1;
         }
     }
-    assert!(count > 2000, "functions are found");
+    assert!(count > 2000, "too few functions found");
     assert!(wrong.is_empty(), "more than {FUNCTION_LINES_MAX} lines:\n{}", wrong.join("\n"));
 }
 
-/// The name that `line` defines with `keyword`, if it defines one.
+/// The name that `line` defines with `keyword`, if any.
 fn defined<'a>(line: &'a str, keyword: &str) -> Option<&'a str> {
     let line = line.trim_start();
     let line = match line.strip_prefix("pub") {
@@ -358,7 +360,7 @@ fn defined<'a>(line: &'a str, keyword: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn names_say_what_they_name() {
+fn types_and_modules_have_meaningful_names() {
     let (types, modules): (BTreeSet<&str>, BTreeSet<&str>) =
         (RIDDLES.split(' ').collect(), RIDDLE_MODULES.split(' ').collect());
     let mut wrong = Vec::new();
@@ -376,10 +378,10 @@ fn names_say_what_they_name() {
             }
         }
     }
-    assert!(wrong.is_empty(), "CONTRIBUTING.md says how to name:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "CONTRIBUTING.md has the rules for names:\n{}", wrong.join("\n"));
 }
 
-/// Every file that is read by people: code, documents, configuration.
+/// All files that people read: code, documents, configuration.
 fn texts() -> Vec<(String, String)> {
     let listed = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
     let listed = listed.expect("git runs").stdout;
@@ -391,8 +393,8 @@ fn texts() -> Vec<(String, String)> {
 }
 
 #[test]
-fn phrases_that_have_to_be_read_twice_do_not_come_back() {
-    // Sentences without a subject, riddles, and traces of how the work went.
+fn texts_have_no_unclear_phrases() {
+    // Sentences without a subject, riddles, and history.
     let phrases = [
         "on a busy machine",
         "the machine stood still",

@@ -1,4 +1,5 @@
-//! Attacks on administration: guessing hidden values, filling the audit log, and names that do something to a terminal.
+//! Attacks on administration: guessing hidden values, filling the audit log, and names with control
+//! characters.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,11 +20,11 @@ use std::net::SocketAddr;
 /// An administrator of the server.
 const ADMIN: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 const SECRET: &[u8] = b"open sesame open";
-/// Somebody with a key and without any right.
+/// An identity with a key and without rights.
 const SPY: Reference<'_> = Reference { handle: b"TST/hostile-spy", index: 1 };
-/// Somebody who may add values to the record under attack, and nothing else.
+/// An identity that may only add values to the target record.
 const ADDER: Reference<'_> = Reference { handle: b"TST/hostile-spy", index: 2 };
-/// Somebody who may read the record under attack, and nothing else.
+/// An identity that may only read the target record.
 const READER: Reference<'_> = Reference { handle: b"TST/hostile-spy", index: 3 };
 const TARGET: &[u8] = b"TST/hostile-target";
 const CHANGE: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 & !OpFlags::PUBLIC_ONLY.0);
@@ -41,7 +42,7 @@ fn hidden(index: i32, data: &[u8]) -> Value<'_> {
     value(index, b"DESC", data, 0x0c)
 }
 
-/// One request, with room of its own.
+/// A request, with its values or indexes in encoded form.
 #[derive(Clone, Debug)]
 struct Operation {
     op_code: OpCode,
@@ -78,7 +79,8 @@ impl Operation {
             OpCode::ADD_VALUE => Request::AddValue(body()),
             OpCode::MODIFY_VALUE => Request::ModifyValue(body()),
             OpCode::REMOVE_VALUE => {
-                let indexes = self.room.chunks_exact(4).map(|it| i32::from_be_bytes(it.try_into().unwrap()));
+                let indexes =
+                    self.room.chunks_exact(4).map(|index| i32::from_be_bytes(index.try_into().unwrap()));
                 let indexes = Indexes::build(indexes, &mut storage);
                 Request::RemoveValue(HandleIndexes { handle, indexes })
             }
@@ -89,19 +91,19 @@ impl Operation {
     }
 }
 
-/// An answer as a client sees it.
+/// An answer as an attacker sees it.
 #[derive(Clone, Debug)]
 struct Reply {
     code: Code,
     flags: OpFlags,
     text: String,
-    /// All of it, with the expiration and the number of a challenge left out.
+    /// The whole answer with the expiration and the session number cleared.
     bytes: Vec<u8>,
-    /// Number, and what the answer has to cover.
+    /// Session number, nonce and request digest.
     challenge: Option<(i32, Vec<u8>, Vec<u8>)>,
 }
 
-fn read(answer: &[u8]) -> Reply {
+fn decode_reply(answer: &[u8]) -> Reply {
     let (envelope, rest) = Envelope::split(answer).unwrap();
     let message = Message::decode(rest).unwrap();
     let flags = message.header.flags;
@@ -113,7 +115,7 @@ fn read(answer: &[u8]) -> Reply {
     match reply.response {
         Response::Challenge(body) => {
             let digest = reply.digest.unwrap().digest.to_vec();
-            // Nonce and digest of the request.
+            // The nonce and the digest of the request follow.
             bytes.truncate(44);
             challenge = Some((envelope.session_id, body.nonce.to_vec(), digest));
         }
@@ -124,10 +126,10 @@ fn read(answer: &[u8]) -> Reply {
 }
 
 fn ask(address: SocketAddr, operation: &Operation) -> Reply {
-    read(&exchange_over_tcp(address, &operation.message()).expect("an answer"))
+    decode_reply(&exchange_over_tcp(address, &operation.message()).expect("an answer"))
 }
 
-/// Asks, and answers the challenge as `identity`.
+/// Sends a request and answers the challenge as `identity`.
 fn ask_as(address: SocketAddr, operation: &Operation, identity: Reference<'_>, secret: &[u8]) -> Reply {
     let first = ask(address, operation);
     let Some((id, nonce, digest)) = &first.challenge else { return first };
@@ -137,16 +139,16 @@ fn ask_as(address: SocketAddr, operation: &Operation, identity: Reference<'_>, s
     let envelope = Envelope { session_id: *id, ..Envelope::request(2) };
     let header = Header::request(OpCode::RESERVED, CHANGE, 0);
     let answer = MessageBuf::request(&envelope, &header, &Request::AnswerChallenge(body)).unsigned().unwrap();
-    read(&exchange_over_tcp(address, &answer).expect("an answer"))
+    decode_reply(&exchange_over_tcp(address, &answer).expect("an answer"))
 }
 
-fn done(administered: &AdminServer, operation: &Operation) -> Reply {
+fn change_as_admin(administered: &AdminServer, operation: &Operation) -> Reply {
     let reply = ask_as(administered.address(), operation, ADMIN, SECRET);
     assert_eq!(reply.code, Code::SUCCESS, "{}", reply.text);
     reply
 }
 
-/// A server with a record that has hidden values, and the identities of attackers.
+/// A server with a record that has hidden values, and with the identities of attackers.
 fn server(change: impl FnOnce(&mut Config)) -> AdminServer {
     let administered = administer_with("root", |config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
@@ -157,12 +159,18 @@ fn server(change: impl FnOnce(&mut Config)) -> AdminServer {
         value(2, b"HS_SECKEY", b"adder", 0x0c),
         value(3, b"HS_SECKEY", b"reader", 0x0c),
     ];
-    done(&administered, &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, b"TST/hostile-spy", &secrets));
-    done(&administered, &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, TARGET, &target(b"right")));
+    change_as_admin(
+        &administered,
+        &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, b"TST/hostile-spy", &secrets),
+    );
+    change_as_admin(
+        &administered,
+        &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, TARGET, &target(b"right")),
+    );
     administered
 }
 
-static ADMINS: std::sync::LazyLock<[Vec<u8>; 2]> = std::sync::LazyLock::new(|| {
+static ADMIN_VALUES: std::sync::LazyLock<[Vec<u8>; 2]> = std::sync::LazyLock::new(|| {
     let admin = |bits, index| {
         let mut room = Vec::new();
         Admin::new(bits, b"TST/hostile-spy", index).encode(&mut room);
@@ -171,18 +179,18 @@ static ADMINS: std::sync::LazyLock<[Vec<u8>; 2]> = std::sync::LazyLock::new(|| {
     [admin(AdminPermissions::ADD_VALUE, 2), admin(AdminPermissions::READ_VALUE, 3)]
 });
 
-/// The record under attack: 3 and 7 are hidden, and 7 is read-only.
+/// The target record: 3 and 7 are hidden, and 7 is read-only.
 fn target(guess: &[u8]) -> [Value<'_>; 5] {
     [
         open(1, b"open"),
         hidden(3, guess),
         value(7, b"DESC", b"nobody changes this", 0x08),
-        value(101, b"HS_ADMIN", &ADMINS[0], 0x0e),
-        value(102, b"HS_ADMIN", &ADMINS[1], 0x0e),
+        value(101, b"HS_ADMIN", &ADMIN_VALUES[0], 0x0e),
+        value(102, b"HS_ADMIN", &ADMIN_VALUES[1], 0x0e),
     ]
 }
 
-/// Requests of one form, whose answers must not differ for somebody without a right. Index 4 does not exist.
+/// Groups of requests whose answers must be equal for an attacker. Index 4 does not exist.
 fn guesses() -> Vec<(&'static str, Vec<Operation>)> {
     let one = |op_code, flags, value: Value<'_>| Operation::with_values(op_code, flags, TARGET, &[value]);
     let whole =
@@ -210,18 +218,18 @@ fn guesses() -> Vec<(&'static str, Vec<Operation>)> {
 fn guesses_of_hidden_values_and_indexes_are_answered_alike() {
     let administered = server(|_| ());
     let address = administered.address();
-    // Who they are, and the secret that they prove it with.
+    // Claimed identity, and the secret used for its authentication.
     type Claim<'c> = Option<(Reference<'c>, &'c [u8])>;
     let attackers: [(&str, Claim<'_>); 6] = [
-        ("nobody", None),
-        ("an administrator without the key", Some((ADMIN, b"wrong"))),
+        ("no identity", None),
+        ("an administrator, with a wrong key", Some((ADMIN, b"wrong"))),
         ("an identity that does not exist", Some((Reference { handle: b"TST/none", index: 1 }, b"x"))),
-        ("somebody without a right", Some((SPY, b"spy"))),
-        ("who may add, without the key", Some((ADDER, b"wrong"))),
-        ("who may read, without the key", Some((READER, b"wrong"))),
+        ("an identity without rights", Some((SPY, b"spy"))),
+        ("an identity that may add, with a wrong key", Some((ADDER, b"wrong"))),
+        ("an identity that may read, with a wrong key", Some((READER, b"wrong"))),
     ];
-    for (who, identity) in attackers {
-        for (what, operations) in guesses() {
+    for (attacker, identity) in attackers {
+        for (kind, operations) in guesses() {
             let answers: Vec<Reply> = operations
                 .iter()
                 .map(|operation| match identity {
@@ -229,17 +237,23 @@ fn guesses_of_hidden_values_and_indexes_are_answered_alike() {
                     Some((identity, secret)) => ask_as(address, operation, identity, secret),
                 })
                 .collect();
-            assert_ne!(answers[0].code, Code::SUCCESS, "{who}: {what}");
+            assert_ne!(answers[0].code, Code::SUCCESS, "{attacker}: {kind}");
             let different: BTreeSet<&[u8]> = answers.iter().map(|reply| &*reply.bytes).collect();
             let replies: Vec<_> = answers.iter().map(|reply| (reply.code, &reply.text)).collect();
-            assert_eq!(different.len(), 1, "{who}: {what}: {replies:?}");
+            assert_eq!(different.len(), 1, "{attacker}: {kind}: {replies:?}");
         }
     }
-    // Whether there are hidden values at all: a record without any is answered like the one with some.
+    // Answers do not show whether a record has hidden values.
     let plain = [open(1, b"open")];
-    done(&administered, &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, b"TST/hostile-p1", &plain));
-    done(&administered, &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, b"TST/hostile-h1", &plain));
-    done(
+    change_as_admin(
+        &administered,
+        &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, b"TST/hostile-p1", &plain),
+    );
+    change_as_admin(
+        &administered,
+        &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, b"TST/hostile-h1", &plain),
+    );
+    change_as_admin(
         &administered,
         &Operation::with_values(OpCode::ADD_VALUE, CHANGE, b"TST/hostile-h1", &[hidden(2, b"x")]),
     );
@@ -253,7 +267,7 @@ fn guesses_of_hidden_values_and_indexes_are_answered_alike() {
 }
 
 #[test]
-fn who_may_read_or_write_hidden_values_is_told_what_is_there() {
+fn identities_with_rights_to_hidden_values_learn_about_them() {
     let administered = server(|_| ());
     let address = administered.address();
     let add = |flags, value: Value<'_>| Operation::with_values(OpCode::ADD_VALUE, flags, TARGET, &[value]);
@@ -268,25 +282,26 @@ fn who_may_read_or_write_hidden_values_is_told_what_is_there() {
     ] {
         assert_eq!(ask_as(address, &operation, ADMIN, SECRET).code, code, "{operation:?}");
     }
-    // Who may add learns that an index is taken, and not with what.
+    // An identity that may add learns that an index is used, but not its value.
     assert_eq!(ask_as(address, &add(CHANGE, right), ADDER, b"adder").code, Code::VALUE_ALREADY_EXISTS);
     let [one, other] = [right, wrong].map(|guess| ask_as(address, &add(OVERWRITE, guess), ADDER, b"adder"));
     assert_eq!((one.code, one.bytes), (Code::INVALID_ADMIN, other.bytes), "{}", other.text);
-    // Who may read knows the value, so that leaving it as it is takes nothing more.
+    // An identity that may read knows the value, so an overwrite without change needs no other
+    // right.
     assert_eq!(ask_as(address, &add(OVERWRITE, right), READER, b"reader").code, Code::SUCCESS);
     assert_eq!(ask_as(address, &add(OVERWRITE, wrong), READER, b"reader").code, Code::INVALID_ADMIN);
     assert_eq!(ask_as(address, &add(CHANGE, hidden(4, b"new")), ADDER, b"adder").code, Code::SUCCESS);
 }
 
-/// The table is that of the reference, version 9.3.1, asked with the flag OVERWRITE set each time.
+/// The results are those of the reference, version 9.3.1, with the flag OVERWRITE in each request.
 #[test]
-fn an_answer_says_overwritten_only_where_something_was_there_before() {
+fn answers_have_the_overwrite_flag_only_if_values_were_replaced() {
     let administered = server(|_| ());
     let handle = b"TST/flags";
     let operation =
         |op_code, values: &[Value<'_>]| Operation::with_values(op_code, OVERWRITE, handle, values);
     let remove = Operation { flags: OVERWRITE, ..Operation::remove(handle, &[2, 3, 4]) };
-    for (what, operation, replaced) in [
+    for (case, operation, replaced) in [
         ("a new handle", operation(OpCode::CREATE_HANDLE, &[open(1, b"a")]), false),
         ("the same again", operation(OpCode::CREATE_HANDLE, &[open(1, b"a")]), true),
         ("another record", operation(OpCode::CREATE_HANDLE, &[open(1, b"b")]), true),
@@ -299,7 +314,11 @@ fn an_answer_says_overwritten_only_where_something_was_there_before() {
         ("removed ones", remove, false),
         ("a deleted handle", Operation::delete(handle), false),
     ] {
-        assert_eq!(done(&administered, &operation).flags.has(OpFlags::OVERWRITE), replaced, "{what}");
+        assert_eq!(
+            change_as_admin(&administered, &operation).flags.has(OpFlags::OVERWRITE),
+            replaced,
+            "{case}"
+        );
     }
     let refused = operation(OpCode::ADD_VALUE, &[open(2, b"a")]);
     let reply = ask_as(administered.address(), &refused, ADMIN, SECRET);
@@ -324,11 +343,14 @@ fn names_with_control_characters_are_created_only_where_the_setting_allows() {
         let reply = ask_as(refusing.address(), &create, ADMIN, SECRET);
         assert_eq!(reply.code, Code::INVALID_HANDLE, "{name:?}");
         assert!(reply.text.contains("control character"), "{}", reply.text);
-        done(&allowing, &create);
-        done(&allowing, &Operation::delete(name.as_bytes()));
+        change_as_admin(&allowing, &create);
+        change_as_admin(&allowing, &Operation::delete(name.as_bytes()));
     }
     for name in ["TST/plain ~ name", "TST/ünïcödé", "TST/名前"] {
-        done(&refusing, &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, name.as_bytes(), &[]));
+        change_as_admin(
+            &refusing,
+            &Operation::with_values(OpCode::CREATE_HANDLE, CHANGE, name.as_bytes(), &[]),
+        );
     }
 }
 
@@ -339,7 +361,7 @@ fn audit(administered: &AdminServer) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn requests_without_effect_or_name_cannot_fill_the_audit_log() {
+fn requests_without_effect_or_identity_cannot_fill_the_audit_log() {
     let mut administered = server(|config| {
         config.limits.audit_refusals_per_s = 5;
         config.limits.audit_refusals_per_source_per_s = 5;
@@ -354,14 +376,14 @@ fn requests_without_effect_or_name_cannot_fill_the_audit_log() {
     ] {
         assert_eq!(ask(address, &operation).code, Code::AUTHENTICATION_NEEDED, "{operation:?}");
     }
-    assert_eq!(audit(&administered).len(), before, "nobody did anything");
+    assert_eq!(audit(&administered).len(), before, "requests without effect are not logged");
     let empty = Operation::with_values(OpCode::MODIFY_VALUE, CHANGE, TARGET, &[]);
     assert_eq!(ask_as(address, &empty, SPY, b"spy").code, Code::INVALID_ADMIN);
-    done(&administered, &empty);
+    change_as_admin(&administered, &empty);
 
-    // What everybody may write anybody may write, and is bounded in the log all the same.
+    // Changes of values with public write are logged up to the limit as well.
     let everybody = value(9, b"DESC", b"0", 0x0f);
-    done(&administered, &Operation::with_values(OpCode::ADD_VALUE, CHANGE, TARGET, &[everybody]));
+    change_as_admin(&administered, &Operation::with_values(OpCode::ADD_VALUE, CHANGE, TARGET, &[everybody]));
     let before = audit(&administered).len();
     const COUNT: usize = 200;
     let anonymous = Operation::with_values(OpCode::MODIFY_VALUE, CHANGE, TARGET, &[everybody]);
@@ -376,15 +398,16 @@ fn requests_without_effect_or_name_cannot_fill_the_audit_log() {
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 2;
     administered.stop();
     let lines = audit(&administered).split_off(before);
-    let (summaries, lines): (Vec<_>, Vec<_>) = lines.into_iter().partition(|it| it.get("left_out").is_some());
+    let (summaries, lines): (Vec<_>, Vec<_>) =
+        lines.into_iter().partition(|line| line.get("left_out").is_some());
     assert!(lines.len() <= 5 * seconds, "{} lines in {seconds} seconds", lines.len());
-    let left_out: u64 = summaries.iter().map(|it| it["left_out"].as_u64().unwrap()).sum();
+    let left_out: u64 = summaries.iter().map(|summary| summary["left_out"].as_u64().unwrap()).sum();
     assert_eq!(lines.len() + usize::try_from(left_out).unwrap(), COUNT + 20, "written or counted");
-    assert!(summaries.iter().any(|it| it["anonymous"].as_u64() > Some(0)), "{summaries:?}");
+    assert!(summaries.iter().any(|summary| summary["anonymous"].as_u64() > Some(0)), "{summaries:?}");
 }
 
 #[test]
-fn the_audit_log_rotates_at_its_size_and_keeps_so_many_files() {
+fn the_audit_log_is_rotated_at_its_maximum_size_and_keeps_a_limited_number_of_files() {
     let administered = server(|config| {
         config.limits.audit_file_bytes = 64 << 10;
         config.limits.audit_files = 2;
@@ -396,7 +419,10 @@ fn the_audit_log_rotates_at_its_size_and_keeps_so_many_files() {
     for count in 0..140 {
         let text = count.to_string();
         let values = [open(1, text.as_bytes())];
-        done(&administered, &Operation::with_values(OpCode::CREATE_HANDLE, OVERWRITE, &long, &values));
+        change_as_admin(
+            &administered,
+            &Operation::with_values(OpCode::CREATE_HANDLE, OVERWRITE, &long, &values),
+        );
     }
     for name in ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"] {
         let text = std::fs::read_to_string(path(name)).unwrap();
@@ -404,5 +430,5 @@ fn the_audit_log_rotates_at_its_size_and_keeps_so_many_files() {
         assert!(text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{name}");
     }
     assert!(!path("audit.jsonl.3").exists());
-    done(&administered, &add);
+    change_as_admin(&administered, &add);
 }

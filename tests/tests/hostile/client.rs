@@ -1,4 +1,5 @@
-//! `hdl` with somebody on the way to the server: no secret is given away, whatever is forged, provoked or downgraded.
+//! `hdl` with an attacker between it and the server: no secret is disclosed by forged answers or
+//! downgrades.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,10 +23,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 const SECRET: &str = "correct horse battery staple";
 
-/// Held by tests while they compare or change what is stored.
+/// Held while a test compares or changes the stored record.
 static STORED: Mutex<()> = Mutex::new(());
 
-/// A running service with the handle 10.1045/victim, and files for changes of it: its secret, and a batch that sets it.
+/// A running service with the handle 10.1045/victim, a file with its secret, and a batch that sets
+/// the secret.
 fn service() -> &'static InitialisedService {
     static SERVICE: OnceLock<InitialisedService> = OnceLock::new();
     SERVICE.get_or_init(|| {
@@ -35,7 +37,7 @@ fn service() -> &'static InitialisedService {
         let batch = format!("ADD 10.1045/victim\n302 HS_SECKEY 86400 1100 UTF8 {SECRET}\n");
         write_private(&service, "batch.txt", &batch);
         let values = ["1:URL=https://example.org/", "100:HS_ADMIN=300:10.1045/ADMIN"];
-        succeed(service.asks(["handle", "create", "10.1045/victim"].into_iter().chain(values)));
+        succeed(service.hdl_as_admin(["handle", "create", "10.1045/victim"].into_iter().chain(values)));
         service.for_all_tests()
     })
 }
@@ -46,10 +48,10 @@ fn write_private(service: &InitialisedService, name: &str, text: &str) {
     std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
 }
 
-/// `hdl` as the administrator, who asks whoever is in the middle.
-fn through(middle: &Interceptor, args: &[&str]) -> Command {
+/// `hdl` as the administrator, connected to the interceptor.
+fn through(interceptor: &Interceptor, args: &[&str]) -> Command {
     let mut command = service().hdl(args.iter().copied());
-    command.args(["--server", &middle.address.to_string(), "--auth", "300:10.1045/ADMIN"]);
+    command.args(["--server", &interceptor.address.to_string(), "--auth", "300:10.1045/ADMIN"]);
     command.args(["--key", "site/admin-private.bin"]);
     command
 }
@@ -71,9 +73,9 @@ fn has_secret(messages: &[Vec<u8>]) -> bool {
     messages.iter().any(|message| message.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()))
 }
 
-/// What is stored, without whoever is in the middle.
+/// The stored record, read directly from the server.
 fn stored() -> String {
-    succeed(service().asks(["handle", "get", "10.1045/victim", "--json"]))
+    succeed(service().hdl_as_admin(["handle", "get", "10.1045/victim", "--json"]))
 }
 
 /// A refusal of `request`, signed with the key of the server or not at all.
@@ -100,7 +102,7 @@ fn refusal(request: &[u8], code: ResponseCode, is_signed: bool) -> Vec<u8> {
 fn a_refused_session_gives_no_secret_away() {
     let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = stored();
-    // Forged, and as the server itself says it to whom somebody has taken the last place from.
+    // Forged errors, and those that a server with all places taken signs.
     for (code, is_signed) in [
         (ResponseCode::SESSION_TIMEOUT, false),
         (ResponseCode::SESSION_FAILED, false),
@@ -108,7 +110,7 @@ fn a_refused_session_gives_no_secret_away() {
         (ResponseCode::SERVER_BUSY, true),
         (ResponseCode::OPERATION_NOT_SUPPORTED, true),
     ] {
-        let middle =
+        let interceptor =
             Interceptor::start(service().administration, ConnectionManners::default(), move |message| {
                 match op_code(message) {
                     Some(OpCode::SESSION_SETUP) => MessageFate::Answered(refusal(message, code, is_signed)),
@@ -123,10 +125,10 @@ fn a_refused_session_gives_no_secret_away() {
             (&batch[..], "--allow-cleartext-secrets"),
             (&plain[..], "--no-sessions"),
         ] {
-            let (exit, error) = fail(through(&middle, &[args, &WITH_KEY].concat()));
-            let heard = middle.take_heard();
-            assert!(!has_secret(&heard), "{code} {args:?}");
-            assert_eq!(op_codes(&heard), [Some(OpCode::SESSION_SETUP)], "{code} {args:?}: {error}");
+            let (exit, error) = fail(through(&interceptor, &[args, &WITH_KEY].concat()));
+            let requests = interceptor.take_messages();
+            assert!(!has_secret(&requests), "{code} {args:?}");
+            assert_eq!(op_codes(&requests), [Some(OpCode::SESSION_SETUP)], "{code} {args:?}: {error}");
             assert!(exit == 1 && error.contains("come back later") && error.contains(option), "{error}");
             assert_eq!(error.contains("unproven"), !is_signed, "{error}");
         }
@@ -135,45 +137,45 @@ fn a_refused_session_gives_no_secret_away() {
 }
 
 #[test]
-fn secrets_are_readable_on_the_way_only_where_that_was_allowed() {
+fn secrets_are_sent_in_cleartext_only_with_permission() {
     let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
-    let middle = Interceptor::passive(service().administration, ConnectionManners::default());
-    // Without the key of the server, a session could be with anybody.
-    let (exit, error) = fail(through(&middle, &UPDATE));
+    let interceptor = Interceptor::passive(service().administration, ConnectionManners::default());
+    // Without the key of the server, a session could be with an attacker.
+    let (exit, error) = fail(through(&interceptor, &UPDATE));
     assert!(exit == 1 && error.contains("--server-key"), "{error}");
-    assert!(middle.take_heard().is_empty());
+    assert!(interceptor.take_messages().is_empty());
     // In a session.
-    succeed(through(&middle, &[&UPDATE[..], &WITH_KEY].concat()));
-    let heard = middle.take_heard();
-    assert!(!has_secret(&heard) && op_codes(&heard).contains(&None), "{:?}", op_codes(&heard));
+    succeed(through(&interceptor, &[&UPDATE[..], &WITH_KEY].concat()));
+    let requests = interceptor.take_messages();
+    assert!(!has_secret(&requests) && op_codes(&requests).contains(&None), "{:?}", op_codes(&requests));
     assert!(stored().contains(SECRET));
-    // Without one, as it was asked for: whoever listens does read it.
+    // Without a session, the interceptor reads the secret.
     for options in [&["--allow-cleartext-secrets"][..], &["--allow-cleartext-secrets", "--no-sessions"]] {
         let key = if options.len() > 1 { &WITH_KEY[..] } else { &[] };
-        succeed(through(&middle, &[&UPDATE[..], key, options].concat()));
-        assert!(has_secret(&middle.take_heard()), "{options:?}");
+        succeed(through(&interceptor, &[&UPDATE[..], key, options].concat()));
+        assert!(has_secret(&interceptor.take_messages()), "{options:?}");
     }
-    let (exit, error) = fail(through(&middle, &[&UPDATE[..], &WITH_KEY, &["--no-sessions"]].concat()));
-    assert!(exit == 1 && error.contains("disabled") && middle.take_heard().is_empty(), "{error}");
+    let (exit, error) = fail(through(&interceptor, &[&UPDATE[..], &WITH_KEY, &["--no-sessions"]].concat()));
+    assert!(exit == 1 && error.contains("disabled") && interceptor.take_messages().is_empty(), "{error}");
 }
 
 #[test]
-fn a_session_whose_version_was_changed_on_the_way_is_not_used() {
+fn a_session_with_a_downgraded_version_is_not_used() {
     let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = stored();
     for minor in [1, 4, 5, 6] {
-        let middle =
+        let interceptor =
             Interceptor::start(service().administration, ConnectionManners::default(), move |message| {
                 let mut message = message.to_vec();
                 if op_code(&message) == Some(OpCode::SESSION_SETUP) {
-                    // The version that is suggested, which nothing protects.
+                    // The suggested version, which is not protected.
                     message[3] = minor;
                 }
                 MessageFate::Passed(message)
             });
-        let (exit, error) = fail(through(&middle, &[&UPDATE[..], &WITH_KEY].concat()));
-        let heard = middle.take_heard();
-        assert_eq!(op_codes(&heard), [Some(OpCode::SESSION_SETUP)], "2.{minor}: {error}");
+        let (exit, error) = fail(through(&interceptor, &[&UPDATE[..], &WITH_KEY].concat()));
+        let requests = interceptor.take_messages();
+        assert_eq!(op_codes(&requests), [Some(OpCode::SESSION_SETUP)], "2.{minor}: {error}");
         assert!(exit == 1 && error.contains("no session"), "{error}");
     }
     assert_eq!(stored(), before);
@@ -193,7 +195,7 @@ fn old_challenge(request: &[u8], version: Version) -> Vec<u8> {
     MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
 }
 
-/// The proof in the answer to a challenge.
+/// The response in an answer to a challenge.
 fn proof(message: &[u8]) -> Option<Vec<u8>> {
     let (envelope, rest) = Envelope::split(message).unwrap();
     let message = Message::decode(rest).unwrap();
@@ -210,7 +212,7 @@ fn challenges_of_old_versions_get_no_digest_of_the_secret() {
     let batch = service().path("delete.txt");
     std::fs::write(&batch, "DELETE 10.1045/victim\n").unwrap();
     for version in [Version::new(2, 6), Version::new(2, 1)] {
-        let middle =
+        let interceptor =
             Interceptor::start(service().administration, ConnectionManners::default(), move |message| {
                 match op_code(message) {
                     Some(OpCode::RESPONSE_TO_CHALLENGE) => {
@@ -219,7 +221,7 @@ fn challenges_of_old_versions_get_no_digest_of_the_secret() {
                     _ => MessageFate::Answered(old_challenge(message, version)),
                 }
             });
-        let server = ["--server", &middle.address.to_string()];
+        let server = ["--server", &interceptor.address.to_string()];
         let log = service().path(&format!("log-{}", version.minor));
         let commands: [&[&str]; 3] = [
             &["handle", "delete", "10.1045/victim"],
@@ -228,11 +230,13 @@ fn challenges_of_old_versions_get_no_digest_of_the_secret() {
         ];
         for command in commands {
             let (_, error) = fail(hdl([command, &server, &prove].concat()));
-            let proofs: Vec<_> = middle.take_heard().iter().filter_map(|message| proof(message)).collect();
+            let proofs: Vec<_> =
+                interceptor.take_messages().iter().filter_map(|message| proof(message)).collect();
             assert!(proofs.is_empty() && error.contains("--allow-old-proofs"), "{command:?}: {error}");
             let _ = std::fs::remove_file(&log);
             fail(hdl([command, &server, &prove, &["--allow-old-proofs"]].concat()));
-            let proofs: Vec<_> = middle.take_heard().iter().filter_map(|message| proof(message)).collect();
+            let proofs: Vec<_> =
+                interceptor.take_messages().iter().filter_map(|message| proof(message)).collect();
             let Some(SecretAnswer::Mac { algorithm: DigestAlgorithm::SHA1, .. }) =
                 proofs.first().map(|proof| SecretAnswer::decode(proof).unwrap())
             else {
@@ -242,7 +246,7 @@ fn challenges_of_old_versions_get_no_digest_of_the_secret() {
     }
 }
 
-/// Part of an answer to a request to list, with so many names of 100 bytes; more will come.
+/// An answer to a listing, with `names_count` names of 100 bytes, which announces more.
 fn listing(request: &[u8], names_count: usize) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(request).unwrap();
     let message = Message::decode(rest).unwrap();
@@ -255,17 +259,17 @@ fn listing(request: &[u8], names_count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_listing_that_does_not_end_stops_the_import_at_its_bound() {
+fn an_endless_listing_stops_the_import_at_its_limit() {
     // 16 MB of names.
-    let middle = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
+    let interceptor = Interceptor::start(service().administration, ConnectionManners::default(), |message| {
         MessageFate::Answered(listing(message, 1000).repeat(160))
     });
     let store = service().path("endless.redb");
-    let server = middle.address.to_string();
+    let server = interceptor.address.to_string();
     let import = ["import", store.to_str().unwrap(), "--create", "--server", &server];
     for listing in [&["--prefix", "10.1045"][..], &[]] {
         let (exit, error) = fail(hdl([&import[..], listing, &["--list-mib", "15"]].concat()));
         assert!(exit == 1 && error.contains("--list-mib"), "{listing:?}: {error}");
     }
-    assert_eq!(middle.take_heard().len(), 2, "no handle of the list was resolved");
+    assert_eq!(interceptor.take_messages().len(), 2, "no handle of the list was resolved");
 }

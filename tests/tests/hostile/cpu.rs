@@ -1,7 +1,7 @@
-//! Processor time of strangers: what they may ask for is bounded, shared by source, and not felt by anybody else. And
-//! sessions of versions that protect nothing, which are refused.
+//! Processor time used by strangers: it is limited, shared by source, and does not delay others.
+//! Sessions of versions without protection are refused.
 //!
-//! Costs are counted, not measured: a unit is a round of PBKDF2. Each test prints what it saw.
+//! Costs are counted, not measured: a unit is a round of PBKDF2. Each test prints its counts.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -32,19 +32,20 @@ const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 66, 6, 6);
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 
-/// A question of another server whether an answer is right that asks for so much work.
+/// A request to verify an answer that needs this much work.
 fn verification(iterations: u32, key_bits: u32, index: i32) -> Vec<u8> {
-    let mut made = vec![];
-    SecretAnswer::Pbkdf2 { salt: b"0123456789abcdef", iterations, key_bits, mac: &[0; 20] }.encode(&mut made);
+    let mut response = vec![];
+    SecretAnswer::Pbkdf2 { salt: b"0123456789abcdef", iterations, key_bits, mac: &[0; 20] }
+        .encode(&mut response);
     let identity = Reference { handle: b"0.NA/TST", index };
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[2; 32] };
-    let body = VerificationRequest { identity, nonce: &[1; 16], digest, signed_response: &made };
+    let body = VerificationRequest { identity, nonce: &[1; 16], digest, signed_response: &response };
     let header = Header::request(OpCode::RESERVED, KEEPS, 0);
     let request = Request::VerifyChallenge(body);
     MessageBuf::request(&Envelope::request(9), &header, &request).unsigned().unwrap()
 }
 
-/// A certified question.
+/// A certified query.
 fn certified() -> Vec<u8> {
     let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let header = Header::request(OpCode::RESOLUTION, CERTIFIED, 0);
@@ -55,11 +56,11 @@ fn code(answer: &[u8]) -> ResponseCode {
     Message::decode(&answer[Envelope::LEN..]).unwrap().header.response_code
 }
 
-/// The most rounds that one request gets by default.
+/// Largest number of rounds for one request by default.
 const WORK_MAX: u64 = 160_000;
 
-/// Asks for one absurd amount of work after the other; each is refused, as deployed servers say that an answer is wrong.
-fn ask_for_too_much(address: SocketAddr, done: &dyn Fn() -> u64) {
+/// Sends requests for excessive work; each is answered as a wrong one is by deployed servers.
+fn request_excessive_work(address: SocketAddr, work_done: &dyn Fn() -> u64) {
     let mut stream = tcp_from(ATTACKER, address);
     for (iterations, key_bits) in
         [(100_000, 512), (100_000, 256), (100_001, 160), (u32::MAX, 160), (10_000, 128), (10_000, u32::MAX)]
@@ -67,43 +68,43 @@ fn ask_for_too_much(address: SocketAddr, done: &dyn Fn() -> u64) {
         for index in [301, 0] {
             let answer = ask_over(&mut stream, &verification(iterations, key_bits, index));
             assert_eq!(code(&answer), ResponseCode::SUCCESS, "{iterations} rounds, {key_bits} bits");
-            assert_eq!(answer.last_chunk(), Some(&[0, 0, 0, 0]), "no credential");
+            assert_eq!(answer.last_chunk(), Some(&[0, 0, 0, 0]), "not valid");
         }
     }
-    println!("absurd requests: {} units", done());
-    assert!(done() < 2_000, "{} units: refused without work", done());
-    let before = done();
+    println!("excessive requests: {} units", work_done());
+    assert!(work_done() < 2_000, "{} units: refused without work", work_done());
+    let before = work_done();
     let answer = ask_over(&mut stream, &verification(80_000, 256, 301));
     assert_eq!(code(&answer), ResponseCode::SUCCESS);
-    assert!((WORK_MAX..WORK_MAX + 1000).contains(&(done() - before)), "{}", done() - before);
+    assert!((WORK_MAX..WORK_MAX + 1000).contains(&(work_done() - before)), "{}", work_done() - before);
     let _ = ask_over(&mut stream, &verification(100_000, 160, 0));
-    assert!(done() - before < 2 * WORK_MAX + 1000, "however many keys there are");
+    assert!(work_done() - before < 2 * WORK_MAX + 1000, "independent of the number of keys");
 }
 
 #[test]
-fn absurd_work_is_refused_at_once_by_handled() {
+fn excessive_work_is_refused_at_once_by_handled() {
     let served = serve("root", Datapath::Portable);
     let done = || served.server.shared().stats()["slow"]["work_units"].as_u64().unwrap();
-    ask_for_too_much(served.address(), &done);
+    request_excessive_work(served.address(), &done);
 }
 
 #[test]
-fn absurd_work_is_refused_at_once_by_handle_admin() {
+fn excessive_work_is_refused_at_once_by_handle_admin() {
     let administered = administer("root");
     let service = &administered.server().shared().service;
-    ask_for_too_much(administered.address(), &|| service.costly().unwrap().counts().0);
+    request_excessive_work(administered.address(), &|| service.costly().unwrap().counts().0);
 }
 
-/// Lets an attacker ask for as much as it gets, and others for what they need meanwhile: how many of the attacker's
-/// requests were answered before others were.
-fn others_first(address: SocketAddr, ask: impl Fn() -> ResponseCode) -> (usize, usize, usize) {
+/// An attacker sends expensive requests while `ask` sends five for others. Returns how many of the
+/// attacker's were done before those five, how many in all, and how many were refused.
+fn compete_with_attacker(address: SocketAddr, ask: impl Fn() -> ResponseCode) -> (usize, usize, usize) {
     const CONNECTIONS: usize = 40;
     let (done, busy) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let message = verification(20_000, 160, 301);
     let mut before = 0;
     std::thread::scope(|scope| {
         let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| tcp_from(ATTACKER, address)).collect();
-        // The first requests are under way before anybody else asks.
+        // The attacker's requests are under way before the others are sent.
         streams.iter_mut().for_each(|stream| stream.write_all(&message).unwrap());
         for mut stream in streams {
             let (done, busy) = (&done, &busy);
@@ -121,30 +122,30 @@ fn others_first(address: SocketAddr, ask: impl Fn() -> ResponseCode) -> (usize, 
 }
 
 #[test]
-fn what_a_stranger_asks_of_handled_holds_nobody_up() {
+fn expensive_requests_to_handled_do_not_delay_others() {
     let served = serve_with("root", Datapath::Portable, |config| {
-        // On a machine that is busy with other tests, idle threads stand still.
+        // Threads of idle priority would get no time beside other tests.
         (config.slow.idle, config.slow.nice) = (false, 0);
     });
     let plain = || {
         let mut client = TestClient::new(served.address());
         client.resolve(b"TST/TARGET").expect("an answer").code
     };
-    let (before, done, busy) = others_first(served.address(), || {
+    let (before, done, busy) = compete_with_attacker(served.address(), || {
         assert_eq!(plain(), ResponseCode::SUCCESS);
         code(&ask_over(&mut tcp_from(OTHER, served.address()), &certified()))
     });
     println!("handled: {done} done, {busy} refused, {before} before five others");
-    assert!(done > 20, "{done}: it is served in its turn");
+    assert!(done > 20, "{done}: the attacker's requests are served in turn");
     assert!(before <= 25, "{before} of {done} before five certified answers to another source");
 }
 
 #[test]
-fn what_a_stranger_asks_of_handle_admin_holds_nobody_up() {
+fn expensive_requests_to_handle_admin_do_not_delay_others() {
     let administered = administer("root");
     let (pair, key) = (pair(), server_key("root"));
     let set_up = set_up_request(&pair, NOBODY, 0);
-    let (before, done, busy) = others_first(administered.address(), || {
+    let (before, done, busy) = compete_with_attacker(administered.address(), || {
         let answer = ask_over(&mut tcp_from(OTHER, administered.address()), &set_up);
         let _ = ClientSession::from_answer(&pair, &answer, Some(&key));
         code(&answer)
@@ -156,7 +157,7 @@ fn what_a_stranger_asks_of_handle_admin_holds_nobody_up() {
 }
 
 #[test]
-fn signatures_of_handle_admin_are_counted_and_have_places_by_source() {
+fn signatures_of_handle_admin_are_counted_and_bounded_by_source() {
     let administered = administer("root");
     let service = &administered.server().shared().service;
     let counts = || service.costly().unwrap().counts();
@@ -164,7 +165,7 @@ fn signatures_of_handle_admin_are_counted_and_have_places_by_source() {
     let before = counts().0;
     assert_eq!(ask(OTHER), ResponseCode::SUCCESS);
     assert_eq!(counts().0 - before, cost::SIGNATURE, "the work of one signature");
-    // The places of one source are taken by work that lasts; one more request of it is refused.
+    // Long work takes all places of one source; a further request of it is refused.
     let slow = verification(80_000, 256, 301);
     let mut streams: Vec<_> = (0..40).map(|_| tcp_from(ATTACKER, administered.address())).collect();
     streams.iter_mut().for_each(|stream| stream.write_all(&slow).unwrap());
@@ -214,7 +215,7 @@ fn sessions_of_versions_without_protection_are_refused_unless_allowed() {
     }
 }
 
-/// Who changes the version that a message in a session suggests gets no answer that protects less.
+/// A message in a session with a changed suggested version gets no answer with less protection.
 #[test]
 fn a_message_that_suggests_less_than_its_session_protects_is_refused() {
     let served = serve("root", Datapath::Portable);
@@ -230,15 +231,15 @@ fn a_message_that_suggests_less_than_its_session_protects_is_refused() {
         assert_eq!(code(&answer), ResponseCode::INVALID_SESSION_KEY, "2.{minor}");
         let (envelope, rest) = Envelope::split(&answer).unwrap();
         let credential = Message::decode(rest).unwrap().decode_credential().unwrap();
-        let has_mac = credential.is_some_and(|it| it.is_mac());
+        let has_mac = credential.is_some_and(|credential| credential.is_mac());
         assert!(!has_mac, "{}: no MAC of a form that covers neither version nor counter", envelope.version);
     }
-    let sealed = session.sealed(question);
+    let sealed = session.seal(question);
     let (plain, protection) = session.read(&exchange(served.address(), &sealed).unwrap());
     assert_eq!((code(&plain), protection.mac), (ResponseCode::SUCCESS, true));
 }
 
-/// A captured message keeps no session alive, in whatever version.
+/// A captured message does not keep a session alive in any version.
 #[test]
 fn replayed_messages_do_not_keep_a_session_alive() {
     let served = serve_with("root", Datapath::Portable, |config| config.sessions.old_versions = true);
@@ -249,10 +250,10 @@ fn replayed_messages_do_not_keep_a_session_alive() {
         let mut session = ClientSession::from_answer(&pair, &answer, None);
         let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
         let message = session.request(5, OpFlags::PLAIN_REQUEST, &Request::Resolution(query));
-        let captured = session.sealed(message);
+        let captured = session.seal(message);
         let begun = Instant::now();
         while code(&exchange(served.address(), &captured).unwrap()) != ResponseCode::SESSION_TIMEOUT {
-            assert!(begun.elapsed() < Duration::from_secs(30), "2.{minor}: two seconds are over");
+            assert!(begun.elapsed() < Duration::from_secs(30), "2.{minor}: the session has not expired");
             std::thread::sleep(Duration::from_millis(100));
         }
     }

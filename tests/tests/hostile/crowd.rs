@@ -1,5 +1,5 @@
-//! Ten thousand idle and a thousand slow connections, while datagrams are asked: `handled` as a process, because both
-//! ends of so many connections are more files than one process may have.
+//! Ten thousand idle and a thousand slow connections during queries over UDP. `handled` is a
+//! separate process, because both ends of the connections are more files than one process may have.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 const IDLE: usize = 10_000;
 const SLOW: usize = 1_000;
-/// Files of this process besides the connections, those of the other tests in it included.
-const FILES_BESIDES: u64 = 500;
+/// Files of this process besides the connections, including those of other tests.
+const OTHER_FILES: u64 = 500;
 
 struct CrowdServer {
     _process: RunningProcess,
@@ -55,7 +55,7 @@ impl CrowdServer {
         let process = RunningProcess::start(command);
         until("handled serves", || UnixStream::connect(&control).is_ok());
         let mut handled = Self { _process: process, control, address: ([0; 4], 0).into() };
-        until("its workers run", || handled.ask("status")["state"] == "serving");
+        until("the workers run", || handled.ask("status")["state"] == "serving");
         handled.address = handled.ask("status")["workers"][0]["address"].as_str().unwrap().parse().unwrap();
         handled
     }
@@ -73,12 +73,12 @@ impl CrowdServer {
     }
 }
 
-fn a_crowd_does_not_stop_datagrams(datapath: &str) {
+fn check_queries_during_crowd(datapath: &str) {
     let _one_at_a_time = crate::lock_many_files();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    // All of them where the system allows so many files, else as many as it does.
-    let files = usize::try_from(limit.maximum.unwrap_or(u64::MAX).saturating_sub(FILES_BESIDES)).unwrap();
+    // As many as the limit of open files permits.
+    let files = usize::try_from(limit.maximum.unwrap_or(u64::MAX).saturating_sub(OTHER_FILES)).unwrap();
     let slow_count = SLOW.min(files / 11);
     let idle_count = IDLE.min(files - slow_count);
     let directory = tempfile::tempdir().unwrap();
@@ -89,11 +89,11 @@ fn a_crowd_does_not_stop_datagrams(datapath: &str) {
     let idle = connect(idle_count);
     let mut slow = connect(slow_count);
     let all = (idle_count + slow_count) as u64;
-    until("all are accepted", || handled.count("tcp_connections") == all);
+    until("all connections are accepted", || handled.count("tcp_connections") == all);
     let mut client = TestClient::new(handled.address);
     let bytes = request(b"10.1/a", 1);
     let (started, mut answers_count) = (Instant::now(), 0);
-    // Each slow one sends a byte, and between them datagrams are asked.
+    // Each slow connection sends a byte, with queries over UDP in between.
     for byte in &bytes[..3] {
         for (i, stream) in slow.iter_mut().enumerate() {
             stream.write_all(&[*byte]).unwrap();
@@ -105,10 +105,10 @@ fn a_crowd_does_not_stop_datagrams(datapath: &str) {
     }
     let took = started.elapsed();
     assert!(took < Duration::from_secs(20), "{answers_count} answers in {took:?}");
-    until("all bytes are there", || handled.count("tcp_input_bytes") == 3 * slow_count as u64);
+    until("all bytes are received", || handled.count("tcp_input_bytes") == 3 * slow_count as u64);
     assert_eq!(handled.count("requests_answered"), answers_count);
-    assert_eq!(handled.count("tcp_connections"), all, "nobody was thrown out");
-    // And each of them would still be answered.
+    assert_eq!(handled.count("tcp_connections"), all, "no connection is closed");
+    // The connections are still answered.
     for (stream, sent) in [(&idle[0], 0), (&idle[idle_count - 1], 0), (&slow[0], 3)] {
         let mut stream = stream;
         stream.write_all(&bytes[sent..]).unwrap();
@@ -117,15 +117,15 @@ fn a_crowd_does_not_stop_datagrams(datapath: &str) {
         assert_eq!(answer[24..28], ResponseCode::SUCCESS.0.to_be_bytes());
     }
     drop((idle, slow));
-    until("all are gone", || handled.count("tcp_connections") == 0);
+    until("all connections are closed", || handled.count("tcp_connections") == 0);
 }
 
 #[test]
-fn a_crowd_does_not_stop_datagrams_over_the_portable_datapath() {
-    a_crowd_does_not_stop_datagrams("portable");
+fn many_connections_do_not_delay_datagrams_over_the_portable_datapath() {
+    check_queries_during_crowd("portable");
 }
 
 #[test]
-fn a_crowd_does_not_stop_datagrams_over_the_datapath_of_this_machine() {
-    a_crowd_does_not_stop_datagrams("auto");
+fn many_connections_do_not_delay_datagrams_over_the_datapath_of_this_machine() {
+    check_queries_during_crowd("auto");
 }

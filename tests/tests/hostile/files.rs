@@ -1,5 +1,5 @@
-//! Files that `hdl` reads and writes: batch logs that tell nothing, imports that do not fail in silence, keys
-//! in every form that tools write, and mistakes that are found before anything is done.
+//! Files that `hdl` reads and writes: private batch logs, imports with errors, keys in all forms of
+//! other tools, and errors that are found before the first operation.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -29,7 +29,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn logs_of_batches_are_their_owners_alone_and_confirm_no_guess() {
+fn logs_of_batches_are_private_and_their_digests_keyed() {
     let (directory, server) = (tempfile::tempdir().unwrap(), RecordsServer::start());
     let batch = "CREATE 10.1/a\n301 HS_SECKEY 86400 1100 UTF8 1234\n\n";
     write(&directory, "batch", batch);
@@ -44,7 +44,7 @@ fn logs_of_batches_are_their_owners_alone_and_confirm_no_guess() {
         let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
         serde_json::from_str(text.lines().next().unwrap()).unwrap()
     };
-    // A digest without a key would be the same in every log, and that of everybody who guesses the file.
+    // A digest without a key would confirm guesses of the batch file.
     let first = header("batch.log");
     std::fs::remove_file(directory.path().join("batch.log")).unwrap();
     run(hdl_in(&directory, &batch_args));
@@ -54,7 +54,7 @@ fn logs_of_batches_are_their_owners_alone_and_confirm_no_guess() {
     use sha2::Digest as _;
     let plain = data_encoding::HEXLOWER.encode(&sha2::Sha256::digest(batch));
     assert!(!log.contains(&plain), "{log}");
-    // It is still known by it.
+    // The batch is still recognised by the digest.
     let resume = [&batch_args[..], &["--resume"]].concat();
     run(hdl_in(&directory, &resume));
     write(&directory, "batch", &batch.replace("1234", "4321"));
@@ -63,7 +63,7 @@ fn logs_of_batches_are_their_owners_alone_and_confirm_no_guess() {
 }
 
 #[test]
-fn what_a_batch_names_is_looked_for_before_it_runs() {
+fn files_named_in_a_batch_are_checked_before_it_runs() {
     let (directory, server) = (tempfile::tempdir().unwrap(), RecordsServer::start());
     let good = "CREATE 10.1/a\n1 URL 86400 1110 UTF8 x\n\n";
     let address = server.address.to_string();
@@ -81,7 +81,7 @@ fn what_a_batch_names_is_looked_for_before_it_runs() {
 }
 
 #[test]
-fn the_log_in_the_form_of_the_reference_counts_as_the_reference() {
+fn the_compatible_log_has_lines_and_counts_of_the_reference() {
     let (directory, server) = (tempfile::tempdir().unwrap(), RecordsServer::start());
     let port = server.address.port();
     write(&directory, "secret", "x");
@@ -99,7 +99,7 @@ fn the_log_in_the_form_of_the_reference_counts_as_the_reference() {
     ));
     assert_eq!(code, 1, "{error}");
     let log = std::fs::read_to_string(directory.path().join("compat")).unwrap();
-    // As hdl-genericbatch of Handle.Net 9.3.1 writes it, with the lines of the file.
+    // The format of hdl-genericbatch of Handle.Net 9.3.1, with line numbers of the batch file.
     let entries: Vec<&str> = log.lines().filter(|line| line.starts_with("==>")).collect();
     assert_eq!(
         entries,
@@ -134,7 +134,7 @@ fn an_import_that_reads_nothing_fails() {
     write(&directory, "table.csv", "prefix,count\n10.1045,7\n");
     write(&directory, "other.sql", "CREATE TABLE other (a int);\nINSERT INTO other VALUES (1);\n");
     write(&directory, "empty", "\n");
-    for (args, says) in [
+    for (args, expected) in [
         (&["handles"][..], "handles:1: \"10.1045/a\" is a handle, not a prefix"),
         (&["table.csv"], "unknown format"),
         (&["other.sql"], "no rows of the tables `handles` and `nas`"),
@@ -143,7 +143,7 @@ fn an_import_that_reads_nothing_fails() {
     ] {
         let output = run(import(args));
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && error.contains(says), "{args:?}: {error}");
+        assert!(output.status.code() == Some(1) && error.contains(expected), "{args:?}: {error}");
         assert!(output.stdout.is_empty(), "{args:?}");
     }
     let (code, error) = fail(import(&["--homed", "10.1045/a"]));
@@ -187,13 +187,13 @@ fn records_without_time_stamps_get_the_time_of_their_import() {
         count += 1;
     }
     assert_eq!(count, 3);
-    // What is exported is restored as it was.
+    // An export is restored unchanged.
     write(&directory, "backup.jsonl", &exported);
     succeed(hdl_in(&directory, &["import", "restored.redb", "backup.jsonl", "--create"]));
     assert_eq!(succeed(hdl_in(&directory, &["export", "restored.redb", "-"])), exported);
 }
 
-/// A Unix time as records have it.
+/// A Unix time in the format of records.
 fn stamp_of(directory: &TempDir, unix_s: u64) -> String {
     let output = Command::new("date")
         .args(["-u", "-d", &format!("@{unix_s}"), "+%Y-%m-%dT%H:%M:%SZ"])
@@ -203,7 +203,8 @@ fn stamp_of(directory: &TempDir, unix_s: u64) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Keys as `hdl-keygen` and `hdl-convert-key` of Handle.Net 9.3.1 write them; encrypted under "secret".
+/// Keys written by `hdl-keygen` and `hdl-convert-key` of Handle.Net 9.3.1; encrypted under
+/// "secret".
 const FOREIGN: [(&str, &str); 3] = [
     ("rsa1024.pem", include_str!("../../../engine/auth/testdata/handle-net-rsa1024.pem")),
     ("rsa1024-encrypted.pem", include_str!("../../../engine/auth/testdata/handle-net-rsa1024-encrypted.pem")),
@@ -211,7 +212,7 @@ const FOREIGN: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn keys_administer_in_every_form_and_old_ones_with_a_warning() {
+fn keys_are_accepted_in_every_form_and_short_ones_with_a_warning() {
     let mut service = InitialisedService::make();
     service.start_admin();
     for (name, text) in FOREIGN {
@@ -224,27 +225,27 @@ fn keys_administer_in_every_form_and_old_ones_with_a_warning() {
     for form in ["pem", "jwk", "native"] {
         succeed(service.hdl(["key", "convert", admin, &format!("admin.{form}"), "--to", form, "--plain"]));
         let name = format!("admin.{form}");
-        succeed(service.asks_as(["handle", "list", "10.1045"], "300:10.1045/ADMIN", &name));
+        succeed(service.hdl_as(["handle", "list", "10.1045"], "300:10.1045/ADMIN", &name));
     }
-    // An administrator with a key of 1024 bits, in both forms in which the tools write it.
+    // An administrator with a key of 1024 bits, in both forms that the tools write.
     let values = ["1:URL=x", "300:HS_PUBKEY=@rsa1024-public.pem", "100:HS_ADMIN=300:10.1045/OLD"];
-    succeed(service.asks(["handle", "create", "10.1045/OLD"].into_iter().chain(values)));
+    succeed(service.hdl_as_admin(["handle", "create", "10.1045/OLD"].into_iter().chain(values)));
     for (key, more) in
         [("rsa1024.pem", &[][..]), ("rsa1024-encrypted.pem", &["--passphrase-file", "passphrase"])]
     {
         let update = ["handle", "update", "10.1045/OLD", "1:URL=y"];
         let args = update.into_iter().chain(more.iter().copied());
-        let output = run(service.asks_as(args, "300:10.1045/OLD", key));
+        let output = run(service.hdl_as(args, "300:10.1045/OLD", key));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{key}: {error}");
         assert!(error.contains("warning") && error.contains("1024 bits"), "{key}: {error}");
     }
     let encrypted = ["handle", "list", "10.1045"];
-    let (code, error) = fail(service.asks_as(encrypted, "300:10.1045/OLD", "rsa1024-encrypted.pem"));
+    let (code, error) = fail(service.hdl_as(encrypted, "300:10.1045/OLD", "rsa1024-encrypted.pem"));
     assert!(code == 1 && error.contains("encrypted: add --passphrase-file"), "{error}");
-    let (code, error) = fail(service.asks_as(encrypted, "300:10.1045/OLD", "rsa1024-public.pem"));
+    let (code, error) = fail(service.hdl_as(encrypted, "300:10.1045/OLD", "rsa1024-public.pem"));
     assert!(code == 1 && error.contains("is a public key: name the private key file"), "{error}");
-    // The fingerprint of a private key is that of its public half, for DSA as well.
+    // The fingerprint of a private key is that of its public key, also for DSA.
     let keys = &handle_tests::vectors::fixture("servers.json")["keys"];
     for (id, form) in [("admin_dsa", "DSA"), ("admin_dsa2048", "DSA"), ("admin_rsa", "RSA")] {
         let file = |name: &str, member: &str| {
@@ -260,10 +261,10 @@ fn keys_administer_in_every_form_and_old_ones_with_a_warning() {
 }
 
 #[test]
-fn mistakes_on_the_command_line_end_with_2_and_say_what_to_write() {
+fn errors_in_the_command_line_have_exit_code_2_and_name_the_expected_form() {
     let directory = tempfile::tempdir().unwrap();
     let at = ["--server", "127.0.0.1:1"];
-    for (args, says) in [
+    for (args, expected) in [
         (
             &["handle", "create", "10.1/a", "URL=https://example.org/"][..],
             "the index is missing: expected INDEX:URL=...",
@@ -281,10 +282,10 @@ fn mistakes_on_the_command_line_end_with_2_and_say_what_to_write() {
         ),
     ] {
         let (code, error) = fail(hdl_in(&directory, &[args, &at].concat()));
-        assert!(code == 2 && error.contains(says), "{args:?}: {code} {error}");
+        assert!(code == 2 && error.contains(expected), "{args:?}: {code} {error}");
         assert!(!error.contains("not set: "), "{error}");
         assert!(!error.lines().any(|line| line.ends_with(' ')), "{error:?}");
-        // The data may be secret.
+        // The data may be secret, and is not shown.
         assert!(!error.contains("example.org/\""), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! What strangers draw from `handled` in its default configuration: bytes onto forged addresses, and work for a
-//! worker. `docs/rate-limit.md` has the table that is measured here.
+//! Effects of strangers on `handled` in its default configuration: bytes sent to forged addresses,
+//! and work for a worker. The test checks the table of `docs/rate-limit.md`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -24,17 +24,17 @@ use std::time::{Duration, Instant};
 
 const NAMES_COUNT: usize = 50_000;
 
-/// A server with the key and site record of the vectors, and records that are worth asking for.
-struct Flooded {
+/// A server with the key and site record of the vectors, and records with large answers.
+struct FloodedServer {
     served: TestServer,
 }
 
-impl Flooded {
+impl FloodedServer {
     fn start(change: impl FnOnce(&mut Config)) -> Self {
         let served = serve_with("wide_open", Datapath::Auto, |config| {
             config.snapshot = config.snapshot.with_file_name("flooded");
             publish(&config.snapshot);
-            // Threads of low priority may get no time at all beside other tests.
+            // Threads of low priority would get no time beside other tests.
             (config.slow.idle, config.slow.nice) = (false, 0);
             change(config);
         });
@@ -45,31 +45,31 @@ impl Flooded {
         self.served.server.shared().shards.sum(counter)
     }
 
-    /// A socket on `address`, from where nobody has proven anything.
+    /// A socket on `address`, which has not proven its address.
     fn source(&self, address: [u8; 4]) -> UdpSocket {
         let socket = UdpSocket::bind((std::net::Ipv4Addr::from(address), 0)).unwrap();
         socket.connect(self.served.address()).unwrap();
         socket
     }
 
-    /// Waits until all that was sent is dealt with, and the slow path has nothing left.
+    /// Waits until all requests are answered or dropped, also by the slow path.
     fn settle(&self, sent: u64) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let all = || self.sum(|c| &c.datagrams_received) + self.sum(|c| &c.dropped_by_kernel);
         // Received datagrams are counted before they are answered.
-        let dealt_with = || {
+        let finished = || {
             self.sum(|c| &c.requests_answered)
                 + self.sum(|c| &c.dropped_rate_limited)
                 + self.sum(|c| &c.dropped_too_short)
                 + self.sum(|c| &c.dropped_by_kernel)
         };
-        while (all() < sent || dealt_with() < sent) && Instant::now() < deadline {
+        while (all() < sent || finished() < sent) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert_eq!(all(), sent, "every datagram arrived, or was dropped by the kernel");
     }
 
-    /// Sends `question` from `address` so many times, and returns how many bytes went back.
+    /// Sends `question` from `address` `count` times, and returns the number of bytes sent back.
     fn flood(&self, address: [u8; 4], question: &[u8], count: usize) -> u64 {
         let source = self.source(address);
         let (before, mut sent) = (self.sum(|c| &c.bytes_sent), self.sum(|c| &c.datagrams_received));
@@ -124,7 +124,7 @@ fn publish(set: &Path) {
     published.unwrap();
 }
 
-/// A request for values of `handle`, in its stream form.
+/// A query for values of `handle`, in its stream form.
 fn resolution(handle: &str, flags: OpFlags, types: &[&[u8]]) -> Vec<u8> {
     let mut storage = vec![];
     let types = Strings::build(types.iter().copied(), &mut storage);
@@ -139,7 +139,8 @@ fn site_information(flags: OpFlags) -> Vec<u8> {
     MessageBuf::request(&Envelope::request(7), &header, &request).unsigned().unwrap()
 }
 
-/// Kinds of requests, by their names in the table, and the codes of their answers; none where there is no answer.
+/// Requests with their names in the table, and the codes of their answers, or `None` without an
+/// answer.
 fn kinds() -> Vec<(&'static str, Vec<u8>, Option<ResponseCode>)> {
     let plain = OpFlags::PLAIN_REQUEST;
     let certified = plain.with(OpFlags::CERTIFY);
@@ -177,7 +178,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, Option<ResponseCode>)> {
     ]
 }
 
-/// The rows of the table: kind, and numbers.
+/// The rows of the table: request and numbers.
 fn documented() -> Vec<(&'static str, Vec<f64>)> {
     let page = include_str!("../../../docs/rate-limit.md");
     let rows = page.lines().skip_while(|line| !line.starts_with("| request |")).skip(2);
@@ -192,9 +193,9 @@ fn documented() -> Vec<(&'static str, Vec<f64>)> {
 const FLOOD_LEN: usize = 5000;
 
 #[test]
-fn a_forged_question_draws_what_the_page_says_and_a_flood_hardly_more_than_it_sent() {
-    let limited = Flooded::start(|_| ());
-    let unlimited = Flooded::start(|config| {
+fn amplification_is_as_documented_and_bounded_during_a_flood() {
+    let limited = FloodedServer::start(|_| ());
+    let unlimited = FloodedServer::start(|config| {
         config.rate_limit.enabled = false;
         config.limits.answer_datagrams = 128;
     });
@@ -210,23 +211,23 @@ fn a_forged_question_draws_what_the_page_says_and_a_flood_hardly_more_than_it_se
         let row = [question.len() as f64, once as f64, once as f64 / question_len, flood, without];
         println!("| {kind} | {} | {} | {:.1} | {:.2} | {:.1} |", row[0], row[1], row[2], row[3], row[4]);
         let listed = documented.iter().find(|(name, _)| *name == kind).map(|(_, numbers)| numbers);
-        // Of the flood a few answers more go out where the machine is slower.
+        // A slower machine lets a few more answers of the flood through.
         let agrees = listed.is_some_and(|listed| {
-            let is_near = |at: usize, by: f64| (listed[at] - row[at]).abs() <= by;
+            let is_near = |at: usize, tolerance: f64| (listed[at] - row[at]).abs() <= tolerance;
             is_near(0, 0.) && is_near(1, 0.) && is_near(2, 0.051) && is_near(3, 0.25) && is_near(4, 0.051)
         });
         if !agrees {
             wrong.push(format!("{kind}: {row:?}, listed {listed:?}"));
         }
-        // A burst, and then errors that are no longer than the question.
+        // After the burst, answers are errors that are not longer than the question.
         assert!(flood < 1.25, "{kind}: {flood}");
     }
     assert_eq!(documented.len(), kinds().len());
     assert!(wrong.is_empty(), "docs/rate-limit.md: {wrong:#?}");
 }
 
-/// The code of what comes back for a datagram, if anything does.
-fn code_over_udp(flooded: &Flooded, from: [u8; 4], question: &[u8]) -> Option<ResponseCode> {
+/// The code of the answer to a datagram, if there is one.
+fn code_over_udp(flooded: &FloodedServer, from: [u8; 4], question: &[u8]) -> Option<ResponseCode> {
     let source = flooded.source(from);
     source.send(question).unwrap();
     let patience = if question.len() < Envelope::LEN { 100 } else { 20_000 };
@@ -237,8 +238,8 @@ fn code_over_udp(flooded: &Flooded, from: [u8; 4], question: &[u8]) -> Option<Re
 }
 
 #[test]
-fn what_is_shorter_than_an_envelope_is_dropped_and_counted() {
-    let flooded = Flooded::start(|_| ());
+fn datagrams_shorter_than_an_envelope_are_dropped_and_counted() {
+    let flooded = FloodedServer::start(|_| ());
     for len in 0..Envelope::LEN {
         assert_eq!(flooded.flood([127, 11, 0, 1], &vec![0; len], 1), 0, "{len} bytes");
     }
@@ -246,8 +247,8 @@ fn what_is_shorter_than_an_envelope_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_cache_that_asks_for_many_different_names_from_one_address_gets_them_all() {
-    let flooded = Flooded::start(|_| ());
+fn queries_for_many_names_from_one_address_are_not_limited() {
+    let flooded = FloodedServer::start(|_| ());
     let source = flooded.source([127, 12, 0, 1]);
     let mut sent = 0;
     for at in 0..NAMES_COUNT {
@@ -259,10 +260,10 @@ fn a_cache_that_asks_for_many_different_names_from_one_address_gets_them_all() {
     }
     flooded.settle(sent);
     let received = flooded.sum(|c| &c.datagrams_received);
-    assert_eq!(flooded.sum(|c| &c.requests_answered), received, "all are answered");
+    assert_eq!(flooded.sum(|c| &c.requests_answered), received, "all requests are answered");
     assert_eq!(flooded.sum(|c| &c.rate_limit_slipped) + flooded.sum(|c| &c.dropped_rate_limited), 0);
-    assert_eq!(flooded.sum(|c| &c.rate_limit_exempt), 0, "the source is nobody special");
-    // The same source is limited where it repeats itself.
+    assert_eq!(flooded.sum(|c| &c.rate_limit_exempt), 0, "the source is not exempt");
+    // Repeated questions of the same source are limited.
     let question = request(b"10.5072/name-00000001", 1);
     let back = flooded.flood([127, 12, 0, 1], &question, 2000);
     assert!(back < 2000 * question.len() as u64, "{back} bytes");
@@ -271,7 +272,7 @@ fn a_cache_that_asks_for_many_different_names_from_one_address_gets_them_all() {
 
 #[test]
 fn of_the_loopback_network_only_127_0_0_1_has_no_limit() {
-    let flooded = Flooded::start(|_| ());
+    let flooded = FloodedServer::start(|_| ());
     let question = request(b"10.5072/name-00000001", 1);
     flooded.flood([127, 0, 0, 1], &question, 1000);
     assert_eq!(flooded.sum(|c| &c.rate_limit_exempt), 1000);
@@ -283,7 +284,7 @@ fn of_the_loopback_network_only_127_0_0_1_has_no_limit() {
 
 #[test]
 fn certified_answers_are_limited_before_others() {
-    let flooded = Flooded::start(|_| ());
+    let flooded = FloodedServer::start(|_| ());
     let address = [127, 13, 0, 1];
     let question = |flags, at| resolution(&format!("10.5072/name-{at:08}"), flags, &[]);
     let certified = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
@@ -293,21 +294,21 @@ fn certified_answers_are_limited_before_others() {
     let deferred = flooded.sum(|c| &c.requests_deferred);
     assert!((20..300).contains(&deferred), "{deferred} were signed");
     let slipped = flooded.sum(|c| &c.rate_limit_slipped);
-    assert_eq!(deferred + slipped, 300, "the others are told to come by TCP");
+    assert_eq!(deferred + slipped, 300, "the others are sent to TCP");
     for at in 0..300 {
         flooded.flood(address, &question(OpFlags::PLAIN_REQUEST, at), 1);
     }
-    assert_eq!(flooded.sum(|c| &c.rate_limit_slipped), slipped, "plain ones still go out");
+    assert_eq!(flooded.sum(|c| &c.rate_limit_slipped), slipped, "plain answers are not limited");
 }
 
 #[test]
-fn long_and_limited_answers_are_there_over_tcp() {
-    let flooded = Flooded::start(|_| ());
+fn long_and_limited_answers_are_available_over_tcp() {
+    let flooded = FloodedServer::start(|_| ());
     let question = resolution("TST/LONG", OpFlags::PLAIN_REQUEST, &[]);
     let answer = exchange_over_tcp(flooded.served.address(), &question).unwrap();
     assert!(answer.len() > 60_000);
     flooded.flood([127, 14, 0, 1], &question, 1000);
-    // From the same address, which a connection proves.
+    // A connection from the same address, which proves it.
     let mut client = TestClient::new(flooded.served.address());
     assert_eq!(client.resolve(b"TST/LONG").unwrap().code, ResponseCode::ERROR, "too long for UDP");
     assert_eq!(SLIP_LEN, 52);
@@ -315,9 +316,10 @@ fn long_and_limited_answers_are_there_over_tcp() {
 
 #[test]
 fn long_lists_against_many_values_do_not_hold_a_worker() {
-    let flooded = Flooded::start(|_| ());
+    let flooded = FloodedServer::start(|_| ());
     let address = flooded.served.address();
-    // 54 kB: 1,999 types of 23 bytes that are not there, but begin like those that are, and one that is.
+    // 54 kB: 1,999 types of 23 bytes that do not match but have the prefix of existing ones, and
+    // one that matches.
     let mut types: Vec<String> = (0..1999).map(|at| format!("TYPE.OF.23.BYTES.{at:05}Y")).collect();
     types.push("type.of.23.bytes.00500x".to_owned());
     let types: Vec<&[u8]> = types.iter().map(String::as_bytes).collect();
@@ -331,13 +333,9 @@ fn long_lists_against_many_values_do_not_hold_a_worker() {
         assert_eq!(header.response_code, ResponseCode::SUCCESS);
         assert!(answer.len() < UDP_DATA_LEN_MAX * 2, "one value of the thousand");
         assert!(answer.windows(23).any(|bytes| bytes == b"TYPE.OF.23.BYTES.00500X"));
-        assert_eq!(
-            flooded.sum(|c| &c.requests_deferred),
-            before + 1,
-            "a worker has left it to the slow path"
-        );
+        assert_eq!(flooded.sum(|c| &c.requests_deferred), before + 1, "the slow path answers");
     }
-    // Short lists are a worker's: 8 types against 1,000 values are 8,000 comparisons.
+    // Workers answer short lists: 8 types against 1,000 values are 8,000 comparisons.
     let before = flooded.sum(|c| &c.requests_deferred);
     let answer = exchange_over_tcp(address, &resolution("TST/THOUSAND", plain, &types[1992..])).unwrap();
     assert!(answer.windows(23).any(|bytes| bytes == b"TYPE.OF.23.BYTES.00500X"));
@@ -346,7 +344,7 @@ fn long_lists_against_many_values_do_not_hold_a_worker() {
 
 #[test]
 fn without_a_slow_path_long_lists_are_refused() {
-    let flooded = Flooded::start(|config| {
+    let flooded = FloodedServer::start(|config| {
         (config.slow.threads, config.server_key) = (0, None);
     });
     let types: Vec<String> = (0..2000).map(|at| format!("TYPE.OF.23.BYTES.{at:05}Y")).collect();

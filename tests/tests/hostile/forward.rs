@@ -1,4 +1,5 @@
-//! What strangers, and a `handle-admin` that hangs or is gone, can do to `handled` through the requests that it forwards.
+//! Attacks on `handled` through forwarded requests, by strangers and by a `handle-admin` that hangs
+//! or is down.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,7 +12,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode as Code, Version};
 use handle_tests::client::{TestClient, exchange, exchange_over_tcp};
-use handle_tests::forwarding::{code, exchange_all, listed, message};
+use handle_tests::forwarding::{code, exchange_all, listed_names, message};
 use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{succeed, until};
 use std::fmt::Write as _;
@@ -37,7 +38,7 @@ fn certified(handle: &str) -> Vec<u8> {
 /// The administrator's answer to the challenge in a message.
 fn answer(service: &InitialisedService, challenge: &[u8]) -> Vec<u8> {
     let file = std::fs::read(service.path("site/admin-private.bin")).unwrap();
-    // Behind a number that says that it is not encrypted.
+    // The key follows a number that says that it is not encrypted.
     let key = PrivateKey::from_record(&file[4..]).unwrap();
     let (envelope, rest) = Envelope::split(challenge).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
@@ -53,12 +54,12 @@ fn answer(service: &InitialisedService, challenge: &[u8]) -> Vec<u8> {
     MessageBuf::request(&envelope, &header, &Request::AnswerChallenge(answer)).unsigned().unwrap()
 }
 
-/// A service whose `handled` has these settings of forwarding beside those of `hdl init`.
+/// A service whose `handled` has these settings of forwarding in addition to those of `hdl init`.
 fn service_with(settings: &str) -> InitialisedService {
     let service = InitialisedService::make();
     let file = service.path("site/handled.toml");
     let text = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(text.matches(FORWARD).count(), 1, "hdl init says where requests are handed over");
+    assert_eq!(text.matches(FORWARD).count(), 1, "no section for forwarding");
     std::fs::write(&file, text.replace(FORWARD, &format!("{FORWARD}{settings}"))).unwrap();
     service
 }
@@ -68,14 +69,14 @@ fn event(service: &InitialisedService, name: &str) -> u64 {
     stats["slow"]["forward"][name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
 }
 
-/// Plain and certified requests over UDP, all of which are answered.
+/// Sends plain and certified queries over UDP, all of which are answered.
 fn resolve_many(service: &InitialisedService) {
     let mut client = TestClient::new(service.queries);
     for _ in 0..200 {
         assert_eq!(client.resolve(b"10.1045/ADMIN").unwrap().code, Code::SUCCESS);
     }
     for _ in 0..5 {
-        // Code 2 sends a client whose address has much under way over UDP to TCP.
+        // Code 2 sends a client with many pending requests over UDP to TCP.
         let request = certified("10.1045/ADMIN");
         let answer = match exchange(service.queries, &request).unwrap() {
             answer if code(&answer) == Code::ERROR => exchange_over_tcp(service.queries, &request).unwrap(),
@@ -86,7 +87,7 @@ fn resolve_many(service: &InitialisedService) {
 }
 
 #[test]
-fn a_handle_admin_that_hangs_holds_up_nothing_but_what_is_forwarded() {
+fn a_hanging_handle_admin_only_delays_forwarded_requests() {
     let mut service = service_with("timeout_ms = 1000\nbackoff_ms = 2000\nrequests_per_source = 4\n");
     service.start_admin();
     service.start_handled();
@@ -101,22 +102,22 @@ fn a_handle_admin_that_hangs_holds_up_nothing_but_what_is_forwarded() {
             assert_eq!(code(&waiting.join().unwrap()), Code::SERVER_BUSY);
         }
     });
-    assert!(event(&service, "refused_of_source") >= 1, "12 at a time are more than 4");
+    assert!(event(&service, "refused_of_source") >= 1, "12 requests at a time exceed the limit of 4");
     assert!((1..=8).contains(&event(&service, "timed_out")), "{}", event(&service, "timed_out"));
-    // Now one at a time is tried, and others are told at once. Places and jobs have all come back.
+    // Now one request at a time is tried and others are refused immediately. No place is lost.
     let (before, began) = (event(&service, "backed_off"), Instant::now());
     for _ in 0..20 {
         assert_eq!(code(&exchange_over_tcp(queries, &list()).unwrap()), Code::SERVER_BUSY);
     }
     assert!(event(&service, "backed_off") > before);
-    assert!(began.elapsed() < Duration::from_secs(20), "not as long as 20 that are waited for");
+    assert!(began.elapsed() < Duration::from_secs(20), "requests are not waited for");
     resolve_many(&service);
     assert_eq!(event(&service, "waiting"), 0);
     service.admin.as_ref().unwrap().signal("CONT");
-    until("it is asked again", || {
+    until("requests are forwarded again", || {
         code(&exchange_over_tcp(queries, &list()).unwrap()) == Code::AUTHENTICATION_NEEDED
     });
-    // Gone, and back again.
+    // handle-admin is stopped and started again.
     service.admin = None;
     assert_eq!(code(&exchange_over_tcp(queries, &list()).unwrap()), Code::SERVER_BUSY);
     resolve_many(&service);
@@ -125,35 +126,35 @@ fn a_handle_admin_that_hangs_holds_up_nothing_but_what_is_forwarded() {
 }
 
 #[test]
-fn made_up_answers_to_challenges_take_only_their_places() {
+fn forged_answers_to_challenges_only_use_their_own_places() {
     let mut service = service_with("requests_per_source = 2\ndatagrams = 1\n");
     service.start_admin();
     service.start_handled();
     let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
-    let right = answer(&service, &challenge);
-    // Numbers that handle-admin may have given, over UDP, many at a time and without waiting.
+    let correct = answer(&service, &challenge);
+    // Challenge numbers that handle-admin may have assigned, over UDP, without waiting for answers.
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for n in 0..500 {
-        let mut made_up = right.clone();
-        made_up[4..8].copy_from_slice(&(2 * n + 1_i32).to_be_bytes());
-        for part in handle_proto::wire::fragment::cut(&Envelope::split(&made_up).unwrap().0) {
-            let rest = &made_up[Envelope::LEN..][part.range];
+        let mut forged = correct.clone();
+        forged[4..8].copy_from_slice(&(2 * n + 1_i32).to_be_bytes());
+        for part in handle_proto::wire::fragment::cut(&Envelope::split(&forged).unwrap().0) {
+            let rest = &forged[Envelope::LEN..][part.range];
             socket.send_to(&[&part.envelope[..], rest].concat(), service.queries).unwrap();
         }
     }
     resolve_many(&service);
-    until("all are dealt with", || {
+    until("all requests are finished", || {
         let stats = service.handled.as_ref().unwrap().ask("stats");
         stats["slow"]["requests_waiting"] == 0 && stats["slow"]["forward"]["waiting"] == 0
     });
-    // The challenge that was meant is answered by who got it, and by nobody before.
-    let names = listed(&exchange_all(service.queries, &right));
+    // The challenge itself is still answered, once.
+    let names = listed_names(&exchange_all(service.queries, &correct));
     assert_eq!(names, ["10.1045/ADMIN"]);
-    assert_eq!(code(&exchange_over_tcp(service.queries, &right).unwrap()), Code::AUTHENTICATION_TIMEOUT);
+    assert_eq!(code(&exchange_over_tcp(service.queries, &correct).unwrap()), Code::AUTHENTICATION_TIMEOUT);
 }
 
 #[test]
-fn the_socket_takes_nothing_but_requests_of_its_owner() {
+fn the_socket_is_private_and_accepts_only_valid_frames() {
     let service = InitialisedService::start();
     let path = service.path("site/run/forward");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -161,19 +162,19 @@ fn the_socket_takes_nothing_but_requests_of_its_owner() {
         let mut socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         socket.write_all(frame).unwrap();
-        assert_eq!(socket.read(&mut [0; 8]).unwrap(), 0, "{frame:?} is hung up on");
+        assert_eq!(socket.read(&mut [0; 8]).unwrap(), 0, "{frame:?} does not end the connection");
     }
-    // Who connects and says nothing takes places of connections, and whoever has more is refused.
+    // Silent connections use places until they end, and further ones are refused.
     let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(&path).unwrap()).collect();
     drop(silent);
-    until("there is a place again", || {
+    until("requests are forwarded again", || {
         code(&exchange_over_tcp(service.queries, &list()).unwrap()) == Code::AUTHENTICATION_NEEDED
     });
 }
 
 #[test]
-fn long_listings_come_whole_and_slow_readers_hold_up_nobody() {
-    // More bytes than the kernel keeps for a connection that is not read.
+fn long_listings_are_complete_and_slow_readers_delay_nobody() {
+    // More bytes than the kernel buffers for a connection that is not read.
     const COUNT: usize = 8_000;
     let long = "N".repeat(1500);
     let mut service = service_with("listings = 1\n");
@@ -191,7 +192,7 @@ fn long_listings_come_whole_and_slow_readers_hold_up_nobody() {
     slow.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     slow.write_all(&answer(&service, &challenge)).unwrap();
     until("the listing has begun", || event(&service, "listings") == 1);
-    // Meanwhile others are answered, but for a second listing: one is all there may be.
+    // Other requests are answered meanwhile, except for a second listing, because the limit is one.
     resolve_many(&service);
     let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
     let refused = exchange_all(service.queries, &answer(&service, &challenge));
@@ -205,22 +206,22 @@ fn long_listings_come_whole_and_slow_readers_hold_up_nobody() {
         messages.push(one.to_vec());
         rest = after;
     }
-    let names = listed(&messages);
+    let names = listed_names(&messages);
     assert_eq!(names.len(), COUNT + 1);
     assert!(names.is_sorted() && messages.len() == names.len().div_ceil(50));
-    // By the program, too.
+    // `hdl handle list` shows the same.
     let server = service.queries.to_string();
     let args = ["handle", "list", "10.1045", "--server", &server, "--auth", "300:10.1045/ADMIN"];
     let key = ["--key", "site/admin-private.bin"];
     let shown = succeed(service.hdl(args.into_iter().chain(key)));
     assert_eq!(shown.lines().filter(|line| line.contains("-NNN")).count(), COUNT);
-    // Who goes ends its listing.
+    // A client that disconnects ends its listing.
     let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
     let mut gone = TcpStream::connect(service.queries).unwrap();
     gone.write_all(&answer(&service, &challenge)).unwrap();
     until("the listing has begun", || event(&service, "listings") == 1);
     drop(gone);
-    until("it is over", || event(&service, "listings") == 0 && event(&service, "waiting") == 0);
+    until("the listing has ended", || event(&service, "listings") == 0 && event(&service, "waiting") == 0);
     assert_eq!(event(&service, "abandoned"), 1);
     resolve_many(&service);
 }

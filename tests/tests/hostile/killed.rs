@@ -1,5 +1,5 @@
-//! Killed at random points under a load of changes: no acknowledged change is lost, none is there by half, and what
-//! readers see is always whole and never becomes older.
+//! `handle-admin` killed at random moments under a load of changes: no acknowledged change is lost,
+//! none is applied in part, and readers always find a complete set that is not older than before.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,41 +17,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often it is killed; `HANDLE_KILLS` says it otherwise.
+/// Number of kills; `HANDLE_KILLS` overrides it.
 const KILLS: u64 = 6;
-/// Shortest and longest time until then, in milliseconds.
+/// Shortest and longest time until a kill, in milliseconds.
 const LIFE_MS: std::ops::Range<u64> = 20..320;
 
-/// The number of each record that is there.
+/// The number in each record.
 type State = BTreeMap<Vec<u8>, i64>;
 
-/// What one keeper has said before it was killed.
+/// The output of a keeper until it was killed.
 #[derive(Default)]
 struct KeeperOutput {
-    /// What each writer was doing, if it was not acknowledged.
-    open: [Option<(Vec<u8>, i64)>; WRITERS],
+    /// The change of each writer that was not acknowledged.
+    pending: [Option<(Vec<u8>, i64)>; WRITERS],
     acknowledged: usize,
-    shown: u64,
+    visible: u64,
 }
 
-/// Plays what was acknowledged back into `state`.
-fn hear(text: &str, state: &mut State) -> KeeperOutput {
+/// Applies the acknowledged changes to `state`.
+fn replay(text: &str, state: &mut State) -> KeeperOutput {
     let mut output = KeeperOutput::default();
-    // What follows the last line feed was cut off.
+    // The kill may have truncated the last line.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     for line in whole.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        let number = |nth: usize| words[nth].parse::<i64>().unwrap();
-        let small = |nth: usize| words[nth].parse::<usize>().unwrap();
+        let number = |at: usize| words[at].parse::<i64>().unwrap();
+        let small = |at: usize| words[at].parse::<usize>().unwrap();
         match words[0] {
-            "try" => output.open[small(1)] = Some((key(small(1), small(2)), number(3))),
+            "try" => output.pending[small(1)] = Some((key(small(1), small(2)), number(3))),
             "done" => {
-                let (key, number) = output.open[small(1)].take().expect("it was tried");
+                let (key, number) = output.pending[small(1)].take().expect("a change that was tried");
                 apply(state, key, number);
                 output.acknowledged += 1;
             }
-            "shown" => output.shown = output.shown.max(words[1].parse().unwrap()),
-            other => panic!("it says {other}"),
+            "shown" => output.visible = output.visible.max(words[1].parse().unwrap()),
+            other => panic!("unknown output {other}"),
         }
     }
     output
@@ -65,10 +65,10 @@ fn apply(state: &mut State, key: Vec<u8>, number: i64) {
     }
 }
 
-/// The number that both values of a record say.
+/// The number that both values of a record contain.
 fn number<'a>(values: impl Iterator<Item = &'a [u8]>) -> i64 {
     let numbers: Vec<i64> = values.map(|data| std::str::from_utf8(data).unwrap().parse().unwrap()).collect();
-    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "a record by half: {numbers:?}");
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "a partial record: {numbers:?}");
     numbers[0]
 }
 
@@ -90,29 +90,29 @@ fn published(dir: &Path) -> (Manifest, State) {
     set.verify().unwrap();
     let records = set.records();
     let mut state = State::new();
-    for key in (0..WRITERS).flat_map(|writer| (0..KEYS).map(move |nth| key(writer, nth))) {
+    for key in (0..WRITERS).flat_map(|writer| (0..KEYS).map(move |at| key(writer, at))) {
         if let Some(record) = records.find(hash_key(records.seed(), &key), &key).unwrap() {
             state.insert(key, published_number(&record));
         }
     }
-    assert_eq!(set.handles_count(), state.len() as u64, "as the publisher counted");
+    assert_eq!(set.handles_count(), state.len() as u64, "count of handles");
     (set.manifest().clone(), state)
 }
 
-/// Reads as `handled` does, all the time.
+/// Opens sets as `handled` does until `stop`; returns how many there were.
 fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
     let mut set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     let transaction = |set: &PublishedSet| set.manifest().source.unwrap().transaction;
-    let (mut sets, mut nth) = (1, 0);
+    let (mut sets, mut reads) = (1, 0);
     while !stop.load(Ordering::Relaxed) {
         let next = PublishedSet::reopen(&set).unwrap();
-        assert!(transaction(&next) >= transaction(&set), "what was visible still is");
+        assert!(transaction(&next) >= transaction(&set), "a set older than the one before");
         sets += u64::from(next.generation() > set.generation());
         set = next;
         let records = set.records();
         for _ in 0..20 {
-            nth += 1;
-            let key = key(nth % WRITERS, nth / WRITERS % KEYS);
+            reads += 1;
+            let key = key(reads % WRITERS, reads / WRITERS % KEYS);
             if let Some(record) = records.find(hash_key(records.seed(), &key), &key).unwrap() {
                 published_number(&record);
             }
@@ -122,13 +122,13 @@ fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
     sets
 }
 
-/// Runs a keeper for a while, and returns what it said until it was killed.
-fn live(dir: &Path, round: u64) -> String {
+/// Runs a keeper for a while, kills it, and returns its output.
+fn run_and_kill(dir: &Path, round: u64) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keeper"));
     command.arg(dir).arg((round + 1).to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut keeper = RunningProcess::start(command);
     let mut out = keeper.0.stdout.take().unwrap();
-    let hears = std::thread::spawn(move || {
+    let reader = std::thread::spawn(move || {
         let mut output = Vec::new();
         out.read_to_end(&mut output).unwrap();
         String::from_utf8(output).unwrap()
@@ -138,14 +138,14 @@ fn live(dir: &Path, round: u64) -> String {
     std::thread::sleep(Duration::from_millis(life));
     keeper.signal("KILL");
     drop(keeper);
-    hears.join().unwrap()
+    reader.join().unwrap()
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
     let kills = std::env::var("HANDLE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
-    let place = tempfile::tempdir().unwrap();
-    let (set, file) = (place.path().join("set"), place.path().join("store"));
+    let directory = tempfile::tempdir().unwrap();
+    let (set, file) = (directory.path().join("set"), directory.path().join("store"));
     let config = StoreConfig::at(&file);
     let store = Store::create(&config, true).unwrap();
     store.home(b"1").unwrap();
@@ -161,22 +161,22 @@ fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
     let sets = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&set, &stop));
         for round in 0..kills {
-            let output = hear(&live(place.path(), round), &mut state);
+            let output = replay(&run_and_kill(directory.path(), round), &mut state);
             changes += output.acknowledged;
-            // What readers have found is whole, and at least what they were told.
+            // The set is complete and has at least what the keeper has announced as visible.
             let (manifest, _) = published(&set);
             let visible = manifest.source.unwrap().transaction;
             assert!(
-                visible >= output.shown.max(shown),
+                visible >= output.visible.max(shown),
                 "round {round}: {visible} after {} and {shown}",
-                output.shown
+                output.visible
             );
             shown = visible;
-            // The store has what it acknowledged, and of what was under way all or nothing.
+            // The store has all acknowledged changes, and pending ones completely or not at all.
             let store = Store::open(&config).unwrap();
             assert!(store.last_id() >= shown, "round {round}: published and not stored");
             let found = stored(&store);
-            for (key, number) in output.open.into_iter().flatten() {
+            for (key, number) in output.pending.into_iter().flatten() {
                 let mut done = state.clone();
                 apply(&mut done, key.clone(), number);
                 if found.get(&key) == done.get(&key) {
@@ -192,7 +192,7 @@ fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
                 })
                 .unwrap();
             assert_eq!(findings, 0, "round {round}");
-            // Publishing goes on with what was not visible yet, whichever way.
+            // The rest is published here, or by the next keeper.
             if round % 2 == 0 {
                 catch_up(store);
                 let (manifest, visible) = published(&set);
@@ -204,5 +204,5 @@ fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
         watcher.join().unwrap()
     });
     println!("{kills} kills, {changes} changes acknowledged, {sets} sets seen");
-    assert!(changes > 0 && sets > kills, "it was killed at work");
+    assert!(changes > 0 && sets > kills, "no change was interrupted");
 }

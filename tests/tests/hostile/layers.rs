@@ -1,4 +1,4 @@
-//! Published sets that were damaged, or are not there yet, and configurations that differ from the site record.
+//! Damaged and missing sets, and configurations that differ from the site record.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// What only its administrator may read; in every record.
+/// A private value in every record.
 const SECRET: &[u8] = b"this-is-the-secret-of-a-record";
 const HANDLES: usize = 24;
 
@@ -62,18 +62,18 @@ fn layers(set: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The handles that are asked for: all, and one that is not there.
+/// The requested handles: all of the set, and one that does not exist.
 fn names() -> impl Iterator<Item = String> {
     (0..HANDLES).map(handle).chain(["10.1/NONE".to_owned()])
 }
 
-/// The answers to requests for them.
+/// The answers to requests for [`names`].
 fn answers(address: SocketAddr) -> Vec<ReceivedReply> {
     let mut client = TestClient::new(address);
     names().map(|name| client.resolve(name.as_bytes()).expect("an answer")).collect()
 }
 
-/// The answer to one of them; none where what comes does not decode.
+/// The answer to one request, or `None` if it does not decode.
 fn try_answer(address: SocketAddr, name: &str) -> Option<ReceivedReply> {
     std::panic::catch_unwind(|| TestClient::new(address).resolve(name.as_bytes())).ok()?
 }
@@ -84,23 +84,23 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 
 fn config(set: &Path, checks: RecordChecks) -> Config {
     let mut config = test_server::config(set, Datapath::Portable);
-    // What is answered before the verification has come to it is the point here.
+    // The answers before the verification reaches a record are tested here.
     (config.check_records, config.verify_bytes_per_s) = (checks, 0);
     config.slow.threads = 0;
     config
 }
 
-/// What became of sets with one changed place each.
+/// Results with sets of which one bit was flipped.
 #[derive(Debug, Default)]
-struct Outcome {
+struct DamageOutcome {
     refused_at_start: usize,
     answers_right: usize,
     answers_error: usize,
     answers_wrong: Vec<String>,
 }
 
-/// Serves sets with a flipped bit here and there, and asks them everything.
-fn serve_damaged(checks: RecordChecks, flips: usize) -> Outcome {
+/// Serves sets with one flipped bit each, and requests all handles.
+fn serve_damaged(checks: RecordChecks, flips: usize) -> DamageOutcome {
     let directory = tempfile::tempdir().unwrap();
     let whole = directory.path().join("whole");
     std::fs::create_dir(&whole).unwrap();
@@ -110,14 +110,14 @@ fn serve_damaged(checks: RecordChecks, flips: usize) -> Outcome {
     let files = layers(&whole);
     let lens: Vec<usize> = files.iter().map(|file| std::fs::read(file).unwrap().len()).collect();
     let bits = lens.iter().sum::<usize>() * 8;
-    let mut outcome = Outcome::default();
+    let mut outcome = DamageOutcome::default();
     for flip in 0..flips {
         let set = directory.path().join(format!("set-{flip}"));
         std::fs::create_dir(&set).unwrap();
         for file in std::fs::read_dir(&whole).unwrap().map(|entry| entry.unwrap().path()) {
             std::fs::copy(&file, set.join(file.file_name().unwrap())).unwrap();
         }
-        // Evenly over both files, at another bit of the byte each time.
+        // Evenly over both files, with another bit of the byte each time.
         let mut bit = flip * (bits / flips) + flip % 8;
         let at = lens
             .iter()
@@ -145,9 +145,9 @@ fn serve_damaged(checks: RecordChecks, flips: usize) -> Outcome {
                 Some(found) if found == *expected => outcome.answers_right += 1,
                 _ if is_error => outcome.answers_error += 1,
                 found => {
-                    let shows = found.is_some_and(|found| contains(&found.values, SECRET));
-                    let what = if shows { "a private value" } else { "something else" };
-                    outcome.answers_wrong.push(format!("bit {bit} of file {at}, {name}: {what}"));
+                    let has_secret = found.is_some_and(|found| contains(&found.values, SECRET));
+                    let content = if has_secret { "a private value" } else { "something else" };
+                    outcome.answers_wrong.push(format!("bit {bit} of file {at}, {name}: {content}"));
                 }
             }
         }
@@ -163,21 +163,24 @@ fn serve_damaged(checks: RecordChecks, flips: usize) -> Outcome {
 }
 
 #[test]
-fn a_set_with_a_flipped_bit_gives_right_answers_and_errors_and_nothing_else() {
+fn a_set_with_a_flipped_bit_gives_only_right_answers_and_errors() {
     let outcome = serve_damaged(RecordChecks::Auto, 48);
     assert_eq!(outcome.answers_wrong, [""; 0]);
     assert!(outcome.refused_at_start > 0 && outcome.answers_error > 0, "{outcome:?}");
-    assert!(outcome.answers_right > 5 * outcome.answers_error, "damage stays where it is: {outcome:?}");
+    assert!(
+        outcome.answers_right > 5 * outcome.answers_error,
+        "errors are limited to damaged records: {outcome:?}"
+    );
 }
 
 #[test]
-fn without_checks_damage_is_answered_from() {
-    // What the test above would be worth otherwise.
+fn without_checks_damaged_records_are_answered() {
+    // Shows that the checks make the difference in the test above.
     let outcome = serve_damaged(RecordChecks::Off, 48);
     assert!(!outcome.answers_wrong.is_empty(), "{outcome:?}");
 }
 
-/// A directory with a set, and what `handled` needs to serve it.
+/// A directory with a set and a configuration of `handled`.
 struct LayersSetup {
     directory: TempDir,
     address: SocketAddr,
@@ -187,14 +190,14 @@ struct LayersSetup {
 impl LayersSetup {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let place = Self { directory, address: free_address(), http: free_address() };
+        let setup = Self { directory, address: free_address(), http: free_address() };
         let config = format!(
             "snapshot = \"set\"\nlisten = [\"{}\"]\ncontrol = \"control\"\nworkers = 1\npin = false\n\
              [observe]\nhttp = \"{}\"\n",
-            place.address, place.http
+            setup.address, setup.http
         );
-        std::fs::write(place.path("config"), config).unwrap();
-        place
+        std::fs::write(setup.path("config"), config).unwrap();
+        setup
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -207,7 +210,7 @@ impl LayersSetup {
         command
     }
 
-    /// Starts it, with its log in a file.
+    /// Starts `handled` with its log in a file.
     fn start(&self) -> RunningProcess {
         let log = std::fs::File::create(self.path("log")).unwrap();
         let mut command = self.command();
@@ -225,92 +228,94 @@ impl LayersSetup {
 }
 
 #[test]
-fn damage_is_found_in_the_background_told_and_mended_by_a_reload() {
-    let place = LayersSetup::new();
-    std::fs::create_dir(place.path("set")).unwrap();
-    publish(&place.path("set"));
-    let base = layers(&place.path("set")).remove(0);
+fn damage_is_found_in_the_background_reported_and_repaired_by_a_reload() {
+    let setup = LayersSetup::new();
+    std::fs::create_dir(setup.path("set")).unwrap();
+    publish(&setup.path("set"));
+    let base = layers(&setup.path("set")).remove(0);
     let whole = std::fs::read(&base).unwrap();
     let mut damaged = whole.clone();
     let secret_at = whole.windows(SECRET.len()).position(|window| window == SECRET).unwrap();
     damaged[secret_at] ^= 0x20;
     std::fs::write(&base, &damaged).unwrap();
-    let _handled = place.start();
-    let status = || ask(&place.path("control"), "status");
-    let state = |nth: usize| status()["set"]["layers"][nth]["verification"].clone();
+    let _handled = setup.start();
+    let status = || ask(&setup.path("control"), "status");
+    let state = |at: usize| status()["set"]["layers"][at]["verification"].clone();
     until("the damage is found", || state(1) == "damaged" && state(0) == "whole");
     assert_eq!(status()["set"]["layers"][1]["records_checked"], true);
-    let HttpReply { status, body: why } = get(place.http, "/readyz").unwrap();
+    let HttpReply { status, body: why } = get(setup.http, "/readyz").unwrap();
     let name = base.file_name().unwrap().to_string_lossy().into_owned();
     assert!(status == 503 && why.contains(&name) && why.contains("is damaged"), "{status} {why}");
-    assert_eq!(get(place.http, "/healthz").unwrap().status, 200, "a restart would not help");
-    let metrics = get(place.http, "/metrics").unwrap().body;
+    assert_eq!(get(setup.http, "/healthz").unwrap().status, 200, "a restart would not help");
+    let metrics = get(setup.http, "/metrics").unwrap().body;
     assert!(metrics.contains("handled_snapshot_layers_damaged 1\n"), "{metrics}");
     assert!(metrics.contains("handled_snapshot_layers_verified 1\n"), "{metrics}");
-    let log = place.log();
+    let log = setup.log();
     assert!(log.contains(&name) && log.contains("a layer of the set is damaged"), "{log}");
-    // One record is damaged, the others are answered.
+    // One record is damaged; the others are answered.
     let codes = |answers: Vec<ReceivedReply>| {
         let count = |code| answers.iter().filter(|answer| answer.code == code).count();
         (count(ResponseCode::SUCCESS), count(ResponseCode::HANDLE_NOT_FOUND), count(ResponseCode::ERROR))
     };
-    let (found, missing, errors) = codes(answers(place.address));
+    let (found, missing, errors) = codes(answers(setup.address));
     assert_eq!((found + errors, missing), (HANDLES - 1, 2));
-    assert!(errors <= 1, "{errors} of them are the record");
+    assert!(errors <= 1, "{errors} errors");
     // A reload finds the same file again.
-    let answer = ask(&place.path("control"), "reload");
+    let answer = ask(&setup.path("control"), "reload");
     assert!(answer["ok"] == false && answer["error"].as_str().unwrap().contains(&name), "{answer}");
-    // The operator puts the right file in its place.
-    std::fs::write(place.path("copy"), &whole).unwrap();
-    std::fs::rename(place.path("copy"), &base).unwrap();
-    let answer = ask(&place.path("control"), "reload");
+    // The operator restores the file.
+    std::fs::write(setup.path("copy"), &whole).unwrap();
+    std::fs::rename(setup.path("copy"), &base).unwrap();
+    let answer = ask(&setup.path("control"), "reload");
     assert_eq!((&answer["ok"], &answer["changed"]), (&true.into(), &true.into()), "{answer}");
     assert_eq!((state(0), state(1)), ("whole".into(), "whole".into()));
-    assert!(place.is_ready());
-    assert_eq!(codes(answers(place.address)), (HANDLES - 1, 2, 0));
+    assert!(setup.is_ready());
+    assert_eq!(codes(answers(setup.address)), (HANDLES - 1, 2, 0));
 }
 
 #[test]
-fn handled_waits_for_its_first_set_says_so_and_then_serves() {
-    let place = LayersSetup::new();
+fn handled_waits_for_its_first_set_and_then_serves() {
+    let setup = LayersSetup::new();
     let (code, error) = fail({
-        let mut command = place.command();
+        let mut command = setup.command();
         command.arg("--check-config");
         command
     });
     assert!(code == 2 && error.contains("no set is published here"), "{code}: {error}");
-    let mut process = place.start();
-    until("it is alive", || is_ok(place.http, "/healthz"));
-    let HttpReply { status, body: why } = get(place.http, "/readyz").unwrap();
-    let set = place.path("set");
+    let mut process = setup.start();
+    until("handled is alive", || is_ok(setup.http, "/healthz"));
+    let HttpReply { status, body: why } = get(setup.http, "/readyz").unwrap();
+    let set = setup.path("set");
     assert!(
         status == 503 && why.contains(&format!("waiting for the first set in {}", set.display())),
         "{why}"
     );
-    assert!(place.log().contains("hdl snapshot publish"), "{}", place.log());
+    assert!(setup.log().contains("hdl snapshot publish"), "{}", setup.log());
     std::fs::create_dir(&set).unwrap();
     publish(&set);
-    until("it serves", || ask(&place.path("control"), "status")["state"] == "serving" && place.is_ready());
-    assert_eq!(answers(place.address)[2].code, ResponseCode::SUCCESS);
+    until("handled serves", || {
+        ask(&setup.path("control"), "status")["state"] == "serving" && setup.is_ready()
+    });
+    assert_eq!(answers(setup.address)[2].code, ResponseCode::SUCCESS);
     process.signal("TERM");
     assert_eq!(process.wait(), Some(0));
 }
 
 #[test]
-fn waiting_ends_by_a_signal_and_is_off_where_the_configuration_says_so() {
-    let place = LayersSetup::new();
-    let mut process = place.start();
-    until("it waits", || place.log().contains("waiting for the first set"));
+fn waiting_ends_by_a_signal_and_can_be_disabled() {
+    let setup = LayersSetup::new();
+    let mut process = setup.start();
+    until("handled waits", || setup.log().contains("waiting for the first set"));
     process.signal("TERM");
     assert_eq!(process.wait(), Some(0));
-    let text = std::fs::read_to_string(place.path("config")).unwrap();
-    std::fs::write(place.path("config"), format!("wait_for_set = false\n{text}")).unwrap();
-    let (code, error) = fail(place.command());
+    let text = std::fs::read_to_string(setup.path("config")).unwrap();
+    std::fs::write(setup.path("config"), format!("wait_for_set = false\n{text}")).unwrap();
+    let (code, error) = fail(setup.command());
     assert!(code == 1 && error.contains("no set is published here"), "{code}: {error}");
 }
 
 #[test]
-fn check_config_names_interfaces_that_nobody_answers_and_ports_that_nobody_is_told() {
+fn check_config_names_unserved_interfaces_and_unannounced_ports() {
     let service = InitialisedService::make();
     let warnings = |mut command: Command| {
         command.arg("--check-config");
@@ -319,7 +324,7 @@ fn check_config_names_interfaces_that_nobody_answers_and_ports_that_nobody_is_to
         assert!(output.status.success(), "{text}");
         text.lines().filter(|line| line.contains(" warning: ")).map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(warnings(service.handled_command()), [""; 0], "as hdl init has made it");
+    assert_eq!(warnings(service.handled_command()), [""; 0], "the configuration of hdl init");
     assert_eq!(warnings(service.admin_command()), [""; 0]);
     let site = service.path("site/siteinfo.json");
     let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&site).unwrap()).unwrap();
@@ -338,7 +343,7 @@ fn check_config_names_interfaces_that_nobody_answers_and_ports_that_nobody_is_to
         found.iter().any(|line| line.contains("the site record tells no client of that port")),
         "{found:?}"
     );
-    // At the start it is in the log.
+    // A start writes the warnings to the log.
     let log = std::fs::File::create(service.path("log")).unwrap();
     let mut command = service.handled_command();
     command.stdout(Stdio::from(log.try_clone().unwrap())).stderr(log);

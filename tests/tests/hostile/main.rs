@@ -1,4 +1,4 @@
-//! What happens under attack and under faults: forged, mutated and excessive input, damaged files, crashes.
+//! Behaviour under attacks and faults: forged, mutated and excessive input, damaged files, crashes.
 
 mod admin;
 mod client;
@@ -19,8 +19,8 @@ mod troubles;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Waits until no other test has thousands of connections: the files of all tests together are bounded, because they run
-/// in one process.
+/// Waits until no other test has thousands of connections. All tests run in one process, whose
+/// number of files is bounded.
 fn lock_many_files() -> MutexGuard<'static, ()> {
     static MANY_FILES: Mutex<()> = Mutex::new(());
     MANY_FILES.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! What other users of the host can do with the files and sockets of a service: nothing.
+//! Modes of files and sockets: other users of the host cannot use those of a service.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Every bit of a umask that could open a file to others, and every one that could close it to its group.
+/// A umask that leaves all permissions, and one that removes all of group and others.
 const UMASKS: [&str; 2] = ["000", "077"];
 
 fn mode(path: &Path) -> u32 {
     path.symlink_metadata().unwrap().permissions().mode() & 0o777
 }
 
-/// The same command, started with another umask.
+/// The same command with another umask.
 fn with_umask(umask: &str, command: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell
@@ -40,7 +40,7 @@ fn with_umask(umask: &str, command: &Command) -> Command {
     shell
 }
 
-/// Asserts the modes of everything in a directory of sets.
+/// Asserts the modes of all files in a directory of sets.
 fn assert_closed(set: &Path) {
     assert_eq!(mode(set), 0o750, "{}", set.display());
     let mut layers = 0;
@@ -72,7 +72,7 @@ fn a_published_set_is_for_its_owner_and_group_under_any_umask() {
 #[test]
 fn another_user_cannot_hold_the_lock_and_keep_a_publisher_from_publishing() {
     let directory = tempfile::tempdir().unwrap();
-    // Even where everybody may look into the directory.
+    // Also if everybody may read the directory.
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::write(directory.path().join("records.jsonl"), "").unwrap();
     let set = directory.path().join("set");
@@ -89,44 +89,44 @@ fn another_user_cannot_hold_the_lock_and_keep_a_publisher_from_publishing() {
         eprintln!("not tested: needs root to become another user");
         return;
     }
-    let mut holds = Command::new("sh");
-    holds.args(["-c", "exec 9<\"$0\" && exec flock 9 sleep 60"]).arg(set.join("LOCK"));
-    let mut holds = RunningProcess::start({
-        holds.uid(65534).gid(65534);
-        holds
+    let mut holder = Command::new("sh");
+    holder.args(["-c", "exec 9<\"$0\" && exec flock 9 sleep 60"]).arg(set.join("LOCK"));
+    let mut holder = RunningProcess::start({
+        holder.uid(65534).gid(65534);
+        holder
     });
-    assert!(holds.wait().is_some_and(|code| code != 0), "the lock does not open");
+    assert!(holder.wait().is_some_and(|code| code != 0), "the lock is open to other users");
     publish();
 }
 
-/// The modes with which sockets were first seen in a directory.
+/// The modes that sockets had when they first appeared in a directory.
 struct SocketModes {
-    seen: Arc<Mutex<BTreeMap<PathBuf, u32>>>,
+    first_modes: Arc<Mutex<BTreeMap<PathBuf, u32>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SocketModes {
-    /// Looks into the directory without pause.
+    /// Reads the directory continuously.
     fn start(directory: &Path) -> Self {
-        let (seen, stop) = (Arc::new(Mutex::new(BTreeMap::new())), Arc::new(AtomicBool::new(false)));
-        let (directory, all, stops) = (directory.to_owned(), Arc::clone(&seen), Arc::clone(&stop));
+        let (first_modes, stop) = (Arc::new(Mutex::new(BTreeMap::new())), Arc::new(AtomicBool::new(false)));
+        let (directory, all, stops) = (directory.to_owned(), Arc::clone(&first_modes), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             while !stops.load(Ordering::Relaxed) {
                 for entry in std::fs::read_dir(&directory).unwrap().flatten() {
-                    // One that is being renamed is seen under its other name.
+                    // A file that is being renamed appears under its other name.
                     let Ok(metadata) = entry.path().symlink_metadata() else { continue };
                     all.lock().unwrap().entry(entry.path()).or_insert(metadata.permissions().mode() & 0o777);
                 }
             }
         });
-        Self { seen, stop, thread: Some(thread) }
+        Self { first_modes, stop, thread: Some(thread) }
     }
 
     fn modes(mut self) -> BTreeMap<PathBuf, u32> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
-        self.seen.lock().unwrap().clone()
+        self.first_modes.lock().unwrap().clone()
     }
 }
 
@@ -141,7 +141,7 @@ fn sockets_are_for_their_owner_from_the_start_under_any_umask() {
         let handled = RunningProcess::start(with_umask(umask, &service.handled_command()));
         let control = service.path("site/run/handled.sock");
         until("handled serves", || ask(&control, "status")["state"] == "serving");
-        until("the socket of sessions is there", || run.join("sessions").exists());
+        until("the socket of sessions exists", || run.join("sessions").exists());
         for (path, mode) in watched.modes() {
             assert_eq!(mode, 0o600, "{} with umask {umask}", path.display());
         }
@@ -154,7 +154,7 @@ fn sockets_are_for_their_owner_from_the_start_under_any_umask() {
 }
 
 #[test]
-fn a_restart_by_take_over_leaves_sockets_for_their_owner() {
+fn a_restart_by_take_over_keeps_sockets_private() {
     let mut service = InitialisedService::make();
     let command = with_umask("000", &service.handled_command());
     let control = service.path("site/run/handled.sock");
@@ -163,7 +163,7 @@ fn a_restart_by_take_over_leaves_sockets_for_their_owner() {
     assert_eq!(answer["ok"], true, "{answer}");
     let _successor = handle_tests::daemon::Successor { pid: answer["pid"].clone() };
     until("the successor has the control socket", || ask(&control, "status")["pid"] == answer["pid"]);
-    until("and that of sessions", || {
+    until("the successor has the socket of sessions", || {
         run_names(&service.path("site/run")).iter().all(|name| !name.starts_with('.'))
     });
     for name in run_names(&service.path("site/run")) {
@@ -176,7 +176,7 @@ fn run_names(run: &Path) -> Vec<String> {
 }
 
 #[test]
-fn units_write_no_core_dumps_and_have_a_bound_of_memory() {
+fn units_write_no_core_dumps_and_limit_memory() {
     for name in ["handled", "handle-admin"] {
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/operations/{name}.service"));
         let text = std::fs::read_to_string(unit).unwrap();

@@ -1,7 +1,8 @@
-//! Random and mutated datagrams and streams: the server goes on, and every one of them is accounted for.
+//! Random and mutated datagrams and streams: the server keeps serving, and counts each of them
+//! once.
 //!
-//! `HANDLE_HOSTILE_DATAGRAMS` and `HANDLE_HOSTILE_STREAMS` say how many; `docs/fuzzing.md` how to send millions to a
-//! server that watches its memory.
+//! `HANDLE_HOSTILE_DATAGRAMS` and `HANDLE_HOSTILE_STREAMS` set their numbers. `docs/fuzzing.md`
+//! tells how to send millions to a server that watches its memory.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,13 +23,13 @@ use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Datagrams that may be under way: the queue of the socket holds more, so that none is dropped unread.
+/// Most datagrams under way. The queue of the socket holds more, so that the kernel drops few.
 const UNDER_WAY_MAX: u64 = 2_000;
 
 /// Streams at a time.
 const STREAMS_MAX: u64 = 4;
 
-/// How many are sent: what a variable says, else as many as take a moment.
+/// The number in an environment variable, or `else_count`.
 fn count_of(variable: &str, else_count: u64) -> u64 {
     std::env::var(variable).map_or(else_count, |count| count.parse().expect("the variable is a number"))
 }
@@ -39,8 +40,8 @@ fn seed() -> u64 {
     seed
 }
 
-/// A datagram that somebody might send who means no good.
-fn hostile(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
+/// A random or mutated datagram.
+fn hostile_datagram(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
     if random.random_ratio(1, 4) {
         let len = random.random_range(0..600);
         return (0..len).map(|_| random.random()).collect();
@@ -56,7 +57,7 @@ fn hostile(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
             1 => datagram[at] ^= 1 << random.random_range(0..8),
             2 => datagram.truncate(at),
             3 => datagram.insert(at, random.random()),
-            // Lengths and counts at their edges.
+            // Extreme lengths and counts.
             _ => {
                 let edge: u32 = [0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff][random.random_range(0..5)];
                 let end = (at + 4).min(datagram.len());
@@ -67,7 +68,7 @@ fn hostile(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
     datagram
 }
 
-/// A server, its records, and requests that are good.
+/// A server, its records, and valid requests.
 struct HostileTarget {
     server: Server,
     records: Vec<Record>,
@@ -88,7 +89,7 @@ fn serve(datapath: Datapath) -> HostileTarget {
     HostileTarget { server, records, good, _directory: directory }
 }
 
-fn survive_on(datapath: Datapath) {
+fn check_datagrams(datapath: Datapath) {
     let mut random = StdRng::seed_from_u64(seed());
     let HostileTarget { server, records, good, _directory } = serve(datapath);
     let address = server.addresses()[0];
@@ -101,24 +102,24 @@ fn survive_on(datapath: Datapath) {
     let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
     let all = || sum(|c| &c.datagrams_received) + sum(|c| &c.dropped_by_kernel);
     for sent in 0..count {
-        // Dropped datagrams are told late, so this does not wait for ever.
+        // Drops by the kernel are reported late, so this wait is bounded.
         let deadline = Instant::now() + Duration::from_secs(10);
         while sent + answers_count > all() + UNDER_WAY_MAX && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        socket.send(&hostile(&mut random, &good)).unwrap();
+        socket.send(&hostile_datagram(&mut random, &good)).unwrap();
         if sent.is_multiple_of(10_000) {
-            let answer = client.resolve(records[0].handle.as_bytes()).expect("it still answers");
+            let answer = client.resolve(records[0].handle.as_bytes()).expect("an answer");
             assert_eq!((answer.code, &answer.values), (ResponseCode::SUCCESS, &records[0].values));
             answers_count += 1;
         }
     }
-    // What the kernel still holds is received soon; what it dropped is told when it is quiet.
+    // The server reads what the kernel still holds, and the number of drops when it is idle.
     let deadline = Instant::now() + Duration::from_secs(10);
     while all() < count + answers_count && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Stopped, so that no batch is half counted.
+    // After the stop, all counters are complete.
     server.stop().unwrap();
     assert_eq!(all(), count + answers_count, "every datagram was received, or dropped by the kernel");
     let accounted = sum(|c| &c.requests_answered)
@@ -132,8 +133,8 @@ fn survive_on(datapath: Datapath) {
         + sum(|c| &c.dropped_fragment_repeated)
         + sum(|c| &c.dropped_rate_limited)
         + sum(|c| &c.dropped_bug);
-    assert_eq!(accounted, sum(|c| &c.datagrams_received), "and every one received is in one account");
-    assert_eq!(sum(|c| &c.dropped_bug), 0, "none met a bug");
+    assert_eq!(accounted, sum(|c| &c.datagrams_received), "every received datagram is counted once");
+    assert_eq!(sum(|c| &c.dropped_bug), 0, "no datagram met a bug");
     println!(
         "{count} datagrams in {:.0} s: {} received, {} dropped by the kernel, {} answered",
         started.elapsed().as_secs_f64(),
@@ -143,13 +144,12 @@ fn survive_on(datapath: Datapath) {
     );
 }
 
-/// A stream that somebody might send who means no good: some messages, of which any may be hostile, in pieces, and
-/// cut off anywhere.
+/// Several messages, some of them hostile, which may be cut off anywhere.
 fn hostile_stream(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
     let mut stream = Vec::new();
     for _ in 0..random.random_range(1..5) {
         match random.random_ratio(1, 2) {
-            true => stream.extend(hostile(random, good)),
+            true => stream.extend(hostile_datagram(random, good)),
             false => stream.extend(&good[random.random_range(0..good.len())]),
         }
     }
@@ -159,25 +159,25 @@ fn hostile_stream(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
     stream
 }
 
-/// Connects, sends a hostile stream, and ends it in one way or another. Whatever it was, the server ends it, too.
+/// Sends a hostile stream and ends it in one of several ways. The server ends its side in any case.
 fn send_hostile_stream(address: SocketAddr, random: &mut StdRng, good: &[Vec<u8>]) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let bytes = hostile_stream(random, good);
     let half = random.random_range(0..=bytes.len());
-    // It may have been closed behind the first half, and reset for what came then.
+    // The server may close the connection after the first part, and reset it for the rest.
     let sent = stream.write_all(&bytes[..half]).and_then(|()| stream.write_all(&bytes[half..]));
     let ended = sent.and_then(|()| stream.shutdown(Shutdown::Write));
     if ended.is_ok()
         && random.random_ratio(3, 4)
         && let Err(error) = stream.read_to_end(&mut Vec::new())
     {
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the server ends what has ended");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the server ends the connection");
     }
-    // Else it is closed with what was not read, which resets it.
+    // Otherwise it is closed with unread data, which resets it.
 }
 
-fn survive_streams_on(datapath: Datapath) {
+fn check_streams(datapath: Datapath) {
     let seed = seed();
     let HostileTarget { server, records, good, _directory } = serve(datapath);
     let address = server.addresses()[0];
@@ -191,7 +191,7 @@ fn survive_streams_on(datapath: Datapath) {
                 for sent in (thread..count).step_by(usize::try_from(STREAMS_MAX).unwrap()) {
                     send_hostile_stream(address, &mut random, good);
                     if sent % 1_000 == thread {
-                        let answer = client.resolve(records[0].handle.as_bytes()).expect("it still answers");
+                        let answer = client.resolve(records[0].handle.as_bytes()).expect("an answer");
                         assert_eq!(answer.values, records[0].values);
                     }
                 }
@@ -200,7 +200,7 @@ fn survive_streams_on(datapath: Datapath) {
     });
     let shards = server.shared().shards.clone();
     let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
-    let given_up = || {
+    let closed = || {
         sum(|c| &c.tcp_closed_done)
             + sum(|c| &c.tcp_closed_ended)
             + sum(|c| &c.tcp_closed_cut_off)
@@ -213,16 +213,16 @@ fn survive_streams_on(datapath: Datapath) {
             + sum(|c| &c.tcp_closed_no_room)
             + sum(|c| &c.tcp_closed_drained)
     };
-    until("all have been accepted and given up", || given_up() == count);
+    until("all connections are accepted and closed", || closed() == count);
     server.stop().unwrap();
-    assert_eq!((sum(|c| &c.tcp_accepted), given_up()), (count, count), "each stream is in one account");
+    assert_eq!((sum(|c| &c.tcp_accepted), closed()), (count, count), "each stream is counted once");
     let refused = sum(|c| &c.tcp_refused_full) + sum(|c| &c.tcp_refused_source);
     assert_eq!(
         (refused, sum(|c| &c.tcp_connections), sum(|c| &c.tcp_input_bytes)),
         (0, 0, 0),
-        "nothing is left"
+        "no connection is left"
     );
-    assert_eq!(sum(|c| &c.tcp_dropped_bug), 0, "none met a bug");
+    assert_eq!(sum(|c| &c.tcp_dropped_bug), 0, "no stream met a bug");
     println!(
         "{count} streams in {:.0} s: {} requests answered, {} told that they are none",
         started.elapsed().as_secs_f64(),
@@ -233,20 +233,20 @@ fn survive_streams_on(datapath: Datapath) {
 
 #[test]
 fn survives_hostile_datagrams_on_the_portable_datapath() {
-    survive_on(Datapath::Portable);
+    check_datagrams(Datapath::Portable);
 }
 
 #[test]
 fn survives_hostile_datagrams_on_the_datapath_of_this_machine() {
-    survive_on(Datapath::Auto);
+    check_datagrams(Datapath::Auto);
 }
 
 #[test]
 fn survives_hostile_streams_on_the_portable_datapath() {
-    survive_streams_on(Datapath::Portable);
+    check_streams(Datapath::Portable);
 }
 
 #[test]
 fn survives_hostile_streams_on_the_datapath_of_this_machine() {
-    survive_streams_on(Datapath::Auto);
+    check_streams(Datapath::Auto);
 }

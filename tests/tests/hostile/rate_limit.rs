@@ -1,4 +1,4 @@
-//! Response-rate limiting, from outside: floods from addresses that may be forged, and who is answered meanwhile.
+//! Response-rate limiting: floods from addresses that may be forged, and service for other clients.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,13 +15,13 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-struct Limited {
+struct RateLimitedServer {
     server: Server,
     handle: Vec<u8>,
     _directory: TempDir,
 }
 
-impl Limited {
+impl RateLimitedServer {
     /// Serves the records of the vectors.
     fn start(rate_limit: RateLimitConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -41,7 +41,8 @@ impl Limited {
         self.server.shared().shards.sum(counter)
     }
 
-    /// Waits until the server has dealt with as many datagrams as were sent.
+    /// Waits until the server has received `sent` datagrams, except for those that the kernel
+    /// dropped.
     fn settle(&self, sent: u64) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let all = || self.sum(|c| &c.datagrams_received) + self.sum(|c| &c.dropped_by_kernel);
@@ -52,10 +53,10 @@ impl Limited {
     }
 }
 
-/// A client at an address of its own on loopback.
-struct Source(UdpSocket);
+/// A client with its own address on loopback.
+struct FloodSource(UdpSocket);
 
-impl Source {
+impl FloodSource {
     fn new(address: [u8; 4], server: SocketAddr) -> Self {
         let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
         socket.connect(server).unwrap();
@@ -67,7 +68,7 @@ impl Source {
         datagram.len() as u64
     }
 
-    /// Everything that comes until nothing does for a while.
+    /// All datagrams received until there is none for a while.
     fn received(&self) -> Vec<Vec<u8>> {
         self.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut room = [0; 2048];
@@ -79,8 +80,8 @@ fn code_of(datagram: &[u8]) -> ResponseCode {
     Header::split(Envelope::split(datagram).unwrap().1).unwrap().0.response_code
 }
 
-/// 20 datagrams a second to an address and 40 to a /24, twice as many at once.
-fn few() -> RateLimitConfig {
+/// 20 datagrams per second to an address and 40 to a /24, with twice as many in a burst.
+fn strict_limits() -> RateLimitConfig {
     RateLimitConfig {
         enabled: true,
         ipv4_32_per_s: 20,
@@ -92,13 +93,15 @@ fn few() -> RateLimitConfig {
 }
 
 #[test]
-fn a_flood_from_one_address_is_limited_and_another_is_answered() {
-    let limited = Limited::start(few());
-    let (flooding, other) =
-        (Source::new([127, 1, 1, 1], limited.address()), Source::new([127, 1, 1, 2], limited.address()));
+fn a_flood_from_one_address_is_limited_and_others_are_answered() {
+    let limited = RateLimitedServer::start(strict_limits());
+    let (flooding, other) = (
+        FloodSource::new([127, 1, 1, 1], limited.address()),
+        FloodSource::new([127, 1, 1, 2], limited.address()),
+    );
     let datagram = request(&limited.handle, 7);
     let started = Instant::now();
-    // In portions that the socket buffers hold, so that all is received.
+    // In portions that fit into the socket buffers.
     let (mut answers, mut sent) = (Vec::new(), 0);
     for _ in 0..10 {
         for _ in 0..40 {
@@ -120,7 +123,7 @@ fn a_flood_from_one_address_is_limited_and_another_is_answered() {
         assert_eq!(Envelope::split(datagram).unwrap().0.request_id, 7);
     }
     let others = other.received();
-    assert_eq!(others.len(), 10, "the other is answered");
+    assert_eq!(others.len(), 10, "the other address is answered");
     assert!(others.iter().all(|answer| code_of(answer) == ResponseCode::SUCCESS));
     assert_eq!(limited.sum(|c| &c.requests_answered), (answers.len() + others.len()) as u64);
     assert_eq!(limited.sum(|c| &c.requests_answered) + limited.sum(|c| &c.dropped_rate_limited), sent);
@@ -129,12 +132,12 @@ fn a_flood_from_one_address_is_limited_and_another_is_answered() {
 
 #[test]
 fn a_flood_from_forged_addresses_gets_at_most_its_own_bytes_back() {
-    let limited = Limited::start(few());
+    let limited = RateLimitedServer::start(strict_limits());
     let datagram = request(&limited.handle, 7);
-    // Eight networks of 64 addresses: each address alone stays below its limit, the networks do not.
+    // Eight networks of 64 addresses: each address stays below its limit, the networks do not.
     let sources: Vec<_> = (0..512_u16)
         .map(|at| {
-            Source::new(
+            FloodSource::new(
                 [127, 2, u8::try_from(at / 64).unwrap(), u8::try_from(at % 64).unwrap()],
                 limited.address(),
             )
@@ -156,19 +159,24 @@ fn a_flood_from_forged_addresses_gets_at_most_its_own_bytes_back() {
             bytes_back += len as u64;
         }
     }
-    assert!(limited.sum(|c| &c.dropped_rate_limited) > 0, "it was a flood");
+    assert!(limited.sum(|c| &c.dropped_rate_limited) > 0, "the limit was not reached");
     assert!(bytes_back > 0 && bytes_back <= bytes_sent, "{bytes_back} bytes for {bytes_sent}");
     assert!(limited.sum(|c| &c.bytes_sent) <= limited.sum(|c| &c.bytes_received));
-    // Far from it: eight networks have had their answers, and less than half of the flood an error.
+    // The networks have had their burst, and less than half of the flood an error.
     let most = limited.sum(|c| &c.bytes_received) / 2;
     assert!(limited.sum(|c| &c.bytes_sent) < most + 8 * 1000 * 400, "{most}");
 }
 
 #[test]
-fn listed_addresses_have_no_limit() {
-    let limited = Limited::start(RateLimitConfig { exempt: vec!["127.3.1.0/24".parse().unwrap()], ..few() });
-    let (listed, beside) =
-        (Source::new([127, 3, 1, 1], limited.address()), Source::new([127, 3, 2, 1], limited.address()));
+fn exempt_addresses_have_no_limit() {
+    let limited = RateLimitedServer::start(RateLimitConfig {
+        exempt: vec!["127.3.1.0/24".parse().unwrap()],
+        ..strict_limits()
+    });
+    let (listed, beside) = (
+        FloodSource::new([127, 3, 1, 1], limited.address()),
+        FloodSource::new([127, 3, 2, 1], limited.address()),
+    );
     let datagram = request(&limited.handle, 7);
     for source in [&listed, &beside] {
         for _ in 0..200 {
@@ -178,27 +186,27 @@ fn listed_addresses_have_no_limit() {
     limited.settle(400);
     assert!(listed.received().iter().all(|answer| code_of(answer) == ResponseCode::SUCCESS));
     assert_eq!(limited.sum(|c| &c.rate_limit_exempt), 200);
-    assert!(limited.sum(|c| &c.dropped_rate_limited) > 0, "who is not listed is limited");
+    assert!(limited.sum(|c| &c.dropped_rate_limited) > 0, "other addresses are limited");
 }
 
 #[test]
 fn a_dry_run_answers_everything_and_counts() {
-    let limited = Limited::start(RateLimitConfig { dry_run: true, ..few() });
-    let source = Source::new([127, 4, 1, 1], limited.address());
+    let limited = RateLimitedServer::start(RateLimitConfig { dry_run: true, ..strict_limits() });
+    let source = FloodSource::new([127, 4, 1, 1], limited.address());
     for _ in 0..200 {
         source.ask(&request(&limited.handle, 7));
     }
     limited.settle(200);
     assert_eq!(limited.sum(|c| &c.requests_answered), 200);
-    let would = limited.sum(|c| &c.rate_limit_dry_run);
-    assert!((1..=160).contains(&would), "{would}");
+    let counted = limited.sum(|c| &c.rate_limit_dry_run);
+    assert!((1..=160).contains(&counted), "{counted}");
     assert_eq!(limited.sum(|c| &c.dropped_rate_limited) + limited.sum(|c| &c.rate_limit_slipped), 0);
 }
 
 #[test]
-fn what_is_shorter_than_an_envelope_gets_nothing_and_counts_for_no_limit() {
-    let limited = Limited::start(RateLimitConfig { slip: 1, ..few() });
-    let source = Source::new([127, 5, 1, 1], limited.address());
+fn datagrams_shorter_than_an_envelope_get_no_answer_and_count_for_no_limit() {
+    let limited = RateLimitedServer::start(RateLimitConfig { slip: 1, ..strict_limits() });
+    let source = FloodSource::new([127, 5, 1, 1], limited.address());
     for _ in 0..200 {
         source.ask(b"x");
     }

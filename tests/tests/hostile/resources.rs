@@ -1,4 +1,4 @@
-//! Attacks on what `handle-admin` has little of: connections, memory, room on its disk.
+//! Attacks on the scarce resources of `handle-admin`: connections, memory, disk space.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Connections of an attacker: as many as `handle-admin` takes by default, from sources that each have fewer than theirs.
+/// As many connections as `handle-admin` accepts by default, from sources below their own limit.
 const CONNECTIONS: usize = 4096;
 const PER_SOURCE: usize = 256;
 
@@ -29,27 +29,27 @@ fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Connections that send `bytes` and wait.
+/// Opens connections that send `bytes` and wait.
 fn attack(to: SocketAddr, bytes: &[u8]) -> Vec<TcpStream> {
     let connections = (0..CONNECTIONS).map(|number| {
         let last = u8::try_from(2 + number / PER_SOURCE).unwrap();
         let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, last), to);
-        // It may have been closed already.
+        // The server may have closed the connection already.
         let _ = stream.write_all(bytes);
         stream
     });
     connections.collect()
 }
 
-/// The beginning of a request that never ends, with so many bytes behind the envelope.
-fn half_request(len: usize) -> Vec<u8> {
+/// The beginning of a request, with `len` bytes after the envelope.
+fn partial_request(len: usize) -> Vec<u8> {
     let envelope = Envelope { message_len: 250_000, ..Envelope::request(1) };
     let mut bytes = envelope.to_bytes().to_vec();
     bytes.resize(Envelope::LEN + len, 0);
     bytes
 }
 
-/// Most memory that a process has had, in MiB.
+/// Largest memory use of a process, in MiB.
 fn peak_mib(process: &RunningProcess) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -57,7 +57,7 @@ fn peak_mib(process: &RunningProcess) -> usize {
 }
 
 #[test]
-fn half_requests_and_idle_connections_take_neither_all_memory_nor_all_places() {
+fn partial_requests_and_idle_connections_exhaust_neither_memory_nor_connections() {
     let _one_at_a_time = crate::lock_many_files();
     raise_file_limit().unwrap();
     let mut service = InitialisedService::make();
@@ -65,12 +65,12 @@ fn half_requests_and_idle_connections_take_neither_all_memory_nor_all_places() {
     let control = service.path("site/run/handle-admin.sock");
     let connections = || ask(&control, "stats")["connections"].clone();
     let create = |handle: &str| {
-        succeed(service.asks(["handle", "create", handle, "1:URL=https://example.org/"]));
+        succeed(service.hdl_as_admin(["handle", "create", handle, "1:URL=https://example.org/"]));
     };
     let before = peak_mib(service.admin.as_ref().unwrap());
 
-    // 400 MB in all, of which so much is kept as is set.
-    let halves = attack(service.administration, &half_request(100_000));
+    // 400 MB in total, of which only the configured amount is kept.
+    let halves = attack(service.administration, &partial_request(100_000));
     assert!(connections()["input_bytes"].as_u64().unwrap() <= 64 << 20);
     create("10.1045/among-half-requests");
     let after = peak_mib(service.admin.as_ref().unwrap());
@@ -78,25 +78,26 @@ fn half_requests_and_idle_connections_take_neither_all_memory_nor_all_places() {
     println!("half requests: from {before} to {after} MiB, {}", connections());
     drop(halves);
 
-    // Short ones need no room, only places.
-    until("the attacker is gone", || connections()["open"] == 0);
-    let halves = attack(service.administration, &half_request(100));
-    until("all places are taken", || connections()["open"].as_u64() > Some(4000));
+    // Short partial requests need no memory, only connections.
+    until("the attacker has disconnected", || connections()["open"] == 0);
+    let halves = attack(service.administration, &partial_request(100));
+    until("all connections are used", || connections()["open"].as_u64() > Some(4000));
     std::thread::sleep(Duration::from_millis(1100));
     create("10.1045/among-short-half-requests");
     drop(halves);
 
-    until("the attacker is gone", || connections()["open"] == 0);
+    until("the attacker has disconnected", || connections()["open"] == 0);
     let mut idle = attack(service.administration, b"");
-    until("all places are taken", || connections()["open"].as_u64() > Some(4000));
+    until("all connections are used", || connections()["open"].as_u64() > Some(4000));
     create("10.1045/among-idle-connections");
     assert!(connections()["evicted"].as_u64() > Some(1), "{}", connections());
-    // The one that was idle for longest had to go.
+    // The connection that was idle for longest is closed.
     idle[0].set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     assert_eq!(idle[0].read(&mut [0; 8]).unwrap_or(0), 0);
 }
 
-/// `handle-admin` with a small disk of its own for the audit log, or nothing where the host does not allow that.
+/// Starts `handle-admin` with a small separate disk for the audit log; `None` if the host does not
+/// permit it.
 fn with_small_disk(service: &mut InitialisedService, audit: &Path) -> Option<PathBuf> {
     let may_mount = Command::new("unshare")
         .args(["--mount", "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs"])
@@ -118,7 +119,7 @@ fn with_small_disk(service: &mut InitialisedService, audit: &Path) -> Option<Pat
 }
 
 #[test]
-fn a_full_disk_of_the_audit_log_is_seen_before_and_does_not_stop_changes() {
+fn a_full_disk_of_the_audit_log_is_reported_in_time_and_does_not_stop_changes() {
     let mut service = InitialisedService::make();
     let audit = service.path("audit");
     fs::create_dir(&audit).unwrap();
@@ -129,7 +130,7 @@ fn a_full_disk_of_the_audit_log_is_seen_before_and_does_not_stop_changes() {
     let Some(disk) = with_small_disk(&mut service, &audit) else { return };
     let control = service.path("site/run/handle-admin.sock");
     let create = |handle: &str| {
-        succeed(service.asks(["handle", "create", handle, "1:URL=https://example.org/"]));
+        succeed(service.hdl_as_admin(["handle", "create", handle, "1:URL=https://example.org/"]));
     };
     let is_low = || {
         let disks = ask(&control, "status")["disks"].clone();
@@ -140,28 +141,28 @@ fn a_full_disk_of_the_audit_log_is_seen_before_and_does_not_stop_changes() {
     create("10.1045/with-room");
     assert!(!is_low());
 
-    // Nearly full: it is told, and changes have their line.
+    // Nearly full: the status shows it, and changes are still logged.
     let filled = vec![0; 800 << 10];
     fs::write(disk.join("filled"), &filled).unwrap();
     assert!(is_low());
     create("10.1045/nearly-full");
     assert_eq!(counts()["lost"], 0);
 
-    // Full: changes go on, and their lines are in the log of the process.
+    // Full: changes continue, and their entries are in the log of the process.
     let mut rest = fs::File::create(disk.join("rest")).unwrap();
     while rest.write_all(&[0; 4096]).is_ok() {}
     drop(rest);
-    // What is left of the page that the file has begun is used up, too.
+    // Uses up the rest of the file's last page.
     let mut count = 0;
     until("a line is lost", || {
         count += 1;
         let value = format!("2:URL=https://example.org/{count}");
-        succeed(service.asks(["handle", "update", "10.1045/nearly-full", &value]));
+        succeed(service.hdl_as_admin(["handle", "update", "10.1045/nearly-full", &value]));
         counts()["lost"].as_u64() > Some(0)
     });
     create("10.1045/full");
 
-    // With room again the file goes on, and every line of it is whole.
+    // With free space, the audit log continues, and all its lines are complete.
     fs::remove_file(disk.join("filled")).unwrap();
     create("10.1045/again");
     assert!(!is_low());
@@ -173,5 +174,5 @@ fn a_full_disk_of_the_audit_log_is_seen_before_and_does_not_stop_changes() {
     let has = |handle: &str| lines.iter().any(|line| line["handle"] == handle);
     assert!(has("10.1045/with-room") && has("10.1045/nearly-full") && has("10.1045/again"));
     assert!(!has("10.1045/full"));
-    assert!(service.admin.as_mut().unwrap().0.try_wait().unwrap().is_none(), "it still runs");
+    assert!(service.admin.as_mut().unwrap().0.try_wait().unwrap().is_none(), "handle-admin has exited");
 }

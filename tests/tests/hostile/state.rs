@@ -1,7 +1,8 @@
-//! State that strangers cause: forged senders fill tables, and whoever they pretend to be is served all the same.
+//! State caused by strangers: forged senders fill tables, and those whose addresses they use are
+//! still served.
 //!
-//! Each test prints what it saw; `docs/security.md` has the figures. A victim's address is forged by a second socket that
-//! has it.
+//! Each test prints its counts; `docs/security.md` has the figures. A second socket with the
+//! victim's address forges it.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -37,12 +38,12 @@ fn question(handle: &[u8], flags: OpFlags, request_id: i32) -> Vec<u8> {
     message(Envelope::request(request_id), flags, &Request::Resolution(query))
 }
 
-/// The code of an answer, of which the first datagram is enough.
+/// The code of an answer or of its first datagram.
 fn code(answer: &[u8]) -> ResponseCode {
     Header::split(&answer[Envelope::LEN..]).unwrap().0.response_code
 }
 
-/// The number of a challenge, its nonce, and the digest of the request.
+/// Session number and nonce of a challenge, and the digest of the request.
 fn challenge(answer: &[u8]) -> Option<(i32, Vec<u8>, Vec<u8>)> {
     let (envelope, rest) = Envelope::split(answer).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
@@ -51,7 +52,7 @@ fn challenge(answer: &[u8]) -> Option<(i32, Vec<u8>, Vec<u8>)> {
     Some((envelope.session_id, challenge.nonce.to_vec(), reply.digest?.digest.to_vec()))
 }
 
-/// Waits until the slow path has answered so many requests.
+/// Waits until the slow path has answered or refused `count` requests.
 fn until_answered(served: &TestServer, count: u64) {
     let stats = || served.server.shared().stats();
     until("the slow path has answered", || {
@@ -61,14 +62,15 @@ fn until_answered(served: &TestServer, count: u64) {
     });
 }
 
-/// Requests for which the slow path had no place.
+/// Requests that the slow path refused.
 fn refused(stats: &serde_json::Value) -> u64 {
     let over_tcp = stats["total"]["refused"]["over_tcp"].as_u64().unwrap_or(0);
     let busy = stats["total"]["refused"]["busy"].as_u64().unwrap_or(0);
     over_tcp + busy
 }
 
-/// Sends so many datagrams that the socket of a server takes them all, `message` with another number each.
+/// Sends `message` `count` times, each with another number, slowly enough for the socket of the
+/// server.
 fn flood(server: &TestServer, from: Ipv4Addr, message: &[u8], count: i32) {
     let socket = udp_from(from, server.address());
     for number in 0..count {
@@ -82,17 +84,17 @@ fn flood(server: &TestServer, from: Ipv4Addr, message: &[u8], count: i32) {
 }
 
 #[test]
-fn forged_set_ups_keep_nobody_from_a_session() {
+fn forged_set_ups_do_not_prevent_sessions() {
     let served = serve_with("root", Datapath::Portable, |config| config.rate_limit.enabled = false);
     let (key, pair) = (server_key("root"), pair());
-    // One that was there before, in use.
+    // A session that is in use before the attack.
     let mut stream = tcp_from(VICTIM, served.address());
     let set_up = set_up_request(&pair, NOBODY, 0);
     let mut before = ClientSession::from_answer(&pair, &ask_over(&mut stream, &set_up), Some(&key));
     let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let use_once = |session: &mut ClientSession| {
         let message = session.request(5, KEEPS, &Request::Resolution(query));
-        let message = session.sealed(message);
+        let message = session.seal(message);
         let mut stream = tcp_from(VICTIM, served.address());
         let (plain, protection) = session.read(&ask_over(&mut stream, &message));
         (code(&plain), protection.mac)
@@ -100,7 +102,7 @@ fn forged_set_ups_keep_nobody_from_a_session() {
     assert_eq!(use_once(&mut before), (ResponseCode::SUCCESS, true));
     flood(&served, VICTIM, &set_up, 300);
     until_answered(&served, 300);
-    // Deployed clients begin over UDP, and come over TCP where they are told code 2.
+    // Deployed clients start over UDP, and use TCP after code 2.
     let reply = ask(&udp_from(VICTIM, served.address()), &set_up);
     let reply = match code(&reply) {
         ResponseCode::ERROR => ask_over(&mut tcp_from(VICTIM, served.address()), &set_up),
@@ -108,18 +110,18 @@ fn forged_set_ups_keep_nobody_from_a_session() {
     };
     let mut session = ClientSession::from_answer(&pair, &reply, Some(&key));
     assert_eq!(use_once(&mut session), (ResponseCode::SUCCESS, true), "a new session");
-    assert_eq!(use_once(&mut before), (ResponseCode::SUCCESS, true), "and the old one");
+    assert_eq!(use_once(&mut before), (ResponseCode::SUCCESS, true), "the old session");
     let stats = served.server.shared().stats();
     println!("300 forged set-ups: {}, work {}", stats["sessions"], stats["slow"]["work_units"]);
     assert!(stats["sessions"]["open"].as_u64().unwrap() <= 20, "{}", stats["sessions"]);
-    // A key exchange costs about 4000.
-    assert!(stats["slow"]["work_units"].as_u64().unwrap() < 150_000, "most cost nothing");
+    // A key exchange costs about 4000 units.
+    assert!(stats["slow"]["work_units"].as_u64().unwrap() < 150_000, "forged set-ups cost too much");
     let other = ask(&udp_from(Ipv4Addr::new(127, 8, 8, 8), served.address()), &set_up);
-    assert_eq!(code(&other), ResponseCode::SUCCESS, "others need not come over TCP");
+    assert_eq!(code(&other), ResponseCode::SUCCESS, "other addresses are served over UDP");
 }
 
 #[test]
-fn forged_questions_keep_nobody_from_being_challenged() {
+fn forged_queries_do_not_prevent_challenges() {
     let served = serve("root", Datapath::Portable);
     flood(&served, VICTIM, &question(b"TST/PRIVATE", READ, 1), 200);
     until_answered(&served, 200);
@@ -131,21 +133,21 @@ fn forged_questions_keep_nobody_from_being_challenged() {
     };
     let (id, nonce, digest) = challenge(&reply).expect("a challenge");
     let (version, covered) = (handle_proto::Version::CURRENT, [&nonce[..], &digest]);
-    let made = answer_with_secret(version, version, &covered, SECRET, &[7; 16]);
+    let response = answer_with_secret(version, version, &covered, SECRET, &[7; 16]);
     let identity = Reference { handle: b"0.NA/TST", index: 301 };
-    let body = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response: &made };
+    let body = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response: &response };
     let envelope = Envelope { session_id: id, ..Envelope::request(8) };
     let answer = message(envelope, READ, &Request::AnswerChallenge(body));
-    let answered = code(&ask_over(&mut tcp_from(VICTIM, served.address()), &answer));
-    // Who may not read it is told so; what counts is that the challenge is there.
-    assert_ne!(answered, ResponseCode::AUTHENTICATION_TIMEOUT);
+    let code = code(&ask_over(&mut tcp_from(VICTIM, served.address()), &answer));
+    // The identity may have no right to read; only the existence of the challenge matters.
+    assert_ne!(code, ResponseCode::AUTHENTICATION_TIMEOUT);
     let waiting = served.server.shared().stats()["slow"]["challenges"].clone();
     println!("200 forged questions: {waiting}");
     assert!(waiting["waiting"].as_u64().unwrap() <= 64);
 }
 
 #[test]
-fn forged_first_fragments_keep_nobody_from_asking_in_fragments() {
+fn forged_first_fragments_do_not_prevent_fragmented_requests() {
     let served = serve("root", Datapath::Portable);
     let handle = [b"TST/".as_slice(), &[b'x'; 1000]].concat();
     let question = question(&handle, OpFlags::PLAIN_REQUEST, 1);
@@ -169,14 +171,14 @@ fn forged_first_fragments_keep_nobody_from_asking_in_fragments() {
     let answer = ask(&victim, &question);
     println!("1,700 forged first fragments: answered after {:?}", begun.elapsed());
     assert_eq!(code(&answer), ResponseCode::HANDLE_NOT_FOUND);
-    assert!(begun.elapsed().as_millis() < 4000, "before any of the forged messages is given up");
+    assert!(begun.elapsed().as_millis() < 4000, "answered before the forged messages expire");
     let stats = served.server.shared().stats();
     assert!(stats["total"]["fragments_kept"].as_u64().unwrap() > 1000, "{stats}");
 }
 
-/// Reference programs never end their sessions: 300 of them from one address.
+/// Programs of the reference do not end their sessions; here are 300 runs from one address.
 #[test]
-fn programs_that_never_end_their_sessions_lock_nobody_out() {
+fn programs_that_never_end_their_sessions_do_not_exhaust_the_table() {
     let administered = administer("root");
     let (key, pair) = (server_key("root"), pair());
     let set_up = set_up_request(&pair, NOBODY, 0);
@@ -186,7 +188,7 @@ fn programs_that_never_end_their_sessions_lock_nobody_out() {
         let mut session = ClientSession::from_answer(&pair, &ask_over(&mut stream, &set_up), Some(&key));
         let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
         let message = session.request(5, KEEPS, &Request::Resolution(query));
-        let message = session.sealed(message);
+        let message = session.seal(message);
         let mut stream = tcp_from(VICTIM, administered.address());
         let (plain, _) = session.read(&ask_over(&mut stream, &message));
         assert_eq!(code(&plain), ResponseCode::SUCCESS);
@@ -194,12 +196,12 @@ fn programs_that_never_end_their_sessions_lock_nobody_out() {
     }
     let own = administered.server().shared().service.sessions().unwrap().own();
     println!("300 program runs: {:?}", own.counts());
-    assert_eq!((own.counts().opened, own.counts().displaced), (300, 0), "a day of them fits");
+    assert_eq!((own.counts().opened, own.counts().displaced), (300, 0), "no session is displaced");
 }
 
-/// Set-ups that nobody uses go after a minute at most, the source's own oldest first.
+/// Unused sessions expire after a minute; before that, a source displaces its own oldest ones.
 #[test]
-fn set_ups_without_a_message_displace_each_other_and_nothing_else() {
+fn unused_sessions_only_displace_unused_ones_of_the_same_source() {
     let administered = administer("root");
     let (key, pair) = (server_key("root"), pair());
     let set_up = set_up_request(&pair, NOBODY, 0);
@@ -210,7 +212,7 @@ fn set_ups_without_a_message_displace_each_other_and_nothing_else() {
     let use_once = |from, session: &mut ClientSession| {
         let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
         let message = session.request(5, KEEPS, &Request::Resolution(query));
-        let message = session.sealed(message);
+        let message = session.seal(message);
         code(&ask_over(&mut tcp_from(from, administered.address()), &message))
     };
     let other = Ipv4Addr::new(127, 8, 8, 8);
@@ -220,11 +222,15 @@ fn set_ups_without_a_message_displace_each_other_and_nothing_else() {
     for _ in 1..70 {
         last = open(VICTIM);
     }
-    assert_eq!(use_once(VICTIM, &mut unused), ResponseCode::SESSION_TIMEOUT, "its own oldest");
+    assert_eq!(
+        use_once(VICTIM, &mut unused),
+        ResponseCode::SESSION_TIMEOUT,
+        "the oldest unused session of the source"
+    );
     for (from, session) in [(VICTIM, &mut used), (VICTIM, &mut last), (other, &mut of_other)] {
         assert_eq!(use_once(from, session), ResponseCode::SUCCESS);
     }
     let own = administered.server().shared().service.sessions().unwrap().own();
     println!("70 set-ups: {:?}", own.counts());
-    assert_eq!(own.counts().displaced, 7, "64 of 71 that nobody used");
+    assert_eq!(own.counts().displaced, 7, "64 of 71 unused sessions remain");
 }

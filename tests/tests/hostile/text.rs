@@ -1,5 +1,5 @@
-//! What servers and records say reaches a terminal only as text: no control characters, no bidirectional
-//! controls and no forged lines, whichever command prints it.
+//! Text from servers and records on the terminal: no command prints control characters,
+//! bidirectional controls or forged lines.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -23,17 +23,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Controls of all kinds, and a line that would pass for one of the program's own.
+/// Control characters of all kinds, and a line like one of the program itself.
 const HOSTILE: &str =
     "\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}31m\u{7f}\u{85}\u{61c}\u{200e}\u{202e}\u{2028}\u{2066}\r\nFORGED é";
 /// A name without a line end, for files of lines.
 const NAME: &str = "10.1/\u{1b}[2J\u{9b}1m\u{202e}\u{2069}é";
 
-/// Answers everything with hostile names, values and messages, over TCP and UDP.
+/// Answers every request with hostile names, values and messages, over TCP and UDP.
 fn serve() -> SocketAddr {
     let (listener, socket) = loop {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The same port has to be free for both.
+        // The same port must be free for both protocols.
         if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()) {
             break (listener, socket);
         }
@@ -129,22 +129,22 @@ struct HostileTextSetup {
 
 impl HostileTextSetup {
     fn new() -> Self {
-        let place = Self { directory: tempfile::tempdir().unwrap(), server: serve() };
-        std::fs::write(place.path("site"), site(place.server)).unwrap();
+        let setup = Self { directory: tempfile::tempdir().unwrap(), server: serve() };
+        std::fs::write(setup.path("site"), site(setup.server)).unwrap();
         let record = |handle: &str| {
             let value = serde_json::json!({ "index": 1, "type": format!("URL.{HOSTILE}"), "data": HOSTILE });
             serde_json::json!({ "handle": handle, "values": [value] }).to_string()
         };
-        std::fs::write(place.path("records.jsonl"), [record(NAME), record("10.1/b")].join("\n")).unwrap();
-        std::fs::write(place.path("names"), format!("{NAME}\n10.1/refused\n10.1/b\n")).unwrap();
-        // A handle as it may stand in a batch file, one that a file is missing for, and a word that is no operation.
+        std::fs::write(setup.path("records.jsonl"), [record(NAME), record("10.1/b")].join("\n")).unwrap();
+        std::fs::write(setup.path("names"), format!("{NAME}\n10.1/refused\n10.1/b\n")).unwrap();
+        // A handle in a batch file, one with a missing file, and a line that is no operation.
         let batch = format!("CREATE {NAME}\n1 URL 86400 1110 UTF8 {NAME}\n\nDELETE {NAME}\n");
-        std::fs::write(place.path("batch"), &batch).unwrap();
+        std::fs::write(setup.path("batch"), &batch).unwrap();
         let bad = format!("{batch}\nCREATE {NAME}\n1 URL 86400 1110 FILE {NAME}\n\n{NAME}\n");
-        std::fs::write(place.path("bad-batch"), bad).unwrap();
+        std::fs::write(setup.path("bad-batch"), bad).unwrap();
         let bad = serde_json::json!({ "handle": NAME });
-        std::fs::write(place.path("bad.jsonl"), format!("{bad}\n")).unwrap();
-        place
+        std::fs::write(setup.path("bad.jsonl"), format!("{bad}\n")).unwrap();
+        setup
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -167,32 +167,32 @@ impl HostileTextSetup {
     }
 }
 
-/// That nothing in the output is more than text. `shown` is what must be in it, or nothing was tested.
-fn check(what: &str, output: &Output, shown: &str) {
+/// Checks that the output is only text and contains `shown`.
+fn check_output(case: &str, output: &Output, shown: &str) {
     for (stream, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
-        let text = std::str::from_utf8(bytes).unwrap_or_else(|_| panic!("{what}: {stream} is UTF-8"));
+        let text = std::str::from_utf8(bytes).unwrap_or_else(|_| panic!("{case}: {stream} is UTF-8"));
         let raw = text.chars().find(|&c| is_unprintable(c) && !matches!(c, '\n' | '\t'));
-        assert_eq!(raw, None, "{what}: {stream}: {text:?}");
+        assert_eq!(raw, None, "{case}: {stream}: {text:?}");
         let forged = text.lines().find(|line| line.trim_start().starts_with("FORGED"));
-        assert_eq!(forged, None, "{what}: {stream}: {text}");
+        assert_eq!(forged, None, "{case}: {stream}: {text}");
     }
     let all = [&output.stdout[..], &output.stderr].concat();
     let all = String::from_utf8_lossy(&all);
-    assert!(all.contains(shown), "{what} shows {shown:?}: {all}");
+    assert!(all.contains(shown), "{case} shows {shown:?}: {all}");
 }
 
-fn json(what: &str, text: &[u8]) -> serde_json::Value {
+fn json(case: &str, text: &[u8]) -> serde_json::Value {
     serde_json::from_slice(text)
-        .unwrap_or_else(|error| panic!("{what}: {error}: {}", String::from_utf8_lossy(text)))
+        .unwrap_or_else(|error| panic!("{case}: {error}: {}", String::from_utf8_lossy(text)))
 }
 
 #[test]
-fn what_a_hostile_server_says_is_only_text() {
-    let place = HostileTextSetup::new();
-    let server = place.server.to_string();
+fn output_about_a_hostile_server_is_only_text() {
+    let setup = HostileTextSetup::new();
+    let server = setup.server.to_string();
     let at = |args: &[&str]| {
         let args = [args, &["--server", &server]].concat();
-        (args.join(" "), place.hdl(&args))
+        (args.join(" "), setup.hdl(&args))
     };
     for (args, shown) in [
         (&["resolve", "10.1/a"][..], "FORGED"),
@@ -212,8 +212,8 @@ fn what_a_hostile_server_says_is_only_text() {
         (&["batch", "batch", "--compat-log", "compat"], "FORGED"),
         (&["import", "store.redb", "--create"], "read 4 records"),
     ] {
-        let (what, output) = at(args);
-        check(&what, &output, shown);
+        let (case, output) = at(args);
+        check_output(&case, &output, shown);
     }
     for args in [
         &["resolve", "10.1/a", "--json"][..],
@@ -223,13 +223,13 @@ fn what_a_hostile_server_says_is_only_text() {
         &["handle", "create", NAME, "1:URL=x", "--json"],
         &["handle", "delete", NAME, "--json"],
     ] {
-        let (what, output) = at(args);
-        check(&what, &output, "FORGED");
-        json(&what, &output.stdout);
+        let (case, output) = at(args);
+        check_output(&case, &output, "FORGED");
+        json(&case, &output.stdout);
     }
-    // A log of lines stays one, whatever the server says.
+    // Text of the server adds no lines to a log.
     for log in ["batch.log", "compat"] {
-        let text = std::fs::read_to_string(place.path(log)).unwrap();
+        let text = std::fs::read_to_string(setup.path(log)).unwrap();
         assert!(text.contains("FORGED"), "{log}: {text}");
         assert!(!text.contains(|c| is_unprintable(c) && c != '\n'), "{log}: {text:?}");
         assert!(!text.lines().any(|line| line.starts_with("FORGED")), "{log}: {text}");
@@ -237,11 +237,11 @@ fn what_a_hostile_server_says_is_only_text() {
 }
 
 #[test]
-fn what_a_hostile_service_says_is_only_text() {
-    let place = HostileTextSetup::new();
-    let found = |args: &[&str]| {
+fn output_about_a_hostile_service_is_only_text() {
+    let setup = HostileTextSetup::new();
+    let resolve = |args: &[&str]| {
         let args = [args, &["--resolver-site", "site", "--timeout", "5"]].concat();
-        (args.join(" "), place.hdl(&args))
+        (args.join(" "), setup.hdl(&args))
     };
     for (args, shown) in [
         (&["resolve", "10.1/a"][..], "FORGED"),
@@ -254,44 +254,48 @@ fn what_a_hostile_service_says_is_only_text() {
         (&["site", "10.1/a"], "FORGED"),
         (&["check", "10.1/a"], "value"),
     ] {
-        let (what, mut output) = found(args);
+        let (case, mut output) = resolve(args);
         if args.contains(&"always") {
-            // The program's own colours.
+            // Colours of the program itself.
             let text = String::from_utf8(output.stdout).unwrap();
             assert!(text.contains("\u{1b}[1m"), "{text:?}");
             output.stdout = text.replace("\u{1b}[1m", "").replace("\u{1b}[0m", "").into_bytes();
         }
-        check(&what, &output, shown);
+        check_output(&case, &output, shown);
     }
     for args in [
         &["resolve", "10.1/a", "--json"][..],
         &["resolve", "10.1/a", "--json", "--trace"],
         &["site", "10.1/a", "--json"],
     ] {
-        let (what, output) = found(args);
-        check(&what, &output, "FORGED");
-        json(&what, &output.stdout);
+        let (case, output) = resolve(args);
+        check_output(&case, &output, "FORGED");
+        json(&case, &output.stdout);
     }
-    let (what, output) = found(&["resolve", "--file", "names", "--json"]);
-    check(&what, &output, "FORGED");
+    let (case, output) = resolve(&["resolve", "--file", "names", "--json"]);
+    check_output(&case, &output, "FORGED");
     let lines: Vec<_> = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect();
     assert_eq!(lines.len(), 3);
-    lines.iter().for_each(|line| drop(json(&what, line)));
+    lines.iter().for_each(|line| drop(json(&case, line)));
 }
 
 #[test]
-fn what_stands_in_files_and_arguments_is_only_text() {
-    let place = HostileTextSetup::new();
-    check("import", &place.hdl(&["import", "s.redb", "records.jsonl", "--create", "--home"]), "2 records");
-    check("publish", &place.hdl(&["snapshot", "publish", "set", "records.jsonl"]), "published");
-    let export = place.hdl(&["export", "s.redb", "-"]);
-    check("export", &export, "FORGED");
+fn output_about_files_and_arguments_is_only_text() {
+    let setup = HostileTextSetup::new();
+    check_output(
+        "import",
+        &setup.hdl(&["import", "s.redb", "records.jsonl", "--create", "--home"]),
+        "2 records",
+    );
+    check_output("publish", &setup.hdl(&["snapshot", "publish", "set", "records.jsonl"]), "published");
+    let export = setup.hdl(&["export", "s.redb", "-"]);
+    check_output("export", &export, "FORGED");
     let mut names = Vec::new();
     for line in String::from_utf8(export.stdout).unwrap().lines() {
         names.extend(json("export", line.as_bytes())["handle"].as_str().map(str::to_owned));
     }
     names.sort();
-    // As the store folds them.
+    // The store folds names.
     assert_eq!(names, [NAME.to_uppercase().replace('É', "é"), "10.1/B".to_owned()]);
     let message = data_encoding::HEXLOWER.encode(&refused_message());
     for (args, shown) in [
@@ -319,11 +323,11 @@ fn what_stands_in_files_and_arguments_is_only_text() {
         (&["\u{1b}[2J\u{9b}"], "unrecognized"),
         (&["resolve", "--no-such-\u{1b}[2J\u{202e}"], "unexpected"),
     ] {
-        check(&args.join(" "), &place.hdl(args), shown);
+        check_output(&args.join(" "), &setup.hdl(args), shown);
     }
 }
 
-/// A request whose handle is hostile, and an answer that says so.
+/// A request with a hostile handle, and its answer.
 fn refused_message() -> Vec<u8> {
     let handle = format!("10.1/refused{HOSTILE}refused");
     let envelope = Envelope::request(7);
@@ -338,20 +342,20 @@ fn refused_message() -> Vec<u8> {
 }
 
 #[test]
-fn what_the_load_generator_prints_is_only_text() {
-    let place = HostileTextSetup::new();
-    let server = place.server.to_string();
+fn output_of_the_load_generator_is_only_text() {
+    let setup = HostileTextSetup::new();
+    let server = setup.server.to_string();
     let run = ["run", "--target", &server, "--handles", "names", "--records", "records.jsonl"];
     let quick = ["--rate", "50", "--duration", "1s", "--timeout", "300ms"];
     let ask = [&run[..], &quick].concat();
-    let output = place.loadgen(&[&ask[..], &["--mismatches", "wrong.jsonl"]].concat());
-    check("run", &output, "wrong: 10.1/\\u001b");
-    let output = place.loadgen(&[&ask[..], &["--json", "-"]].concat());
-    check("run --json", &output, "1b");
+    let output = setup.loadgen(&[&ask[..], &["--mismatches", "wrong.jsonl"]].concat());
+    check_output("run", &output, "wrong: 10.1/\\u001b");
+    let output = setup.loadgen(&[&ask[..], &["--json", "-"]].concat());
+    check_output("run --json", &output, "1b");
     json("run --json", &output.stdout);
-    let wrong = std::fs::read_to_string(place.path("wrong.jsonl")).unwrap();
+    let wrong = std::fs::read_to_string(setup.path("wrong.jsonl")).unwrap();
     assert!(!wrong.contains(|c| is_unprintable(c) && c != '\n'), "{wrong:?}");
-    check("replay", &place.loadgen(&["replay", "wrong.jsonl", "--target", &server]), "10.1/\\u001b");
+    check_output("replay", &setup.loadgen(&["replay", "wrong.jsonl", "--target", &server]), "10.1/\\u001b");
     for (args, shown) in [
         (&["run", "--target", NAME, "--handles", "names", "--rate", "5"][..], "1b"),
         (
@@ -362,12 +366,12 @@ fn what_the_load_generator_prints_is_only_text() {
         (&["run", "--\u{1b}[2J\u{202e}"], "unexpected"),
         (&["html", NAME], "1b"),
     ] {
-        check(&args.join(" "), &place.loadgen(args), shown);
+        check_output(&args.join(" "), &setup.loadgen(args), shown);
     }
 }
 
 #[test]
-fn every_print_of_the_command_line_goes_through_one_place() {
+fn all_output_of_hdl_goes_through_one_module() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/cli/src");
     let mut directories = vec![root.clone()];
     while let Some(directory) = directories.pop() {
@@ -379,7 +383,7 @@ fn every_print_of_the_command_line_goes_through_one_place() {
             }
             let text = std::fs::read_to_string(&path).unwrap();
             let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
-            // Where bulk output is buffered, and where only is asked whether this is a terminal.
+            // Files that buffer bulk output or only check for a terminal.
             let allowed = ["output.rs", "style.rs", "resolve/bulk.rs", "store/export.rs"];
             for word in ["io::stdout()", "io::stderr()", " print!(", " eprint!(", "std::println!"] {
                 assert!(!text.contains(word) || allowed.contains(&&*name), "{name} has {word}");

@@ -1,7 +1,7 @@
-//! What operators run into: files that are damaged or gone, ports that are taken, a disk that is full.
+//! Common faults in operation: damaged or missing files, ports in use, full disks.
 //!
-//! Each is told in one sentence that names the file or the address. Nothing panics, and nothing that was acknowledged
-//! is lost.
+//! Each error is one sentence that names the file or the address. No program panics, and no
+//! acknowledged change is lost.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -12,25 +12,25 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What may have become of a file.
+/// Damage to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Gone,
     Empty,
-    /// Cut behind the middle.
+    /// Truncated after the middle.
     Half,
-    /// Other bytes, as many.
+    /// Other bytes of the same number.
     Noise,
-    /// One bit, in the middle.
+    /// One flipped bit in the middle.
     Flipped,
-    /// A directory in its place.
+    /// Replaced by a directory.
     Directory,
 }
 
 impl Damage {
     const ALL: [Self; 6] = [Self::Gone, Self::Empty, Self::Half, Self::Noise, Self::Flipped, Self::Directory];
 
-    /// Does it to a file, and gives what brings the file back.
+    /// Damages a file, and returns a function that restores it.
     fn apply(self, path: &Path) -> impl FnOnce() + use<> {
         let (path, kept) = (path.to_owned(), path.with_extension("kept"));
         std::fs::rename(&path, &kept).unwrap();
@@ -40,13 +40,13 @@ impl Damage {
             Self::Gone | Self::Directory => bytes.clear(),
             Self::Empty => bytes.clear(),
             Self::Half => {
-                // Behind a mark that begins a quotation: elsewhere what is left of a text may be right.
+                // Cut within a string: at other places the remaining text may be valid.
                 let quotes = |end: usize| bytes[..end].iter().filter(|&&byte| byte == b'"').count();
                 let begins = |&at: &usize| bytes[at] == b'"' && quotes(at + 1) % 2 == 1;
                 let cut = (middle..bytes.len()).find(begins).map_or(middle, |at| at + 1);
                 bytes.truncate(cut);
             }
-            // Nothing that any of the formats begins with, or is text.
+            // Bytes that are no text and not the beginning of any of the formats.
             Self::Noise => bytes
                 .iter_mut()
                 .zip(0_u32..)
@@ -62,15 +62,15 @@ impl Damage {
             }
         }
         move || {
-            // Whatever the process has made in its place goes, too.
+            // Also removes what the process has created in its place.
             let _ = std::fs::remove_dir(&path);
             std::fs::rename(kept, path).unwrap();
         }
     }
 }
 
-/// The exit code of a process that ends by itself, and its standard error.
-fn ended(mut command: Command) -> (Option<i32>, String) {
+/// Runs a process that exits by itself; returns its exit code and standard error.
+fn run_to_end(mut command: Command) -> (Option<i32>, String) {
     let mut running = RunningProcess::start({
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
@@ -88,8 +88,8 @@ fn layer(service: &InitialisedService) -> PathBuf {
     files.into_iter().find(|path| path.extension().is_some_and(|end| end == "layer")).unwrap()
 }
 
-/// A command that may write files of so many KiB and no longer ones: to a program, as a disk that is full.
-fn with_little_room(command: &Command, kib: u64) -> Command {
+/// A command that cannot write files of more than `kib` KiB, like on a full disk.
+fn with_file_limit(command: &Command, kib: u64) -> Command {
     let mut limited = Command::new("bash");
     limited.args(["-c", "trap '' XFSZ; ulimit -f \"$0\"; exec \"$@\"", &kib.to_string()]);
     limited.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
@@ -131,11 +131,11 @@ fn damaged_files_are_named_and_nothing_is_lost() {
             let name = file.file_name().unwrap().to_string_lossy();
             let is_text = name.ends_with(".toml") || name.ends_with(".json");
             match damage {
-                // What is left may be right all the same.
+                // The remaining content may be valid.
                 Damage::Flipped if is_text || name.ends_with(".redb") => continue,
                 Damage::Empty if name.ends_with(".toml") => continue,
                 Damage::Half if name == "service.toml" => continue,
-                // It is built again from the store.
+                // A missing manifest is built again from the store.
                 Damage::Gone if is_admin && *file == manifest => continue,
                 _ => {}
             }
@@ -145,23 +145,24 @@ fn damaged_files_are_named_and_nothing_is_lost() {
                 command.arg("--check-config");
                 command
             }];
-            // At the start headers are read, so that it takes no time; and handle-admin checks layers when it merges them.
+            // A start only reads headers of layers, and handle-admin checks layers when it merges
+            // them.
             match damage {
                 Damage::Flipped if *file == layer && is_admin => runs.clear(),
-                // It is waited for, as the first one is.
+                // handled waits for a missing set.
                 Damage::Gone if *file == manifest => {}
                 Damage::Flipped if *file == layer => {}
                 _ => runs.push(command()),
             }
             for run in runs {
-                let what = format!("{run:?} with {name} {damage:?}");
-                let (code, error) = ended(run);
-                assert!(matches!(code, Some(1 | 2)), "{what}: {code:?} {error}");
-                assert!(error.contains(&*name) && !error.contains("panicked"), "{what}: {error}");
-                // The place in a text is shown.
-                assert!(is_text || error.lines().count() == 1, "{what}: {error}");
+                let case = format!("{run:?} with {name} {damage:?}");
+                let (code, error) = run_to_end(run);
+                assert!(matches!(code, Some(1 | 2)), "{case}: {code:?} {error}");
+                assert!(error.contains(&*name) && !error.contains("panicked"), "{case}: {error}");
+                // Errors in text files show the line.
+                assert!(is_text || error.lines().count() == 1, "{case}: {error}");
                 let cause = error.trim_end().rsplit(": ").next().unwrap();
-                assert_eq!(error.matches(cause).count(), 1, "{what}: said twice: {error}");
+                assert_eq!(error.matches(cause).count(), 1, "{case}: repeated cause: {error}");
             }
             restore();
         }
@@ -169,29 +170,29 @@ fn damaged_files_are_named_and_nothing_is_lost() {
     service.start_admin();
     service.start_handled();
     assert_eq!(service.resolve("10.1045/ADMIN")["responseCode"], 1);
-    succeed(service.asks(["handle", "create", "10.1045/after", "1:URL=whole"]));
+    succeed(service.hdl_as_admin(["handle", "create", "10.1045/after", "1:URL=whole"]));
     service.until_resolved("10.1045/after", 1, "whole");
 }
 
 #[test]
-fn a_store_with_turned_bits_is_told_of_by_every_program_and_stays_as_it_is() {
+fn every_program_reports_a_damaged_store_and_leaves_it_unchanged() {
     const PLACES: usize = 24;
     let mut service = InitialisedService::make();
     let store = service.path("site/store.redb");
-    let lines = (0..400).map(|nth| {
+    let lines = (0..400).map(|number| {
         let value =
-            serde_json::json!({ "index": 1, "type": "URL", "data": format!("http://a/{}", "x".repeat(nth)) });
-        serde_json::json!({ "handle": format!("10.1045/{nth}"), "values": [value] }).to_string() + "\n"
+            serde_json::json!({ "index": 1, "type": "URL", "data": format!("http://a/{}", "x".repeat(number)) });
+        serde_json::json!({ "handle": format!("10.1045/{number}"), "values": [value] }).to_string() + "\n"
     });
     std::fs::write(service.path("records.jsonl"), lines.collect::<String>()).unwrap();
     succeed(service.hdl(["import", "site/store.redb", "records.jsonl"]));
     let expected = succeed(service.hdl(["export", "site/store.redb", "-"]));
     let whole = std::fs::read(&store).unwrap();
     let mut refused = Vec::new();
-    // Flags and slots of the header, and pages where they begin and anywhere.
-    let places = [9, 80, 250].into_iter().chain((0..PLACES).map(|nth| {
-        let page = nth * (whole.len() / 4096) / PLACES * 4096;
-        page + if nth % 2 == 0 { 2 } else { nth * 997 % 4096 }
+    // Flags and slots of the header, and the beginning and other places of pages.
+    let places = [9, 80, 250].into_iter().chain((0..PLACES).map(|number| {
+        let page = number * (whole.len() / 4096) / PLACES * 4096;
+        page + if number % 2 == 0 { 2 } else { number * 997 % 4096 }
     }));
     for at in places {
         let mut bytes = whole.clone();
@@ -210,89 +211,94 @@ fn a_store_with_turned_bits_is_told_of_by_every_program_and_stays_as_it_is() {
             std::fs::write(&store, &bytes).unwrap();
             let output = command.output().unwrap();
             let error = String::from_utf8(output.stderr).unwrap();
-            let what = format!("byte {at}, {command:?}: {error}");
-            assert!(!error.contains("panicked"), "{what}");
+            let case = format!("byte {at}, {command:?}: {error}");
+            assert!(!error.contains("panicked"), "{case}");
             codes.push(output.status.success());
             if output.status.success() {
                 let is_export = command.get_args().next().is_some_and(|first| first == "export");
-                assert!(!is_export || output.stdout == expected.as_bytes(), "{what}");
+                assert!(!is_export || output.stdout == expected.as_bytes(), "{case}");
                 continue;
             }
-            assert!(error.contains("store.redb is damaged") && error.contains("from a backup"), "{what}");
-            assert_eq!((error.lines().count(), output.stdout.len()), (1, 0), "{what}");
-            assert_eq!(std::fs::read(&store).unwrap(), bytes, "{what}");
+            assert!(error.contains("store.redb is damaged") && error.contains("from a backup"), "{case}");
+            assert_eq!((error.lines().count(), output.stdout.len()), (1, 0), "{case}");
+            assert_eq!(std::fs::read(&store).unwrap(), bytes, "{case}");
         }
-        assert!(codes.iter().all(|code| *code == codes[0]), "byte {at}: all say the same: {codes:?}");
+        assert!(codes.iter().all(|code| *code == codes[0]), "byte {at}: programs disagree: {codes:?}");
         if !codes[0] {
             refused.push(at);
         }
     }
     // About a third of the file is in use.
     assert!(refused.len() > PLACES / 4, "{refused:?}");
-    // It does not start either, and the way back is as it is said.
+    // handle-admin does not start, and the backup is restored as the error suggests.
     let mut bytes = whole;
     bytes[refused[refused.len() / 2]] ^= 0x41;
     std::fs::write(&store, &bytes).unwrap();
-    let (code, error) = ended(service.admin_command());
+    let (code, error) = run_to_end(service.admin_command());
     assert!(code == Some(1) && error.contains("hdl import --create"), "{code:?} {error}");
     std::fs::rename(&store, service.path("site/store.redb.broken")).unwrap();
     std::fs::write(service.path("backup.jsonl"), &expected).unwrap();
     succeed(service.hdl(["import", "site/store.redb", "backup.jsonl", "--create"]));
     service.start_admin();
-    assert_eq!(fail(service.hdl(["export", "site/store.redb", "-"])).0, 1, "it is open");
+    assert_eq!(fail(service.hdl(["export", "site/store.redb", "-"])).0, 1, "the store is in use");
     service.admin = None;
     assert_eq!(succeed(service.hdl(["export", "site/store.redb", "-"])), expected);
 }
 
 #[test]
-fn a_set_that_is_damaged_is_built_again_from_the_store() {
+fn a_damaged_set_is_built_again_from_the_store() {
     let mut service = InitialisedService::make();
     std::fs::write(service.path("site/snapshot/MANIFEST"), "no manifest\n").unwrap();
-    let (code, error) = ended(service.admin_command());
+    let (code, error) = run_to_end(service.admin_command());
     assert!(code == Some(1) && error.contains("MANIFEST") && error.contains("move that away"), "{error}");
     std::fs::remove_file(service.path("site/snapshot/MANIFEST")).unwrap();
     service.start_admin();
-    until("the set is there again", || service.path("site/snapshot/MANIFEST").exists());
+    until("the set is published again", || service.path("site/snapshot/MANIFEST").exists());
     service.start_handled();
     assert_eq!(service.resolve("10.1045/ADMIN")["responseCode"], 1);
 }
 
 #[test]
-fn a_store_without_room_loses_nothing_and_a_batch_goes_on_where_it_stopped() {
+fn a_full_disk_loses_no_change_and_a_batch_resumes() {
     const COUNT: usize = 300;
     let mut service = InitialisedService::make();
     let text = (0..COUNT)
         .map(|at| format!("CREATE 10.1045/{at}\n1 URL 86400 1110 UTF8 {at}-{}\n\n", "x".repeat(8000)));
     std::fs::write(service.path("batch.txt"), text.collect::<String>()).unwrap();
-    let mut command = with_little_room(&service.admin_command(), 2048);
-    let log = std::fs::File::create(service.path("said")).unwrap();
+    let mut command = with_file_limit(&service.admin_command(), 2048);
+    let log = std::fs::File::create(service.path("stderr")).unwrap();
     command.stderr(log);
     service.start_admin_as(command);
     let batch = |more: &[&'static str]| {
-        service.asks(["batch", "batch.txt", "--parallel", "4"].into_iter().chain(more.iter().copied()))
+        service
+            .hdl_as_admin(["batch", "batch.txt", "--parallel", "4"].into_iter().chain(more.iter().copied()))
     };
     let (code, error) = fail(batch(&[]));
     assert!(code == 1 && error.contains("continue with --resume"), "{code} {error}");
-    assert_eq!(service.admin.take().unwrap().wait(), Some(1), "it ends, so that it is opened anew");
-    let log = std::fs::read_to_string(service.path("said")).unwrap();
+    assert_eq!(
+        service.admin.take().unwrap().wait(),
+        Some(1),
+        "handle-admin exits, so that the store is opened again"
+    );
+    let log = std::fs::read_to_string(service.path("stderr")).unwrap();
     let last = log.lines().last().unwrap();
     assert!(last.starts_with("handle-admin: ") && last.contains("is there room"), "{log}");
     assert!(!log.contains("panicked"), "{log}");
-    // There is room again.
+    // The disk has room again.
     service.start_admin();
-    let batch = service.asks(["batch", "batch.txt", "--parallel", "4", "--resume", "--json"]);
+    let batch = service.hdl_as_admin(["batch", "batch.txt", "--parallel", "4", "--resume", "--json"]);
     let counts: serde_json::Value = serde_json::from_str(&succeed(batch)).unwrap();
     let count = |name: &str| counts[name].as_u64().unwrap();
     assert!(count("doneBefore") > 0 && count("doneBefore") + count("done") == COUNT as u64, "{counts}");
     service.admin = None;
     let lines = succeed(service.hdl(["export", "site/store.redb", "-"]));
-    let there = lines.lines().filter(|line| line.contains("-xxx")).count();
-    assert_eq!(there, COUNT, "each of them, whether it was acknowledged or asked for again");
+    let stored = lines.lines().filter(|line| line.contains("-xxx")).count();
+    assert_eq!(stored, COUNT, "every record once");
     succeed(service.hdl(["store", "check", "site/store.redb"]));
 }
 
 #[test]
-fn what_finds_no_room_leaves_what_was_there() {
+fn failed_writes_leave_existing_files_unchanged() {
     let service = InitialisedService::make();
     let line = |at: usize| {
         format!(
@@ -309,7 +315,7 @@ fn what_finds_no_room_leaves_what_was_there() {
         &["import", "site/store.redb", "records.jsonl"],
         &["import", "new.redb", "records.jsonl", "--create"],
     ] {
-        let (code, error) = fail(with_little_room(&service.hdl(args.iter().copied()), 1100));
+        let (code, error) = fail(with_file_limit(&service.hdl(args.iter().copied()), 1100));
         assert!(
             code == 1 && error.contains("File too large") && !error.contains("panicked"),
             "{args:?}: {error}"
@@ -317,25 +323,29 @@ fn what_finds_no_room_leaves_what_was_there() {
         assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
     }
     assert_eq!(service.published(), before);
-    assert_eq!(std::fs::read_dir(service.path("site/snapshot")).unwrap().count(), layers, "no rest is left");
-    assert!(!service.path("new.layer").exists(), "no part of a layer");
+    assert_eq!(
+        std::fs::read_dir(service.path("site/snapshot")).unwrap().count(),
+        layers,
+        "a temporary file is left"
+    );
+    assert!(!service.path("new.layer").exists(), "a partial layer is left");
     succeed(service.hdl(["store", "check", "site/store.redb"]));
     succeed(service.hdl(["snapshot", "publish", "site/snapshot", "records.jsonl"]));
     succeed(service.hdl(["export", "site/snapshot", "whole.jsonl"]));
-    let (code, error) = fail(with_little_room(&service.hdl(["export", "site/snapshot", "part.jsonl"]), 1100));
+    let (code, error) = fail(with_file_limit(&service.hdl(["export", "site/snapshot", "part.jsonl"]), 1100));
     assert!(code == 1 && error.contains("File too large"), "{error}");
-    assert!(!service.path("part.jsonl").exists(), "no part of a backup");
+    assert!(!service.path("part.jsonl").exists(), "a partial backup is left");
 }
 
 #[test]
-fn handle_admin_names_what_is_taken_or_not_to_be_written() {
+fn handle_admin_names_used_ports_and_unwritable_files() {
     let service = InitialisedService::make();
-    let refused = |args: &[&str], says: &[&str]| {
+    let refused = |args: &[&str], texts: &[&str]| {
         let mut command = service.admin_command();
         command.args(args);
-        let (code, error) = ended(command);
+        let (code, error) = run_to_end(command);
         assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
-        says.iter().for_each(|says| assert!(error.contains(says), "{says}: {error}"));
+        texts.iter().for_each(|text| assert!(error.contains(text), "{text}: {error}"));
     };
     let taken = TcpListener::bind(service.administration).unwrap();
     refused(&[], &["another process uses the port", &service.administration.to_string()]);
@@ -345,7 +355,7 @@ fn handle_admin_names_what_is_taken_or_not_to_be_written() {
     refused(&["--control", &control.to_string_lossy()], &["siteinfo.json", "is not a socket"]);
     refused(&["--control", "/nowhere/x"], &["/nowhere/x", "ls -ld"]);
     refused(&["--store", "/nowhere/x.redb"], &["/nowhere/x.redb", "hdl store create"]);
-    // Where it is looked at while another serves, and before a reload, a store in use is none that is wrong.
+    // --check-config, which also precedes a reload, accepts a store that is in use.
     let mut service = service;
     service.start_admin();
     let mut command = service.admin_command();

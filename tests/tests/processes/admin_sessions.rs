@@ -30,8 +30,8 @@ const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0
 const PRIVATE: OpFlags = OpFlags(CERTIFIED.0 & !OpFlags::PUBLIC_ONLY.0);
 const ADMINISTRATOR: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 const SECRET: &[u8] = b"open sesame open";
-const MAC: Protection = Protection { mac: true, hidden: false };
-const ALL: Protection = Protection { mac: true, hidden: true };
+const MAC: Protection = Protection { mac: true, encrypted: false };
+const ALL: Protection = Protection { mac: true, encrypted: true };
 
 /// Both processes and the directory with their socket.
 struct ProcessPair {
@@ -78,7 +78,7 @@ impl ProcessPair {
     /// Creates a handle in the session; returns whether it was challenged for that.
     fn create(&self, session: &mut ClientSession, handle: &str) -> bool {
         let message = create(session, handle);
-        let message = session.sealed(message);
+        let message = session.seal(message);
         let (code, protection, plain) = self.administer(session, &message);
         if code != ResponseCode::AUTHENTICATION_NEEDED {
             assert_eq!((code, protection), (ResponseCode::SUCCESS, MAC), "{handle}");
@@ -151,7 +151,7 @@ fn handle_admin_accepts_sessions_that_were_set_up_with_handled() {
     );
     // Both processes check the counters of the session.
     let message = create(&session, "TST/SESSION-3");
-    let message = session.sealed(message);
+    let message = session.seal(message);
     assert_eq!(processes.administer(&mut session, &message).0, ResponseCode::SUCCESS);
     assert_eq!(
         processes.administer(&mut session, &message).0,
@@ -160,7 +160,7 @@ fn handle_admin_accepts_sessions_that_were_set_up_with_handled() {
     );
     let handled = processes.served.as_ref().unwrap().address();
     let question = resolve(&session, "TST/HALF", PRIVATE);
-    let question = session.sealed(question);
+    let question = session.seal(question);
     let (plain, protection) = session.read(&exchange(handled, &question).unwrap());
     assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, ALL), "handled knows the identity");
     assert_eq!(
@@ -170,18 +170,18 @@ fn handle_admin_accepts_sessions_that_were_set_up_with_handled() {
     );
     // Values that are not public are encrypted, also in requests if the client wants it.
     let question = resolve(&session, "TST/HALF", PRIVATE);
-    let question = session.sealed(question);
-    let hidden = session.hidden(&question);
-    let (code_now, protection, _) = processes.administer(&mut session, &hidden);
+    let question = session.seal(question);
+    let encrypted = session.encrypt(&question);
+    let (code_now, protection, _) = processes.administer(&mut session, &encrypted);
     assert_eq!((code_now, protection), (ResponseCode::SUCCESS, ALL));
     // A request without a MAC or with a wrong one is refused.
     let bare = create(&session, "TST/SESSION-4");
     assert_eq!(processes.administer(&mut session, &bare).0, ResponseCode::INVALID_CREDENTIAL);
-    let mut forged = session.sealed(bare);
+    let mut forged = session.seal(bare);
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(processes.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
     let end = session.request(14, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }));
-    let end = session.sealed(end);
+    let end = session.seal(end);
     assert_eq!(processes.administer(&mut session, &end).0, ResponseCode::SUCCESS);
     let late = resolve(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
     assert_eq!(
@@ -207,8 +207,8 @@ fn peers_of_every_version_administer_in_a_session_with_both() {
             let mut session = ClientSession::from_answer(&pair, &set_up, Some(&server_key("root")));
             assert_eq!(session.version, version);
             let seal = |message: Vec<u8>, session: &mut ClientSession| {
-                let sealed = session.sealed(message);
-                if hides { session.hidden(&sealed) } else { sealed }
+                let sealed = session.seal(message);
+                if hides { session.encrypt(&sealed) } else { sealed }
             };
             let flags = if hides { OpFlags(CERTIFIED.0 | OpFlags::ENCRYPT.0) } else { CERTIFIED };
             // The identity is authenticated once for both processes.
@@ -217,11 +217,11 @@ fn peers_of_every_version_administer_in_a_session_with_both() {
             let (challenged, _, plain) = processes.administer(&mut session, &message);
             assert_eq!(challenged, ResponseCode::AUTHENTICATION_NEEDED, "{case}");
             let proof = answer(&session, &plain);
-            let proof = if hides { session.hidden(&proof) } else { proof };
+            let proof = if hides { session.encrypt(&proof) } else { proof };
             let (done, protection, _) = processes.administer(&mut session, &proof);
             assert_eq!(
                 (done, protection),
-                (ResponseCode::SUCCESS, Protection { mac: true, hidden: hides }),
+                (ResponseCode::SUCCESS, Protection { mac: true, encrypted: hides }),
                 "{case}"
             );
             let message = seal(create_as(&session, &name(2), flags), &mut session);
@@ -237,7 +237,7 @@ fn peers_of_every_version_administer_in_a_session_with_both() {
             let private = OpFlags(flags.0 & !OpFlags::PUBLIC_ONLY.0);
             let question = seal(resolve(&session, "TST/HALF", private), &mut session);
             let (plain, protection) = session.read(&exchange(handled, &question).unwrap());
-            let expected = Protection { mac: true, hidden: hides || minor >= 8 };
+            let expected = Protection { mac: true, encrypted: hides || minor >= 8 };
             assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, expected), "{case}");
             let end = session.request(14, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }));
             let end = seal(end, &mut session);
@@ -253,10 +253,10 @@ fn a_forged_answer_in_a_session_is_refused_and_the_right_one_still_counts() {
     let processes = ProcessPair::start();
     let mut session = processes.session();
     let message = create(&session, "TST/SESSION-1");
-    let message = session.sealed(message);
+    let message = session.seal(message);
     let (_, _, challenge) = processes.administer(&mut session, &message);
     let bare = answer(&session, &challenge);
-    let mut forged = session.sealed(bare.clone());
+    let mut forged = session.seal(bare.clone());
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(processes.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
     assert_eq!(processes.administer(&mut session, &bare).0, ResponseCode::SUCCESS);
@@ -273,7 +273,7 @@ fn set_ups_of_sessions_are_answered_outside_the_current_session() {
         Request::SessionExchangeKey(ExchangedKey { encrypted_key: b"a key" }),
     ] {
         let message = session.request(14, flags, &request);
-        let message = session.sealed(message);
+        let message = session.seal(message);
         let answer = exchange_over_tcp(processes.administered.address(), &message).unwrap();
         let (envelope, rest) = Envelope::split(&answer).unwrap();
         assert!(!envelope.flags.has(EnvelopeFlags::ENCRYPTED), "{request:?}");
@@ -342,7 +342,7 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
     assert_eq!(strange.id, plain.id);
     assert_eq!(code(&ask(&answer(&plain, &challenge))), ResponseCode::SUCCESS, "the correct answer");
     let message = create(&strange, "TST/SESSION-2");
-    let message = strange.sealed(message);
+    let message = strange.seal(message);
     assert_eq!(code(&ask(&message)), ResponseCode::AUTHENTICATION_NEEDED, "the session is not authenticated");
     numbering.stopped.store(true, Ordering::Relaxed);
     thread.join().unwrap();
@@ -357,13 +357,13 @@ fn each_process_continues_while_the_other_is_down() {
     let handled = processes.served.as_ref().unwrap().address();
     processes.administered.restart();
     let question = resolve(&session, "TST/HALF", PRIVATE);
-    let question = session.sealed(question);
+    let question = session.seal(question);
     assert_eq!(code(&session.read(&exchange(handled, &question).unwrap()).0), ResponseCode::SUCCESS);
     assert!(!processes.create(&mut session, "TST/SESSION-2"));
     // handled stops and its sessions end; clients set up new ones.
     processes.served = None;
     let message = create(&session, "TST/SESSION-3");
-    let message = session.sealed(message);
+    let message = session.seal(message);
     let answer = exchange_over_tcp(processes.administered.address(), &message).unwrap();
     assert_eq!(code(&answer), ResponseCode::SESSION_TIMEOUT);
     let admin = processes.administered.address();
@@ -375,7 +375,7 @@ fn each_process_continues_while_the_other_is_down() {
     let mut shared = ClientSession::open(exchange_over_tcp, admin, ADMINISTRATOR, &server_key("root"));
     let handled = processes.served.as_ref().unwrap().address();
     let question = resolve(&shared, "TST/TARGET", CERTIFIED);
-    let question = shared.sealed(question);
+    let question = shared.seal(question);
     let (plain, protection) = shared.read(&exchange(handled, &question).unwrap());
     assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, MAC), "handled holds the session");
 }

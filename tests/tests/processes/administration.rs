@@ -12,7 +12,7 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_tests::batches::{batch, operations};
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::initialised::{InitialisedService, sorted};
+use handle_tests::initialised::{InitialisedService, sorted_lines};
 use handle_tests::process::{RunningProcess, fail, succeed, until};
 use handle_tests::session::{ClientSession, SessionExchange};
 use serde_json::Value as Json;
@@ -22,10 +22,10 @@ fn records_are_administered_over_the_network_and_answered_by_handled() {
     let service = InitialisedService::start();
     let create =
         ["handle", "create", "10.1045/first", "1:URL=https://a.example/", "100:HS_ADMIN=300:10.1045/ADMIN"];
-    succeed(service.asks(create));
+    succeed(service.hdl_as_admin(create));
     service.until_resolved("10.1045/first", 1, "https://a.example/");
-    assert_eq!(fail(service.asks(create)).0, 6, "the handle exists");
-    succeed(service.asks([
+    assert_eq!(fail(service.hdl_as_admin(create)).0, 6, "the handle exists");
+    succeed(service.hdl_as_admin([
         "handle",
         "update",
         "10.1045/first",
@@ -33,32 +33,36 @@ fn records_are_administered_over_the_network_and_answered_by_handled() {
         "2:EMAIL=a@b.example",
     ]));
     service.until_resolved("10.1045/first", 1, "https://b.example/");
-    assert_eq!(fail(service.asks(["handle", "update", "10.1045/first", "2:EMAIL=x", "--add"])).0, 6);
-    assert_eq!(fail(service.asks(["handle", "update", "10.1045/first", "3:EMAIL=x", "--modify"])).0, 4);
-    succeed(service.asks(["handle", "update", "10.1045/first", "--remove", "2"]));
+    assert_eq!(fail(service.hdl_as_admin(["handle", "update", "10.1045/first", "2:EMAIL=x", "--add"])).0, 6);
+    assert_eq!(
+        fail(service.hdl_as_admin(["handle", "update", "10.1045/first", "3:EMAIL=x", "--modify"])).0,
+        4
+    );
+    succeed(service.hdl_as_admin(["handle", "update", "10.1045/first", "--remove", "2"]));
     // The answer is signed by the server, or comes in a session.
     let get = ["handle", "get", "10.1045/first", "--json", "--server-key", "site/server-public.bin"];
-    let record: Json = serde_json::from_str(&succeed(service.asks(get))).unwrap();
+    let record: Json = serde_json::from_str(&succeed(service.hdl_as_admin(get))).unwrap();
     let indexes: Vec<_> =
         record["values"].as_array().unwrap().iter().map(|value| value["index"].as_i64()).collect();
     assert_eq!(indexes, [Some(1), Some(100)]);
-    let minted = succeed(service.asks(["handle", "create", "10.1045/", "--mint", "1:URL=x", "--json"]));
+    let minted =
+        succeed(service.hdl_as_admin(["handle", "create", "10.1045/", "--mint", "1:URL=x", "--json"]));
     let minted: Json = serde_json::from_str(&minted).unwrap();
     assert!(minted["handle"].as_str().unwrap().len() > 40, "{minted}");
-    let listed = succeed(service.asks(["handle", "list", "10.1045"]));
+    let listed = succeed(service.hdl_as_admin(["handle", "list", "10.1045"]));
     assert_eq!(listed.lines().count(), 3, "{listed}");
-    assert_eq!(succeed(service.asks(["handle", "list", "--homed"])).trim(), "0.NA/10.1045");
-    succeed(service.asks(["handle", "delete", "10.1045/first"]));
+    assert_eq!(succeed(service.hdl_as_admin(["handle", "list", "--homed"])).trim(), "0.NA/10.1045");
+    succeed(service.hdl_as_admin(["handle", "delete", "10.1045/first"]));
     service.until_resolved("10.1045/first", 100, "");
-    assert_eq!(fail(service.asks(["handle", "delete", "10.1045/first"])).0, 3);
+    assert_eq!(fail(service.hdl_as_admin(["handle", "delete", "10.1045/first"])).0, 3);
 
     // The key of another identity is refused, and so is a request without identity.
-    let server_key = service.asks_as(create, "300:10.1045/ADMIN", "site/server-private.bin");
+    let server_key = service.hdl_as(create, "300:10.1045/ADMIN", "site/server-private.bin");
     assert_eq!(fail(server_key).0, 6);
     let anonymous = service.hdl(create.into_iter().chain(["--server", &service.administration.to_string()]));
     assert!(fail(anonymous).1.contains("requires authentication"));
     // Handles of other prefixes are refused.
-    assert_eq!(fail(service.asks(["handle", "create", "10.9/a", "1:URL=x"])).0, 5);
+    assert_eq!(fail(service.hdl_as_admin(["handle", "create", "10.9/a", "1:URL=x"])).0, 5);
 }
 
 /// Code and plaintext of an answer in a session.
@@ -85,7 +89,7 @@ fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
             let handle = format!("10.1045/in-session-{number}-{round}");
             let body = HandleValues { handle: handle.as_bytes(), values };
             let request = session.request(1, flags, &Request::CreateHandle(body));
-            let request = session.sealed(request);
+            let request = session.seal(request);
             let answer = exchange_over_tcp(service.administration, &request).unwrap();
             let (code, plain) = code_of(&mut session, &answer);
             if round == 0 {
@@ -147,8 +151,8 @@ fn a_batch_backup_and_another_server_give_the_same_records() {
     // From the running server, by listing and resolving. It does not list the prefix record under
     // the prefix.
     let remote = ["import", "copy.redb", "--create", "--prefix", "10.1045"];
-    succeed(service.asks(remote));
-    let copied = sorted(&succeed(service.hdl(["export", "copy.redb", "-"])));
+    succeed(service.hdl_as_admin(remote));
+    let copied = sorted_lines(&succeed(service.hdl(["export", "copy.redb", "-"])));
     let listed: Vec<_> =
         published.iter().filter(|line| !line.contains("{\"handle\":\"0.NA/")).cloned().collect();
     assert_eq!(copied, listed);
@@ -159,9 +163,9 @@ fn a_batch_backup_and_another_server_give_the_same_records() {
     std::fs::rename(service.path("site/store.redb"), service.path("broken.redb")).unwrap();
     succeed(service.hdl(["import", "site/store.redb", "backup.jsonl", "--create"]));
     succeed(service.hdl(["store", "check", "site/store.redb"]));
-    assert_eq!(sorted(&succeed(service.hdl(["export", "site/store.redb", "-"]))), published);
+    assert_eq!(sorted_lines(&succeed(service.hdl(["export", "site/store.redb", "-"]))), published);
     service.start_admin();
-    succeed(service.asks(["handle", "create", "10.1045/after", "1:URL=restored"]));
+    succeed(service.hdl_as_admin(["handle", "create", "10.1045/after", "1:URL=restored"]));
     service.until_resolved("10.1045/after", 1, "restored");
     service.until_resolved("10.1045/5", 1, "https://example.org/5");
 }
@@ -172,9 +176,9 @@ fn keys_are_rotated_as_documented() {
     let create = |name: &'static str| ["handle", "create", name, "1:URL=x"];
     succeed(service.hdl(["key", "generate", "new-private.bin", "new-public.bin", "--plain"]));
     let replace = ["handle", "update", "10.1045/ADMIN", "300:HS_PUBKEY=@new-public.bin"];
-    succeed(service.asks(replace));
-    assert_eq!(fail(service.asks(create("10.1045/by-the-old-key"))).0, 6);
-    let new = |name| service.asks_as(create(name), "300:10.1045/ADMIN", "new-private.bin");
+    succeed(service.hdl_as_admin(replace));
+    assert_eq!(fail(service.hdl_as_admin(create("10.1045/by-the-old-key"))).0, 6);
+    let new = |name| service.hdl_as(create(name), "300:10.1045/ADMIN", "new-private.bin");
     succeed(new("10.1045/by-the-new-key"));
 
     // The new key is lost, and the old one is restored directly in the store.
@@ -189,7 +193,7 @@ fn keys_are_rotated_as_documented() {
     std::fs::write(service.path("record.jsonl"), record.to_string()).unwrap();
     succeed(service.hdl(["import", "site/store.redb", "record.jsonl"]));
     service.start_admin();
-    succeed(service.asks(create("10.1045/by-the-old-key")));
+    succeed(service.hdl_as_admin(create("10.1045/by-the-old-key")));
 }
 
 #[test]
@@ -202,7 +206,7 @@ fn a_killed_and_resumed_batch_results_in_the_same_store() {
         let port = service.administration.port().to_string();
         std::fs::write(service.path("batch.txt"), text.replace("PORT", &port)).unwrap();
         let command = |more: &[&'static str]| {
-            service.asks(
+            service.hdl_as_admin(
                 ["batch", "batch.txt", "--parallel", "4", "--allow-cleartext-secrets"]
                     .into_iter()
                     .chain(more.iter().copied()),

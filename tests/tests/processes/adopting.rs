@@ -75,7 +75,7 @@ fn check_service(mut service: InitialisedService) {
     service.start_handled();
     service.until_resolved("10.1045/ADMIN", 1, "");
     let create = ["handle", "create", "10.1045/moved", "1:URL=https://example.org/"];
-    succeed(service.asks(create));
+    succeed(service.hdl_as_admin(create));
     service.until_resolved("10.1045/moved", 1, "https://example.org/");
     // The export has all records, under the names that the storage of the reference uses.
     service.admin = None;

@@ -69,7 +69,9 @@ fn service() -> &'static InitialisedService {
             ],
         ] {
             let allowed = ["--allow-cleartext-secrets"];
-            succeed(service.asks(["handle"].into_iter().chain(change.iter().copied()).chain(allowed)));
+            succeed(
+                service.hdl_as_admin(["handle"].into_iter().chain(change.iter().copied()).chain(allowed)),
+            );
         }
         service.for_all_tests()
     })
@@ -226,13 +228,13 @@ fn queries_go_to_the_port_for_queries_and_changes_to_the_other() {
     let store = service().path("two-ports.redb");
     let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045"];
     succeed(ask(administration.address, &args));
-    let op_codes: Vec<_> = queries.take_heard().iter().map(|message| op_code(message)).collect();
+    let op_codes: Vec<_> = queries.take_messages().iter().map(|message| op_code(message)).collect();
     assert!(
         op_codes.contains(&OpCode::RESOLUTION) && op_codes.contains(&OpCode::LIST_HANDLES),
         "{op_codes:?}"
     );
     succeed(ask(administration.address, &["handle", "update", "10.1045/open", "5:NOTE=x"]));
-    assert!(queries.take_heard().is_empty());
+    assert!(queries.take_messages().is_empty());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode as Code, Value, ValueBuf, Values, Version};
 use handle_tests::admin_server::AdminServer;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::forwarding::{BothProcesses, answer_to, code, exchange_all, listed, message};
+use handle_tests::forwarding::{BothProcesses, answer_to, code, exchange_all, listed_names, message};
 use handle_tests::services::{ServicesPlan, admin, group, secret};
 use handle_tests::session::{ClientSession, SessionExchange};
 use handle_tests::test_server::server_key;
@@ -101,7 +101,7 @@ fn handles_are_listed_at_the_interface_for_queries_over_tcp() {
         assert_eq!(code(&challenge), Code::AUTHENTICATION_NEEDED);
         assert!(is_of_admin(session_of(&challenge)));
         let answer = answer_to(&challenge, ADMIN, SECRET);
-        let names = listed(&exchange_all(server, &answer));
+        let names = listed_names(&exchange_all(server, &answer));
         assert_eq!(names.len(), 5, "{names:?}");
         let again = exchange_over_tcp(server, &answer).unwrap();
         assert_eq!(code(&again), Code::AUTHENTICATION_TIMEOUT, "a challenge is answered once");
@@ -136,8 +136,8 @@ fn handles_are_listed_in_a_session_with_either_process() {
     for hides in [false, true, true] {
         let body = HandleBody { handle: b"0.NA/10.1" };
         let request = session.request(14, OpFlags::PLAIN_REQUEST, &Request::ListHandles(body));
-        let request = session.sealed(request);
-        let request = if hides { session.hidden(&request) } else { request };
+        let request = session.seal(request);
+        let request = if hides { session.encrypt(&request) } else { request };
         let mut answers = exchange_all(processes.queries(), &request);
         if code(&session.read(&answers[0]).0) == Code::AUTHENTICATION_NEEDED {
             let (challenge, _) = session.read(&answers[0]);
@@ -145,7 +145,7 @@ fn handles_are_listed_in_a_session_with_either_process() {
             answers = exchange_all(processes.queries(), &answer_to(&challenge, ADMIN, SECRET));
         }
         let pages: Vec<_> = answers.iter().map(|answer| session.read(answer).0).collect();
-        assert_eq!(listed(&pages).len(), 5, "encrypted: {hides}");
+        assert_eq!(listed_names(&pages).len(), 5, "encrypted: {hides}");
         let copy = exchange_over_tcp(processes.queries(), &request).unwrap();
         assert_eq!(code(&session.read(&copy).0), Code::SESSION_MESSAGE_REJECTED, "encrypted: {hides}");
     }
@@ -159,7 +159,7 @@ fn administration_that_is_not_forwarded_is_refused_also_in_encrypted_messages() 
     let create = |session: &mut ClientSession| {
         let body = HandleValues { handle: b"10.1/new", values: Values::EMPTY };
         let request = session.request(15, OpFlags::PLAIN_REQUEST, &Request::CreateHandle(body));
-        session.sealed(request)
+        session.seal(request)
     };
     let bare = HandleBody { handle: b"10.1/a" };
     let bare = session.request(16, OpFlags::PLAIN_REQUEST, &Request::DeleteHandle(bare));
@@ -174,7 +174,7 @@ fn administration_that_is_not_forwarded_is_refused_also_in_encrypted_messages() 
             ("a wrong MAC", &wrong, Code::SESSION_FAILED),
             ("no MAC", &bare, Code::SESSION_FAILED),
         ] {
-            assert_eq!(code(&ask(processes.queries(), &session.hidden(request))), expected, "{case}");
+            assert_eq!(code(&ask(processes.queries(), &session.encrypt(request))), expected, "{case}");
         }
         assert_eq!(code(&ask(processes.queries(), &right)), Code::PROTOCOL_ERROR, "in the clear");
     }
@@ -214,7 +214,7 @@ fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
     let mut session = ClientSession::open(exchange, queries, ADMIN, &server_key("root"));
     for (first, then) in [(queries, administration), (administration, queries)] {
         let request = session.request(18, PRIVATE, &query("10.1/theirs"));
-        let request = session.sealed(request);
+        let request = session.seal(request);
         let (challenge, _) = session.read(&exchange_over_tcp(first, &request).unwrap());
         let answer = answer_to(&challenge, OTHER, OTHER_SECRET);
         let (plain, _) = session.read(&exchange_over_tcp(then, &answer).unwrap());
@@ -250,36 +250,36 @@ fn identities_of_other_services_read_over_udp_and_tcp() {
         let nobody = Reference { handle: b"20.2/nobody", index: 301 };
         assert_eq!(read_as(ask, server, "10.1/theirs", nobody, b"any"), Code::INVALID_ADMIN);
         // Reads that handled can decide itself are not forwarded.
-        let before = processes.forwarded("accepted");
+        let before = processes.forward_count("accepted");
         assert_eq!(read_as(ask, server, "10.1/mine", ADMIN, SECRET), Code::SUCCESS);
         assert_eq!(read_as(ask, server, "10.1/mine", OTHER, OTHER_SECRET), Code::INVALID_ADMIN);
-        assert_eq!(processes.forwarded("accepted"), before);
+        assert_eq!(processes.forward_count("accepted"), before);
     }
     // In a session, the identity is authenticated once.
     let mut session = ClientSession::open(exchange, server, OTHER, &server_key("root"));
     for handle in ["10.1/group", "10.1/group", "10.1/theirs"] {
         let request = session.request(19, PRIVATE, &query(handle));
-        let request = session.sealed(request);
+        let request = session.seal(request);
         let (mut plain, _) = session.read(&exchange(server, &request).unwrap());
         if code(&plain) == Code::AUTHENTICATION_NEEDED {
             plain = session.read(&exchange(server, &answer_to(&plain, OTHER, OTHER_SECRET)).unwrap()).0;
         }
         assert_eq!(code(&plain), Code::SUCCESS, "{handle}");
     }
-    assert_eq!(processes.forwarded("timed_out") + processes.forwarded("failed"), 0);
+    assert_eq!(processes.forward_count("timed_out") + processes.forward_count("failed"), 0);
 }
 
 #[test]
 fn keys_in_a_prefix_record_are_read_from_the_published_set() {
     let (processes, _there) = start();
     let prefix = Reference { handle: b"0.NA/10.1", index: 302 };
-    let before = processes.forwarded("accepted");
+    let before = processes.forward_count("accepted");
     assert_eq!(read_as(exchange, processes.queries(), "10.1/prefix", prefix, SECRET), Code::SUCCESS);
     assert_eq!(
         read_as(exchange, processes.queries(), "10.1/prefix", prefix, b"wrong"),
         Code::AUTHENTICATION_FAILED
     );
-    assert_eq!(processes.forwarded("accepted"), before, "the prefix record is in the published set");
+    assert_eq!(processes.forward_count("accepted"), before, "the prefix record is in the published set");
     let administration = processes.administration();
     assert_eq!(read_as(exchange_over_tcp, administration, "10.1/prefix", prefix, SECRET), Code::SUCCESS);
 }
@@ -297,7 +297,7 @@ fn forwarding_can_be_disabled() {
     assert_eq!(code(&refused), Code::PROTOCOL_ERROR);
     assert_eq!(read_as(exchange, server, "10.1/theirs", OTHER, OTHER_SECRET), Code::AUTHENTICATION_FAILED);
     assert_eq!(read_as(exchange, server, "10.1/group", OTHER, OTHER_SECRET), Code::INVALID_ADMIN);
-    assert_eq!(processes.forwarded("accepted"), 0);
+    assert_eq!(processes.forward_count("accepted"), 0);
 }
 
 /// A registry that delegates prefixes derived from `10.5` to the service of `there`.
@@ -386,7 +386,7 @@ fn recursive_resolution_for_old_clients_can_be_disabled() {
         );
         let old = message(Version::new(2, 9), 22, OpFlags::PLAIN_REQUEST, &query("0.NA/10.5.7"));
         assert_eq!(shown(&exchange(processes.queries(), &old).unwrap()).0, Code::PREFIX_REFERRAL);
-        assert_eq!(processes.forwarded("accepted"), u64::from(in_handled));
+        assert_eq!(processes.forward_count("accepted"), u64::from(in_handled));
     }
     drop(here);
 }

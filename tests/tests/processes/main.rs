@@ -1,5 +1,5 @@
-//! What the programs promise to clients, administrators and operators, seen from outside:
-//! `handled`, `handle-admin`, `hdl` and `handle-loadgen`, alone and together.
+//! Behaviour of the programs for clients, administrators and operators: `handled`, `handle-admin`,
+//! `hdl` and `handle-loadgen`, alone and together.
 
 mod addresses;
 mod admin;

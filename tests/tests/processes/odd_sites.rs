@@ -1,5 +1,5 @@
-//! Site records as they should not be, and ways to services that lead nowhere, in a lab: what can
-//! be used of them is, and of the rest it is told what is wrong.
+//! Unusual site records and services without usable sites, in a lab: `hdl` uses the usable ones,
+//! and names the error of the others.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,8 +18,8 @@ const NO_SITE: &str = "names no usable site";
 const NO_INTERFACE: &str = "is reachable from here";
 const FOUND: &str = "";
 
-/// Sites, and what comes of a handle whose prefix has such a one alone, and comes of it where
-/// answers have to be signed.
+/// Changes to a site, and the results of handles whose prefix has only that site: plain and
+/// certified.
 const SITES: [(&str, Change, &str, &str); 16] = [
     ("GOOD", |_| (), FOUND, FOUND),
     ("SECONDARY", |site| site.flags = SiteFlags(0), FOUND, FOUND),
@@ -39,19 +39,19 @@ const SITES: [(&str, Change, &str, &str); 16] = [
     ("NO-USE-OF-UDP", |site| site.servers[0].interfaces[0].port_number = 9, FOUND, FOUND),
 ];
 
-/// Records that name services, and what comes of a handle with such a prefix.
+/// Records that name services, and the result of a handle with such a prefix.
 const SERVICES: [(&str, &[&str], &str); 6] = [
     ("ITSELF", &["0.NA/77.ITSELF"], NO_SITE),
     ("ITS-OWN-HANDLE", &["77.ITS-OWN-HANDLE/x"], "finding it requires the service itself"),
     ("GONE", &["0.SERV/none"], NO_SITE),
     ("GONE-AND-GOOD", &["0.SERV/none", "0.NA/77.GOOD"], FOUND),
-    // That many lie between the prefix and the sites, at most.
+    // The largest number of records between a prefix and its sites.
     ("DEEP", &["0.SERV/deep-1"], FOUND),
     ("DEEPER", &["0.SERV/deep-0"], NO_SITE),
 ];
-/// Records between a prefix and its sites, in a row.
+/// Number of consecutive records between a prefix and its sites.
 const DEEP: usize = 20;
-/// Sites of one prefix.
+/// Number of sites of one prefix.
 const MANY: i16 = 1000;
 
 fn of_kind(site: &mut handle_proto::data::site_build::SiteBuilder, kind: InterfaceKind) {
@@ -109,10 +109,10 @@ fn registry(good: &SiteBuf) -> String {
     records + &record("0.NA/77.SMALL", [("hs_site", good.as_bytes())])
 }
 
-/// Handles, and what is told of them plainly, and where answers have to be signed.
+/// Handles with their results, plain and certified.
 fn cases() -> Vec<(String, &'static str, &'static str)> {
     let sites = SITES.map(|(name, _, plain, signed)| (name, plain, signed));
-    let services = SERVICES.map(|(name, _, what)| (name, what, what));
+    let services = SERVICES.map(|(name, _, result)| (name, result, result));
     let others = [
         ("MANY", FOUND, FOUND),
         ("INACTIVE", FOUND, FOUND),
@@ -136,7 +136,7 @@ fn publish(lab: &LabProcess, site: &str, records: &str) {
 }
 
 #[test]
-fn what_can_be_used_is_and_of_the_rest_it_is_told_what_is_wrong() {
+fn usable_sites_are_used_and_errors_of_others_are_named() {
     let lab = LabProcess::up_with(&[]);
     let cases = cases();
     let mut handles = String::new();
@@ -147,7 +147,7 @@ fn what_can_be_used_is_and_of_the_rest_it_is_told_what_is_wrong() {
     }
     publish(&lab, "derived", &records);
     publish(&lab, "registry", &registry(&lab.site("derived")));
-    until("the records are there", || run(lab.hdl(&["resolve", "77.GOOD/x"])).status.success());
+    until("the records are served", || run(lab.hdl(&["resolve", "77.GOOD/x"])).status.success());
     let file = lab.directory.path().join("handles");
     std::fs::write(&file, &handles).unwrap();
     for certify in [false, true] {
@@ -159,23 +159,23 @@ fn what_can_be_used_is_and_of_the_rest_it_is_told_what_is_wrong() {
         let lines: Vec<Json> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), cases.len());
         for (line, (handle, plain, signed)) in lines.iter().zip(&cases) {
-            let what = if certify { signed } else { plain };
-            match *what {
+            let expected = if certify { signed } else { plain };
+            match *expected {
                 FOUND => assert_eq!(
                     line["values"][0]["data"]["value"], "https://lab.example/x",
                     "{handle}: {line}"
                 ),
-                what => {
-                    assert!(line["error"].as_str().unwrap_or_default().contains(what), "{handle}: {line}")
+                error => {
+                    assert!(line["error"].as_str().unwrap_or_default().contains(error), "{handle}: {line}")
                 }
             }
         }
     }
-    it_is_told_who_cannot_be_asked(&lab);
-    it_is_told_what_a_namespace_says(&lab);
+    check_unreachable_servers(&lab);
+    check_namespace(&lab);
 }
 
-fn it_is_told_who_cannot_be_asked(lab: &LabProcess) {
+fn check_unreachable_servers(lab: &LabProcess) {
     for name in ["NO-INTERFACES", "OUT-OF-SERVICE", "FOR-ADMINISTRATORS", "FAR-PORT"] {
         let output = run(lab.hdl(&["check", &format!("77.{name}/x"), "--json"]));
         let json: Json = serde_json::from_slice(&output.stdout).unwrap();
@@ -186,14 +186,14 @@ fn it_is_told_who_cannot_be_asked(lab: &LabProcess) {
             (&"no interface that is reachable from here".into(), &Json::Null)
         );
     }
-    // Each protocol of a server is asked, or the one that is wanted.
+    // All protocols of a server are checked, or the requested one.
     for (args, count) in [(&[][..], 2), (&["--tcp"], 1)] {
         let mut command = lab.hdl(&["check", "77.GOOD/x", "--json"]);
         command.args(args);
         let json: Json = serde_json::from_str(&succeed(command)).unwrap();
         assert_eq!(json["servers"].as_array().unwrap().len(), count, "{json}");
     }
-    // One that speaks another protocol is asked over that, too, and nobody answers there.
+    // A further protocol is checked as well; here nothing listens.
     let mut site = lab.site("derived").edit();
     site.servers[0].interfaces.push(Interface::new(InterfaceKind::QUERY, InterfaceProtocol::HTTP, 9));
     let file = lab.directory.path().join("local_info.json");
@@ -208,7 +208,7 @@ fn it_is_told_who_cannot_be_asked(lab: &LabProcess) {
     assert!(exit == Some(1) && of_http.contains("!!") && of_http.contains("connection refused"), "{shown}");
 }
 
-fn it_is_told_what_a_namespace_says(lab: &LabProcess) {
+fn check_namespace(lab: &LabProcess) {
     let shown = succeed(lab.hdl(&["site", "77.INACTIVE"]));
     assert!(shown.contains("\n  inactive: Moved.\n  contact a@b\n"), "{shown}");
     let json: Json = serde_json::from_str(&succeed(lab.hdl(&["site", "77.INACTIVE", "--json"]))).unwrap();
@@ -220,12 +220,12 @@ fn it_is_told_what_a_namespace_says(lab: &LabProcess) {
         let warning = format!("hdl: the prefix of {handle} is inactive: Moved.\n");
         assert_eq!(String::from_utf8(output.stderr).unwrap(), if warns { warning } else { String::new() });
     }
-    // What options in a reference say is done, or refused where it cannot be.
-    for (reference, says) in
+    // Options in a reference are applied, or refused where they cannot be.
+    for (reference, expected) in
         [("hdl:77.NO-KEY/x?cert", "no key to check"), ("hdl:77.SECONDARY/x?auth", "primary site")]
     {
         let (_, error) = fail(lab.hdl(&["resolve", reference]));
-        assert!(error.contains(says), "{reference}: {error}");
+        assert!(error.contains(expected), "{reference}: {error}");
     }
     for (reference, option) in
         [("hdl://127.0.0.1/77.GOOD/x?cert", "?cert"), ("hdl://127.0.0.1/77.GOOD/x?auth", "?auth")]

@@ -1,5 +1,4 @@
-//! `hdl` for operators, from outside: keys, stores, what goes in and comes out, and what `hdl init`
-//! makes.
+//! `hdl` for operators: keys, stores, imports and exports, and the results of `hdl init`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A directory for files of a test.
+/// A directory for the files of a test.
 struct OperatorsDirectory(TempDir);
 
 impl OperatorsDirectory {
@@ -32,14 +31,14 @@ impl OperatorsDirectory {
         self.path(name)
     }
 
-    /// A file that its owner alone may use.
+    /// A file with mode 0600.
     fn secret(&self, name: &str, text: &str) -> PathBuf {
         let path = self.file(name, text);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         path
     }
 
-    /// Runs `hdl` here.
+    /// `hdl` with this working directory.
     fn hdl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> std::process::Command {
         let mut command = hdl(args);
         command.current_dir(self.0.path());
@@ -56,18 +55,22 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn keys_are_made_converted_and_shown() {
-    let place = OperatorsDirectory::new();
-    place.secret("phrase", "one two\n");
-    place.secret("other", "three");
-    succeed(place.hdl(["key", "generate", "private.bin", "public.bin", "--passphrase-file", "phrase"]));
-    assert_eq!((mode(&place.path("private.bin")), mode(&place.path("public.bin")) & 0o444), (0o600, 0o444));
-    let show =
-        |file: &str, phrase: &str| place.json(["key", "show", file, "--json", "--passphrase-file", phrase]);
+fn keys_are_generated_converted_and_shown() {
+    let directory = OperatorsDirectory::new();
+    directory.secret("phrase", "one two\n");
+    directory.secret("other", "three");
+    succeed(directory.hdl(["key", "generate", "private.bin", "public.bin", "--passphrase-file", "phrase"]));
+    assert_eq!(
+        (mode(&directory.path("private.bin")), mode(&directory.path("public.bin")) & 0o444),
+        (0o600, 0o444)
+    );
+    let show = |file: &str, phrase: &str| {
+        directory.json(["key", "show", file, "--json", "--passphrase-file", phrase])
+    };
     let native = show("private.bin", "phrase");
     assert_eq!((native["algorithm"].as_str(), native["bits"].as_u64()), (Some("RSA"), Some(2048)));
     assert_eq!((native["form"].as_str(), native["encrypted"].as_bool()), (Some("native"), Some(true)));
-    succeed(place.hdl([
+    succeed(directory.hdl([
         "key",
         "convert",
         "private.bin",
@@ -77,11 +80,19 @@ fn keys_are_made_converted_and_shown() {
         "--new-passphrase-file",
         "other",
     ]));
-    assert!(place.text("key.pem").starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"));
-    assert_eq!(mode(&place.path("key.pem")), 0o600);
-    succeed(place.hdl(["key", "convert", "key.pem", "again.bin", "--passphrase-file", "other", "--plain"]));
-    succeed(place.hdl(["key", "convert", "public.bin", "public.jwk", "--to", "jwk"]));
-    succeed(place.hdl(["key", "convert", "public.jwk", "public.again"]));
+    assert!(directory.text("key.pem").starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"));
+    assert_eq!(mode(&directory.path("key.pem")), 0o600);
+    succeed(directory.hdl([
+        "key",
+        "convert",
+        "key.pem",
+        "again.bin",
+        "--passphrase-file",
+        "other",
+        "--plain",
+    ]));
+    succeed(directory.hdl(["key", "convert", "public.bin", "public.jwk", "--to", "jwk"]));
+    succeed(directory.hdl(["key", "convert", "public.jwk", "public.again"]));
     for (file, phrase) in
         [("key.pem", "other"), ("again.bin", "other"), ("public.jwk", "other"), ("public.bin", "phrase")]
     {
@@ -93,21 +104,21 @@ fn keys_are_made_converted_and_shown() {
         );
     }
     assert_eq!(
-        std::fs::read(place.path("public.again")).unwrap(),
-        std::fs::read(place.path("public.bin")).unwrap()
+        std::fs::read(directory.path("public.again")).unwrap(),
+        std::fs::read(directory.path("public.bin")).unwrap()
     );
 
-    let refused_as = |expected: i32, args: &[&str], says: &str| {
-        let (code, error) = fail(place.hdl(args.iter().copied()));
-        assert!(code == expected && error.contains(says), "{args:?}: {code} {error}");
+    let refused_as = |exit: i32, args: &[&str], expected: &str| {
+        let (code, error) = fail(directory.hdl(args.iter().copied()));
+        assert!(code == exit && error.contains(expected), "{args:?}: {code} {error}");
     };
-    let refused = |args: &[&str], says: &str| refused_as(1, args, says);
+    let refused = |args: &[&str], expected: &str| refused_as(1, args, expected);
     refused(&["key", "show", "private.bin"], "encrypted");
     refused(&["key", "show", "private.bin", "--passphrase-file", "other"], "passphrase is wrong");
     refused(&["key", "generate", "private.bin", "p", "--plain"], "already exists");
     refused_as(2, &["key", "generate", "new.bin", "new.pub"], "--plain");
     refused(&["key", "generate", "new.bin", "new.pub", "--plain", "--bits", "1024"], "2048, 3072 or 4096");
-    std::fs::set_permissions(place.path("again.bin"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(directory.path("again.bin"), std::fs::Permissions::from_mode(0o640)).unwrap();
     refused(&["key", "show", "again.bin"], "chmod 600");
 }
 
@@ -117,97 +128,98 @@ const LINES: &str = r#"{"homed":"0.NA/10.1045"}
 "#;
 
 #[test]
-fn what_goes_into_a_store_comes_out_again() {
-    let place = OperatorsDirectory::new();
-    place.file("records.jsonl", LINES);
-    let counts = place.json(["import", "store.redb", "records.jsonl", "--create", "--json"]);
+fn imported_records_are_exported_unchanged() {
+    let directory = OperatorsDirectory::new();
+    directory.file("records.jsonl", LINES);
+    let counts = directory.json(["import", "store.redb", "records.jsonl", "--create", "--json"]);
     assert_eq!((counts["read"].as_u64(), counts["written"].as_u64()), (Some(2), Some(2)));
-    succeed(place.hdl(["export", "store.redb", "out.jsonl"]));
-    assert_eq!((place.text("out.jsonl").as_str(), mode(&place.path("out.jsonl"))), (LINES, 0o600));
-    // Restored from the backup, it is the same store.
-    succeed(place.hdl(["store", "import", "second.redb", "out.jsonl", "--create"]));
-    assert_eq!(succeed(place.hdl(["store", "export", "second.redb", "-"])), LINES);
-    let stats = place.json(["store", "check", "second.redb", "--json"]);
+    succeed(directory.hdl(["export", "store.redb", "out.jsonl"]));
+    assert_eq!((directory.text("out.jsonl").as_str(), mode(&directory.path("out.jsonl"))), (LINES, 0o600));
+    // The restored backup is the same store.
+    succeed(directory.hdl(["store", "import", "second.redb", "out.jsonl", "--create"]));
+    assert_eq!(succeed(directory.hdl(["store", "export", "second.redb", "-"])), LINES);
+    let stats = directory.json(["store", "check", "second.redb", "--json"]);
     let count = |name: &str| stats[name].as_u64();
     assert_eq!((count("records"), count("values"), count("homed_prefixes")), (Some(2), Some(3), Some(1)));
     assert_eq!((count("damage"), count("unusual")), (Some(0), Some(0)));
 
-    // What is published can be exported, too, while it is served.
-    succeed(place.hdl(["snapshot", "publish", "set", "out.jsonl"]));
-    place.file("delta.jsonl", "{\"handle\":\"10.1045/B\",\"deleted\":true}\n");
-    succeed(place.hdl(["snapshot", "publish", "set", "delta.jsonl", "--delta"]));
+    // A published set can be exported as well.
+    succeed(directory.hdl(["snapshot", "publish", "set", "out.jsonl"]));
+    directory.file("delta.jsonl", "{\"handle\":\"10.1045/B\",\"deleted\":true}\n");
+    succeed(directory.hdl(["snapshot", "publish", "set", "delta.jsonl", "--delta"]));
     let expected: String = LINES.lines().take(2).flat_map(|line| [line, "\n"]).collect();
-    assert_eq!(succeed(place.hdl(["export", "set", "-"])), expected);
+    assert_eq!(succeed(directory.hdl(["export", "set", "-"])), expected);
 
-    let (code, error) = fail(place.hdl(["export", "store.redb", "out.jsonl"]));
+    let (code, error) = fail(directory.hdl(["export", "store.redb", "out.jsonl"]));
     assert!(code == 1 && error.contains("already exists"), "{error}");
-    let (code, error) = fail(place.hdl(["store", "stats", "nowhere.redb"]));
+    let (code, error) = fail(directory.hdl(["store", "stats", "nowhere.redb"]));
     assert!(code == 1 && error.contains("no store"), "{error}");
 }
 
 #[test]
-fn records_that_break_a_bound_stop_an_import_before_anything_is_written() {
-    let place = OperatorsDirectory::new();
+fn invalid_records_stop_an_import_before_it_writes() {
+    let directory = OperatorsDirectory::new();
     let value = |index: i32| format!("{{\"index\":{index},\"type\":\"URL\",\"data\":\"x\"}}");
     let line =
         |handle: &str, index: i32| format!("{{\"handle\":\"{handle}\",\"values\":[{}]}}\n", value(index));
-    place.file("good.jsonl", line("10.1/a", 1));
-    place.file("bad.jsonl", line("10.1/b", 1) + &line("10.1/c", 0));
-    succeed(place.hdl(["import", "store.redb", "good.jsonl", "--create", "--home"]));
-    let (code, error) = fail(place.hdl(["import", "store.redb", "bad.jsonl", "--home"]));
+    directory.file("good.jsonl", line("10.1/a", 1));
+    directory.file("bad.jsonl", line("10.1/b", 1) + &line("10.1/c", 0));
+    succeed(directory.hdl(["import", "store.redb", "good.jsonl", "--create", "--home"]));
+    let (code, error) = fail(directory.hdl(["import", "store.redb", "bad.jsonl", "--home"]));
     assert!(code == 1 && error.contains("bad.jsonl:2") && error.contains("10.1/c"), "{error}");
-    assert_eq!(place.json(["store", "stats", "store.redb", "--json"])["records"], 1);
-    let (code, error) = fail(place.hdl(["import", "store.redb", "bad.jsonl", "--keep-going"]));
+    assert_eq!(directory.json(["store", "stats", "store.redb", "--json"])["records"], 1);
+    let (code, error) = fail(directory.hdl(["import", "store.redb", "bad.jsonl", "--keep-going"]));
     assert!(code == 1 && error.contains("index 0"), "{error}");
-    assert_eq!(place.json(["store", "stats", "store.redb", "--json"])["records"], 2);
-    // Kept, or replaced.
-    place.file("again.jsonl", line("10.1/A", 7));
-    let kept = place.json(["import", "store.redb", "again.jsonl", "--keep-existing", "--json"]);
+    assert_eq!(directory.json(["store", "stats", "store.redb", "--json"])["records"], 2);
+    // Existing records are kept or replaced.
+    directory.file("again.jsonl", line("10.1/A", 7));
+    let kept = directory.json(["import", "store.redb", "again.jsonl", "--keep-existing", "--json"]);
     assert_eq!((kept["written"].as_u64(), kept["kept"].as_u64()), (Some(0), Some(1)));
-    assert_eq!(place.json(["import", "store.redb", "again.jsonl", "--json"])["written"], 1);
-    assert!(succeed(place.hdl(["export", "store.redb", "-"])).contains("\"index\":7"));
+    assert_eq!(directory.json(["import", "store.redb", "again.jsonl", "--json"])["written"], 1);
+    assert!(succeed(directory.hdl(["export", "store.redb", "-"])).contains("\"index\":7"));
 }
 
 #[test]
-fn exports_of_other_servers_become_the_same_store() {
-    let place = OperatorsDirectory::new();
+fn exports_of_other_servers_result_in_the_same_store() {
+    let directory = OperatorsDirectory::new();
     let mut lines = LINES.lines();
     let (_, first, second) = (lines.next(), lines.next().unwrap(), lines.next().unwrap());
     let second = second.replace("10.1045/B", "10.1045/b");
     let export = format!(
         "{{\"homedPrefixes\":[\"0.NA/10.1045\"],\n\"handleRecords\":{{\"10.1045/A\":{first},\n\"10.1045/b\":{second}}}}}"
     );
-    place.file("export.json", export);
+    directory.file("export.json", export);
     let sql = "-- MySQL dump 10.13\nINSERT INTO `nas` VALUES ('0.NA/10.1045');\nINSERT INTO `handles` VALUES \
                ('10.1045/A',1,'URL','https://a.example/',0,86400,1767323045,'',1,1,1,0),\
                ('10.1045/B',1,'URL','b',0,60,0,'',1,1,1,0),('10.1045/B',300,'HS_SECKEY',0x00FF10,0,86400,0,'',1,1,0,0);\n";
-    place.file("dump.sql", sql);
+    directory.file("dump.sql", sql);
     for file in ["export.json", "dump.sql"] {
         let store = format!("{file}.redb");
-        succeed(place.hdl(["import", &store, file, "--create"]));
-        assert_eq!(succeed(place.hdl(["export", &store, "-"])), LINES, "{file}");
+        succeed(directory.hdl(["import", &store, file, "--create"]));
+        assert_eq!(succeed(directory.hdl(["export", &store, "-"])), LINES, "{file}");
     }
-    // Values that stand apart would replace each other in silence.
+    // Rows of one handle that are not adjacent would replace each other.
     let row = |handle: &str, index: u8| format!("('{handle}',{index},'URL','x',0,60,0,'',1,1,1,0)");
     let rows = [row("10/A", 1), row("10/B", 1), row("10/a", 2)].join(",");
-    place.file("apart.sql", format!("INSERT INTO handles VALUES {rows};\n"));
-    let (code, error) = fail(place.hdl(["import", "apart.redb", "apart.sql", "--create"]));
+    directory.file("apart.sql", format!("INSERT INTO handles VALUES {rows};\n"));
+    let (code, error) = fail(directory.hdl(["import", "apart.redb", "apart.sql", "--create"]));
     assert!(code == 1 && error.contains("ORDER BY handle"), "{error}");
-    // Where case tells names apart, these are three.
-    succeed(place.hdl(["import", "cased.redb", "apart.sql", "--create", "--case-sensitive"]));
-    assert_eq!(succeed(place.hdl(["export", "cased.redb", "-"])).matches("\"handle\"").count(), 3);
+    // In a case-sensitive store, these are three handles.
+    succeed(directory.hdl(["import", "cased.redb", "apart.sql", "--create", "--case-sensitive"]));
+    assert_eq!(succeed(directory.hdl(["export", "cased.redb", "-"])).matches("\"handle\"").count(), 3);
 }
 
 #[test]
-fn a_batch_is_checked_before_anything_is_done() {
-    let place = OperatorsDirectory::new();
-    place.file("good.txt", "DELETE 10.1045/a\nDELETE 10.1045/b\n");
-    place.file("bad.txt", "DELETE 10.1045/a\n\nCREATE 10.1045/b\n1 HS_ADMIN 86400 011111110011 ADMIN x\n");
-    // Nobody listens there.
+fn a_batch_is_checked_before_its_first_operation() {
+    let directory = OperatorsDirectory::new();
+    directory.file("good.txt", "DELETE 10.1045/a\nDELETE 10.1045/b\n");
+    directory
+        .file("bad.txt", "DELETE 10.1045/a\n\nCREATE 10.1045/b\n1 HS_ADMIN 86400 011111110011 ADMIN x\n");
+    // Nothing listens at this address.
     let server = ["--server", "127.0.0.1:9"];
     let batch = |file: &'static str, more: &[&'static str]| {
         let args = ["batch", file].into_iter().chain(server).chain(more.iter().copied());
-        fail(place.hdl(args.collect::<Vec<_>>()))
+        fail(directory.hdl(args.collect::<Vec<_>>()))
     };
     assert_eq!(batch("good.txt", &["--dry-run"]).0, 0);
     let (code, error) = batch("bad.txt", &[]);
@@ -215,70 +227,74 @@ fn a_batch_is_checked_before_anything_is_done() {
         code == 2 && error.contains("bad.txt: line 4") && error.contains("after ADMIN"),
         "{code} {error}"
     );
-    assert!(!place.path("bad.txt.log").exists(), "nothing was begun");
+    assert!(!directory.path("bad.txt.log").exists(), "no log is started");
     let (code, error) = batch("good.txt", &[]);
     assert!(code == 1 && error.contains("cannot connect") && error.contains("--resume"), "{code} {error}");
     let (code, error) = batch("good.txt", &[]);
-    assert!(code == 1 && error.contains("--resume"), "the log is there: {code} {error}");
-    place.file("good.txt", "DELETE 10.1045/b\n");
+    assert!(code == 1 && error.contains("--resume"), "the log exists: {code} {error}");
+    directory.file("good.txt", "DELETE 10.1045/b\n");
     let (code, error) = batch("good.txt", &["--resume"]);
     assert!(code == 1 && error.contains("has changed"), "{code} {error}");
 }
 
 #[test]
-fn init_makes_a_directory_from_which_handled_serves() {
-    let place = OperatorsDirectory::new();
+fn handled_serves_from_the_directory_of_init() {
+    let directory = OperatorsDirectory::new();
     let address = free_address();
     let (port, admin_port) = (address.port().to_string(), free_address().port().to_string());
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
     let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1"];
-    // What is wrong with the command leaves nothing that would be in the way of the next try.
+    // A wrong option leaves no directory, so that init can be repeated.
     for wrong in [["--bits", "1024"], ["--prefix", "10.1045/x"]] {
         let init = init
             .into_iter()
             .filter(|arg| !wrong[0].contains("prefix") || !["--prefix", "10.1045"].contains(arg));
         let args = init.chain(["--admin-port", &admin_port]).chain(wrong);
-        assert_eq!(fail(place.hdl(args)).0, 1, "{wrong:?}");
-        assert!(!place.path("site").exists(), "{wrong:?}");
+        assert_eq!(fail(directory.hdl(args)).0, 1, "{wrong:?}");
+        assert!(!directory.path("site").exists(), "{wrong:?}");
     }
-    std::fs::create_dir(place.path("site")).unwrap();
-    let made = place.json(init.into_iter().chain(ports).collect::<Vec<_>>());
-    assert_eq!(made["administrator"], "300:10.1045/ADMIN");
-    for (directory, expected) in [("site", 0o700), ("site/snapshot", 0o750), ("site/run", 0o700)] {
-        assert_eq!(mode(&place.path(directory)), expected, "{directory}");
+    std::fs::create_dir(directory.path("site")).unwrap();
+    let report = directory.json(init.into_iter().chain(ports).collect::<Vec<_>>());
+    assert_eq!(report["administrator"], "300:10.1045/ADMIN");
+    for (subdirectory, expected) in [("site", 0o700), ("site/snapshot", 0o750), ("site/run", 0o700)] {
+        assert_eq!(mode(&directory.path(subdirectory)), expected, "{subdirectory}");
     }
     for private in ["site/server-private.bin", "site/admin-private.bin", "site/store.redb"] {
-        assert_eq!(mode(&place.path(private)), 0o600, "{private}");
+        assert_eq!(mode(&directory.path(private)), 0o600, "{private}");
     }
-    let site: Json = serde_json::from_str(&place.text("site/siteinfo.json")).unwrap();
+    let site: Json = serde_json::from_str(&directory.text("site/siteinfo.json")).unwrap();
     let interfaces = site["servers"][0]["interfaces"].as_array().unwrap();
     let listed: Vec<_> = interfaces
         .iter()
-        .map(|it| {
-            (it["protocol"].as_str().unwrap(), it["query"].as_bool().unwrap(), it["admin"].as_bool().unwrap())
+        .map(|interface| {
+            (
+                interface["protocol"].as_str().unwrap(),
+                interface["query"].as_bool().unwrap(),
+                interface["admin"].as_bool().unwrap(),
+            )
         })
         .collect();
     assert_eq!(listed, [("TCP", true, false), ("TCP", false, true), ("UDP", true, false)]);
 
     let mut command = handled();
-    command.arg("--config").arg(place.path("site/handled.toml"));
-    let daemon = Daemon::start(command, &place.path("site/run/handled.sock"));
+    command.arg("--config").arg(directory.path("site/handled.toml"));
+    let daemon = Daemon::start(command, &directory.path("site/run/handled.sock"));
     let server = address.to_string();
-    let answer = place.json(["resolve", "10.1045/ADMIN", "--server", &server, "--json"]);
+    let answer = directory.json(["resolve", "10.1045/ADMIN", "--server", &server, "--json"]);
     let kinds: Vec<_> =
         answer["values"].as_array().unwrap().iter().map(|value| value["type"].as_str()).collect();
     assert_eq!(kinds, [Some("HS_ADMIN"), Some("HS_PUBKEY")]);
     drop(daemon);
 
-    let (code, error) = fail(place.hdl(init));
+    let (code, error) = fail(directory.hdl(init));
     assert!(code == 1 && error.contains("not empty"), "{error}");
-    let (code, error) = fail(place.hdl(["init", "other", "--prefix", "10.1045", "--address", "127.0.0.1"]));
+    let (code, error) =
+        fail(directory.hdl(["init", "other", "--prefix", "10.1045", "--address", "127.0.0.1"]));
     assert!(code == 2 && error.contains("--plain"), "{error}");
-    assert!(!place.path("other").exists());
+    assert!(!directory.path("other").exists());
 }
 
-/// Datagrams go to `handled` and connections to `handle-admin`, which answers queries and changes
-/// records.
+/// `handled` has the UDP port and `handle-admin` the TCP port, where it answers queries as well.
 #[test]
 fn one_port_serves_datagrams_and_connections() {
     let mut service = InitialisedService::make_with_one_port();
@@ -287,16 +303,20 @@ fn one_port_serves_datagrams_and_connections() {
     let site: Json =
         serde_json::from_str(&std::fs::read_to_string(service.path("site/siteinfo.json")).unwrap()).unwrap();
     let interfaces = site["servers"][0]["interfaces"].as_array().unwrap().clone();
-    let listed = interfaces.iter().map(|it| {
-        (it["protocol"].as_str().unwrap(), it["query"].as_bool().unwrap(), it["admin"].as_bool().unwrap())
+    let listed = interfaces.iter().map(|interface| {
+        (
+            interface["protocol"].as_str().unwrap(),
+            interface["query"].as_bool().unwrap(),
+            interface["admin"].as_bool().unwrap(),
+        )
     });
     assert_eq!(listed.collect::<Vec<_>>(), [("TCP", true, true), ("UDP", true, false)]);
     let content = || ask(&service.path("site/run/handle-admin.sock"), "status")["store"]["content"].clone();
     let before = content();
-    // The prefix with site record and administrator, and the handle of the administrator's key.
+    // The prefix record, with site and administrator, and the record with the administrator's key.
     assert_eq!((&before["records"], &before["values"]), (&2.into(), &4.into()), "{before}");
     let value = "1:URL=https://example.org/";
-    succeed(service.asks(["handle", "create", "10.1045/one-port", value]));
+    succeed(service.hdl_as_admin(["handle", "create", "10.1045/one-port", value]));
     let after = content();
     assert_eq!((&after["records"], &after["values"]), (&3.into(), &5.into()), "{after}");
     assert!(after["bytes"].as_u64() > before["bytes"].as_u64(), "{before} {after}");
@@ -305,11 +325,10 @@ fn one_port_serves_datagrams_and_connections() {
     let over_tcp = ["resolve", "10.1045/one-port", "--server", &server, "--json", "--tcp"];
     let answer: Json = serde_json::from_str(&succeed(service.hdl(over_tcp))).unwrap();
     assert_eq!(answer["values"][0]["data"]["value"], "https://example.org/");
-    assert!(succeed(service.asks(["handle", "list", "10.1045"])).contains("10.1045/ONE-PORT"));
+    assert!(succeed(service.hdl_as_admin(["handle", "list", "10.1045"])).contains("10.1045/ONE-PORT"));
 }
 
-/// `handled` sends four datagrams of an answer at most, and asks for the question again over TCP
-/// where it has more.
+/// `handled` sends at most four datagrams of an answer; for longer ones, clients use TCP.
 #[test]
 fn answers_too_long_for_udp_are_fetched_over_tcp() {
     let mut service = InitialisedService::make();
@@ -317,15 +336,15 @@ fn answers_too_long_for_udp_are_fetched_over_tcp() {
     service.start_handled();
     let long = "x".repeat(60_000);
     let value = format!("1:DESC={long}");
-    succeed(service.asks(["handle", "create", "10.1045/long", &value]));
+    succeed(service.hdl_as_admin(["handle", "create", "10.1045/long", &value]));
     service.until_resolved("10.1045/long", 1, &long);
     let server = service.queries.to_string();
-    // Nothing but a digest of the request is asked for besides, which the answer over TCP has, too.
+    // The request digest is checked in the answer over TCP as well.
     succeed(service.hdl(["resolve", "10.1045/long", "--server", &server, "--digest"]));
 }
 
 #[test]
-fn what_both_processes_share_stands_in_one_file() {
+fn shared_settings_are_in_one_file() {
     let service = InitialisedService::make();
     let check = |mut command: std::process::Command| {
         command.arg("--check-config");
@@ -337,7 +356,7 @@ fn what_both_processes_share_stands_in_one_file() {
         assert!(shared.starts_with("shared with the other process, in "), "{shared}");
         assert!(shared.ends_with("service.toml: administrators, server_key, sessions, site"), "{shared}");
     }
-    // A setting in two places would be one that is changed in one of them.
+    // A shared setting in both files is refused.
     let config = service.path("site/handled.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}\n[administrators]\nserver = []\n")).unwrap();
@@ -349,7 +368,10 @@ fn what_both_processes_share_stands_in_one_file() {
     std::fs::write(&shared, text.replace("server = [", "server_reads_all = true\nserver = [")).unwrap();
     for command in [service.handled_command(), service.admin_command()] {
         let (code, error) = fail(check(command));
-        assert!(code == 2 && error.contains("server_full_access"), "the one name is told: {code} {error}");
+        assert!(
+            code == 2 && error.contains("server_full_access"),
+            "the error names the current setting: {code} {error}"
+        );
     }
 }
 
@@ -357,7 +379,7 @@ fn what_both_processes_share_stands_in_one_file() {
 fn records_of_derived_prefixes_are_homed_together() {
     let service = InitialisedService::start();
     let create = |handle| {
-        service.asks([
+        service.hdl_as_admin([
             "handle",
             "create",
             handle,
@@ -367,14 +389,18 @@ fn records_of_derived_prefixes_are_homed_together() {
     };
     assert_eq!(service.resolve("0.NA/10.1045.1")["responseCode"], 301);
     assert_eq!(fail(create("0.NA/10.1045.1")).0, 5, "not homed");
-    succeed(service.asks(["handle", "home", "0.NA/0.NA/10.1045"]));
+    succeed(service.hdl_as_admin(["handle", "home", "0.NA/0.NA/10.1045"]));
     for handle in ["0.NA/10.1045.1", "0.NA/10.1045.1.2"] {
         succeed(create(handle));
         service.until_resolved(handle, 1, "https://example.org/");
     }
-    assert_eq!(service.resolve("0.NA/10.1045.9")["responseCode"], 100, "below it, and not there");
-    assert_eq!(service.resolve("10.1045.1/x")["responseCode"], 301, "handles under it are not homed");
-    let listed = succeed(service.asks(["handle", "list", "0.NA/0.NA/10.1045"]));
+    assert_eq!(service.resolve("0.NA/10.1045.9")["responseCode"], 100, "homed, without a record");
+    assert_eq!(
+        service.resolve("10.1045.1/x")["responseCode"],
+        301,
+        "handles of the derived prefix are not homed"
+    );
+    let listed = succeed(service.hdl_as_admin(["handle", "list", "0.NA/0.NA/10.1045"]));
     assert!(listed.contains("0.NA/10.1045.1") && listed.contains("0.NA/10.1045.1.2"), "{listed}");
-    assert!(succeed(service.asks(["handle", "list", "--homed"])).contains("0.NA/0.NA/10.1045"));
+    assert!(succeed(service.hdl_as_admin(["handle", "list", "--homed"])).contains("0.NA/0.NA/10.1045"));
 }

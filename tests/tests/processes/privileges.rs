@@ -1,4 +1,4 @@
-//! From root to nobody: what is left, and that everything works on.
+//! Dropping root privileges: the process keeps none, and everything continues to work.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 const NOBODY: u32 = 65534;
 
-/// Whether these tests can be made; says so where not.
+/// Whether the tests can run; prints a note if not.
 fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let is_root = status.lines().any(|line| line.split_whitespace().take(3).eq(["Uid:", "0", "0"]));
@@ -27,7 +27,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// A set that everybody may read, and a directory for the control socket of nobody.
+/// A set that everybody may read, and a directory for the control socket owned by nobody.
 struct PrivilegesSetup {
     directory: TempDir,
     records: Vec<Record>,
@@ -43,12 +43,12 @@ impl PrivilegesSetup {
         allow(&set, 0o755);
         std::fs::create_dir(&run).unwrap();
         chown(&run, Some(NOBODY), Some(NOBODY)).unwrap();
-        // A port that needs a privilege, where there are such.
+        // A port that needs a privilege, where the system has such ports.
         let is_free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
         let port = (900..1000).find(is_free).expect("a port below 1024 is free");
-        let place = Self { directory, records: records::load(), address: ([127, 0, 0, 1], port).into() };
-        place.publish();
-        place
+        let setup = Self { directory, records: records::load(), address: ([127, 0, 0, 1], port).into() };
+        setup.publish();
+        setup
     }
 
     fn set(&self) -> PathBuf {
@@ -80,12 +80,12 @@ fn allow(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Asserts that no thread of a process has anything of root.
+/// Asserts that no thread of a process has any privilege of root.
 fn assert_is_nobody(pid: &Json) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut count = 0;
     for thread in threads {
-        // Some last for one question on the control socket.
+        // Threads for requests on the control socket may have ended.
         let Ok(status) = std::fs::read_to_string(thread.unwrap().path().join("status")) else { continue };
         let field = |name: &str| -> Vec<&str> {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -102,41 +102,41 @@ fn assert_is_nobody(pid: &Json) {
         assert_eq!(field("NoNewPrivs"), ["1"], "{status}");
         count += 1;
     }
-    assert!(count > 3, "workers and helpers are among them");
+    assert!(count > 3, "workers and other threads are checked");
 }
 
 #[test]
-fn root_becomes_nobody_and_serves_on() {
+fn handled_drops_root_privileges_and_keeps_serving() {
     if !is_root() {
         return;
     }
-    let place = PrivilegesSetup::new();
-    // What root may have, nobody has as well, unless the system keeps it from users.
-    let is_kept =
-        std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|it| it.trim() != "0");
-    for datapath in ["portable", if is_kept { "auto" } else { "uring" }] {
-        let mut serving = Daemon::start(place.command(datapath), &place.control());
+    let setup = PrivilegesSetup::new();
+    // The user can use io_uring as well, unless the system restricts it.
+    let is_restricted =
+        std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|value| value.trim() != "0");
+    for datapath in ["portable", if is_restricted { "auto" } else { "uring" }] {
+        let mut serving = Daemon::start(setup.command(datapath), &setup.control());
         assert_is_nobody(&serving.ask("status")["pid"]);
-        let handle = place.records[0].handle.as_bytes();
-        let code = || TestClient::new(place.address).resolve(handle).expect("an answer").code;
+        let handle = setup.records[0].handle.as_bytes();
+        let code = || TestClient::new(setup.address).resolve(handle).expect("an answer").code;
         assert_eq!(code(), ResponseCode::SUCCESS);
-        // What is published later is seen and mapped.
+        // Sets that are published later are mapped.
         let generation = serving.ask("status")["set"]["generation"].as_u64().unwrap();
-        place.publish();
+        setup.publish();
         until("the next set is live", || serving.ask("status")["set"]["generation"] == generation + 1);
         assert_eq!(code(), ResponseCode::SUCCESS);
-        // Nobody cannot bind this port, and has it handed over.
+        // The user cannot bind this port, so the successor gets the socket.
         let reply = serving.ask("restart");
         assert_eq!(reply["ok"], true, "{reply}");
         let _successor = Successor { pid: reply["pid"].clone() };
         assert_eq!(serving.process.wait(), Some(0));
-        until("the successor answers", || ask(&place.control(), "status")["pid"] == reply["pid"]);
+        until("the successor answers", || ask(&setup.control(), "status")["pid"] == reply["pid"]);
         assert_is_nobody(&reply["pid"]);
         assert_eq!(code(), ResponseCode::SUCCESS);
-        // Root may take over from nobody, and becomes nobody.
-        let mut command = place.command(datapath);
+        // Root takes over from the user, and drops its privileges.
+        let mut command = setup.command(datapath);
         command.arg("--take-over");
-        let mut serving = Daemon::start(command, &place.control());
+        let mut serving = Daemon::start(command, &setup.control());
         assert_is_nobody(&serving.ask("status")["pid"]);
         assert_eq!(code(), ResponseCode::SUCCESS);
         serving.process.signal("TERM");
@@ -145,24 +145,25 @@ fn root_becomes_nobody_and_serves_on() {
 }
 
 #[test]
-fn what_would_not_work_without_root_is_said_at_the_start() {
+fn start_up_errors_name_what_would_fail_without_root() {
     if !is_root() {
         return;
     }
-    let place = PrivilegesSetup { address: ([127, 0, 0, 1], 0).into(), ..PrivilegesSetup::new() };
+    let setup = PrivilegesSetup { address: ([127, 0, 0, 1], 0).into(), ..PrivilegesSetup::new() };
     let mut command = handled();
-    command.env_remove("HANDLED_ALLOW_ROOT").arg("--snapshot").arg(place.set());
+    command.env_remove("HANDLED_ALLOW_ROOT").arg("--snapshot").arg(setup.set());
     let (code, error) = fail(command);
     assert!(code == 2 && error.contains("refusing to run as root") && error.contains("--user"), "{error}");
     let mut command = handled();
-    command.arg("--snapshot").arg(place.set());
+    command.arg("--snapshot").arg(setup.set());
     command.args(["--listen", "127.0.0.1:0", "--user", "no-such-user-here"]);
     let (code, error) = fail(command);
     assert!(code == 1 && error.contains("useradd --system no-such-user-here"), "{error}");
-    // Root can read it, and the user could not read the next one.
+    // Root can read this layer, and the user could not read the next one.
     let is_layer = |path: &PathBuf| path.extension().is_some_and(|end| end == "layer");
-    let layer = std::fs::read_dir(place.set()).unwrap().map(|it| it.unwrap().path()).find(is_layer).unwrap();
+    let layer =
+        std::fs::read_dir(setup.set()).unwrap().map(|entry| entry.unwrap().path()).find(is_layer).unwrap();
     allow(&layer, 0o600);
-    let (code, error) = fail(place.command("auto"));
+    let (code, error) = fail(setup.command("auto"));
     assert!(code == 1 && error.contains("cannot read the set") && error.contains(".layer"), "{error}");
 }

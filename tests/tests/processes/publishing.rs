@@ -1,5 +1,5 @@
-//! From a request to `handle-admin` to an answer of `handled`, and what an operator can do about
-//! it.
+//! Publication, from a request to `handle-admin` to an answer of `handled`, and its control by
+//! operators.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -28,23 +28,23 @@ struct ServiceSetup {
 
 impl ServiceSetup {
     fn new() -> Self {
-        let place = Self { dir: tempfile::tempdir().unwrap(), admin: free_address(), http: free_address() };
-        let store = Store::create(&StoreConfig::at(&place.path("store")), true).unwrap();
+        let setup = Self { dir: tempfile::tempdir().unwrap(), admin: free_address(), http: free_address() };
+        let store = Store::create(&StoreConfig::at(&setup.path("store")), true).unwrap();
         store.home(b"10.5555").unwrap();
         let server = &vectors::fixture("servers.json")["servers"]["wide_open"];
         let site = match &server["site"] {
             Json::String(text) => text.clone(),
             object => object.to_string(),
         };
-        std::fs::write(place.path("siteinfo.json"), site).unwrap();
+        std::fs::write(setup.path("siteinfo.json"), site).unwrap();
         let config = format!(
             "site = \"siteinfo.json\"\nserver_id = {}\nlisten = [\"{}\"]\ncontrol = \"control\"\n\
              anonymous_full_access = true\n[store]\nfile = \"store\"\n[publish]\ndirectory = \"set\"\n\
              [observe]\nhttp = \"{}\"\n",
-            server["this_server_id"], place.admin, place.http
+            server["this_server_id"], setup.admin, setup.http
         );
-        std::fs::write(place.path("config"), config).unwrap();
-        place
+        std::fs::write(setup.path("config"), config).unwrap();
+        setup
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -55,12 +55,12 @@ impl ServiceSetup {
         ask(&self.path("control"), "status")
     }
 
-    /// Starts `handle-admin`, and waits until all it has is published.
+    /// Starts `handle-admin` and waits until all records are published.
     fn start(&self) -> RunningProcess {
         let mut command = Command::new(program("handle-admin", "handle-admin"));
         command.env("HANDLE_ADMIN_ALLOW_ROOT", "true").arg("--config").arg(self.path("config"));
         let running = RunningProcess::start(command);
-        until("it publishes", || {
+        until("everything is published", || {
             let status = self.status();
             status["pid"] == running.0.id()
                 && status["publish"]["pending"] == 0
@@ -83,7 +83,7 @@ impl ServiceSetup {
         assert_eq!(reply.code, ResponseCode::SUCCESS, "{handle}");
     }
 
-    /// `hdl control` with these words.
+    /// `hdl control` with these arguments.
     fn control(&self, words: &[&str]) -> Command {
         let mut command = hdl(["control"]);
         command.args(words).arg("--json").arg("--socket").arg(self.path("control"));
@@ -97,82 +97,85 @@ fn serve(set: &Path) -> (Server, TestClient) {
     (server, client)
 }
 
-fn is_there(client: &mut TestClient, handle: &str) -> bool {
+fn exists(client: &mut TestClient, handle: &str) -> bool {
     let code = client.resolve(handle.as_bytes()).unwrap().code;
     assert!([ResponseCode::SUCCESS, ResponseCode::HANDLE_NOT_FOUND].contains(&code), "{handle}: {code}");
     code == ResponseCode::SUCCESS
 }
 
-/// What `text` names of the metrics of `handle-admin`.
-fn named(text: &str) -> Vec<&str> {
+/// The metrics of `handle-admin` that `text` names.
+fn metrics_in(text: &str) -> Vec<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c)).filter(|word| word.starts_with("handle_admin_")).collect()
 }
 
 #[test]
-fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
-    let place = ServiceSetup::new();
-    let _admin = place.start();
-    let metrics = http::get(place.http, "/metrics").unwrap().body;
+fn the_dashboard_and_the_alerts_use_existing_metrics_of_handle_admin() {
+    let setup = ServiceSetup::new();
+    let _admin = setup.start();
+    let metrics = http::get(setup.http, "/metrics").unwrap().body;
     let metric_names: Vec<&str> = metrics.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
     let (board, alerts) = (
         include_str!("../../../docs/operations/handled-dashboard.json"),
         include_str!("../../../docs/operations/alerts.yml"),
     );
     for text in [board, alerts] {
-        assert!(named(text).contains(&"handle_admin_publish_pending_transactions"), "the lag is watched");
-        for name in named(text) {
+        assert!(
+            metrics_in(text).contains(&"handle_admin_publish_pending_transactions"),
+            "no lag of publication"
+        );
+        for name in metrics_in(text) {
             assert!(metric_names.contains(&name), "{name} is not among the metrics");
         }
     }
     let is_published = |name: &&str| name.starts_with("handle_admin_publish_");
-    let described = named(include_str!("../../../docs/operations/admin-metrics.md"));
+    let described = metrics_in(include_str!("../../../docs/operations/admin-metrics.md"));
     let [metric_names, described] = [metric_names, described]
         .map(|names| names.into_iter().filter(is_published).collect::<std::collections::BTreeSet<_>>());
     assert_eq!(metric_names, described, "docs/operations/admin-metrics.md has a line for each, and no other");
 }
 
 #[test]
-fn what_is_created_over_the_network_is_answered_by_the_resolver() {
-    let place = ServiceSetup::new();
-    let admin = place.start();
-    let (_server, mut client) = serve(&place.path("set"));
-    assert!(!is_there(&mut client, "10.5555/one"));
-    place.create("10.5555/one");
-    until("it is visible", || is_there(&mut client, "10.5555/one"));
+fn records_created_over_the_network_are_served_by_handled() {
+    let setup = ServiceSetup::new();
+    let admin = setup.start();
+    let (_server, mut client) = serve(&setup.path("set"));
+    assert!(!exists(&mut client, "10.5555/one"));
+    setup.create("10.5555/one");
+    until("the new record is visible", || exists(&mut client, "10.5555/one"));
 
-    // Held: acknowledged, and not visible.
-    succeed(place.control(&["hold", "for a test"]));
-    place.create("10.5555/two");
-    let status = place.status();
+    // While publication is held, changes are acknowledged and not visible.
+    succeed(setup.control(&["hold", "for a test"]));
+    setup.create("10.5555/two");
+    let status = setup.status();
     assert_eq!(status["publish"]["held"], "for a test");
-    until("it is seen to wait", || place.status()["publish"]["pending"] == 1);
-    assert!(!is_there(&mut client, "10.5555/two"));
-    succeed(place.control(&["resume"]));
-    until("it is visible", || is_there(&mut client, "10.5555/two"));
+    until("the change is pending", || setup.status()["publish"]["pending"] == 1);
+    assert!(!exists(&mut client, "10.5555/two"));
+    succeed(setup.control(&["resume"]));
+    until("the held change is visible", || exists(&mut client, "10.5555/two"));
 
-    // Back to a generation that was kept, and on again.
-    succeed(place.control(&["keep"]));
-    place.create("10.5555/three");
-    until("it is visible", || is_there(&mut client, "10.5555/three"));
-    succeed(place.control(&["roll-back"]));
-    until("it is gone", || !is_there(&mut client, "10.5555/three"));
-    assert!(is_there(&mut client, "10.5555/two"));
-    succeed(place.control(&["resume"]));
-    until("it is back", || is_there(&mut client, "10.5555/three"));
+    // Roll-back to a kept generation, and resumption.
+    succeed(setup.control(&["keep"]));
+    setup.create("10.5555/three");
+    until("the new record is visible", || exists(&mut client, "10.5555/three"));
+    succeed(setup.control(&["roll-back"]));
+    until("the record is gone", || !exists(&mut client, "10.5555/three"));
+    assert!(exists(&mut client, "10.5555/two"));
+    succeed(setup.control(&["resume"]));
+    until("the record is visible again", || exists(&mut client, "10.5555/three"));
 
     for (words, count) in [(["rebuild"], "rebuilds"), (["merge"], "merges")] {
-        let before = place.status()["publish"]["counts"][count].as_u64().unwrap();
-        place.create(&format!("10.5555/before-{count}"));
-        until("there is something to do", || place.status()["publish"]["pending"] == 0);
-        succeed(place.control(&words));
-        until(count, || place.status()["publish"]["counts"][count].as_u64().unwrap() > before);
-        assert!(is_there(&mut client, &format!("10.5555/before-{count}")));
+        let before = setup.status()["publish"]["counts"][count].as_u64().unwrap();
+        setup.create(&format!("10.5555/before-{count}"));
+        until("the change is published", || setup.status()["publish"]["pending"] == 0);
+        succeed(setup.control(&words));
+        until(count, || setup.status()["publish"]["counts"][count].as_u64().unwrap() > before);
+        assert!(exists(&mut client, &format!("10.5555/before-{count}")));
     }
-    let (code, _) = fail(place.control(&["roll-back", "123456"]));
-    assert_ne!(code, 0, "no such generation is kept");
+    let (code, _) = fail(setup.control(&["roll-back", "123456"]));
+    assert_ne!(code, 0, "the generation does not exist");
 
-    let metrics = http::get(place.http, "/metrics").unwrap().body;
+    let metrics = http::get(setup.http, "/metrics").unwrap().body;
     for name in ["publish_generation ", "publish_pending_transactions 0", "publish_rebuilds_total "] {
         assert!(metrics.contains(&format!("handle_admin_{name}")), "{name} in {metrics}");
     }
@@ -180,19 +183,19 @@ fn what_is_created_over_the_network_is_answered_by_the_resolver() {
 }
 
 #[test]
-fn what_was_acknowledged_is_visible_after_a_stop_or_a_kill() {
-    let place = ServiceSetup::new();
-    let mut admin = place.start();
-    let (_server, mut client) = serve(&place.path("set"));
-    place.create("10.5555/one");
+fn acknowledged_changes_are_visible_after_a_stop_or_a_kill() {
+    let setup = ServiceSetup::new();
+    let mut admin = setup.start();
+    let (_server, mut client) = serve(&setup.path("set"));
+    setup.create("10.5555/one");
     admin.signal("TERM");
     assert_eq!(admin.wait(), Some(0));
-    until("it is visible without the writer", || is_there(&mut client, "10.5555/one"));
-    let admin = place.start();
-    place.create("10.5555/two");
+    until("the change is visible while handle-admin is stopped", || exists(&mut client, "10.5555/one"));
+    let admin = setup.start();
+    setup.create("10.5555/two");
     admin.signal("KILL");
     drop(admin);
-    let _admin = place.start();
-    until("it is visible after a restart", || is_there(&mut client, "10.5555/two"));
-    assert!(is_there(&mut client, "10.5555/one"));
+    let _admin = setup.start();
+    until("the change is visible after a restart", || exists(&mut client, "10.5555/two"));
+    assert!(exists(&mut client, "10.5555/one"));
 }

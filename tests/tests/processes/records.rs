@@ -1,4 +1,4 @@
-//! Real records go in and come out again, byte for byte.
+//! Real records are served byte for byte as published.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -9,10 +9,10 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::TestClient;
 use handle_tests::{records, test_server};
 
-/// Every record resolves to the values that went in, however its handle is spelt.
-fn resolve_all_over(datapath: Datapath) {
+/// Every record resolves to its values, in any case of its handle.
+fn check_all_records(datapath: Datapath) {
     let records = records::load();
-    assert!(records.len() > 1000, "a sample that says something");
+    assert!(records.len() > 1000, "the sample is too small");
     let directory = tempfile::tempdir().unwrap();
     records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
     let server = Server::start(&test_server::config(directory.path(), datapath)).unwrap();
@@ -23,7 +23,7 @@ fn resolve_all_over(datapath: Datapath) {
         {
             let answer = client.resolve(handle.as_bytes()).expect("an answer");
             assert_eq!(answer.code, ResponseCode::SUCCESS, "{handle}");
-            assert_eq!(answer.handle, handle.as_bytes(), "echoed as it was spelt");
+            assert_eq!(answer.handle, handle.as_bytes(), "the handle in the spelling of the request");
             assert_eq!(answer.values, record.values, "{handle}");
         }
     }
@@ -34,10 +34,10 @@ fn resolve_all_over(datapath: Datapath) {
 
 #[test]
 fn every_record_resolves_over_the_portable_datapath() {
-    resolve_all_over(Datapath::Portable);
+    check_all_records(Datapath::Portable);
 }
 
 #[test]
 fn every_record_resolves_over_the_datapath_of_this_machine() {
-    resolve_all_over(Datapath::Auto);
+    check_all_records(Datapath::Auto);
 }

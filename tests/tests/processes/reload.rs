@@ -1,5 +1,5 @@
-//! Reloading the configuration: what can change does, what cannot is named, and what is wrong
-//! changes nothing.
+//! Reloading the configuration: live settings are applied, others named, and a wrong file changes
+//! nothing.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -51,7 +51,7 @@ impl ReloadSetup {
         Self::with("")
     }
 
-    /// With `more` in the configuration from the start.
+    /// Starts with `more` in the configuration.
     fn with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         publish(&directory.path().join("set"));
@@ -64,21 +64,21 @@ impl ReloadSetup {
         command.arg("--config").arg(&config).env("NOTIFY_SOCKET", directory.path().join("notify.sock"));
         command.stderr(std::fs::File::create(directory.path().join("log")).unwrap());
         let daemon = Daemon::start(command, &directory.path().join("control.sock"));
-        let place = Self { directory, address, daemon, manager };
-        place.told("READY=1");
-        place
+        let setup = Self { directory, address, daemon, manager };
+        setup.wait_for_notification("READY=1");
+        setup
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Waits until the service manager is told.
-    fn told(&self, what: &str) {
+    /// Waits for a notification to the service manager.
+    fn wait_for_notification(&self, text: &str) {
         let mut room = [0; 1000];
         loop {
-            let len = self.manager.recv(&mut room).unwrap_or_else(|error| panic!("{what}: {error}"));
-            if String::from_utf8_lossy(&room[..len]).contains(what) {
+            let len = self.manager.recv(&mut room).unwrap_or_else(|error| panic!("{text}: {error}"));
+            if String::from_utf8_lossy(&room[..len]).contains(text) {
                 return;
             }
         }
@@ -88,7 +88,7 @@ impl ReloadSetup {
         std::fs::write(self.path("handled.toml"), text(self.address, more)).unwrap();
     }
 
-    /// Reloads, and returns the exit code and what was said.
+    /// Reloads; returns exit code and output.
     fn reload(&self) -> (Option<i32>, Json) {
         let mut command = hdl(["control", "reload", "--json", "--socket"]);
         command.arg(&self.daemon.control);
@@ -96,7 +96,7 @@ impl ReloadSetup {
         (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    /// Reloads with `more`, of which all can change.
+    /// Reloads with `more`, which only changes live settings.
     fn change(&self, more: &str) {
         self.configure(more);
         let (code, reply) = self.reload();
@@ -104,8 +104,8 @@ impl ReloadSetup {
         assert!(!reply["settings_changed"].as_array().unwrap().is_empty(), "{more}: {reply}");
     }
 
-    /// Reloads with `more`, of which nothing can change but what is there already.
-    fn refused(&self, more: &str, names: &[&str]) {
+    /// Reloads with `more`, in which only the settings `names` change, which need a restart.
+    fn assert_needs_restart(&self, more: &str, names: &[&str]) {
         self.configure(more);
         let (code, reply) = self.reload();
         assert_eq!((code, &reply["settings_changed"]), (Some(0), &json!([])), "{more}: {reply}");
@@ -117,15 +117,15 @@ impl ReloadSetup {
         );
     }
 
-    /// One counter, of both workers.
+    /// A counter, summed over the workers.
     fn total(&self, name: &str) -> u64 {
-        self.daemon.ask("stats")["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is counted"))
+        self.daemon.ask("stats")["total"][name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
     }
 
-    /// Sends a request that nobody waits for the answer of; from another port each time, so that
-    /// the kernel chooses among the workers.
-    fn poke(&self) {
-        // From an address of this host that has limits.
+    /// Sends a request without waiting for the answer, each time from another port, so that the
+    /// kernel distributes the requests among the workers.
+    fn send_request(&self) {
+        // From an address to which limits apply.
         UdpSocket::bind("127.0.0.2:0").unwrap().send_to(&request(b"10.1/long", 1), self.address).unwrap();
     }
 
@@ -141,11 +141,11 @@ fn text(address: SocketAddr, more: &str) -> String {
 }
 
 #[test]
-fn a_reload_changes_what_it_can_and_names_the_rest() {
-    let place = ReloadSetup::new();
-    assert_eq!(place.code(), ResponseCode::SUCCESS);
-    place.configure("datapath = \"portable\"\nlimits.answer_datagrams = 2\nlimits.batch_datagrams = 8");
-    let (code, reply) = place.reload();
+fn a_reload_applies_live_settings_and_names_the_others() {
+    let setup = ReloadSetup::new();
+    assert_eq!(setup.code(), ResponseCode::SUCCESS);
+    setup.configure("datapath = \"portable\"\nlimits.answer_datagrams = 2\nlimits.batch_datagrams = 8");
+    let (code, reply) = setup.reload();
     assert_eq!((code, &reply["ok"], &reply["generation"]), (Some(0), &json!(true), &json!(1)), "{reply}");
     assert_eq!(reply["settings_changed"], json!(["limits.answer_datagrams"]));
     assert_eq!(reply["settings_not_changed"], json!(["datapath", "limits.batch_datagrams"]));
@@ -154,21 +154,21 @@ fn a_reload_changes_what_it_can_and_names_the_rest() {
         hint.contains("datapath, limits.batch_datagrams; take over instead: hdl control restart"),
         "{hint}"
     );
-    place.told("RELOADING=1");
-    place.told("READY=1");
-    // Both workers see it within a moment, also when nothing else comes.
+    setup.wait_for_notification("RELOADING=1");
+    setup.wait_for_notification("READY=1");
+    // Both workers apply the limit soon, also without other requests.
     for _ in 0..8 {
-        until("the limit is in force", || place.code() != ResponseCode::SUCCESS);
+        until("the limit is in force", || setup.code() != ResponseCode::SUCCESS);
     }
-    // Back again, by signal.
-    place.configure("");
-    place.daemon.process.signal("HUP");
-    until("the old limit is in force", || place.code() == ResponseCode::SUCCESS);
+    // The previous configuration is restored by a signal.
+    setup.configure("");
+    setup.daemon.process.signal("HUP");
+    until("the old limit is in force", || setup.code() == ResponseCode::SUCCESS);
 }
 
 #[test]
-fn a_wrong_file_changes_nothing_and_says_why() {
-    let place = ReloadSetup::new();
+fn a_wrong_file_changes_nothing_and_the_error_names_the_setting() {
+    let setup = ReloadSetup::new();
     for (wrong, why) in [
         ("limits.answer_datagrams = 0", "limits.answer_datagrams"),
         ("limits.answer_datagrams = 2\nlissten = []", "lissten"),
@@ -181,87 +181,86 @@ fn a_wrong_file_changes_nothing_and_says_why() {
         ("limits.answer_datagrams = 2\nobserve.sources_shown = 1001", "observe.sources_shown"),
         ("limits.answer_datagrams = 2\ntemplates.namespace = \"<namespace\"", "templates.namespace"),
     ] {
-        place.configure(wrong);
-        let (code, reply) = place.reload();
+        setup.configure(wrong);
+        let (code, reply) = setup.reload();
         let error = reply["error"].as_str().unwrap();
         assert!(code == Some(6) && error.contains(why) && error.contains("nothing has changed"), "{reply}");
-        place.told("READY=1");
+        setup.wait_for_notification("READY=1");
         std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(place.code(), ResponseCode::SUCCESS, "{wrong}");
+        assert_eq!(setup.code(), ResponseCode::SUCCESS, "{wrong}");
     }
-    std::fs::remove_file(place.path("handled.toml")).unwrap();
-    assert!(place.reload().1["error"].as_str().unwrap().contains("cannot read the configuration"));
-    assert_eq!(place.code(), ResponseCode::SUCCESS);
+    std::fs::remove_file(setup.path("handled.toml")).unwrap();
+    assert!(setup.reload().1["error"].as_str().unwrap().contains("cannot read the configuration"));
+    assert_eq!(setup.code(), ResponseCode::SUCCESS);
 }
 
 #[test]
-fn what_is_logged_and_who_this_is_change_while_serving() {
-    let place = ReloadSetup::new();
-    let log = || std::fs::read_to_string(place.path("log")).unwrap();
+fn the_log_filter_and_the_site_record_change_while_serving() {
+    let setup = ReloadSetup::new();
+    let log = || std::fs::read_to_string(setup.path("log")).unwrap();
     assert!(!log().contains("configuration reloaded"));
     let with_log = |level: &str| {
-        let text = text(place.address, "site = \"site.json\"").replace("\"warn\"", &format!("{level:?}"));
-        std::fs::write(place.path("handled.toml"), text).unwrap();
+        let text = text(setup.address, "site = \"site.json\"").replace("\"warn\"", &format!("{level:?}"));
+        std::fs::write(setup.path("handled.toml"), text).unwrap();
     };
     let servers = handle_tests::vectors::fixture("servers.json");
     let mut site = servers["servers"]["multi_all"]["site"].clone();
     site["servers"].as_array_mut().unwrap().truncate(1);
     site["serialNumber"] = json!(7);
-    std::fs::write(place.path("site.json"), site.to_string()).unwrap();
+    std::fs::write(setup.path("site.json"), site.to_string()).unwrap();
     with_log("info");
-    let (_, reply) = place.reload();
+    let (_, reply) = setup.reload();
     assert_eq!(reply["settings_changed"], json!(["log", "site"]), "{reply}");
-    until("it is logged", || log().contains("configuration reloaded"));
-    assert_eq!(place.daemon.ask("status")["site"]["serial"], 7);
-    // The name is the same and the record is not.
+    until("the reload is logged", || log().contains("configuration reloaded"));
+    assert_eq!(setup.daemon.ask("status")["site"]["serial"], 7);
+    // The file name is the same, and its content has changed.
     site["serialNumber"] = json!(8);
-    std::fs::write(place.path("site.json"), site.to_string()).unwrap();
-    assert_eq!(place.reload().1["settings_changed"], json!([]));
-    assert_eq!(place.daemon.ask("status")["site"]["serial"], 8);
+    std::fs::write(setup.path("site.json"), site.to_string()).unwrap();
+    assert_eq!(setup.reload().1["settings_changed"], json!([]));
+    assert_eq!(setup.daemon.ask("status")["site"]["serial"], 8);
     with_log("loud=loud");
-    let (code, reply) = place.reload();
+    let (code, reply) = setup.reload();
     assert!(code == Some(6) && reply["error"].as_str().unwrap().contains("`log`"), "{reply}");
 }
 
 #[test]
-fn the_rate_limit_comes_changes_and_goes_while_serving() {
-    let place = ReloadSetup::new();
-    assert_eq!(place.code(), ResponseCode::SUCCESS);
+fn the_rate_limit_is_enabled_changed_and_disabled_while_serving() {
+    let setup = ReloadSetup::new();
+    assert_eq!(setup.code(), ResponseCode::SUCCESS);
     let strict = "[rate_limit]\nenabled = true\nslip = 0\nburst_ms = 60000\nipv4_32_per_s = 1";
-    place.change(strict);
-    until("who asks too often is limited", || {
-        place.poke();
-        place.total("dropped_rate_limited") > 0
+    setup.change(strict);
+    until("a source with too many requests is limited", || {
+        setup.send_request();
+        setup.total("dropped_rate_limited") > 0
     });
-    place.change(&format!("{strict}\nexempt = [\"127.0.0.0/8\"]"));
-    until("who is exempt is not", || {
-        place.poke();
-        place.total("rate_limit_exempt") > 0
+    setup.change(&format!("{strict}\nexempt = [\"127.0.0.0/8\"]"));
+    until("an exempt source is not limited", || {
+        setup.send_request();
+        setup.total("rate_limit_exempt") > 0
     });
-    place.change(&format!("{strict}\ndry_run = true"));
+    setup.change(&format!("{strict}\ndry_run = true"));
     until("a dry run only counts", || {
-        place.poke();
-        place.total("rate_limit_dry_run") > 0
+        setup.send_request();
+        setup.total("rate_limit_dry_run") > 0
     });
-    assert_eq!(
-        place.code(),
-        ResponseCode::SUCCESS,
-        "what was used up is still counted, and nobody is refused"
+    assert_eq!(setup.code(), ResponseCode::SUCCESS, "a dry run refuses no request");
+    setup.assert_needs_restart(
+        &format!("{strict}\ndry_run = true\ntable_bytes = 8192"),
+        &["rate_limit.table_bytes"],
     );
-    place.refused(&format!("{strict}\ndry_run = true\ntable_bytes = 8192"), &["rate_limit.table_bytes"]);
-    place.change("[rate_limit]\nenabled = false");
+    setup.change("[rate_limit]\nenabled = false");
     let limited =
-        || ["dropped_rate_limited", "rate_limit_dry_run", "rate_limit_exempt"].map(|it| place.total(it));
-    until("without limits nothing is counted by them", || {
+        || ["dropped_rate_limited", "rate_limit_dry_run", "rate_limit_exempt"].map(|name| setup.total(name));
+    until("without limits the counters stay", || {
         let before = limited();
-        (0..16).for_each(|_| place.poke());
-        // The workers have dealt with those when they have with this.
-        (0..8).for_each(|_| assert_eq!(place.code(), ResponseCode::SUCCESS));
+        (0..16).for_each(|_| setup.send_request());
+        // These answers prove that the workers have processed the requests before.
+        (0..8).for_each(|_| assert_eq!(setup.code(), ResponseCode::SUCCESS));
         limited() == before
     });
 }
 
-/// What comes over a connection until its end; it may be broken off.
+/// All bytes received until the connection ends, possibly by a reset.
 fn until_end(mut stream: &TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut bytes = Vec::new();
@@ -272,98 +271,98 @@ fn until_end(mut stream: &TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn limits_of_connections_change_for_who_is_connected_and_who_comes() {
-    let place = ReloadSetup::new();
-    let idle = TcpStream::connect(place.address).unwrap();
-    until("it is accepted", || place.total("tcp_connections") == 1);
-    place.change("tcp.idle_ms = 50");
-    assert!(!until_end(&idle).is_empty(), "it is told that it was idle for too long");
-    assert_eq!(place.total("tcp_closed_idle"), 1);
-    place.change("tcp.connections_per_source = 1");
-    let connect = || TcpStream::connect(place.address).unwrap();
+fn limits_apply_to_open_and_new_connections() {
+    let setup = ReloadSetup::new();
+    let idle = TcpStream::connect(setup.address).unwrap();
+    until("the connection is accepted", || setup.total("tcp_connections") == 1);
+    setup.change("tcp.idle_ms = 50");
+    assert!(!until_end(&idle).is_empty(), "no notice of the idle time");
+    assert_eq!(setup.total("tcp_closed_idle"), 1);
+    setup.change("tcp.connections_per_source = 1");
+    let connect = || TcpStream::connect(setup.address).unwrap();
     let mut connected = Vec::new();
-    until("the second of a source is refused", || {
+    until("a second connection of a source is refused", || {
         connected.push(connect());
-        place.total("tcp_refused_source") > 0
+        setup.total("tcp_refused_source") > 0
     });
-    place.change("tcp.connections_per_source = 1\ntcp.source_prefix_v4 = 0");
-    let before = place.total("tcp_refused_source");
-    until("all are one source", || {
+    setup.change("tcp.connections_per_source = 1\ntcp.source_prefix_v4 = 0");
+    let before = setup.total("tcp_refused_source");
+    until("all addresses are one source", || {
         connected.push(connect());
-        place.total("tcp_refused_source") > before
+        setup.total("tcp_refused_source") > before
     });
-    place.change("tcp.connections = 1");
-    until("one has to go for another", || {
+    setup.change("tcp.connections = 1");
+    until("a connection is closed for a new one", || {
         connected.push(connect());
-        place.total("tcp_closed_evicted") > 0
+        setup.total("tcp_closed_evicted") > 0
     });
-    place.refused(
+    setup.assert_needs_restart(
         "tcp.connections = 1\ntcp.backlog = 7\ntcp.receive_buffers = 8\ntcp.receive_buffer_bytes = 600\ntcp.enabled = false",
         &["tcp.backlog", "tcp.enabled", "tcp.receive_buffer_bytes", "tcp.receive_buffers"],
     );
 }
 
 #[test]
-fn with_fewer_places_who_is_idle_goes_and_who_is_served_stays() {
-    // Half a request and those who ask nothing stay for as long as this takes.
+fn a_lower_limit_closes_idle_connections_and_keeps_busy_ones() {
+    // Idle connections and partial requests do not time out during the test.
     let patient = "tcp.idle_ms = 86400000\ntcp.read_ms = 86400000";
-    let place = ReloadSetup::with(patient);
-    let connect = || TcpStream::connect(place.address).unwrap();
+    let setup = ReloadSetup::with(patient);
+    let connect = || TcpStream::connect(setup.address).unwrap();
     let whole = request(b"10.1/long", 7);
     let mut busy = connect();
     busy.write_all(&whole[..30]).unwrap();
-    until("half a request is there", || place.total("tcp_input_bytes") == 30);
+    until("a partial request is received", || setup.total("tcp_input_bytes") == 30);
     let idle: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
-    until("all are connected", || place.total("tcp_connections") == 9);
-    place.change(&format!("{patient}\ntcp.connections = 1"));
-    // Each of the two workers makes its places as somebody comes.
+    until("all are connected", || setup.total("tcp_connections") == 9);
+    setup.change(&format!("{patient}\ntcp.connections = 1"));
+    // Each of the two workers applies the limit when a connection arrives.
     let mut new = Vec::new();
-    until("each worker has one left, and one cannot let it go", || {
+    until("each worker has one connection, and one of them is busy", || {
         new.push(connect());
-        place.total("tcp_connections") == 2 && place.total("tcp_refused_full") > 0
+        setup.total("tcp_connections") == 2 && setup.total("tcp_refused_full") > 0
     });
-    assert!(idle.iter().all(|stream| until_end(stream).is_empty()), "they are cut off");
-    assert!(place.total("tcp_closed_evicted") >= 8);
+    assert!(idle.iter().all(|stream| until_end(stream).is_empty()), "idle connections are closed");
+    assert!(setup.total("tcp_closed_evicted") >= 8);
     busy.write_all(&whole[30..]).unwrap();
-    assert!(!until_end(&busy).is_empty(), "it is answered");
+    assert!(!until_end(&busy).is_empty(), "no answer on the busy connection");
 }
 
 #[test]
-fn the_query_log_changes_its_form_its_share_and_its_privacy() {
-    let place = ReloadSetup::with("query_log.path = \"query.log\"");
+fn format_sampling_and_address_length_of_the_query_log_change() {
+    let setup = ReloadSetup::with("query_log.path = \"query.log\"");
     let lines = || -> Vec<String> {
-        std::fs::read_to_string(place.path("query.log")).unwrap().lines().map(str::to_owned).collect()
+        std::fs::read_to_string(setup.path("query.log")).unwrap().lines().map(str::to_owned).collect()
     };
-    assert_eq!(place.code(), ResponseCode::SUCCESS);
-    until("a line", || lines().len() == 1);
+    assert_eq!(setup.code(), ResponseCode::SUCCESS);
+    until("the first line is written", || lines().len() == 1);
     assert!(lines()[0].starts_with("127.0.0.0 UDP:HDL("), "{:?}", lines());
-    place.change(
+    setup.change(
         "query_log.path = \"query.log\"\nquery_log.format = \"json\"\nquery_log.whole_addresses = true",
     );
     let is_new =
         |line: &String| serde_json::from_str::<Json>(line).is_ok_and(|line| line["ip"] == "127.0.0.2");
-    until("JSON with whole addresses", || {
-        place.poke();
+    until("the log is JSON with whole addresses", || {
+        setup.send_request();
         lines().iter().any(is_new)
     });
-    place.change("query_log.path = \"query.log\"\nquery_log.sample_every = 1000000");
-    until("nearly none is logged", || {
-        let before = place.total("query_log_queued");
-        (0..16).for_each(|_| place.poke());
-        (0..8).for_each(|_| assert_eq!(place.code(), ResponseCode::SUCCESS));
-        place.total("query_log_queued") == before
+    setup.change("query_log.path = \"query.log\"\nquery_log.sample_every = 1000000");
+    until("nearly no request is logged", || {
+        let before = setup.total("query_log_queued");
+        (0..16).for_each(|_| setup.send_request());
+        (0..8).for_each(|_| assert_eq!(setup.code(), ResponseCode::SUCCESS));
+        setup.total("query_log_queued") == before
     });
-    place.refused(
+    setup.assert_needs_restart(
         "query_log.path = \"other.log\"\nquery_log.sample_every = 1000000\nquery_log.queue_lines = 9",
         &["query_log.path", "query_log.queue_lines"],
     );
-    assert!(!place.path("other.log").exists());
+    assert!(!setup.path("other.log").exists());
 }
 
 #[test]
 fn templates_apply_to_the_set_that_is_served() {
-    let place = ReloadSetup::new();
-    let reply = || TestClient::new(place.address).resolve(b"10.1/long@x").expect("an answer");
+    let setup = ReloadSetup::new();
+    let reply = || TestClient::new(setup.address).resolve(b"10.1/long@x").expect("an answer");
     assert_eq!(reply().code, ResponseCode::HANDLE_NOT_FOUND);
     let namespace = |data: &str| {
         format!(
@@ -371,62 +370,62 @@ fn templates_apply_to_the_set_that_is_served() {
         )
     };
     for data in ["first", "second"] {
-        place.change(&namespace(data));
+        setup.change(&namespace(data));
         let found = |answer: &[u8]| answer.windows(data.len()).any(|window| window == data.as_bytes());
         until("the values are computed", || found(&reply().values));
     }
-    place.change(&format!("{}\nenabled = false", namespace("second")));
-    until("nothing is computed any more", || reply().code == ResponseCode::HANDLE_NOT_FOUND);
+    setup.change(&format!("{}\nenabled = false", namespace("second")));
+    until("templates are disabled", || reply().code == ResponseCode::HANDLE_NOT_FOUND);
 }
 
 #[test]
-fn what_is_watched_changes_while_serving() {
+fn sampled_sources_and_latencies_change_while_serving() {
     let http = free_address();
-    let place = ReloadSetup::with(&format!("observe.http = \"{http}\"\nobserve.sources_every = 1"));
-    let top = || place.daemon.ask("stats")["top_sources"][0]["prefix"].as_str().map(str::to_owned);
-    until("the network is seen", || {
-        place.poke();
+    let setup = ReloadSetup::with(&format!("observe.http = \"{http}\"\nobserve.sources_every = 1"));
+    let top = || setup.daemon.ask("stats")["top_sources"][0]["prefix"].as_str().map(str::to_owned);
+    until("the network is shown", || {
+        setup.send_request();
         top().as_deref() == Some("127.0.0.0/24")
     });
     let with = |more: &str| format!("observe.http = \"{http}\"\nobserve.sources_every = 1\n{more}");
-    place.change(&with("observe.sources_ipv4_bits = 32"));
-    until("the address is seen", || {
-        place.poke();
+    setup.change(&with("observe.sources_ipv4_bits = 32"));
+    until("the address is shown", || {
+        setup.send_request();
         top().as_deref() == Some("127.0.0.2/32")
     });
-    place.change(&with("observe.sources_shown = 0\nobserve.latency_every = 0"));
+    setup.change(&with("observe.sources_shown = 0\nobserve.latency_every = 0"));
     assert_eq!(top(), None);
     let measured =
-        || place.daemon.ask("stats")["total"]["answer_times"]["udp"]["worker"]["answers_measured"].as_u64();
-    until("nothing is measured", || {
+        || setup.daemon.ask("stats")["total"]["answer_times"]["udp"]["worker"]["answers_measured"].as_u64();
+    until("no answer is measured", || {
         let before = measured();
-        (0..8).for_each(|_| assert_eq!(place.code(), ResponseCode::SUCCESS));
+        (0..8).for_each(|_| assert_eq!(setup.code(), ResponseCode::SUCCESS));
         measured() == before
     });
-    place.refused(
+    setup.assert_needs_restart(
         "observe.sources_every = 1\nobserve.sources_shown = 0\nobserve.latency_every = 0\nobserve.sources_kept = 9",
         &["observe.http", "observe.sources_kept"],
     );
 }
 
 #[test]
-fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
+fn concurrent_reloads_are_serialized_while_sets_are_published() {
     const ROUNDS: usize = 12;
     const ASKERS: usize = 4;
-    let place = ReloadSetup::new();
-    let (set, control) = (place.path("set"), place.daemon.control.clone());
-    // As editors and packages do it, so that nobody reads half of it.
+    let setup = ReloadSetup::new();
+    let (set, control) = (setup.path("set"), setup.daemon.control.clone());
+    // Replaces the file atomically, so that nobody reads a part of it.
     let configure = |name: &str, more: &str| {
-        std::fs::write(place.path(name), text(place.address, more)).unwrap();
-        std::fs::rename(place.path(name), place.path("handled.toml")).unwrap();
+        std::fs::write(setup.path(name), text(setup.address, more)).unwrap();
+        std::fs::rename(setup.path(name), setup.path("handled.toml")).unwrap();
     };
     let is_over = AtomicBool::new(false);
-    place.manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    setup.manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let (answers, reply, last, notifications) = std::thread::scope(|scope| {
-        // A manager that does not read holds everything up.
+        // Reads all notifications; handled would wait for a manager that does not read.
         let managing = scope.spawn(|| {
             let (mut texts, mut room) = (Vec::<String>::new(), [0; 1000]);
-            // A reload that a signal asked for may be the last to end.
+            // A reload by a signal may be the last to end.
             let is_ready = |texts: &[String]| {
                 texts
                     .iter()
@@ -434,7 +433,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
                     .is_none_or(|text| text.contains("READY=1"))
             };
             loop {
-                match place.manager.recv(&mut room) {
+                match setup.manager.recv(&mut room) {
                     Ok(len) => texts.push(String::from_utf8_lossy(&room[..len]).into_owned()),
                     Err(_) if is_over.load(Ordering::Relaxed) && is_ready(&texts) => return texts,
                     Err(_) => {}
@@ -442,7 +441,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             }
         });
         let asking = scope.spawn(|| {
-            let mut client = TestClient::new(place.address);
+            let mut client = TestClient::new(setup.address);
             let mut answers = 0;
             while !is_over.load(Ordering::Relaxed) {
                 let answer = client.resolve(b"10.1/long").expect("no request is lost");
@@ -460,16 +459,16 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             publisher.manifest().unwrap().generation
         });
         let reloading: Vec<_> = (0..ASKERS)
-            .map(|nth| {
+            .map(|number| {
                 let (configure, control) = (&configure, &control);
-                let place = &place;
+                let setup = &setup;
                 scope.spawn(move || {
                     let mut generation = 0;
                     for round in 0..ROUNDS {
-                        let limit = 10 + (nth * ROUNDS + round) % 50;
-                        configure(&format!("new-{nth}"), &format!("limits.answer_datagrams = {limit}"));
+                        let limit = 10 + (number * ROUNDS + round) % 50;
+                        configure(&format!("new-{number}"), &format!("limits.answer_datagrams = {limit}"));
                         if round % 3 == 0 {
-                            place.daemon.process.signal("HUP");
+                            setup.daemon.process.signal("HUP");
                         }
                         let reply = ask(control, "reload");
                         assert_eq!(reply["ok"], true, "{reply}");
@@ -481,12 +480,12 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             })
             .collect();
         let reloaded: Vec<_> = reloading.into_iter().map(ScopedJoinHandle::join).collect();
-        // Whoever comes last reads what is there then, whatever others have read before.
+        // The last reload reads the current file, whatever concurrent reloads have read.
         let outcome = std::panic::catch_unwind(|| {
             configure("last", "limits.answer_datagrams = 9");
             ask(&control, "reload")
         });
-        // Now everybody ends, whatever came of it.
+        // All threads end, also after a panic.
         is_over.store(true, Ordering::Relaxed);
         let reply = outcome.unwrap();
         reloaded.into_iter().for_each(Result::unwrap);
@@ -494,7 +493,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
     });
     assert_eq!(reply["ok"], true, "{reply}");
     assert!(answers.unwrap() > 0);
-    until("the last set is live", || place.daemon.ask("status")["set"]["generation"] == last);
+    until("the last set is live", || setup.daemon.ask("status")["set"]["generation"] == last);
     let status = hdl(["control", "reload", "--json", "--socket", control.to_str().unwrap()]);
     let final_reply: Json = serde_json::from_slice(&run(status).stdout).unwrap();
     assert_eq!(
@@ -502,7 +501,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
         (&json!([]), &json!(last)),
         "{final_reply}"
     );
-    // To the manager each has an end before the next one begins.
+    // The manager is notified of the end of each reload before the next one begins.
     let mut is_reloading = false;
     for text in notifications {
         let (begins, ends) = (text.contains("RELOADING=1"), text.contains("READY=1"));

@@ -1,4 +1,4 @@
-//! What a running server promises its operator.
+//! Start, reload and control of a running server.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -51,7 +51,7 @@ fn has(server: &Server, url: &str) -> bool {
 #[test]
 fn a_layer_with_one_wrong_bit_does_not_go_live() {
     let (server, directory) = start(|_| {});
-    // Published elsewhere and copied here, with a bit lost on the way.
+    // Published in another directory and copied here with one bit flipped.
     let elsewhere = directory.path().join("elsewhere");
     publish(&elsewhere, "https://first.example/");
     publish(&elsewhere, "https://second.example/");
@@ -75,21 +75,21 @@ fn a_layer_with_one_wrong_bit_does_not_go_live() {
     let error = status()["set"]["last_error"].as_str().unwrap().to_owned();
     assert!(error.contains(".layer"), "{error}");
     assert_eq!(status()["set"]["generation"], 1);
-    assert!(has(&server, "https://first.example/"), "the old set goes on");
+    assert!(has(&server, "https://first.example/"), "the old set is still served");
     server.stop().unwrap();
 }
 
 #[test]
-fn a_directory_that_was_made_anew_is_noticed() {
+fn a_recreated_directory_is_noticed() {
     let (server, directory) = start(|_| {});
     let set = directory.path().join("set");
     std::fs::remove_dir_all(&set).unwrap();
-    until("that it is gone is seen", || server.shared().status()["set"]["last_error"].is_string());
+    until("the missing directory is noticed", || server.shared().status()["set"]["last_error"].is_string());
     publish(&set, "https://anew.example/");
     until("the new set is live", || has(&server, "https://anew.example/"));
-    assert_eq!(server.shared().status()["set"]["generation"], 1, "although it is a first generation again");
+    assert_eq!(server.shared().status()["set"]["generation"], 1, "the first generation of the new directory");
     publish(&set, "https://again.example/");
-    until("and the next", || has(&server, "https://again.example/"));
+    until("the next set is live", || has(&server, "https://again.example/"));
     server.stop().unwrap();
 }
 
@@ -109,7 +109,7 @@ fn a_port_is_shared_only_on_purpose() {
 }
 
 #[test]
-fn the_control_socket_takes_no_file_of_others_and_keeps_nobody_waiting() {
+fn the_control_socket_replaces_no_other_file_and_clients_do_not_block_each_other() {
     let directory = tempfile::tempdir().unwrap();
     publish(&directory.path().join("set"), "x");
     let file = directory.path().join("handled.toml");
@@ -130,11 +130,11 @@ fn the_control_socket_takes_no_file_of_others_and_keeps_nobody_waiting() {
         BufReader::new(stream).read_line(&mut answer).unwrap();
         serde_json::from_str(&answer).unwrap()
     };
-    assert_eq!(ask("status\n")["state"], "serving", "also while another client says nothing");
+    assert_eq!(ask("status\n")["state"], "serving", "a silent client blocks others");
     assert!(ask("nonsense\n")["error"].as_str().unwrap().contains("status, stats"));
     assert!(ask(&"x".repeat(64))["error"].as_str().unwrap().contains("64 bytes"));
     assert!(ask(&format!("{}\n", "x".repeat(63)))["error"].as_str().unwrap().contains("unknown"));
-    // A client that never ceases to ask.
+    // A client that sends requests continuously.
     let poller = std::thread::spawn(move || {
         let mut stream = BufReader::new(UnixStream::connect(&path).unwrap());
         let mut line = String::new();
@@ -147,7 +147,7 @@ fn the_control_socket_takes_no_file_of_others_and_keeps_nobody_waiting() {
     std::thread::sleep(Duration::from_millis(50));
     let started = Instant::now();
     server.stop().unwrap();
-    assert!(started.elapsed() < Duration::from_secs(4), "it stops all the same");
+    assert!(started.elapsed() < Duration::from_secs(4), "stopping takes too long");
     poller.join().unwrap();
     drop(silent);
 }
@@ -172,7 +172,7 @@ fn refusals_are_counted_by_reason() {
 }
 
 #[test]
-fn a_server_of_a_site_of_several_must_say_which_it_is() {
+fn a_server_of_a_site_of_several_needs_its_number() {
     let directory = tempfile::tempdir().unwrap();
     publish(&directory.path().join("set"), "x");
     let site = directory.path().join("siteinfo.json");

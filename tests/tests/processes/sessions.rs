@@ -1,5 +1,4 @@
-//! Sessions over the network: what a message in one has to show, whose session it is, and the
-//! bounds.
+//! Sessions over the network: authentication of their messages, ownership, and limits.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -31,9 +30,9 @@ const PRIVATE: OpFlags = OpFlags(CERTIFIED.0 & !OpFlags::PUBLIC_ONLY.0);
 const SECRET: &[u8] = b"open sesame open";
 const ADMINISTRATOR: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 const OTHER: Reference<'_> = Reference { handle: b"0.NA/TST", index: 300 };
-const MAC: Protection = Protection { mac: true, hidden: false };
-const NONE: Protection = Protection { mac: false, hidden: false };
-const ALL: Protection = Protection { mac: true, hidden: true };
+const MAC: Protection = Protection { mac: true, encrypted: false };
+const NONE: Protection = Protection { mac: false, encrypted: false };
+const ALL: Protection = Protection { mac: true, encrypted: true };
 
 fn root(change: impl FnOnce(&mut Config)) -> TestServer {
     serve_with("root", Datapath::Portable, change)
@@ -48,10 +47,10 @@ fn question(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
     session.request(i32::from(handle_auth::random::<1>()[0]) + 1, flags, &Request::Resolution(query))
 }
 
-/// Code, indexes of the values, and the challenge of an answer in the clear.
+/// Code, indexes of the values, and the challenge of a decrypted answer.
 type PlainReply = (ResponseCode, Vec<i32>, Option<(Vec<u8>, Vec<u8>)>);
 
-fn seen(bytes: &[u8]) -> PlainReply {
+fn plain_reply(bytes: &[u8]) -> PlainReply {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
     let Body::Reply(Reply { code, digest, response }) = body else { panic!("a reply") };
@@ -64,11 +63,11 @@ fn seen(bytes: &[u8]) -> PlainReply {
     }
 }
 
-/// Asks, and reads the answer in the session.
+/// Sends `message` and reads the answer in the session.
 fn ask(served: &TestServer, session: &mut ClientSession, message: &[u8]) -> (PlainReply, Protection) {
     let answer = exchange(served.address(), message).expect("an answer");
     let (plain, protection) = session.read(&answer);
-    (seen(&plain), protection)
+    (plain_reply(&plain), protection)
 }
 
 fn code(served: &TestServer, message: &[u8]) -> ResponseCode {
@@ -76,7 +75,7 @@ fn code(served: &TestServer, message: &[u8]) -> ResponseCode {
     Message::decode(&answer[Envelope::LEN..]).unwrap().header.response_code
 }
 
-/// Answers a challenge in the session as `identity`, with the secret or the key that it has.
+/// Answers a challenge in the session as `identity`, with its secret or key.
 fn answer(
     served: &TestServer,
     session: &mut ClientSession,
@@ -96,14 +95,14 @@ fn answer(
     ask(served, session, &message)
 }
 
-/// Asks for what is not public, in the session.
+/// Requests private values in the session.
 fn ask_private(served: &TestServer, session: &mut ClientSession) -> (PlainReply, Protection) {
     let message = question(session, "TST/HALF", PRIVATE);
-    let message = session.sealed(message);
+    let message = session.seal(message);
     ask(served, session, &message)
 }
 
-fn counted(served: &TestServer, name: &str) -> i64 {
+fn counter(served: &TestServer, name: &str) -> i64 {
     served.server.shared().stats()["total"][name].as_i64().unwrap()
 }
 
@@ -118,7 +117,7 @@ fn certified_answers(datapath: Datapath, exchange: SessionExchange) {
     let ask = |session: &mut ClientSession, message: &[u8]| {
         let answer = exchange(served.address(), message).expect("an answer");
         let (plain, protection) = session.read(&answer);
-        (seen(&plain).0, protection)
+        (plain_reply(&plain).0, protection)
     };
     for (handle, expected) in [
         ("TST/TARGET", ResponseCode::SUCCESS),
@@ -128,15 +127,15 @@ fn certified_answers(datapath: Datapath, exchange: SessionExchange) {
         ("FAR/AWAY", ResponseCode::SERVER_NOT_RESPONSIBLE),
     ] {
         let message = question(&session, handle, CERTIFIED);
-        assert_eq!(ask(&mut session, &message), (expected, MAC), "{handle}, without a MAC of its own");
-        let message = session.sealed(message);
+        assert_eq!(ask(&mut session, &message), (expected, MAC), "{handle}, request without a MAC");
+        let message = session.seal(message);
         assert_eq!(ask(&mut session, &message), (expected, MAC), "{handle}");
         let message = question(&session, handle, OpFlags::PLAIN_REQUEST);
-        let message = session.sealed(message);
+        let message = session.seal(message);
         assert_eq!(ask(&mut session, &message), (expected, NONE), "{handle}, not certified");
     }
-    assert_eq!(counted(&served, "answers_with_mac"), 10, "by the worker");
-    assert_eq!(slow_requests(&served), slow_before, "and by nobody else");
+    assert_eq!(counter(&served, "answers_with_mac"), 10, "the worker adds the MAC");
+    assert_eq!(slow_requests(&served), slow_before, "the slow path is not used");
 }
 
 #[test]
@@ -156,19 +155,19 @@ fn certified_answers_have_the_mac_of_the_session_over_tcp() {
 }
 
 #[test]
-fn replayed_reordered_and_forged_messages() {
+fn replayed_and_forged_messages_are_refused_and_reordered_ones_accepted() {
     let served = root(|_| ());
     let mut own = open(&served, NOBODY);
     let message = question(&own, "TST/TARGET", CERTIFIED);
-    let numbered = |counter| own.numbered(message.clone(), counter);
+    let numbered = |counter| own.add_mac(message.clone(), counter);
     let code = |message: &[u8]| code(&served, message);
     assert_eq!(code(&numbered(3)), ResponseCode::SUCCESS);
-    assert_eq!(code(&numbered(3)), ResponseCode::SESSION_MESSAGE_REJECTED, "a copy");
-    assert_eq!(code(&numbered(1)), ResponseCode::SUCCESS, "late, but new");
+    assert_eq!(code(&numbered(3)), ResponseCode::SESSION_MESSAGE_REJECTED, "a replay");
+    assert_eq!(code(&numbered(1)), ResponseCode::SUCCESS, "late and new");
     assert_eq!(code(&numbered(300)), ResponseCode::SUCCESS);
     assert_eq!(code(&numbered(100)), ResponseCode::SUCCESS, "200 below the highest");
-    assert_eq!(code(&numbered(99)), ResponseCode::SESSION_MESSAGE_REJECTED, "too old to tell");
-    assert_eq!(code(&numbered(0)), ResponseCode::SESSION_MESSAGE_REJECTED, "no number");
+    assert_eq!(code(&numbered(99)), ResponseCode::SESSION_MESSAGE_REJECTED, "below the window");
+    assert_eq!(code(&numbered(0)), ResponseCode::SESSION_MESSAGE_REJECTED, "0 is no counter");
     let mut forged = numbered(301);
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(code(&forged), ResponseCode::INVALID_SESSION_KEY);
@@ -176,19 +175,19 @@ fn replayed_reordered_and_forged_messages() {
     let at = altered.windows(6).position(|window| window == b"TARGET").unwrap();
     altered[at] ^= 0x20;
     assert_eq!(code(&altered), ResponseCode::INVALID_SESSION_KEY, "another question under the same MAC");
-    assert_eq!(code(&numbered(301)), ResponseCode::SUCCESS, "none of these used it up");
-    // A MAC is one of a session.
+    assert_eq!(code(&numbered(301)), ResponseCode::SUCCESS, "refused messages do not use the counter");
+    // A MAC is only valid in its session.
     let other = open(&served, NOBODY);
     let mut moved = numbered(302);
     moved[4..8].copy_from_slice(&other.id.to_be_bytes());
     assert_eq!(code(&moved), ResponseCode::INVALID_SESSION_KEY);
     own.id = other.id;
-    let foreign = own.numbered(question(&own, "TST/TARGET", CERTIFIED), 1);
+    let foreign = own.add_mac(question(&own, "TST/TARGET", CERTIFIED), 1);
     assert_eq!(code(&foreign), ResponseCode::INVALID_SESSION_KEY, "the key of another session");
 }
 
 #[test]
-fn a_session_that_is_not_known_is_said_so_and_signed() {
+fn an_unknown_session_gets_a_signed_error() {
     let served = root(|_| ());
     let mut session = open(&served, NOBODY);
     session.id ^= 1;
@@ -200,56 +199,60 @@ fn a_session_that_is_not_known_is_said_so_and_signed() {
     for flags in [OpFlags::PLAIN_REQUEST, PRIVATE] {
         assert_eq!(code(&served, &question(&session, "TST/TARGET", flags)), ResponseCode::SESSION_TIMEOUT);
     }
-    let hidden = session.hidden(&question(&session, "TST/TARGET", CERTIFIED));
-    let answer = exchange_as_is(&served, &hidden);
+    let encrypted = session.encrypt(&question(&session, "TST/TARGET", CERTIFIED));
+    let answer = exchange_as_is(&served, &encrypted);
     let refused = Message::decode(&answer[Envelope::LEN..]).unwrap().header.response_code;
     assert_eq!(refused, ResponseCode::SESSION_TIMEOUT, "encrypted");
 }
 
 #[test]
-fn who_has_proven_who_they_are_is_not_asked_again() {
+fn an_authenticated_identity_is_not_challenged_again() {
     let served = root(|_| ());
     let mut session = open(&served, ADMINISTRATOR);
     let ((code, _, challenge), protection) = ask_private(&served, &mut session);
     assert_eq!((code, protection), (ResponseCode::AUTHENTICATION_NEEDED, MAC));
-    // A request without a MAC is not one of the session, whoever set it up.
+    // A request without a MAC does not belong to the session.
     let bare = question(&session, "TST/HALF", PRIVATE);
     assert_eq!(ask(&served, &mut session, &bare).0.0, ResponseCode::INVALID_CREDENTIAL);
     let ((code, values, _), protection) = answer(&served, &mut session, ADMINISTRATOR, &challenge.unwrap());
-    assert_eq!((code, protection), (ResponseCode::SUCCESS, ALL), "values that are not public are hidden");
+    assert_eq!((code, protection), (ResponseCode::SUCCESS, ALL), "private values are encrypted");
     assert!(!values.is_empty());
     for _ in 0..3 {
         let ((code, again, _), protection) = ask_private(&served, &mut session);
         assert_eq!((code, &again, protection), (ResponseCode::SUCCESS, &values, ALL));
     }
-    // It is known who asks, and also what they may not.
+    // The authenticated identity is refused where it has no right.
     let message = question(&session, "TST/HSTYPES", PRIVATE);
-    let message = session.sealed(message);
+    let message = session.seal(message);
     assert_eq!(ask(&served, &mut session, &message).0.0, ResponseCode::INVALID_ADMIN);
     let message = question(&session, "TST/HALF", PRIVATE);
     assert_eq!(ask(&served, &mut session, &message).0.0, ResponseCode::INVALID_CREDENTIAL, "no MAC");
     let mut stolen = open(&served, NOBODY);
     stolen.id = session.id;
     let message = question(&stolen, "TST/HALF", PRIVATE);
-    let message = stolen.numbered(message, 99);
+    let message = stolen.add_mac(message, 99);
     let answer = exchange(served.address(), &message).unwrap();
     let (plain, _) = session.read(&answer);
-    assert_eq!(seen(&plain).0, ResponseCode::INVALID_SESSION_KEY, "the number of a session is no key to it");
+    assert_eq!(
+        plain_reply(&plain).0,
+        ResponseCode::INVALID_SESSION_KEY,
+        "a request with the session number and another key"
+    );
 }
 
 #[test]
-fn another_identity_in_a_session_counts_for_one_request() {
+fn another_identity_in_a_session_is_authenticated_for_one_request() {
     let served = root(|_| ());
     for identity in [ADMINISTRATOR, NOBODY] {
         let mut session = open(&served, identity);
         for _ in 0..2 {
             let ((code, _, challenge), _) = ask_private(&served, &mut session);
-            assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED, "{identity:?}: asked each time");
+            assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED, "{identity:?}: challenged each time");
             let ((code, values, _), _) = answer(&served, &mut session, OTHER, &challenge.unwrap());
             assert_eq!((code, values.is_empty()), (ResponseCode::SUCCESS, false), "{identity:?}");
         }
     }
-    // The answer to the challenge of one session is none in another.
+    // The answer to the challenge of one session is invalid in another.
     let (mut one, mut two) = (open(&served, ADMINISTRATOR), open(&served, ADMINISTRATOR));
     let ((_, _, challenge), _) = ask_private(&served, &mut one);
     let ((refused, _, _), _) = answer(&served, &mut two, ADMINISTRATOR, &challenge.unwrap());
@@ -257,7 +260,7 @@ fn another_identity_in_a_session_counts_for_one_request() {
 }
 
 #[test]
-fn a_copy_of_a_request_gets_the_same_challenge_and_another_request_another() {
+fn a_repeated_request_gets_the_same_challenge_and_another_request_a_new_one() {
     let served = root(|_| ());
     let mut session = open(&served, ADMINISTRATOR);
     let same = question(&session, "TST/HALF", PRIVATE);
@@ -267,43 +270,43 @@ fn a_copy_of_a_request_gets_the_same_challenge_and_another_request_another() {
         &Request::Resolution(Query { handle: b"TST/HALF", indexes: Indexes::EMPTY, types: Strings::EMPTY }),
     );
     let mut challenge = |message: &[u8]| {
-        let message = session.sealed(message.to_vec());
+        let message = session.seal(message.to_vec());
         ask(&served, &mut session, &message).0.2.unwrap()
     };
     let first = challenge(&same);
-    assert_eq!(challenge(&same), first, "with another number, as clients send it again");
+    assert_eq!(challenge(&same), first, "the request with another counter");
     let second = challenge(&other);
     assert_ne!(second, first);
     let ((refused, _, _), _) = answer(&served, &mut session, ADMINISTRATOR, &first);
-    assert_eq!(refused, ResponseCode::AUTHENTICATION_FAILED, "it is not the one that waits");
+    assert_eq!(refused, ResponseCode::AUTHENTICATION_FAILED, "the first challenge was replaced");
 }
 
 #[test]
-fn encrypted_requests_are_answered_and_what_is_made_up_is_not() {
+fn encrypted_requests_are_answered_and_forged_ones_refused_alike() {
     let served = root(|config| config.sessions.ciphers = vec![CipherName::Des3]);
     let mut session = open(&served, ADMINISTRATOR);
     assert_eq!(session.key.cipher(), Cipher::DESEDE);
     // In one datagram, and in several.
     for handle in ["TST/TARGET", &"x".repeat(1500)] {
         let message = question(&session, handle, CERTIFIED.with(OpFlags::ENCRYPT));
-        let message = session.sealed(message);
-        let hidden = session.hidden(&message);
-        let ((code, _, _), protection) = ask(&served, &mut session, &hidden);
+        let message = session.seal(message);
+        let encrypted = session.encrypt(&message);
+        let ((code, _, _), protection) = ask(&served, &mut session, &encrypted);
         assert_ne!(code, ResponseCode::ERROR, "{handle}");
         assert_eq!(protection, ALL, "{handle}");
         assert_eq!(
-            ask(&served, &mut session, &hidden).0.0,
+            ask(&served, &mut session, &encrypted).0.0,
             ResponseCode::SESSION_MESSAGE_REJECTED,
-            "{handle}: a copy"
+            "{handle}: a replay"
         );
     }
     let in_the_clear = question(&session, "TST/TARGET", CERTIFIED.with(OpFlags::ENCRYPT));
-    assert_eq!(ask(&served, &mut session, &in_the_clear).1, ALL, "the answer was to be hidden");
-    // Whatever is wrong with what was encrypted, the answer does not tell what.
+    assert_eq!(ask(&served, &mut session, &in_the_clear).1, ALL, "the request asks for an encrypted answer");
+    // The refusal does not tell what was wrong with an encrypted message.
     let message = question(&session, "TST/TARGET", CERTIFIED);
-    let mut wrong = session.sealed(message.clone());
+    let mut wrong = session.seal(message.clone());
     *wrong.last_mut().unwrap() ^= 1;
-    let good = session.hidden(&session.numbered(message.clone(), 1000));
+    let good = session.encrypt(&session.add_mac(message.clone(), 1000));
     let mut cut_off = good.clone();
     cut_off.truncate(good.len() - 8);
     let len = u32::try_from(cut_off.len() - Envelope::LEN).unwrap();
@@ -311,12 +314,13 @@ fn encrypted_requests_are_answered_and_what_is_made_up_is_not() {
     let mut answers = vec![];
     let body = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity: ADMINISTRATOR, signed_response: b"" };
     let to_nothing = session.request(1, PRIVATE, &Request::AnswerChallenge(body));
-    // As if it were somebody's answer to what could not be read, which in the clear gets none.
+    // In the form of an answer to an unreadable request, which gets no answer if it is not
+    // encrypted.
     let mut response = message.clone();
     response[8..12].fill(0xff);
     response[Envelope::LEN + 7] = 2;
-    let hidden = [&wrong, &message, &to_nothing, &response].map(|message| session.hidden(message));
-    for bad in hidden.into_iter().chain([cut_off]) {
+    let encrypted = [&wrong, &message, &to_nothing, &response].map(|message| session.encrypt(message));
+    for bad in encrypted.into_iter().chain([cut_off]) {
         let mut answer = exchange_as_is(&served, &bad);
         answer[36..40].fill(0);
         answers.push(answer);
@@ -326,7 +330,7 @@ fn encrypted_requests_are_answered_and_what_is_made_up_is_not() {
     assert_eq!(refused, ResponseCode::SESSION_FAILED);
 }
 
-/// Sends a message in one datagram and gives whatever comes back.
+/// Sends a message and returns the first datagram received.
 fn exchange_as_is(served: &TestServer, message: &[u8]) -> Vec<u8> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -347,7 +351,7 @@ fn weak_and_unknown_exchanges_are_refused() {
     let answer = exchange(served.address(), &set_up_request(&strong, NOBODY, 0)).unwrap();
     let session = ClientSession::from_answer(&strong, &answer, Some(&server_key("root")));
     assert_eq!(session.version, Version::CURRENT);
-    // Peers that know DES alone, which is off.
+    // Peers that only know DES, which is disabled.
     let mut old = set_up_request(&strong, NOBODY, 0);
     (old[1], old[3]) = (3, 3);
     assert_eq!(code(&served, &old), ResponseCode::SESSION_FAILED);
@@ -364,7 +368,7 @@ fn sessions_expire_and_end() {
     let message = question(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
     let begun = Instant::now();
     while code(&served, &message) != ResponseCode::SESSION_TIMEOUT {
-        assert!(begun.elapsed() < Duration::from_secs(30), "a second is over");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the session has not expired");
         std::thread::sleep(Duration::from_millis(100));
     }
     let mut session = open(&served, NOBODY);
@@ -373,17 +377,17 @@ fn sessions_expire_and_end() {
     };
     let bare = end(&session);
     assert_eq!(ask(&served, &mut session, &bare).0.0, ResponseCode::INVALID_SESSION_KEY, "without a MAC");
-    let sealed = session.sealed(bare);
+    let sealed = session.seal(bare);
     assert_eq!(ask(&served, &mut session, &sealed), ((ResponseCode::SUCCESS, vec![], None), MAC));
-    assert_eq!(code(&served, &sealed), ResponseCode::SESSION_TIMEOUT, "there is none any more");
+    assert_eq!(code(&served, &sealed), ResponseCode::SESSION_TIMEOUT, "the session has ended");
 }
 
 #[test]
-fn there_are_so_many_sessions_and_no_more() {
+fn the_number_of_sessions_is_bounded() {
     let served = root(|config| {
         (config.sessions.sessions, config.sessions.sessions_per_source) = (2, 1);
         (config.sessions.unproven_per_source, config.sessions.unproven_per_source_udp) = (2, 2);
-        // Else clients of a table that small are sent to TCP.
+        // With a table of this size, clients would be sent to TCP.
         config.tcp.enabled = false;
     });
     let mut sessions = [open(&served, ADMINISTRATOR), open(&served, OTHER)];
@@ -394,7 +398,11 @@ fn there_are_so_many_sessions_and_no_more() {
     let third = open(&served, NOBODY);
     let message = question(&sessions[0], "TST/TARGET", CERTIFIED);
     let gone = exchange(served.address(), &message).unwrap();
-    assert_eq!(seen(&gone).0, ResponseCode::SESSION_TIMEOUT, "the longest idle of the same source made room");
+    assert_eq!(
+        plain_reply(&gone).0,
+        ResponseCode::SESSION_TIMEOUT,
+        "the longest idle session of the source is dropped"
+    );
     let message = question(&sessions[1], "TST/TARGET", CERTIFIED);
     assert_eq!(ask(&served, &mut sessions[1], &message).1, MAC);
     drop(third);
@@ -402,7 +410,7 @@ fn there_are_so_many_sessions_and_no_more() {
     assert_eq!((&counts["open"], &counts["displaced"]), (&2.into(), &1.into()));
 }
 
-/// Another process has the same sessions, and what happens there counts here.
+/// Another process shares the sessions, and its use of them is visible here.
 #[test]
 fn a_session_is_handed_over_by_the_socket() {
     let directory = tempfile::tempdir().unwrap();
@@ -412,53 +420,53 @@ fn a_session_is_handed_over_by_the_socket() {
     let mut client = open(&served, ADMINISTRATOR);
     let there = joint.find(client.id, 0).expect("known to the other process");
     assert_eq!(there.keys().mac.key(), &client.key);
-    // A message that was accepted there is a copy here.
+    // A message accepted by the other process is a replay here.
     let message = question(&client, "TST/TARGET", CERTIFIED);
-    let message = client.sealed(message);
+    let message = client.seal(message);
     let (envelope, rest) = Envelope::split(&message).unwrap();
     let checked =
         handle_daemon::sessions::traffic::check(&*there, &envelope, &Message::decode(rest).unwrap(), 0);
     assert_eq!(checked, Ok(true));
     assert_eq!(ask(&served, &mut client, &message).0.0, ResponseCode::SESSION_MESSAGE_REJECTED);
-    // Who has proven there who they are is known here.
+    // An identity authenticated by the other process is authenticated here.
     assert_eq!(ask_private(&served, &mut client).0.0, ResponseCode::AUTHENTICATION_NEEDED);
     assert!(there.authenticate(ADMINISTRATOR, 301, 0));
     assert_eq!(ask_private(&served, &mut client).0.0, ResponseCode::SUCCESS);
-    // The other process goes, and this one goes on.
+    // Sessions continue without the other process.
     drop((there, joint));
     assert_eq!(ask_private(&served, &mut client).0.0, ResponseCode::SUCCESS);
     let again = open(&served, NOBODY);
     assert_ne!(again.id, client.id);
     drop(served);
-    assert!(!path.exists(), "the socket goes with its process");
+    assert!(!path.exists(), "the process removes its socket");
 }
 
 #[test]
-fn computed_values_that_are_not_public_are_for_who_has_proven_who_they_are() {
+fn private_computed_values_need_an_authenticated_identity() {
     let copies = "<namespace><template delimiter='@'><foreach><value/></foreach></template></namespace>";
     let served = root(|config| config.templates.namespace = Some(copies.to_owned()));
     let mut session = open(&served, ADMINISTRATOR);
     let message = question(&session, "TST/HALF@x", PRIVATE);
     assert_eq!(ask(&served, &mut session, &message).0.0, ResponseCode::INVALID_CREDENTIAL, "without a MAC");
-    let message = session.sealed(message);
+    let message = session.seal(message);
     let ((code, _, challenge), _) = ask(&served, &mut session, &message);
     assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED);
     let (first, protection) = answer(&served, &mut session, ADMINISTRATOR, &challenge.unwrap());
     assert_eq!(
-        (first.0, protection.hidden),
+        (first.0, protection.encrypted),
         (ResponseCode::SUCCESS, true),
-        "what is not public is encrypted"
+        "private values are encrypted"
     );
     let message = question(&session, "TST/HALF@y", PRIVATE);
-    let message = session.sealed(message);
-    assert_eq!(ask(&served, &mut session, &message).0, first, "no challenge a second time");
+    let message = session.seal(message);
+    assert_eq!(ask(&served, &mut session, &message).0, first, "no second challenge");
     let message = question(&session, "TST/HALF@x", OpFlags::PLAIN_REQUEST);
     let (public, _) = ask(&served, &mut session, &message);
-    assert!(public.1.len() < first.1.len(), "public values are for everybody");
+    assert!(public.1.len() < first.1.len(), "only public values");
 }
 
 #[test]
-fn what_sets_a_session_up_is_signed_by_the_server_within_another_one_too() {
+fn answers_about_session_keys_are_signed_by_the_server_also_within_a_session() {
     let served = root(|_| ());
     let session = open(&served, NOBODY);
     let exchange_key = Request::SessionExchangeKey(ExchangedKey { encrypted_key: b"a key" });

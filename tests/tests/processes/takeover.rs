@@ -1,5 +1,4 @@
-//! Restarting by take-over: no answer lost, and whatever happens to the new process, somebody
-//! serves.
+//! Restarts by take-over: no answer is lost, and a failing new process leaves the old one serving.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -23,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A connection for one request, as deployed clients make it; whether the answer came.
+/// Whether a request over its own connection, as deployed clients send it, is answered.
 fn is_answered_over_tcp(address: SocketAddr, datagram: &[u8]) -> bool {
     let ask = || -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(address)?;
@@ -50,10 +49,10 @@ fn is_answered_over_tcp(address: SocketAddr, datagram: &[u8]) -> bool {
     }
 }
 
-/// Requests a second: so many are in flight at any moment of a take-over.
+/// Requests per second: enough that some are in flight at any moment of a take-over.
 const RATE: NonZeroU64 = NonZeroU64::new(4_000).unwrap();
 
-/// A published set, and where processes serve it one after the other.
+/// A published set and the address at which consecutive processes serve it.
 struct TakeoverSetup {
     directory: TempDir,
     address: SocketAddr,
@@ -84,7 +83,7 @@ impl TakeoverSetup {
         command
     }
 
-    /// Serves; takes over from whoever does.
+    /// Starts a process, which takes over from a running one.
     fn serve(&self, datapath: &str, workers: usize) -> Daemon {
         Daemon::start(self.command(datapath, workers), &self.control())
     }
@@ -94,14 +93,14 @@ impl TakeoverSetup {
         TestClient::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
     }
 
-    /// Asks and verifies while `meanwhile` runs, and for a moment before and after.
+    /// Sends and verifies requests while `meanwhile` runs, and shortly before and after.
     fn load<T>(&self, meanwhile: impl FnOnce() -> T) -> (RunReport, T) {
         let mut options = RunOptions::new(self.address, NameOptions::Snapshot(self.set()));
         options.load = LoadPattern::Open { rate: RATE };
         options.duration = Duration::from_secs(600);
         // Longer than any answer takes.
         options.timeout = Duration::from_secs(10);
-        // So many that each of several sockets of the server has some.
+        // Enough that each of the server's sockets gets some.
         options.threads = 8;
         options.verify = Some(Verify {
             staleness_max: Duration::ZERO,
@@ -120,7 +119,7 @@ impl TakeoverSetup {
                 };
                 handle_loadgen::run(&options, each_second).unwrap()
             });
-            until("the load is there", || started.load(Ordering::Relaxed) || load.is_finished());
+            until("the load runs", || started.load(Ordering::Relaxed) || load.is_finished());
             let done = meanwhile();
             enough.store(true, Ordering::Relaxed);
             (load.join().unwrap(), done)
@@ -130,9 +129,9 @@ impl TakeoverSetup {
 
 #[test]
 fn restarts_under_load_lose_no_answer() {
-    let place = TakeoverSetup::new();
-    let mut serving = place.serve("portable", 2);
-    // Both datapaths take over from both; as many sockets, fewer, more, and one alone.
+    let setup = TakeoverSetup::new();
+    let mut serving = setup.serve("portable", 2);
+    // Both datapaths take over from both, with the same number of sockets, fewer, more, and one.
     let successors = [
         ("portable", 2),
         ("auto", 2),
@@ -146,19 +145,19 @@ fn restarts_under_load_lose_no_answer() {
     let (done, connections_count, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let ask_over_tcp = || {
         while !done.load(Ordering::Relaxed) {
-            let is_answered = is_answered_over_tcp(place.address, &datagram);
+            let is_answered = is_answered_over_tcp(setup.address, &datagram);
             lost.fetch_add(u64::from(!is_answered), Ordering::Relaxed);
             connections_count.fetch_add(1, Ordering::Relaxed);
         }
     };
-    let (report, answered) = place.load(|| {
+    let (report, answered) = setup.load(|| {
         std::thread::scope(|scope| {
             (0..4).for_each(|_| _ = scope.spawn(ask_over_tcp));
             let mut answered = Vec::new();
             for (datapath, workers) in successors {
-                let mut old = std::mem::replace(&mut serving, place.serve(datapath, workers));
-                assert_eq!(old.process.wait(), Some(0), "the old process ends in order");
-                assert!(serving.control.exists(), "and leaves the control socket to the new one");
+                let mut old = std::mem::replace(&mut serving, setup.serve(datapath, workers));
+                assert_eq!(old.process.wait(), Some(0), "exit code of the old process");
+                assert!(serving.control.exists(), "the control socket belongs to the new process");
                 assert_eq!(serving.ask("status")["workers"].as_array().unwrap().len(), workers);
                 std::thread::sleep(Duration::from_millis(500));
                 answered.push(serving.ask("stats")["total"]["requests_answered"].as_u64().unwrap());
@@ -172,98 +171,98 @@ fn restarts_under_load_lose_no_answer() {
     let accounts = &report.accounts;
     println!("{} sent in {} take-overs: {accounts:?}", accounts.sent, successors.len());
     assert_eq!((accounts.lost, accounts.late, accounts.refused), (0, 0, 0), "{accounts:?}");
-    assert_eq!((accounts.duplicates, accounts.malformed), (0, 0), "each is answered once");
+    assert_eq!((accounts.duplicates, accounts.malformed), (0, 0), "each request is answered once");
     assert_eq!(report.verification.unwrap().mismatched, 0);
-    assert!(answered.iter().all(|&answered| answered > RATE.get() / 10), "each of them served: {answered:?}");
+    assert!(answered.iter().all(|&answered| answered > RATE.get() / 10), "each process served: {answered:?}");
 }
 
 #[test]
 fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
-    let place = TakeoverSetup::new();
-    let mut old = place.serve("auto", 2);
-    // It gets the sockets, and then does not have one of its addresses.
-    let (report, ()) = place.load(|| {
-        let mut command = place.command("auto", 2);
+    let setup = TakeoverSetup::new();
+    let mut old = setup.serve("auto", 2);
+    // The new process gets the sockets and then fails, because an address is not local.
+    let (report, ()) = setup.load(|| {
+        let mut command = setup.command("auto", 2);
         command.args(["--listen", "192.0.2.1:2641"]);
         let (code, error) = fail(command);
         assert!(code == 1 && error.contains("does not have the address"), "{error}");
-        let mut command = place.command("auto", 2);
+        let mut command = setup.command("auto", 2);
         command.args(["--snapshot", "/nonexistent"]);
         assert_ne!(fail(command).0, 0);
-        // One that gets the sockets, says nothing, and goes.
+        // A client that gets the sockets, sends nothing, and disconnects.
         let mut silent = BufReader::new(UnixStream::connect(&old.control).unwrap());
         silent.get_mut().write_all(b"take-over\n").unwrap();
         let mut offer = String::new();
         silent.read_line(&mut offer).unwrap();
         let offer: Json = serde_json::from_str(&offer).unwrap();
-        assert_eq!(offer["sockets"].as_array().unwrap().len(), 4, "of each worker two: {offer}");
+        assert_eq!(offer["sockets"].as_array().unwrap().len(), 4, "two of each worker: {offer}");
         let refused = daemon::ask(&old.control, "take-over");
         assert!(refused["error"].as_str().unwrap().contains("another process is taking over"), "{refused}");
         drop(silent);
-        until("it is over", || {
+        until("the take-over is cancelled", || {
             old.ask("status")["state"] == "serving" && old.ask("take-over")["sockets"].is_array()
         });
     });
     let accounts = &report.accounts;
     assert_eq!((accounts.lost, accounts.late, accounts.duplicates), (0, 0, 0), "{accounts:?}");
-    // `kill -9`, from before it is there to after it serves.
+    // `kill -9` at moments from before the take-over to after it.
     let mut survived = 0;
     for step in 0..20 {
-        let mut new = RunningProcess::start(place.command("auto", 2));
+        let mut new = RunningProcess::start(setup.command("auto", 2));
         std::thread::sleep(Duration::from_millis(2) * step);
         new.0.kill().unwrap();
         assert_eq!(new.wait(), None);
         std::thread::sleep(Duration::from_millis(20));
         if old.process.0.try_wait().unwrap().is_none() && old.ask("status")["state"] == "serving" {
             survived += 1;
-            assert_eq!(place.code(), ResponseCode::SUCCESS);
+            assert_eq!(setup.code(), ResponseCode::SUCCESS);
         } else {
-            // It had said that it serves, and was the one to be killed.
+            // The new process had announced that it serves, and was killed afterwards.
             assert_eq!(old.process.wait(), Some(0));
-            old = place.serve("auto", 2);
+            old = setup.serve("auto", 2);
         }
     }
-    assert!(survived > 0, "some were killed before they served");
-    assert_eq!(place.code(), ResponseCode::SUCCESS);
+    assert!(survived > 0, "no process was killed before it served");
+    assert_eq!(setup.code(), ResponseCode::SUCCESS);
 }
 
 #[test]
-fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
-    let place = TakeoverSetup::new();
-    let path = place.directory.path().join("notify.sock");
+fn a_restart_on_command_keeps_serving_and_notifies_the_service_manager() {
+    let setup = TakeoverSetup::new();
+    let path = setup.directory.path().join("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let until_notified = |what: &str| {
+    let until_notified = |text: &str| {
         let mut room = [0; 1000];
         loop {
-            let len = manager.recv(&mut room).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let len = manager.recv(&mut room).unwrap_or_else(|error| panic!("{text}: {error}"));
             let notification = String::from_utf8_lossy(&room[..len]).into_owned();
-            assert!(!notification.contains("STOPPING"), "the service goes on: {notification}");
-            if notification.contains(what) {
+            assert!(!notification.contains("STOPPING"), "the service does not stop: {notification}");
+            if notification.contains(text) {
                 return;
             }
         }
     };
-    let config = place.directory.path().join("handled.toml");
+    let config = setup.directory.path().join("handled.toml");
     let http = free_address();
     let text = format!(
         "snapshot = \"set\"\ncontrol = \"control.sock\"\nlisten = [\"{}\"]\nworkers = 1\n\
          observe.http = \"{http}\"\n",
-        place.address
+        setup.address
     );
     std::fs::write(&config, &text).unwrap();
     let mut command = handled();
     command.arg("--config").arg(&config).env("NOTIFY_SOCKET", &path);
-    let mut old = Daemon::start(command, &place.control());
+    let mut old = Daemon::start(command, &setup.control());
     until_notified("READY=1");
     let restart = || {
         let mut command = hdl(["control", "restart", "--json", "--socket"]);
-        command.arg(place.control());
+        command.arg(setup.control());
         let output = run(command);
         let answer: Json = serde_json::from_slice(&output.stdout).unwrap();
         (output.status.code(), answer)
     };
-    // With a configuration that does not work nothing changes.
+    // A configuration that does not work changes nothing.
     std::fs::write(&config, format!("{text}limits.batch_datagrams = 0\n")).unwrap();
     let (code, answer) = restart();
     assert!(code == Some(6) && answer["error"].as_str().unwrap().contains("This one goes on"), "{answer}");
@@ -280,25 +279,25 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
                 is_ready();
             }
         });
-        let served = restart_twice(&place, &mut old, &restart, &until_notified);
+        let served = restart_twice(&setup, &mut old, &restart, &until_notified);
         done.store(true, Ordering::Relaxed);
         served
     });
     let accounts = &report.accounts;
     assert_eq!((accounts.lost, accounts.late, accounts.duplicates), (0, 0, 0), "{accounts:?}");
-    until("the new one has the control socket", || {
-        daemon::ask(&place.control(), "status")["pid"] == successor.pid
+    until("the new process has the control socket", || {
+        daemon::ask(&setup.control(), "status")["pid"] == successor.pid
     });
 }
 
-/// Restarts under load, and then by the process that was started so.
+/// Restarts twice under load, the second time by the successor.
 fn restart_twice(
-    place: &TakeoverSetup,
+    setup: &TakeoverSetup,
     old: &mut Daemon,
     restart: &dyn Fn() -> (Option<i32>, Json),
     until_notified: &dyn Fn(&str),
 ) -> (RunReport, Successor) {
-    place.load(|| {
+    setup.load(|| {
         let (code, answer) = restart();
         assert_eq!(code, Some(0), "{answer}");
         assert_eq!(old.process.wait(), Some(0));

@@ -1,4 +1,4 @@
-//! What a running server promises over TCP: to those who ask, and to itself about those who do not.
+//! TCP connections of a running server: service for clients, and limits for those that misuse them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(20);
-/// Bytes of the value of `10.1/long`: more than any kernel keeps of one answer.
+/// Bytes of the value of `10.1/long`, more than the kernel buffers of one answer.
 const LONG_LEN: usize = 200_000;
 
-/// Each test over both datapaths, where there are both.
+/// Runs each test over both datapaths.
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
@@ -39,20 +39,20 @@ macro_rules! on_both_paths {
 }
 
 on_both_paths!(
-    a_kept_connection_answers_again_and_again,
-    a_thousand_pipelined_requests_are_answered_each,
-    a_request_may_come_byte_by_byte,
-    half_a_request_is_not_waited_for_without_end,
-    an_idle_connection_is_told_and_closed,
-    a_slow_reader_holds_nobody_up_and_goes,
-    what_a_slow_reader_did_not_ask_in_vain_comes,
-    a_source_has_so_many_connections_and_no_more,
+    a_kept_connection_serves_many_requests,
+    a_thousand_pipelined_requests_are_answered,
+    a_request_may_arrive_byte_by_byte,
+    a_partial_request_times_out,
+    an_idle_connection_gets_a_notice_and_is_closed,
+    a_slow_reader_does_not_delay_others_and_is_closed,
+    a_slow_reader_gets_all_answers,
+    connections_of_a_source_are_bounded,
     a_network_is_one_source_over_ipv4_and_ipv6,
-    when_all_places_are_taken_who_is_idle_goes_or_whose_request_does_not_arrive,
-    a_request_may_be_so_long_and_no_longer,
-    what_is_kept_has_a_limit,
-    draining_finishes_what_is_under_way,
-    who_lingers_is_let_go,
+    a_full_server_closes_idle_connections_and_then_stalled_ones,
+    the_length_of_requests_is_bounded,
+    buffered_input_is_bounded,
+    draining_finishes_requests_under_way,
+    lingering_connections_are_closed,
 );
 
 struct TcpServer {
@@ -84,7 +84,7 @@ impl TcpServer {
         (Ipv4Addr::LOCALHOST, self.server.addresses()[0].port()).into()
     }
 
-    /// Connects from `source` to itself.
+    /// Connects from `source` to the same address.
     fn connect_from(&self, source: IpAddr) -> TcpStream {
         let to = SocketAddr::new(source, self.address().port());
         let family = if source.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -135,7 +135,7 @@ fn request(handle: &[u8], request_id: i32, keep: bool) -> Vec<u8> {
     message.unsigned().unwrap()
 }
 
-/// The answers that a connection brings, whole and in order.
+/// Reads the answers of a connection, whole and in order.
 struct AnswerReader {
     stream: TcpStream,
     bytes: Vec<u8>,
@@ -146,7 +146,7 @@ impl AnswerReader {
         Self { stream: stream.try_clone().unwrap(), bytes: Vec::new() }
     }
 
-    /// The next one: the id of its request, and its code. `None` at the end of the connection.
+    /// The next answer, as the id of its request and its code; `None` at the end of the connection.
     fn next(&mut self) -> Option<(i32, ResponseCode)> {
         loop {
             let front = split(&self.bytes, MESSAGE_LEN_MAX).unwrap();
@@ -169,7 +169,7 @@ impl AnswerReader {
     }
 }
 
-fn a_kept_connection_answers_again_and_again(datapath: Datapath) {
+fn a_kept_connection_serves_many_requests(datapath: Datapath) {
     let served = serve(datapath, |_| {});
     let mut stream = served.connect();
     let mut answers = AnswerReader::of(&stream);
@@ -179,7 +179,7 @@ fn a_kept_connection_answers_again_and_again(datapath: Datapath) {
     }
     stream.write_all(&request(b"10.1/none", 21, false)).unwrap();
     assert_eq!(answers.next(), Some((21, ResponseCode::HANDLE_NOT_FOUND)));
-    assert_eq!(answers.next(), None, "who does not ask to stay goes");
+    assert_eq!(answers.next(), None, "a request without the flag ends the connection");
     drop((stream, answers));
     served.until_count("tcp_connections", 0);
     served.until_count("tcp_accepted", 1);
@@ -189,7 +189,7 @@ fn a_kept_connection_answers_again_and_again(datapath: Datapath) {
     served.check_accounts();
 }
 
-fn a_thousand_pipelined_requests_are_answered_each(datapath: Datapath) {
+fn a_thousand_pipelined_requests_are_answered(datapath: Datapath) {
     let served = serve(datapath, |_| {});
     let mut stream = served.connect();
     let all: Vec<u8> = (1..=1000).flat_map(|id| request(b"10.1/a", id, id < 1000)).collect();
@@ -207,7 +207,7 @@ fn a_thousand_pipelined_requests_are_answered_each(datapath: Datapath) {
     served.until_count("tcp_bytes_received", all.len() as u64);
 }
 
-fn a_request_may_come_byte_by_byte(datapath: Datapath) {
+fn a_request_may_arrive_byte_by_byte(datapath: Datapath) {
     let served = serve(datapath, |_| {});
     let mut stream = served.connect();
     stream.set_nodelay(true).unwrap();
@@ -223,12 +223,12 @@ fn a_request_may_come_byte_by_byte(datapath: Datapath) {
     served.until_count("tcp_input_bytes", 0);
 }
 
-fn half_a_request_is_not_waited_for_without_end(datapath: Datapath) {
+fn a_partial_request_times_out(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.read_ms = 200);
     let mut stream = served.connect();
     let request = request(b"10.1/a", 7, true);
     let started = Instant::now();
-    // Neither silence nor a byte now and then is progress.
+    // Single bytes now and then do not extend the time limit.
     let (last, first) = request.split_last().unwrap();
     for byte in first {
         let _ = stream.write_all(&[*byte]);
@@ -250,11 +250,11 @@ fn half_a_request_is_not_waited_for_without_end(datapath: Datapath) {
     served.until_count("tcp_input_bytes", 0);
 }
 
-fn an_idle_connection_is_told_and_closed(datapath: Datapath) {
+fn an_idle_connection_gets_a_notice_and_is_closed(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.idle_ms = 200);
     let (silent, mut asking) = (served.connect(), served.connect());
     let mut answers = AnswerReader::of(&asking);
-    // A request before the time is up makes it begin anew.
+    // Each request restarts the idle time.
     for id in 1..=3 {
         std::thread::sleep(Duration::from_millis(100));
         asking.write_all(&request(b"10.1/a", id, true)).unwrap();
@@ -267,46 +267,46 @@ fn an_idle_connection_is_told_and_closed(datapath: Datapath) {
     served.until_count("tcp_closed_idle", 2);
 }
 
-/// Asks for more than any kernel keeps, and does not read.
+/// Requests more than the kernel buffers, without reading.
 fn ask_for_much(stream: &mut TcpStream, count: i32) {
     let all: Vec<u8> = (1..=count).flat_map(|id| request(b"10.1/long", id, true)).collect();
     stream.write_all(&all).unwrap();
 }
 
-fn a_slow_reader_holds_nobody_up_and_goes(datapath: Datapath) {
+fn a_slow_reader_does_not_delay_others_and_is_closed(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.write_ms = 400);
     let mut slow = served.connect();
     ask_for_much(&mut slow, 200);
-    until("answers are kept", || served.count("tcp_output_bytes") > 0);
+    until("answers are buffered", || served.count("tcp_output_bytes") > 0);
     let kept = served.count("tcp_output_bytes");
-    assert!(kept < 1 << 20, "{kept} bytes of 40 MB are kept");
+    assert!(kept < 1 << 20, "{kept} bytes of 40 MB are buffered");
     let mut other = served.connect();
     other.write_all(&request(b"10.1/a", 1, false)).unwrap();
     assert_eq!(AnswerReader::of(&other).next(), Some((1, ResponseCode::SUCCESS)));
     served.until_count("tcp_closed_slow_reader", 1);
-    until("nothing is kept", || served.count("tcp_output_bytes") == 0);
-    assert!(served.count("tcp_requests_answered") < 200, "the rest was not even looked at");
+    until("no answer is buffered", || served.count("tcp_output_bytes") == 0);
+    assert!(served.count("tcp_requests_answered") < 200, "the remaining requests were not processed");
     drop(other);
     served.until_count("tcp_connections", 0);
     served.check_accounts();
 }
 
-fn what_a_slow_reader_did_not_ask_in_vain_comes(datapath: Datapath) {
+fn a_slow_reader_gets_all_answers(datapath: Datapath) {
     let served = serve(datapath, |_| {});
     let mut slow = served.connect();
     ask_for_much(&mut slow, 200);
     slow.write_all(&request(b"10.1/a", 201, false)).unwrap();
-    until("answers are kept", || served.count("tcp_output_bytes") > 0);
+    until("answers are buffered", || served.count("tcp_output_bytes") > 0);
     std::thread::sleep(Duration::from_millis(50));
     let mut answers = AnswerReader::of(&slow);
     let mut ids: Vec<i32> = std::iter::from_fn(|| answers.next().map(|(id, _)| id)).collect();
     ids.sort_unstable();
-    assert_eq!(ids, (1..=201).collect::<Vec<_>>(), "each once");
+    assert_eq!(ids, (1..=201).collect::<Vec<_>>(), "each answer once");
     served.until_count("tcp_output_bytes", 0);
     served.until_count("tcp_input_bytes", 0);
 }
 
-fn a_source_has_so_many_connections_and_no_more(datapath: Datapath) {
+fn connections_of_a_source_are_bounded(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.connections_per_source = 3);
     let mut kept: Vec<_> = (0..3).map(|_| served.connect()).collect();
     served.until_count("tcp_accepted", 3);
@@ -329,12 +329,12 @@ fn a_source_has_so_many_connections_and_no_more(datapath: Datapath) {
 fn a_network_is_one_source_over_ipv4_and_ipv6(datapath: Datapath) {
     let served = serve(datapath, |tcp| (tcp.connections_per_source, tcp.source_prefix_v4) = (1, 24));
     let mut kept = Vec::new();
-    for (source, is_taken) in
+    for (source, is_accepted) in
         [("127.0.0.1", true), ("127.0.0.2", false), ("127.0.1.1", true), ("::1", true), ("::1", false)]
     {
         let mut stream = served.connect_from(source.parse().unwrap());
         let _ = stream.write_all(&request(b"10.1/a", 1, true));
-        if is_taken {
+        if is_accepted {
             assert_eq!(AnswerReader::of(&stream).next(), Some((1, ResponseCode::SUCCESS)), "{source}");
             kept.push(stream);
         } else {
@@ -346,7 +346,7 @@ fn a_network_is_one_source_over_ipv4_and_ipv6(datapath: Datapath) {
     served.check_accounts();
 }
 
-fn when_all_places_are_taken_who_is_idle_goes_or_whose_request_does_not_arrive(datapath: Datapath) {
+fn a_full_server_closes_idle_connections_and_then_stalled_ones(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.connections = 2);
     let oldest = served.connect();
     served.until_count("tcp_accepted", 1);
@@ -359,7 +359,7 @@ fn when_all_places_are_taken_who_is_idle_goes_or_whose_request_does_not_arrive(d
     served.until_count("tcp_input_bytes", 60);
     served.until_count("tcp_closed_evicted", 1);
     assert!(!matches!((&oldest).read(&mut [0; 9]), Ok(1..)));
-    // Nobody is idle any more: after a second, the half request that is the oldest goes.
+    // No connection is idle: after a second, the one with the oldest partial request is closed.
     std::thread::sleep(Duration::from_millis(1100));
     let mut third = served.connect();
     third.write_all(&half).unwrap();
@@ -371,9 +371,9 @@ fn when_all_places_are_taken_who_is_idle_goes_or_whose_request_does_not_arrive(d
     served.check_accounts();
 }
 
-fn a_request_may_be_so_long_and_no_longer(datapath: Datapath) {
+fn the_length_of_requests_is_bounded(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.request_bytes = 1000);
-    // With bytes behind the body, which nobody minds.
+    // Bytes after the body are permitted.
     let with_len = |len: usize| {
         let mut request = request(b"10.1/a", 5, true);
         request.resize(Envelope::LEN + len, 0);
@@ -384,14 +384,14 @@ fn a_request_may_be_so_long_and_no_longer(datapath: Datapath) {
     stream.write_all(&with_len(1000)).unwrap();
     let mut answers = AnswerReader::of(&stream);
     assert_eq!(answers.next(), Some((5, ResponseCode::SUCCESS)));
-    // The envelope is enough to know.
+    // The length in the envelope suffices for the refusal.
     stream.write_all(&with_len(1001)[..Envelope::LEN]).unwrap();
     assert_eq!(answers.next(), Some((-1, ResponseCode::PROTOCOL_ERROR)));
     assert_eq!(answers.next(), None);
     served.until_count("tcp_closed_unreadable", 1);
 }
 
-fn what_is_kept_has_a_limit(datapath: Datapath) {
+fn buffered_input_is_bounded(datapath: Datapath) {
     let served = serve(datapath, |tcp| {
         (tcp.input_bytes, tcp.request_bytes) = (1 << 20, MESSAGE_LEN_MAX);
     });
@@ -403,12 +403,12 @@ fn what_is_kept_has_a_limit(datapath: Datapath) {
         let _ = stream.write_all(&envelope);
         let _ = stream.write_all(&vec![0; MESSAGE_LEN_MAX as usize - 1]);
     }
-    until("somebody had to go", || served.count("tcp_closed_no_room") >= 4);
+    until("connections are closed for lack of room", || served.count("tcp_closed_no_room") >= 4);
     assert!(served.count("tcp_input_bytes") <= 1 << 20);
     served.check_accounts();
 }
 
-fn draining_finishes_what_is_under_way(datapath: Datapath) {
+fn draining_finishes_requests_under_way(datapath: Datapath) {
     let served = serve(datapath, |_| {});
     let idle = served.connect();
     let mut half = served.connect();
@@ -417,13 +417,13 @@ fn draining_finishes_what_is_under_way(datapath: Datapath) {
     served.until_count("tcp_input_bytes", 40);
     let mut much = served.connect();
     ask_for_much(&mut much, 50);
-    until("answers are kept", || served.count("tcp_output_bytes") > 0);
+    until("answers are buffered", || served.count("tcp_output_bytes") > 0);
     let address = served.address();
     let shared = std::sync::Arc::clone(served.server.shared());
     let stopping = std::thread::spawn(move || served.server.stop());
-    until("it drains", || shared.is_draining());
+    until("the server drains", || shared.is_draining());
     let mut answers = AnswerReader::of(&idle);
-    assert_eq!(answers.next(), None, "who is idle is closed");
+    assert_eq!(answers.next(), None, "idle connections are closed");
     half.write_all(&bytes[40..]).unwrap();
     let mut answers = AnswerReader::of(&half);
     assert_eq!(answers.next(), Some((3, ResponseCode::SUCCESS)));
@@ -437,14 +437,14 @@ fn draining_finishes_what_is_under_way(datapath: Datapath) {
     assert!(TcpStream::connect(address).is_err());
 }
 
-fn who_lingers_is_let_go(datapath: Datapath) {
+fn lingering_connections_are_closed(datapath: Datapath) {
     let served = serve(datapath, |tcp| tcp.linger_ms = 200);
     let mut stream = served.connect();
     stream.write_all(&request(b"10.1/a", 1, false)).unwrap();
     let mut answers = AnswerReader::of(&stream);
     assert_eq!(answers.next(), Some((1, ResponseCode::SUCCESS)));
     assert_eq!(answers.next(), None);
-    // It does not close its side.
+    // The client does not close its side.
     served.until_count("tcp_connections", 1);
     served.until_count("tcp_connections", 0);
     served.until_count("tcp_closed_done", 1);

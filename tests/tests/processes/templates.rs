@@ -1,5 +1,5 @@
-//! Templates from outside: namespaces in the set and in the configuration, references, and what is
-//! not there.
+//! Templates over the network: namespaces in the set and in the configuration, references, and
+//! missing bases.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ use handle_tests::test_server;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Values of records, by handle; in ascending order of their keys.
+/// Handles with their values, in ascending order of folded handles.
 type Records<'r> = &'r [(&'r str, &'r [Value<'r>])];
 
 fn publish(directory: &Path, generation: u64, records: Records<'_>) {
@@ -43,8 +43,8 @@ fn start(directory: &Path, templates: TemplatesConfig) -> (Server, TestClient) {
     (server, client)
 }
 
-/// The data of all values, with blanks between them, or the code.
-fn told(answer: Option<ReceivedReply>) -> Result<String, ResponseCode> {
+/// The data of all values, separated by blanks, or the response code.
+fn joined_data(answer: Option<ReceivedReply>) -> Result<String, ResponseCode> {
     let answer = answer.expect("an answer");
     if answer.code != ResponseCode::SUCCESS {
         return Err(answer.code);
@@ -65,7 +65,7 @@ fn namespace(content: &str) -> String {
 const PLAIN: &str = "<template delimiter='@'><value type='T' data='${base}|${extension}'/></template>";
 
 #[test]
-fn the_namespace_of_the_prefix_counts_and_then_that_of_the_configuration() {
+fn the_namespace_of_the_prefix_precedes_that_of_the_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let (own, by_reference) = (
         namespace(
@@ -93,17 +93,17 @@ fn the_namespace_of_the_prefix_counts_and_then_that_of_the_configuration() {
     );
     let configured = TemplatesConfig { delimiter: Some("--".into()), ..TemplatesConfig::default() };
     let (server, mut client) = start(directory.path(), configured);
-    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
+    let mut ask = |handle: &str| joined_data(client.resolve(handle.as_bytes()));
     assert_eq!(ask("1234/base@x").unwrap(), "1234/base|x");
     assert_eq!(ask("1234/BASE@x").unwrap(), "1234/BASE|x");
-    assert_eq!(ask("1234/none@x").unwrap(), "1234/none|x", "a base that is not there has no values");
-    // The delimiter is that of the prefix, the templates those of the base.
+    assert_eq!(ask("1234/none@x").unwrap(), "1234/none|x", "a missing base has no values");
+    // The delimiter comes from the prefix, the templates from the base.
     assert_eq!(ask("1234/owner@x").unwrap(), "own");
     assert_eq!(ask("1234/owner@no").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
     assert_eq!(ask("1234/referring@x").unwrap(), "7 8");
-    assert_eq!(ask("1234/base").unwrap(), "u", "what is stored is not computed");
+    assert_eq!(ask("1234/base").unwrap(), "u", "stored records are not computed");
     assert_eq!(ask("1234/none").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
-    // Without a namespace there is only the delimiter: the base as it is.
+    // Without a namespace, only the delimiter applies, and the base is the answer.
     assert_eq!(ask("5678/none--x").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
     drop(server);
 
@@ -114,7 +114,7 @@ fn the_namespace_of_the_prefix_counts_and_then_that_of_the_configuration() {
         ..TemplatesConfig::default()
     };
     let (_server, mut client) = start(directory.path(), only_here);
-    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
+    let mut ask = |handle: &str| joined_data(client.resolve(handle.as_bytes()));
     assert_eq!(ask("1234/base@x").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
     assert_eq!(ask("1234/base--x").unwrap(), "configured");
 }
@@ -125,16 +125,16 @@ fn without_a_namespace_the_base_is_the_answer() {
     publish(directory.path(), 1, &[("1234/base", &[Value::new(1, b"URL", b"u")])]);
     let configured = TemplatesConfig { delimiter: Some("/".into()), ..TemplatesConfig::default() };
     let (server, mut client) = start(directory.path(), configured);
-    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
-    // The slash behind the prefix is the first that counts.
+    let mut ask = |handle: &str| joined_data(client.resolve(handle.as_bytes()));
+    // The first slash after the prefix is the delimiter.
     assert_eq!(ask("1234/base/x").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
     drop(server);
     let configured = TemplatesConfig { delimiter: Some("@".into()), ..TemplatesConfig::default() };
     let (server, mut client) = start(directory.path(), configured.clone());
-    assert_eq!(told(client.resolve(b"1234/base@x")).unwrap(), "u");
+    assert_eq!(joined_data(client.resolve(b"1234/base@x")).unwrap(), "u");
     drop(server);
     let (_server, mut client) = start(directory.path(), TemplatesConfig { enabled: false, ..configured });
-    assert_eq!(told(client.resolve(b"1234/base@x")).unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(joined_data(client.resolve(b"1234/base@x")).unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_new_set_brings_its_templates() {
     let directory = tempfile::tempdir().unwrap();
     publish(directory.path(), 1, &[("1234/base", &[Value::new(1, b"URL", b"u")])]);
     let (server, mut client) = start(directory.path(), TemplatesConfig::default());
-    assert_eq!(told(client.resolve(b"1234/base@x")).unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(joined_data(client.resolve(b"1234/base@x")).unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
     let of_prefix = namespace(PLAIN);
     let prefix_record = [Value::new(3, b"HS_NAMESPACE", of_prefix.as_bytes())];
     publish(
@@ -154,16 +154,16 @@ fn a_new_set_brings_its_templates() {
     while server.shared().live.current().generation() < 2 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Workers take the new set between two batches, and a slow thread between two requests.
+    // Workers switch to the new set between two batches, slow threads between two requests.
     let mut last = None;
     while last.as_deref() != Some("1234/base|x") && Instant::now() < deadline {
-        last = told(client.resolve(b"1234/base@x")).ok();
+        last = joined_data(client.resolve(b"1234/base@x")).ok();
     }
     assert_eq!(last.as_deref(), Some("1234/base|x"));
 }
 
 #[test]
-fn templates_that_go_too_far_are_an_error_and_the_server_goes_on() {
+fn endless_and_invalid_templates_give_an_error_and_the_server_continues() {
     let directory = tempfile::tempdir().unwrap();
     let endless = namespace("<template delimiter='@' ref='1:1234/ring'/>");
     let refused = namespace(r"<template delimiter='@'><if test='matches' expression='(a)\1'/></template>");
@@ -177,7 +177,7 @@ fn templates_that_go_too_far_are_an_error_and_the_server_goes_on() {
         ],
     );
     let (_server, mut client) = start(directory.path(), TemplatesConfig::default());
-    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
+    let mut ask = |handle: &str| joined_data(client.resolve(handle.as_bytes()));
     assert_eq!(ask("1234/a@x").unwrap_err(), ResponseCode::ERROR);
     assert_eq!(ask("5678/a@x").unwrap_err(), ResponseCode::ERROR);
     assert!(ask("1234/ring").is_ok());
@@ -185,7 +185,7 @@ fn templates_that_go_too_far_are_an_error_and_the_server_goes_on() {
 
 #[test]
 fn a_configuration_that_cannot_work_is_refused() {
-    for (templates, named) in [
+    for (templates, setting) in [
         (TemplatesConfig { namespace: Some("<ns>".into()), ..Default::default() }, "templates.namespace"),
         (
             TemplatesConfig {
@@ -198,7 +198,7 @@ fn a_configuration_that_cannot_work_is_refused() {
         (TemplatesConfig { delimiter: Some("x".repeat(256)), ..Default::default() }, "templates.delimiter"),
     ] {
         let error = templates.check_within("templates").unwrap_err().to_string();
-        assert!(error.contains(named), "{error}");
+        assert!(error.contains(setting), "{error}");
     }
     let delimiter = Some("x".repeat(255));
     assert!(TemplatesConfig { delimiter, ..Default::default() }.check().is_ok());

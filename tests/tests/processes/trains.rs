@@ -1,5 +1,4 @@
-//! Trains of requests are answered as the same requests one at a time, and all of it is accounted
-//! for.
+//! Trains of requests get the same answers as single datagrams, and every datagram is counted.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,29 +18,29 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Where the first datagram of an answer says until when it holds, in seconds: it depends on when
-/// it was asked for.
+/// Position of the expiration in the first datagram of an answer, which depends on the time of the
+/// request.
 const EXPIRES_AT: Range<usize> = Envelope::LEN + 16..Envelope::LEN + 20;
 const SOON: Duration = Duration::from_secs(10);
 
 /// The datagrams of each answer, in their order, by request id.
 type AnswerDatagrams = BTreeMap<i32, Vec<Vec<u8>>>;
 
-/// Asks for everything at once, and waits until all is answered.
+/// Sends all requests and waits for all answers.
 fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &SocketOptions) -> AnswerDatagrams {
-    let mut path = open(DatapathChoice::Portable, options).unwrap().path;
+    let mut datapath = open(DatapathChoice::Portable, options).unwrap().path;
     for request in requests {
         let copy = |room: &mut [u8]| {
             room.copy_from_slice(request);
             request.len()
         };
-        path.outbox().push(Peer::to(server), request.len(), copy).unwrap();
+        datapath.outbox().push(Peer::to(server), request.len(), copy).unwrap();
     }
-    assert_eq!(path.flush().unwrap().sent as usize, requests.len());
+    assert_eq!(datapath.flush().unwrap().sent as usize, requests.len());
     let (mut answers, mut complete, end) = (AnswerDatagrams::new(), 0, Instant::now() + SOON);
     while complete < requests.len() {
         assert!(Instant::now() < end, "{complete} of {} are answered", requests.len());
-        for train in path.wait(Duration::from_millis(100)).unwrap().inbox.iter() {
+        for train in datapath.wait(Duration::from_millis(100)).unwrap().inbox.iter() {
             for bytes in train.segments() {
                 let (envelope, _) = Envelope::split(bytes).unwrap();
                 let answer = answers.entry(envelope.request_id).or_default();
@@ -71,19 +70,19 @@ fn serve(records: &[Record], change: impl FnOnce(&mut Config)) -> (Server, tempf
     (Server::start(&config).unwrap(), directory)
 }
 
-/// Stops the server, checks that every datagram is in one account, and returns the sums of
+/// Stops the server, checks that every datagram is counted once, and returns the sums of
 /// `counters`.
 fn account<const N: usize>(server: Server, counters: [fn(&Counters) -> &Counter; N]) -> [u64; N] {
     let shards = server.shared().shards.clone();
     server.stop().unwrap();
     let all = shards.to_json()["total"].clone();
-    let of = |name: &str| all[name].as_u64().unwrap();
-    assert_eq!(of("datagrams_received"), of("requests_answered"), "{all}");
-    assert_eq!(of("dropped_bug") + of("dropped_send_refused") + of("dropped_send_full"), 0, "{all}");
+    let count = |name: &str| all[name].as_u64().unwrap();
+    assert_eq!(count("datagrams_received"), count("requests_answered"), "{all}");
+    assert_eq!(count("dropped_bug") + count("dropped_send_refused") + count("dropped_send_full"), 0, "{all}");
     counters.map(|counter| shards.sum(counter))
 }
 
-fn trains_are_answered_as_single_datagrams_are(datapath: Datapath) {
+fn check_answers_to_trains(datapath: Datapath) {
     let records = records::load();
     let (server, _directory) = serve(&records, |config| config.datapath = datapath);
     let handles = records.iter().map(|record| record.handle.as_bytes()).chain([&b"10.1016/not there"[..]]);
@@ -92,8 +91,8 @@ fn trains_are_answered_as_single_datagrams_are(datapath: Datapath) {
     let address = server.addresses()[0];
     let in_trains = ask(address, &requests, &local);
     let mut one_at_a_time = AnswerDatagrams::new();
-    for some in requests.chunks(200) {
-        one_at_a_time.extend(ask(address, some, &local.clone().one_at_a_time()));
+    for chunk in requests.chunks(200) {
+        one_at_a_time.extend(ask(address, chunk, &local.clone().one_at_a_time()));
     }
     assert_eq!(in_trains.len(), requests.len());
     assert_eq!(in_trains, one_at_a_time);
@@ -114,16 +113,16 @@ fn trains_are_answered_as_single_datagrams_are(datapath: Datapath) {
 }
 
 #[test]
-fn trains_are_answered_as_single_datagrams_are_on_the_portable_datapath() {
-    trains_are_answered_as_single_datagrams_are(Datapath::Portable);
+fn trains_are_answered_like_single_datagrams_on_the_portable_datapath() {
+    check_answers_to_trains(Datapath::Portable);
 }
 
 #[test]
-fn trains_are_answered_as_single_datagrams_are_on_the_datapath_of_this_machine() {
-    trains_are_answered_as_single_datagrams_are(Datapath::Auto);
+fn trains_are_answered_like_single_datagrams_on_the_datapath_of_this_machine() {
+    check_answers_to_trains(Datapath::Auto);
 }
 
-/// Records whose answers take several datagrams each, asked for in one train.
+/// Records with answers of several datagrams each, requested in one train.
 #[test]
 fn long_answers_to_a_train_all_arrive_with_a_small_outbox() {
     let data = [b'x'; 400];
@@ -146,9 +145,9 @@ fn long_answers_to_a_train_all_arrive_with_a_small_outbox() {
         for (id, datagrams) in &answers {
             assert_eq!(datagrams.len(), 9, "{id}");
             assert_eq!(datagrams.iter().map(Vec::len).sum::<usize>(), first_len, "{id}");
-            let places: Vec<_> =
+            let sequence: Vec<_> =
                 datagrams.iter().map(|bytes| Envelope::split(bytes).unwrap().0.sequence).collect();
-            assert_eq!(places, (0..9).collect::<Vec<_>>(), "{id}");
+            assert_eq!(sequence, (0..9).collect::<Vec<_>>(), "{id}");
         }
         let [sent, trains] = account(server, [|c| &c.datagrams_sent, |c| &c.trains_sent]);
         assert_eq!(sent, 576);

@@ -1,5 +1,5 @@
-//! Secrets that only another service knows: its servers say whether an answer is right, also old
-//! ones, and those that are gone are not asked for each request.
+//! Verification of secrets by the servers of another service, also of old versions. Servers that do
+//! not answer are not asked for each request.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -34,27 +34,27 @@ use zeroize::Zeroizing;
 
 const SECRET: &[u8] = b"a secret that only the other service knows";
 
-/// What a server says that is asked whether an answer is right.
+/// Behaviour of a server that is asked to verify an answer to a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VerifierBehavior {
-    /// The truth, as far as a server of this version knows the form.
+    /// The correct verdict, as far as a server of this version knows the form of the answer.
     Truth(Version),
-    /// That it cannot tell.
+    /// An error.
     Error,
-    /// Nothing: it takes the connection and closes it.
+    /// No answer: the connection is closed.
     Nothing,
 }
 
-/// A server that knows the secret. It ends when it is dropped.
+/// A server that knows the secret, until it is dropped.
 struct Verifier {
-    /// The first bytes of the answers that it was shown: their forms.
+    /// The first byte of each answer received, which is its form.
     shown: Arc<Mutex<Vec<u8>>>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Verifier {
-    fn start(address: SocketAddr, says: VerifierBehavior) -> Self {
+    fn start(address: SocketAddr, behavior: VerifierBehavior) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let (shown, ends) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::new(AtomicBool::new(false)));
@@ -63,7 +63,7 @@ impl Verifier {
             move || {
                 while !ends.load(Ordering::Relaxed) {
                     match listener.accept() {
-                        Ok((stream, _)) => say(stream, says, &shown),
+                        Ok((stream, _)) => verify(stream, behavior, &shown),
                         Err(_) => std::thread::sleep(Duration::from_millis(2)),
                     }
                 }
@@ -72,7 +72,7 @@ impl Verifier {
         Self { shown, ends, thread: Some(thread) }
     }
 
-    /// The forms of the answers that it was shown since this was asked last.
+    /// The forms of the answers received since the last call.
     fn shown(&self) -> Vec<u8> {
         std::mem::take(&mut *self.shown.lock().unwrap())
     }
@@ -85,7 +85,7 @@ impl Drop for Verifier {
     }
 }
 
-fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
+fn verify(mut stream: TcpStream, behavior: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
     stream.set_nonblocking(false).unwrap();
     let mut envelope = [0; Envelope::LEN];
     stream.read_exact(&mut envelope).unwrap();
@@ -96,12 +96,12 @@ fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
     let Body::Request(Request::VerifyChallenge(verification)) =
         message.decode_body(request_envelope.version).unwrap()
     else {
-        panic!("nothing else is asked for");
+        panic!("unexpected request");
     };
     let certified = OpFlags::CERTIFY.with(OpFlags::REQUEST_DIGEST);
     assert!(message.header.flags.has(certified));
     shown.lock().unwrap().push(verification.signed_response[0]);
-    let (version, code, response) = match says {
+    let (version, code, response) = match behavior {
         VerifierBehavior::Truth(version) => {
             let is_valid = is_right(&verification, version);
             (version, Code::SUCCESS, Response::Verdict(VerificationAnswer { is_valid }))
@@ -122,16 +122,16 @@ fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
     stream.write_all(&reply).unwrap();
 }
 
-/// Whether the answer is made with the secret, as far as a server of `version` can tell.
+/// Whether the answer was made with the secret, as far as a server of `version` can tell.
 fn is_right(verification: &VerificationRequest<'_>, version: Version) -> bool {
     let form = SecretAnswer::decode(verification.signed_response).unwrap();
     let covered = [verification.nonce, verification.digest.digest];
     let (signed_response, limits) = (verification.signed_response, Pbkdf2Limits::DEFAULT);
-    let answered = ChallengeProof { version, covered, signed_response, limits };
-    !form.is_too_new_for(version) && answered.is_made_with(SECRET_KEY, SECRET)
+    let proof = ChallengeProof { version, covered, signed_response, limits };
+    !form.is_too_new_for(version) && proof.is_made_with(SECRET_KEY, SECRET)
 }
 
-/// A server here, whose administrator is at the other service, and where that is to answer.
+/// A server whose administrator is at the other service, and the address of that service.
 fn here(change: impl FnOnce(&mut RemoteConfig)) -> (AdminServer, SocketAddr) {
     let records = vec![("0.NA/10.1", vec![admin(100, 301, "20.2/who")])];
     let here = ServicesPlan::new("server", &["10.1"], records);
@@ -141,7 +141,7 @@ fn here(change: impl FnOnce(&mut RemoteConfig)) -> (AdminServer, SocketAddr) {
 
 fn client(here: &AdminServer, secret: &[u8]) -> Administrator {
     let mut client = Administrator::new(here.address(), Duration::from_secs(60));
-    // Verifiers of old versions are asked for an answer in their form.
+    // Verifiers of old versions need an answer in an old form.
     client.allow(Allowances { old_proofs: true, ..Allowances::NONE });
     let key = IdentityKey::Secret(Zeroizing::new(secret.to_vec()));
     client.identify(Some(Arc::new(ClientIdentity { handle: b"20.2/who".to_vec(), index: 301, key })));
@@ -165,7 +165,7 @@ fn challenges(here: &AdminServer) -> u64 {
 }
 
 #[test]
-fn who_an_old_server_knows_is_asked_again_for_a_form_that_it_understands() {
+fn clients_are_challenged_again_for_a_form_that_an_old_verifier_understands() {
     for minor in [1, 5, 6] {
         let (here, address) = here(|_| ());
         let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::new(2, minor)));
@@ -179,7 +179,7 @@ fn who_an_old_server_knows_is_asked_again_for_a_form_that_it_understands() {
 }
 
 #[test]
-fn in_a_session_too_and_then_it_is_known() {
+fn an_identity_verified_remotely_is_authenticated_once_in_a_session() {
     let (here, address) = here(|_| ());
     let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::new(2, 6)));
     let mut client = client(&here, SECRET);
@@ -194,7 +194,7 @@ fn in_a_session_too_and_then_it_is_known() {
 }
 
 #[test]
-fn a_server_that_understands_is_believed_at_once() {
+fn the_verdict_of_a_current_verifier_is_accepted() {
     for minor in [7, 11] {
         let (here, address) = here(|_| ());
         let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::new(2, minor)));
@@ -206,21 +206,21 @@ fn a_server_that_understands_is_believed_at_once() {
 }
 
 #[test]
-fn a_service_that_is_gone_is_not_asked_for_each_request() {
-    // Whatever else this machine does meanwhile.
+fn an_unreachable_verifier_is_not_asked_for_each_request() {
+    // Longer than the test takes on any machine.
     let (here, address) = here(|config| config.backoff_ms = 3_600_000);
-    let refused = |of: &str| {
+    let refused = |case: &str| {
         let (code, text) = create(&mut client(&here, SECRET), "10.1/new");
-        assert_eq!(code, Code::AUTHENTICATION_ERROR, "{of}: {text}");
+        assert_eq!(code, Code::AUTHENTICATION_ERROR, "{case}: {text}");
         assert!(text.contains("301:20.2/who could not be checked: its service did not answer"), "{text}");
     };
     let verifier = Verifier::start(address, VerifierBehavior::Nothing);
-    refused("it is asked");
+    refused("no answer");
     assert_eq!(verifier.shown(), [0x22]);
     drop(verifier);
-    // Now it is there, but that is not known yet.
+    // The verifier runs again, and the failure is still remembered.
     let verifier = Verifier::start(address, VerifierBehavior::Truth(Version::CURRENT));
-    refused("it is not");
+    refused("not asked");
     assert_eq!(verifier.shown(), [0; 0]);
     let expected =
         RemoteCounts { questions: 1, unanswered: 1, recently_silent: 1, ..RemoteCounts::default() };
@@ -228,7 +228,7 @@ fn a_service_that_is_gone_is_not_asked_for_each_request() {
 }
 
 #[test]
-fn who_says_that_it_cannot_tell_is_asked_again() {
+fn a_verifier_that_answers_with_an_error_is_asked_again() {
     let (here, address) = here(|_| ());
     let verifier = Verifier::start(address, VerifierBehavior::Error);
     for _ in 0..2 {
@@ -241,20 +241,19 @@ fn who_says_that_it_cannot_tell_is_asked_again() {
 }
 
 #[test]
-fn what_is_not_to_be_remembered_is_not() {
+fn with_a_backoff_of_0_failures_are_not_remembered() {
     let (here, address) = here(|config| config.backoff_ms = 0);
-    for says in [VerifierBehavior::Nothing, VerifierBehavior::Truth(Version::CURRENT)] {
-        let verifier = Verifier::start(address, says);
+    for behavior in [VerifierBehavior::Nothing, VerifierBehavior::Truth(Version::CURRENT)] {
+        let verifier = Verifier::start(address, behavior);
         let (code, _) = create(&mut client(&here, SECRET), "10.1/new");
-        assert_eq!(code == Code::SUCCESS, says != VerifierBehavior::Nothing, "{says:?}");
-        assert_eq!(verifier.shown(), [0x22], "{says:?}");
+        assert_eq!(code == Code::SUCCESS, behavior != VerifierBehavior::Nothing, "{behavior:?}");
+        assert_eq!(verifier.shown(), [0x22], "{behavior:?}");
     }
     assert_eq!(counts(&here).recently_silent, 0);
 }
 
-/// What a server says that is asked about keys of `handle`: the code on the wire, and the text or
-/// how many values.
-fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &str) -> (Code, String) {
+/// Asks a server to verify an answer with a key of `handle`; returns the code and a summary.
+fn ask_to_verify(address: SocketAddr, version: Version, flags: OpFlags, handle: &str) -> (Code, String) {
     let identity = Reference { handle: handle.as_bytes(), index: 300 };
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[7; 20] };
     let signed_response = b"\x02wrong";
@@ -277,7 +276,7 @@ fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &s
 }
 
 #[test]
-fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
+fn verification_requests_to_the_wrong_server_are_referred() {
     let (no_flags, current) = (OpFlags(0), Version::CURRENT);
     let too_long = format!("TST/{}", "x".repeat(HANDLE_LEN_MAX));
     for (server, handle, version, flags, code, expected) in [
@@ -285,7 +284,7 @@ fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
         ("root", "99.9/nowhere", current, no_flags, 301, "That prefix doesn't live here"),
         ("root", "0.NA/TST.REF.NEW", current, no_flags, 303, "1 values"),
         ("root", "0.NA/TST.REF.NEW", Version::new(2, 5), no_flags, 303, "1 values"),
-        // Who is that old takes the code for an error, with the empty handle as its text.
+        // Peers of this version read the code as an error, with the empty handle as its text.
         ("root", "0.NA/TST.REF.NEW", Version::new(2, 4), no_flags, 303, ""),
         ("root", "0.NA/TST.REF.NEW", current, OpFlags::DO_NOT_REFER, 1, "false"),
         ("root", "0.NA/TST", current, no_flags, 1, "false"),
@@ -294,7 +293,7 @@ fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
     ] {
         let (administered, served) = (administer(server), serve(server, Datapath::Portable));
         for address in [administered.address(), served.address()] {
-            let answer = asked_about(address, version, flags, handle);
+            let answer = ask_to_verify(address, version, flags, handle);
             assert_eq!(answer, (Code(code), expected.to_owned()), "{server} {handle} {version} {flags:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Watching a server: the query log, and metrics while it works.
+//! Observation of a running server: query log and metrics.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -43,26 +43,26 @@ fn lines(log: &Path) -> Vec<String> {
     std::fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// One counter of `stats`, of all workers.
+/// A counter of `stats`, summed over the workers.
 fn total(server: &Server, name: &str) -> u64 {
     server.shared().stats()["total"][name].as_u64().unwrap()
 }
 
 #[test]
-fn every_answer_has_the_line_of_deployed_servers() {
+fn every_answer_is_logged_in_the_format_of_deployed_servers() {
     let (server, handle, log, _directory) = start(|_| {});
     let mut client = TestClient::new(server.addresses()[0]);
     client.resolve(handle.as_bytes()).unwrap();
     client.resolve(b"10.1016/no such?thing").unwrap();
-    // A request that comes in two pieces.
+    // A request in two fragments.
     let long = format!("10.1016/{}", "x".repeat(600));
     let whole = request(long.as_bytes(), 77);
     let (envelope, message) = Envelope::split(&whole).unwrap();
     let envelope = Envelope { flags: EnvelopeFlags::default(), ..envelope };
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    for piece in fragment::cut(&envelope) {
-        let datagram = [&piece.envelope[..], &message[piece.range]].concat();
+    for fragment in fragment::cut(&envelope) {
+        let datagram = [&fragment.envelope[..], &message[fragment.range]].concat();
         socket.send_to(&datagram, server.addresses()[0]).unwrap();
     }
     socket.recv(&mut [0; 512]).expect("an answer");
@@ -71,7 +71,7 @@ fn every_answer_has_the_line_of_deployed_servers() {
     let expected = [
         (1, handle.as_str()),
         (100, "10.1016/no%20such%3Fthing"),
-        // 512 bytes of it are kept.
+        // The log has at most 512 bytes of a handle.
         (100, &long[..512]),
     ];
     for (line, (code, handle)) in lines(&log).iter().zip(expected) {
@@ -86,7 +86,7 @@ fn every_answer_has_the_line_of_deployed_servers() {
     }
 }
 
-/// Whatever answers, by whatever transport: a line, and a time where it belongs.
+/// Each answer over each transport has a line and is measured where it was made.
 #[test]
 fn connections_and_the_slow_path_are_logged_and_measured_as_well() {
     let served = serve_with("root", Datapath::Auto, |config| {
@@ -120,8 +120,8 @@ fn connections_and_the_slow_path_are_logged_and_measured_as_well() {
             assert_eq!(line["handle"], "TST/HALF", "{line}");
         }
         let times = || served.server.shared().stats()["total"]["answer_times"][transport].clone();
-        // A batch is measured when its answers are out.
-        until("each is measured", || {
+        // A batch is measured after its answers are sent.
+        until("each answer is measured", || {
             let times = times();
             let count = |way: &str| times[way]["answers_measured"].as_u64().unwrap();
             (count("worker"), count("slow")) == (1, 2)
@@ -144,7 +144,7 @@ fn json_lines_are_json_with_whole_addresses_on_demand() {
     assert!(line["took_us"].as_u64() < Some(10_000_000) && line["time"].as_str().unwrap().ends_with('Z'));
 }
 
-/// Asks `count` times, some at a time, and waits for every answer.
+/// Sends `count` requests in groups and waits for every answer.
 fn ask_many(server: &Server, handle: &str, count: usize) {
     const AT_A_TIME: usize = 50;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -170,14 +170,14 @@ fn under_overload_lines_are_dropped_and_counted_and_answers_are_not() {
     let count = |name| total(&server, name);
     let (queued, rate, full) =
         (count("query_log_queued"), count("query_log_dropped_rate"), count("query_log_dropped_full"));
-    assert_eq!((queued + rate + full, full), (20_000, 0), "every answer is in one account");
+    assert_eq!((queued + rate + full, full), (20_000, 0), "every answer is counted once");
     assert!((7..=7 * seconds).contains(&queued), "{queued} lines in {seconds} s");
     server.stop().unwrap();
-    assert_eq!(lines(&log).len() as u64, queued, "what was taken is written");
+    assert_eq!(lines(&log).len() as u64, queued, "queued lines are written");
 }
 
 #[test]
-fn a_log_that_hangs_keeps_nobody_waiting() {
+fn a_blocked_log_does_not_delay_answers() {
     let mut held = None;
     let (server, handle, ..) = start(|config| {
         let path = config.query_log.path.clone().unwrap().with_file_name("pipe");
@@ -186,7 +186,7 @@ fn a_log_that_hangs_keeps_nobody_waiting() {
             command.arg(&path);
             command
         });
-        // A reader that never reads: once the pipe is full, writing to it does not return.
+        // A reader that never reads: once the pipe is full, writes block.
         held = Some(std::fs::File::options().read(true).write(true).open(&path).unwrap());
         config.query_log.path = Some(path);
         (config.query_log.lines_per_second, config.query_log.queue_lines) = (1_000_000, 100);
@@ -205,7 +205,7 @@ fn metric(body: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn is_scraped_while_it_is_flooded() {
+fn metrics_can_be_scraped_during_a_flood() {
     let (server, handle, ..) = start(|config| {
         config.query_log.path = None;
         config.observe.http = Some(([127, 0, 0, 1], 0).into());
@@ -218,7 +218,7 @@ fn is_scraped_while_it_is_flooded() {
             socket.connect(server.addresses()[0]).unwrap();
             let datagram = request(handle.as_bytes(), 1);
             while !stop.load(Ordering::Relaxed) {
-                // Nobody reads the answers; what the kernel does with them is its own business.
+                // The answers are not read.
                 let _ = socket.send(&datagram);
             }
         });
@@ -228,7 +228,7 @@ fn is_scraped_while_it_is_flooded() {
             let received = metric(&body, "handled_datagrams_received_total");
             assert!(received >= before, "{received} after {before}");
             before = received;
-            assert!(is_ok(address, "/readyz"), "busy is ready");
+            assert!(is_ok(address, "/readyz"), "a busy server is ready");
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -236,7 +236,7 @@ fn is_scraped_while_it_is_flooded() {
 }
 
 #[test]
-fn a_process_is_watched_and_its_log_rotated() {
+fn a_process_serves_metrics_and_reopens_its_rotated_log() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let record = r#"{"handle":"10.1/a","values":[{"index":1,"type":"URL","data":"https://a.example/"}]}"#;
@@ -259,12 +259,12 @@ fn a_process_is_watched_and_its_log_rotated() {
     let log = path("query.log");
     let ask = || drop(TestClient::new(udp).resolve(b"10.1/a").expect("an answer"));
     ask();
-    until("the first line", || lines(&log).len() == 1);
+    until("the first line is written", || lines(&log).len() == 1);
     std::fs::rename(&log, path("query.log.1")).unwrap();
     process.signal("HUP");
     until("a new file after SIGHUP", || log.exists());
     ask();
-    until("its first line", || lines(&log).len() == 1);
+    until("the first line of the new file is written", || lines(&log).len() == 1);
     std::fs::rename(&log, path("query.log.2")).unwrap();
     let mut reopen = hdl(["control", "reopen-log", "--socket"]);
     reopen.arg(path("control.sock"));

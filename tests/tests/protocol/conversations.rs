@@ -533,7 +533,7 @@ fn lines_by_server(
     let (mut checks, mut by_server) = (LineChecks::default(), LinesByServer::new());
     for line in vectors::load("conversations.jsonl") {
         let name = line["name"].as_str().unwrap_or("?").to_owned();
-        match vectors::caught(|| is_selected(&line)) {
+        match vectors::catch_panic(|| is_selected(&line)) {
             Ok(true) => {}
             Ok(false) => continue,
             Err(why) => {
@@ -559,7 +559,7 @@ fn check_on<S>(
     serve: impl Fn(&str) -> RunningServer<S>,
     check: impl Fn(&Json, SocketAddr, &PublicKey) -> LineOutcome,
 ) {
-    let running = vectors::caught(|| (serve(name), server_key_in(VectorSource::Selected, name)));
+    let running = vectors::catch_panic(|| (serve(name), server_key_in(VectorSource::Selected, name)));
     let ((_server, address, left_out), key) = match running {
         Ok(running) => running,
         Err(why) => {

@@ -18,7 +18,7 @@ use handle_tests::admin_server::administer_from;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, SessionExchange, recorded_pair};
 use handle_tests::test_server::{LeftOut, serve_from, server_key_in};
-use handle_tests::transcripts::{answer_to, is_hidden, lines, plain, private_keys, raw};
+use handle_tests::transcripts::{answer_to, is_encrypted, lines, plain, private_keys, raw};
 use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, document, hex, is_foreign, require};
 use serde_json::Value as Json;
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ fn in_session(bytes: &[u8], recorded_key: &[u8], session: &ClientSession) -> Vec
     let moved = Envelope { session_id: session.id, flags, message_len, ..envelope };
     let ours = [&moved.to_bytes()[..], rest].concat();
     let Ok(Some(credential)) = message.decode_credential() else { return ours };
-    let mut ours = session.numbered(ours, credential.counter);
+    let mut ours = session.add_mac(ours, credential.counter);
     if verify_mac_message(&envelope, &message, recorded_key).is_err() {
         *ours.last_mut().unwrap() ^= 1;
     }
@@ -124,7 +124,7 @@ fn replay(peer: &Peer, line: &Json, keys: &HashMap<String, PrivateKey>, key: &Pu
                     _ => recorded,
                 };
                 let message = in_session(&message, &recorded_key, &session);
-                if is_hidden(&raw(step, "send")) { session.hidden(&message) } else { message }
+                if is_encrypted(&raw(step, "send")) { session.encrypt(&message) } else { message }
             }
         };
         let received = exchange(&sent).unwrap_or_else(|| panic!("{case}: no answer"));
@@ -148,7 +148,7 @@ fn replay(peer: &Peer, line: &Json, keys: &HashMap<String, PrivateKey>, key: &Pu
         let (ours, protection) = session.read(&received);
         let reference = plain(step, "receive").unwrap();
         assert_eq!(shape(&ours, session.id), shape(&reference, recorded_id), "{case}");
-        assert_eq!(protection.hidden, is_hidden(&raw(step, "receive")), "{case}");
+        assert_eq!(protection.encrypted, is_encrypted(&raw(step, "receive")), "{case}");
         if let Some(parts) = challenge_of(&ours) {
             assert_eq!(parts.0, session.id, "{case}");
             challenge = Some(parts);
