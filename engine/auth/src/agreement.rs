@@ -25,11 +25,11 @@ pub const BITS: RangeInclusive<u32> = limit::DH_MODULUS_BITS_MIN..=limit::DH_MOD
 pub enum AgreementError {
     /// The record of the other side does not decode.
     Undecodable(DecodeError),
-    /// It is not a Diffie-Hellman key.
+    /// The record is not a Diffie-Hellman key.
     Kind,
     /// The modulus is smaller or larger than accepted.
     Size {
-        /// Its size in bits.
+        /// The size of the modulus in bits.
         bits: usize,
     },
     /// The modulus is even, the generator is out of its range, or the group is not that of this
@@ -86,11 +86,11 @@ impl Group {
         Self::new(Number::new(&MODP_14), Number::new(&[2]), &BITS).expect("a group")
     }
 
-    /// Makes a group from its numbers, with a modulus whose size is in `bits`.
+    /// Creates a group from its numbers, with a modulus whose size is in `bits`.
     ///
     /// # Errors
-    /// When the size is not in `bits`, the modulus is even, or the generator is not between 1 and p
-    /// - 1.
+    /// When the size is not in `bits`, the modulus is even, or the generator is not between 1 and
+    /// p - 1.
     pub fn new(p: Number<'_>, g: Number<'_>, bits: &RangeInclusive<u32>) -> Result<Self, AgreementError> {
         let size = AgreementError::Size { bits: p.bits() };
         let p_bits = u32::try_from(p.bits()).map_err(|_| size)?;
@@ -134,7 +134,7 @@ pub struct KeyPair {
 }
 
 impl KeyPair {
-    /// Makes a pair with a private value from `random`, to be used once.
+    /// Creates a pair with a private value from `random`, to be used once.
     #[must_use]
     pub fn new(group: Group, random: &[u8; PRIVATE_LEN]) -> Self {
         // Shorter than the modulus, however small that is.
@@ -142,7 +142,7 @@ impl KeyPair {
         Self::from_private(group, &random[..len])
     }
 
-    /// Makes a pair with this private value. Its length is not secret.
+    /// Creates a pair with this private value, whose length is not secret.
     #[must_use]
     pub fn from_private(group: Group, x: &[u8]) -> Self {
         let x = Zeroizing::new(BoxedUint::from_be_slice_vartime(x));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_keep_nothing_secret_are_refused() {
+    fn predictable_public_values_are_refused() {
         let pair = KeyPair::new(Group::oakley_2(), &[1; 64]);
         let mut last = OAKLEY_2;
         last[127] -= 1;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_bounded_and_the_same_on_both_sides() {
+    fn groups_are_bounded_and_equal_on_both_sides() {
         let odd = |bits: usize| {
             let mut p = vec![0xff; bits.div_ceil(8)];
             p[0] >>= (8 - bits % 8) % 8;
@@ -291,10 +291,10 @@ mod tests {
         };
         for (bits, is_accepted) in [(511, false), (512, true), (513, true), (8192, true), (8193, false)] {
             let client = record(&[3], &odd(bits), &[2]);
-            let made = respond(&client, &BITS, &[1; 64]);
+            let response = respond(&client, &BITS, &[1; 64]);
             let size = AgreementError::Size { bits };
-            assert_eq!(made.is_ok(), is_accepted, "{bits}");
-            assert!(is_accepted || made.err() == Some(size), "{bits}");
+            assert_eq!(response.is_ok(), is_accepted, "{bits}");
+            assert!(is_accepted || response.err() == Some(size), "{bits}");
         }
         let strict = 2048..=4096;
         let client = KeyPair::new(Group::oakley_2(), &[1; 64]).public_record();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn other_keys_and_cut_ones_are_refused() {
+    fn keys_of_other_kinds_and_truncated_ones_are_refused() {
         let client = KeyPair::new(Group::oakley_2(), &[1; 64]).public_record();
         for len in 0..client.len() {
             let error = respond(&client[..len], &BITS, &[2; 64]).unwrap_err();

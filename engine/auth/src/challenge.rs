@@ -21,7 +21,7 @@ pub type CoveredBytes<'a> = [&'a [u8]; 2];
 
 /// The digest of a request, as a response of `version` repeats it and a challenge covers it.
 ///
-/// `covered` is header and body of the request as they came. The algorithm is
+/// `covered` is header and body of the request as received. The algorithm is
 /// [`DigestAlgorithm::for_response`].
 #[must_use]
 pub fn request_digest(version: Version, covered: &[u8]) -> Digest {
@@ -104,14 +104,14 @@ pub fn answer_with_secret(
     if algorithm == DigestAlgorithm::PBKDF2_HMAC_SHA1 {
         let (iterations, key_bits) = (limit::PBKDF2_ITERATIONS, limit::PBKDF2_KEY_BITS);
         let key = pbkdf2_sha1(secret, salt, iterations, key_bits as usize / 8);
-        let made = hmac_sha1(&key, covered);
-        SecretAnswer::Pbkdf2 { salt, iterations, key_bits, mac: &made }.encode(&mut out);
+        let mac = hmac_sha1(&key, covered);
+        SecretAnswer::Pbkdf2 { salt, iterations, key_bits, mac: &mac }.encode(&mut out);
         return out;
     }
-    let made = mac(algorithm, secret, covered).expect("a plain digest");
-    match (*made).try_into() {
+    let digest = mac(algorithm, secret, covered).expect("a plain digest");
+    match (*digest).try_into() {
         Ok(md5) if algorithm == DigestAlgorithm::OLD_MD5 => SecretAnswer::BareMd5(md5).encode(&mut out),
-        _ => SecretAnswer::Mac { algorithm, mac: &made }.encode(&mut out),
+        _ => SecretAnswer::Mac { algorithm, mac: &digest }.encode(&mut out),
     }
     out
 }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_answers_in_every_version_what_the_server_accepts() {
+    fn answers_of_clients_are_accepted_in_every_version() {
         for (minor, code, len) in
             [(0, None, 16), (1, Some(2), 21), (6, Some(2), 21), (7, Some(0x22), 53), (11, Some(0x22), 53)]
         {
@@ -188,15 +188,15 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_verified_and_no_other() {
+    fn supported_codes_verify_and_others_are_refused() {
         for code in 0..=255 {
             let algorithm = DigestAlgorithm(code);
-            let made = mac(algorithm, b"secret", &COVERED);
-            let stated = made.as_deref().unwrap_or(&[0; 20]);
+            let computed = mac(algorithm, b"secret", &COVERED);
+            let stated = computed.as_deref().unwrap_or(&[0; 20]);
             let answer = SecretAnswer::Mac { algorithm, mac: stated };
             let verdict = verify_secret(CURRENT, &COVERED, &answer, b"secret", &LIMITS);
-            let is_used = [1, 2, 3, 0x12, 0x13].contains(&code);
-            assert_eq!(verdict, if is_used { Ok(()) } else { Err(VerifyError::Digest) }, "{code}");
+            let is_supported = [1, 2, 3, 0x12, 0x13].contains(&code);
+            assert_eq!(verdict, if is_supported { Ok(()) } else { Err(VerifyError::Digest) }, "{code}");
         }
     }
 
@@ -214,8 +214,8 @@ mod tests {
     #[test]
     fn a_derived_key_that_can_be_guessed_is_refused() {
         for key_bits in [0, 1, 8, 64, 127] {
-            let made = mac(DigestAlgorithm::HMAC_SHA1, b"", &COVERED).unwrap();
-            let answer = SecretAnswer::Pbkdf2 { salt: b"salt", iterations: 1, key_bits, mac: &made };
+            let computed = mac(DigestAlgorithm::HMAC_SHA1, b"", &COVERED).unwrap();
+            let answer = SecretAnswer::Pbkdf2 { salt: b"salt", iterations: 1, key_bits, mac: &computed };
             let verdict = verify_secret(CURRENT, &COVERED, &answer, b"secret", &LIMITS);
             assert_eq!(verdict, Err(VerifyError::Work), "{key_bits} bits");
         }
@@ -228,8 +228,8 @@ mod tests {
             [(0, Err(VerifyError::Work)), (1, Ok(())), (10, Ok(())), (11, Err(VerifyError::Work))]
         {
             let key = pbkdf2_sha1(b"secret", b"salt", iterations, 20);
-            let made = hmac_sha1(&key, &COVERED);
-            let answer = SecretAnswer::Pbkdf2 { salt: b"salt", iterations, key_bits: 160, mac: &made };
+            let computed = hmac_sha1(&key, &COVERED);
+            let answer = SecretAnswer::Pbkdf2 { salt: b"salt", iterations, key_bits: 160, mac: &computed };
             assert_eq!(
                 verify_secret(CURRENT, &COVERED, &answer, b"secret", &limits),
                 verdict,
@@ -277,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_of_another_request_is_noticed() {
+    fn the_digest_of_another_request_is_refused() {
         for version in [Version::new(2, 0), Version::new(2, 1), CURRENT] {
-            let made = request_digest(version, b"request");
-            let stated = RequestDigest { algorithm: DigestAlgorithm::for_response(version), digest: &made };
+            let digest = request_digest(version, b"request");
+            let stated = RequestDigest { algorithm: DigestAlgorithm::for_response(version), digest: &digest };
             assert_eq!(check_request_digest(&stated, b"request"), Ok(()), "{version}");
             assert_eq!(check_request_digest(&stated, b"requesT"), Err(VerifyError::Wrong), "{version}");
-            let cut = RequestDigest { digest: &made[1..], ..stated };
+            let cut = RequestDigest { digest: &digest[1..], ..stated };
             assert_eq!(check_request_digest(&cut, b"request"), Err(VerifyError::Wrong), "{version}");
             let unknown = RequestDigest { algorithm: DigestAlgorithm(9), ..stated };
             assert_eq!(check_request_digest(&unknown, b"request"), Err(VerifyError::Digest), "{version}");
@@ -303,7 +303,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_no_answer(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_refused(bytes: Vec<u8>) {
             let limits = Pbkdf2Limits { iterations_max: 100, ..LIMITS };
             if let Ok(answer) = SecretAnswer::decode(&bytes) {
                 prop_assert!(verify_secret(CURRENT, &COVERED, &answer, b"secret", &limits).is_err());

@@ -16,22 +16,22 @@ pub struct ChallengeProof<'a> {
     pub covered: CoveredBytes<'a>,
     /// The answer.
     pub signed_response: &'a [u8],
-    /// Bounds of the work that its sender may demand.
+    /// Bounds of the work that the sender may demand.
     pub limits: Pbkdf2Limits,
 }
 
 impl ChallengeProof<'_> {
-    /// Whether it was made with `key`, the data of a value of type `kind`.
+    /// Whether the answer was made with `key`, the data of a value of type `kind`.
     #[must_use]
     pub fn is_made_with(&self, kind: &[u8], key: &[u8]) -> bool {
         self.check(kind, key).is_ok()
     }
 
-    /// As [`is_made_with`](Self::is_made_with), with the reason for a failure. A key that cannot be
-    /// used matches nothing, and neither does an empty secret, which is not secret.
+    /// Like [`is_made_with`](Self::is_made_with), with the reason for a failure. A key that cannot
+    /// be used matches nothing, and neither does an empty secret, which is not secret.
     ///
     /// # Errors
-    /// When it was made with another key, or cannot be checked.
+    /// When the answer was made with another key, or cannot be checked.
     pub fn check(&self, kind: &[u8], key: &[u8]) -> Result<(), VerifyError> {
         if kind == auth::PUBLIC_KEY {
             let key = PublicKey::from_record(key).map_err(|_| VerifyError::Wrong)?;

@@ -36,7 +36,7 @@ pub struct ChallengeLimits {
     pub exempt: SourceList,
 }
 
-/// A challenge that was taken from the table.
+/// A challenge taken from the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuedChallenge {
     /// The version of the challenge.
@@ -52,7 +52,7 @@ pub struct IssuedChallenge {
 }
 
 impl IssuedChallenge {
-    /// The bytes that an answer to it covers.
+    /// The bytes that an answer to this challenge covers.
     #[must_use]
     pub fn covered(&self) -> CoveredBytes<'_> {
         [&self.nonce, &self.digest]
@@ -82,11 +82,11 @@ pub enum ChallengeRefusal {
 /// Counters of challenges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChallengeCounts {
-    /// Challenges made.
+    /// Challenges issued.
     pub issued: u64,
     /// Challenges answered.
     pub taken: u64,
-    /// Challenges dropped unanswered when their time was over.
+    /// Challenges that expired unanswered.
     pub expired: u64,
     /// Challenges dropped early, to make room for newer ones.
     pub displaced: u64,
@@ -97,7 +97,7 @@ pub struct ChallengeCounts {
 /// Random numbers that are tried before giving up.
 const TRIES: usize = 8;
 
-/// The challenges of a server. Of these `issued - taken - expired - displaced` wait.
+/// The challenges of a server, of which `issued - taken - expired - displaced` wait.
 ///
 /// When the table is full the oldest challenge is dropped: an honest client answers within a round
 /// trip, and a flood must not keep others out of the table. Challenges in sessions, whose senders
@@ -258,7 +258,8 @@ impl Challenges {
         let Some(per_source_max) = self.limits.datagrams_per_source_max else { return false };
         let (count, bytes) = self.datagrams;
         let is_full = count >= self.limits.challenges_max.div_ceil(2) || bytes >= self.limits.bytes_max / 2;
-        let of_source = self.of_source.get(&source::of(ip)).map_or(0, |it| it.datagrams_count);
+        let of_source =
+            self.of_source.get(&source::of(ip)).map_or(0, |challenges| challenges.datagrams_count);
         is_full || of_source >= per_source_max && !self.limits.exempt.contains(ip)
     }
 
@@ -309,8 +310,8 @@ impl Challenges {
         tidy(&mut self.in_sessions, self.waiting.len(), &self.waiting);
     }
 
-    /// Takes the challenge `id`, so that it cannot be taken again. `None` if there is none, or no
-    /// longer one.
+    /// Takes the challenge `id`, so that it cannot be taken again; `None` if none waits under this
+    /// number.
     pub fn take(&mut self, id: i32, now_ms: u64) -> Option<IssuedChallenge> {
         self.expire(now_ms);
         let waiting = self.remove(id)?;
@@ -318,7 +319,7 @@ impl Challenges {
         Some(waiting.challenge)
     }
 
-    /// Whether a challenge had this number recently: it was answered, or has expired.
+    /// Whether a challenge with this number was recently answered, displaced or expired.
     #[must_use]
     pub fn was_retired(&self, id: i32) -> bool {
         self.gone.numbers.contains(&id)
@@ -355,12 +356,12 @@ impl Challenges {
 
     /// Drops a challenge, if it still waits.
     fn displace(&mut self, id: i32, serial: u64) -> bool {
-        let is_there = self.waiting.get(&id).is_some_and(|waiting| waiting.serial == serial);
-        if is_there {
+        let is_waiting = self.waiting.get(&id).is_some_and(|waiting| waiting.serial == serial);
+        if is_waiting {
             self.remove(id);
             self.counts.displaced += 1;
         }
-        is_there
+        is_waiting
     }
 
     fn remove(&mut self, id: i32) -> Option<ChallengeEntry> {
@@ -414,7 +415,7 @@ impl Challenges {
 /// than half.
 fn tidy(order: &mut IssueOrder, count: usize, waiting: &HashMap<i32, ChallengeEntry>) {
     if order.len() > 2 * count + 64 {
-        order.retain(|(id, serial)| waiting.get(id).is_some_and(|one| one.serial == *serial));
+        order.retain(|(id, serial)| waiting.get(id).is_some_and(|entry| entry.serial == *serial));
     }
 }
 
@@ -442,7 +443,7 @@ mod tests {
         [192, 0, 2, n].into()
     }
 
-    /// A table that gives numbers from 1 on, and the last number.
+    /// A table that assigns numbers from 1 on, and the last number.
     struct NumberedTable(Challenges, u32);
 
     impl NumberedTable {
@@ -483,38 +484,39 @@ mod tests {
         let id = table.issue(source(1), 10, 0).unwrap();
         assert_eq!(table.0.take(id + 1, 0), None);
         assert_eq!(table.0.take(id, 999).unwrap().request.len(), 10);
-        assert_eq!(table.0.take(id, 999), None, "a second time");
+        assert_eq!(table.0.take(id, 999), None, "taken twice");
         let id = table.issue(source(1), 10, 1000).unwrap();
-        assert_eq!(table.0.take(id, 2000), None, "its time is over");
+        assert_eq!(table.0.take(id, 2000), None, "expired");
         let counts = ChallengeCounts { issued: 2, taken: 1, expired: 1, ..ChallengeCounts::default() };
         assert_eq!((table.0.counts(), table.0.bytes(), table.0.len()), (counts, 0, 0));
     }
 
     #[test]
-    fn numbers_are_remembered_for_a_while_and_no_more_of_them_than_may_wait() {
+    fn retired_numbers_are_remembered_up_to_the_limit_of_challenges() {
         let mut table = NumberedTable(Challenges::new(limits()), 0);
         let ids: Vec<i32> = (0..7).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
-        let had = |table: &NumberedTable| ids.iter().map(|&id| table.0.was_retired(id)).collect::<Vec<_>>();
-        assert_eq!(had(&table), [true, true, true, false, false, false, false], "three made room");
+        let retired =
+            |table: &NumberedTable| ids.iter().map(|&id| table.0.was_retired(id)).collect::<Vec<_>>();
+        assert_eq!(retired(&table), [true, true, true, false, false, false, false], "three were displaced");
         table.0.take(ids[4], 0).unwrap();
         table.0.expire(1000);
-        assert_eq!(had(&table), [false, false, false, true, true, true, true], "four may wait");
+        assert_eq!(retired(&table), [false, false, false, true, true, true, true], "four are remembered");
         assert!(!table.0.was_retired(0) && !table.0.was_retired(100));
     }
 
     #[test]
-    fn a_source_that_has_as_many_as_it_may_loses_its_own_oldest() {
+    fn a_source_at_its_limit_loses_its_own_oldest_challenge() {
         let mut table = NumberedTable(Challenges::new(ChallengeLimits { challenges_max: 8, ..limits() }), 0);
         let other = table.issue(source(2), 1, 0).unwrap();
         let ids: Vec<i32> = (0..5).map(|_| table.issue(source(1), 1, 0).unwrap()).collect();
         let waits = |table: &NumberedTable| ids.iter().map(|&id| table.0.has(id)).collect::<Vec<_>>();
         assert_eq!(waits(&table), [false, false, false, true, true]);
-        assert!(table.0.has(other), "and nobody else does");
+        assert!(table.0.has(other), "challenges of other sources stay");
         table.0.take(ids[4], 0).unwrap();
         table.issue(source(1), 1, 0).unwrap();
-        assert!(table.0.has(ids[3]), "what was taken makes room");
+        assert!(table.0.has(ids[3]), "a taken challenge frees its place");
         assert_eq!(table.0.counts().displaced, 3);
-        // An IPv6 address is one of many; an IPv4 address is the same in every notation.
+        // IPv6 addresses of a /64 are one source; an IPv4 address is the same in every notation.
         let v6 = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, n]);
         let first = table.issue(v6(1), 1, 0).unwrap();
         table.issue(v6(2), 1, 0).unwrap();
@@ -527,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_sources_have_no_limit_of_their_own() {
+    fn exempt_sources_have_no_limit_by_source() {
         let exempt = SourceList::parse(&["192.0.2.1".to_owned()]).unwrap();
         let mut table = NumberedTable(Challenges::new(ChallengeLimits { exempt, ..limits() }), 0);
         for _ in 0..4 {
@@ -537,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_take_a_part_and_their_senders_come_over_tcp_beyond_it() {
+    fn challenges_for_datagrams_are_limited_and_further_senders_use_tcp() {
         let limits = ChallengeLimits { per_source_max: 3, datagrams_per_source_max: Some(1), ..limits() };
         let mut table = NumberedTable(Challenges::new(limits), 0);
         let first = table.issue(source(1), 1, 0).unwrap();
@@ -548,7 +550,7 @@ mod tests {
         }
         assert!(table.0.has(first));
         table.issue_to(connected, 1, 0).unwrap();
-        assert!(!table.0.has(first), "a connection displaces what may be forged");
+        assert!(!table.0.has(first), "a connection displaces the challenge for a datagram");
         table.issue(source(1), 1, 0).unwrap();
         table.issue(source(2), 1, 0).unwrap();
         assert_eq!(
@@ -557,17 +559,17 @@ mod tests {
             "half of the table is for connections"
         );
         assert_eq!(table.0.counts().sent_to_tcp, 2);
-        assert!(table.issue(source(3), 1, 1000).is_ok(), "until their time is over");
+        assert!(table.issue(source(3), 1, 1000).is_ok(), "room after the others have expired");
         assert!(table.issue(source(4), 50, 1000).is_ok());
         assert_eq!(
             table.issue(source(5), 1, 1000),
             Err(ChallengeRefusal::OverTcp),
-            "and so is half of the bytes"
+            "half of the bytes is for connections"
         );
     }
 
     #[test]
-    fn challenges_in_sessions_go_last() {
+    fn challenges_in_sessions_are_displaced_last() {
         let mut table = NumberedTable(Challenges::new(limits()), 1000);
         let in_session = |table: &mut NumberedTable, id| {
             let (version, suggested) = (Version::CURRENT, Version::CURRENT);
@@ -580,14 +582,14 @@ mod tests {
         for n in 0..9 {
             table.issue(source(n), 1, 0).unwrap();
         }
-        assert!((1..=3).all(|id| table.0.has(id)), "whatever comes outside sessions");
+        assert!((1..=3).all(|id| table.0.has(id)), "challenges in sessions stay");
         (4..=5).for_each(|id| in_session(&mut table, id));
         assert!(!table.0.has(1) && (2..=5).all(|id| table.0.has(id)));
         assert_eq!(table.0.len(), 4);
     }
 
     #[test]
-    fn in_a_session_one_challenge_waits_and_copies_get_the_same() {
+    fn a_session_has_one_challenge_and_repeated_requests_get_it_again() {
         let mut table = NumberedTable(Challenges::new(limits()), 0);
         let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
             let request = [[0; 11].as_slice(), &[request_id]].concat().into_boxed_slice().into();
@@ -597,14 +599,14 @@ mod tests {
                 IssuedChallenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
             table.0.issue_in_session(7, RequestOrigin::datagram(source(from)), challenge, now_ms).map(
                 |pending| {
-                    assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
+                    assert_eq!(pending.suggested.minor, pending.nonce[0], "fields of different challenges");
                     pending.nonce[0]
                 },
             )
         };
         assert_eq!(ask(1, 1, 10, 1, 0), Ok(10));
-        assert_eq!(ask(1, 1, 11, 1, 0), Ok(10), "a copy");
-        assert_eq!(ask(1, 2, 12, 1, 0), Ok(12), "the number again, but another request");
+        assert_eq!(ask(1, 1, 11, 1, 0), Ok(10), "a repeated request");
+        assert_eq!(ask(1, 2, 12, 1, 0), Ok(12), "another request with the same number");
         assert_eq!(ask(2, 2, 13, 1, 0), Ok(13), "another number");
         assert_eq!(ask(2, 2, 14, 1, 1000), Ok(14), "the first one is too old");
         assert!(table.0.has(7) && !table.0.has(8));
@@ -615,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn the_oldest_challenge_is_displaced() {
         let mut table = NumberedTable(Challenges::new(limits()), 0);
         let ids: Vec<i32> = (0..5).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
         assert_eq!((table.0.len(), table.0.take(ids[0], 0)), (4, None));
@@ -623,7 +625,7 @@ mod tests {
         assert_eq!(
             (table.0.len(), table.0.bytes()),
             (4, 100),
-            "one for its bytes would do, one for its place"
+            "one is displaced for its place, and none for its bytes"
         );
         table.issue(source(8), 100, 0).unwrap();
         assert_eq!((table.0.len(), table.0.bytes()), (1, 100));
@@ -642,12 +644,12 @@ mod tests {
             digest: digest(),
             request: Zeroizing::new(Box::new([])),
         };
-        let mut from = |numbers: &[u32]| {
+        let mut issue = |numbers: &[u32]| {
             let mut numbers = numbers.iter().copied().chain(std::iter::repeat(0));
             table.issue(RequestOrigin::datagram(source(1)), challenge.clone(), || numbers.next().unwrap(), 0)
         };
-        assert_eq!(from(&[0, 0x8000_0000, 0xffff_fffe]), Ok(0x7fff_fffe));
-        assert_eq!(from(&[0x7fff_fffe, 5]), Ok(5));
+        assert_eq!(issue(&[0, 0x8000_0000, 0xffff_fffe]), Ok(0x7fff_fffe));
+        assert_eq!(issue(&[0x7fff_fffe, 5]), Ok(5));
         let mut table = Challenges::new(limits());
         assert_eq!(
             table.issue(RequestOrigin::datagram(source(1)), challenge, || 0, 0),
@@ -656,14 +658,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_leaves_no_trace() {
+    fn taken_challenges_leave_no_entries() {
         let limits = ChallengeLimits { challenges_max: 1000, per_source_max: 1000, ..limits() };
         let mut table = NumberedTable(Challenges::new(limits), 0);
         for _ in 0..10_000 {
             let id = table.issue(source(1), 1, 0).unwrap();
             table.0.take(id, 0).unwrap();
         }
-        assert!(table.0.outside.len() <= 66, "{} places", table.0.outside.len());
+        assert!(table.0.outside.len() <= 66, "{} entries", table.0.outside.len());
         assert!(table.0.of_source.is_empty());
     }
 }

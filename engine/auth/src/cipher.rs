@@ -97,23 +97,23 @@ mod tests {
     const BYTES: &[u8; 33] = b"0123456789abcdefghijklmnopqrstuvw";
 
     #[test]
-    fn only_the_lengths_of_a_cipher_are_taken() {
+    fn other_lengths_of_keys_and_vectors_are_refused() {
         for block in [CipherBlock::Aes, CipherBlock::DesEde, CipherBlock::Des] {
             for len in 0..=BYTES.len() {
                 let (key, iv) = (&BYTES[..len], &BYTES[..block.len()]);
                 let is_key = KEYS.contains(&(block, len));
                 assert_eq!(block.encrypt(Mode::Cbc(iv), key, b"text").is_some(), is_key, "{block:?} {len}");
                 assert_eq!(block.encrypt(Mode::Ecb, key, b"text").is_some(), is_key, "{block:?} {len}");
-                let key = &BYTES[..KEYS.iter().find(|it| it.0 == block).unwrap().1];
+                let key = &BYTES[..KEYS.iter().find(|key| key.0 == block).unwrap().1];
                 let is_iv = len == block.len();
-                let made = block.encrypt(Mode::Cbc(&BYTES[..len]), key, b"text");
-                assert_eq!(made.is_some(), is_iv, "{block:?}, vector of {len}");
+                let encrypted = block.encrypt(Mode::Cbc(&BYTES[..len]), key, b"text");
+                assert_eq!(encrypted.is_some(), is_iv, "{block:?}, vector of {len}");
             }
         }
     }
 
     #[test]
-    fn texts_of_no_block_or_half_a_block_do_not_decrypt() {
+    fn empty_texts_and_partial_blocks_do_not_decrypt() {
         for (block, key_len) in KEYS {
             let key = &BYTES[..key_len];
             for mode in [Mode::Cbc(&BYTES[..block.len()]), Mode::Ecb] {
@@ -128,12 +128,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encrypted_decrypts(text: Vec<u8>, key: [u8; 32], iv: [u8; 16]) {
+        fn encrypted_texts_decrypt(text: Vec<u8>, key: [u8; 32], iv: [u8; 16]) {
             for (block, key_len) in KEYS {
                 for mode in [Mode::Cbc(&iv[..block.len()]), Mode::Ecb] {
-                    let made = block.encrypt(mode, &key[..key_len], &text).unwrap();
-                    prop_assert_eq!(made.len(), (text.len() / block.len() + 1) * block.len());
-                    let back = block.decrypt(mode, &key[..key_len], &made).unwrap();
+                    let encrypted = block.encrypt(mode, &key[..key_len], &text).unwrap();
+                    prop_assert_eq!(encrypted.len(), (text.len() / block.len() + 1) * block.len());
+                    let back = block.decrypt(mode, &key[..key_len], &encrypted).unwrap();
                     prop_assert_eq!(&**back, &text[..]);
                 }
             }

@@ -28,7 +28,7 @@ const AGREEMENT_1024: Units = 4000;
 #[must_use]
 pub fn agreement(record: &[u8], bits: &RangeInclusive<u32>) -> Units {
     let modulus_bits = modulus_bits(record).and_then(|bits| u32::try_from(bits).ok());
-    let bits = Units::from(modulus_bits.filter(|it| bits.contains(it)).unwrap_or(0));
+    let bits = Units::from(modulus_bits.filter(|modulus_bits| bits.contains(modulus_bits)).unwrap_or(0));
     REQUEST + AGREEMENT_1024 * bits * bits / (1024 * 1024)
 }
 
@@ -63,8 +63,8 @@ pub fn keys_max(kind: &[u8], signed_response: &[u8], limits: &Pbkdf2Limits, keys
     }
     match SecretAnswer::decode(signed_response) {
         Ok(SecretAnswer::Pbkdf2 { iterations, key_bits, .. }) => {
-            let each = pbkdf2(iterations, key_bits).max(1);
-            let within = usize::try_from(Units::from(limits.work_max) / each).unwrap_or(usize::MAX);
+            let key_cost = pbkdf2(iterations, key_bits).max(1);
+            let within = usize::try_from(Units::from(limits.work_max) / key_cost).unwrap_or(usize::MAX);
             // At least one, whose check finds that the response demands too much.
             keys_max.min(within.max(1))
         }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_grow_with_what_is_asked_for() {
+    fn costs_grow_with_rounds_and_key_length() {
         let limits = Pbkdf2Limits { work_max: 160_000, ..Pbkdf2Limits::DEFAULT };
         let cost = |iterations, key_bits| check(auth::SECRET_KEY, &derived(iterations, key_bits), &limits);
         assert_eq!(cost(10_000, 160), REQUEST + 10_000);

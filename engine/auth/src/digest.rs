@@ -20,7 +20,7 @@ impl Digest {
     /// Wraps a digest that was computed elsewhere.
     ///
     /// # Panics
-    /// When it has more than 32 bytes.
+    /// When the digest has more than 32 bytes.
     #[must_use]
     pub fn from_bytes(digest: &[u8]) -> Self {
         let mut bytes = [0; 32];
@@ -28,7 +28,7 @@ impl Digest {
         Self { bytes, len: u8::try_from(digest.len()).expect("at most 32 bytes") }
     }
 
-    /// Compares it with `other`, in a time that depends on the lengths alone.
+    /// Compares the digest with `other`, in a time that depends only on the lengths.
     ///
     /// # Errors
     /// [`VerifyError::Wrong`] when they differ.
@@ -93,8 +93,8 @@ fn hmac<'a>(
     Some(Digest::from_bytes(context.sign().as_ref()))
 }
 
-/// The digest or HMAC of `parts`. A plain digest finds the key among them; an HMAC adds it: see
-/// [`Mac::parts`](handle_proto::wire::credential::Mac::parts).
+/// The digest or HMAC of `parts`. For a plain digest, the parts include the key; an HMAC adds it:
+/// see [`Mac::parts`](handle_proto::wire::credential::Mac::parts).
 pub(crate) fn keyed<'a>(
     algorithm: DigestAlgorithm,
     key: &[u8],
@@ -116,16 +116,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_do_not_matter_and_codes_do() {
+    fn digests_depend_on_the_code_and_not_on_the_division_into_parts() {
         let plain =
             [DigestAlgorithm::OLD_MD5, DigestAlgorithm::MD5, DigestAlgorithm::SHA1, DigestAlgorithm::SHA256];
         for code in 0..=255 {
             let algorithm = DigestAlgorithm(code);
-            let made = digest(algorithm, [&b"ab"[..], b"", b"c"]);
-            assert_eq!(made.is_some(), plain.contains(&algorithm), "{code}");
-            assert_eq!(made.map(|digest| digest.len()), algorithm.digest_len(), "{code}");
-            let Some(made) = made else { continue };
-            assert_eq!(*made, *digest(algorithm, [&b"abc"[..]]).unwrap(), "{code}");
+            let computed = digest(algorithm, [&b"ab"[..], b"", b"c"]);
+            assert_eq!(computed.is_some(), plain.contains(&algorithm), "{code}");
+            assert_eq!(computed.map(|digest| digest.len()), algorithm.digest_len(), "{code}");
+            let Some(computed) = computed else { continue };
+            assert_eq!(*computed, *digest(algorithm, [&b"abc"[..]]).unwrap(), "{code}");
             assert_eq!(
                 *mac(algorithm, b"k", &[b"abc"]).unwrap(),
                 *digest(algorithm, [&b"kabck"[..]]).unwrap()
@@ -137,19 +137,19 @@ mod tests {
     }
 
     #[test]
-    fn a_check_wants_every_byte() {
-        let made = mac(DigestAlgorithm::HMAC_SHA1, b"k", &[b"abc"]).unwrap();
-        assert_eq!(made.check(&made), Ok(()));
-        for len in 0..made.len() {
-            assert_eq!(made.check(&made[..len]), Err(VerifyError::Wrong), "cut to {len}");
+    fn a_check_compares_every_byte() {
+        let mac_digest = mac(DigestAlgorithm::HMAC_SHA1, b"k", &[b"abc"]).unwrap();
+        assert_eq!(mac_digest.check(&mac_digest), Ok(()));
+        for len in 0..mac_digest.len() {
+            assert_eq!(mac_digest.check(&mac_digest[..len]), Err(VerifyError::Wrong), "cut to {len}");
         }
-        assert_eq!(made.check(&[&made[..], &[0]].concat()), Err(VerifyError::Wrong));
-        for at in 0..made.len() {
-            let mut wrong = made.to_vec();
+        assert_eq!(mac_digest.check(&[&mac_digest[..], &[0]].concat()), Err(VerifyError::Wrong));
+        for at in 0..mac_digest.len() {
+            let mut wrong = mac_digest.to_vec();
             wrong[at] ^= 0x80;
-            assert_eq!(made.check(&wrong), Err(VerifyError::Wrong), "byte {at}");
+            assert_eq!(mac_digest.check(&wrong), Err(VerifyError::Wrong), "byte {at}");
         }
         assert!(mac(DigestAlgorithm::PBKDF2_HMAC_SHA1, b"k", &[b"abc"]).is_none());
-        assert_eq!(format!("{made:?}"), "20 bytes");
+        assert_eq!(format!("{mac_digest:?}"), "20 bytes");
     }
 }

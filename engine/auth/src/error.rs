@@ -97,7 +97,7 @@ pub enum VerifyError {
 }
 
 impl VerifyError {
-    /// Whether it would fail with every key, because the form or the algorithm is unknown.
+    /// Whether the check would fail with every key, because the form or the algorithm is unknown.
     #[must_use]
     pub const fn is_unreadable(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::Digest)

@@ -28,7 +28,7 @@ pub struct FairQueue<T> {
     added: u64,
 }
 
-/// What shares the work: a source, by connections or by datagrams.
+/// Unit of sharing: a source, by connections or by datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SourceFlow {
     is_connected: bool,
@@ -156,8 +156,8 @@ impl SourceLedger {
     }
 }
 
-/// Counts who holds the places of a bounded resource. With 8 places or more a source gets at most a
-/// quarter, its widest network half, and datagrams three quarters, so that no sender takes all of
+/// Counts the places of a bounded resource by source. With 8 places or more, a source gets at most
+/// a quarter, its widest network half, and datagrams three quarters, so that no sender takes all of
 /// them.
 #[derive(Debug)]
 pub struct Shares {
@@ -169,7 +169,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// `places` places. Sources in `exempt` may take all of them.
+    /// A resource of `places` places. Sources in `exempt` may take all of them.
     #[must_use]
     pub fn new(places: usize, exempt: SourceList) -> Self {
         Self { places, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt }
@@ -237,10 +237,10 @@ mod tests {
         RequestOrigin::datagram(text.parse().unwrap())
     }
 
-    /// Lets each of `origins` send requests without end, each for the given units. Returns the
+    /// Each of `origins` sends requests without end, each for its number of units. Returns the
     /// units that each got after `count` requests.
-    fn served(origins: &[(RequestOrigin, Units)], count: usize) -> Vec<Units> {
-        let (mut queue, mut had) = (FairQueue::default(), vec![0; origins.len()]);
+    fn units_served(origins: &[(RequestOrigin, Units)], count: usize) -> Vec<Units> {
+        let (mut queue, mut received) = (FairQueue::default(), vec![0; origins.len()]);
         for (at, (origin, _)) in origins.iter().enumerate() {
             (0..count).for_each(|_| queue.push(*origin, at));
         }
@@ -248,13 +248,13 @@ mod tests {
             let at = queue.pop(0).unwrap();
             let (origin, units) = origins[at];
             queue.charge(origin, units, 0);
-            had[at] += units;
+            received[at] += units;
         }
-        had
+        received
     }
 
     #[test]
-    fn what_comes_from_one_source_stays_in_order() {
+    fn requests_of_one_source_stay_in_order() {
         let mut queue = FairQueue::default();
         (0..5).for_each(|n| queue.push(connection("192.0.2.1"), n));
         assert_eq!(queue.len(), 5);
@@ -267,42 +267,43 @@ mod tests {
 
     #[test]
     fn sources_share_work_and_not_requests() {
-        let had = served(&[(connection("192.0.2.1"), 100_000), (connection("198.51.100.1"), 1000)], 1000);
-        assert!(had[1] >= 900_000, "{had:?}: a hundred cheap requests for each dear one");
+        let units =
+            units_served(&[(connection("192.0.2.1"), 100_000), (connection("198.51.100.1"), 1000)], 1000);
+        assert!(units[1] >= 900_000, "{units:?}: too few cheap requests");
     }
 
     #[test]
-    fn many_addresses_of_one_network_share_what_one_network_gets() {
+    fn addresses_of_one_network_share_the_work_of_a_network() {
         let v6 = |n| (connection(&format!("2001:db8:1:{n:x}::1")), 1000);
         let mut origins: Vec<(RequestOrigin, Units)> = (0..50).map(v6).collect();
         origins.push((connection("2001:db8:2::1"), 1000));
-        let had = served(&origins, 1000);
-        assert!((400_000..=600_000).contains(&had[50]), "{}", had[50]);
-        assert!(had[..50].iter().all(|had| *had <= 20_000), "{had:?}");
+        let units = units_served(&origins, 1000);
+        assert!((400_000..=600_000).contains(&units[50]), "{}", units[50]);
+        assert!(units[..50].iter().all(|&units| units <= 20_000), "{units:?}");
         let v4 = |n| (connection(&format!("192.0.2.{n}")), 1000);
         let mut origins: Vec<(RequestOrigin, Units)> = (0..50).map(v4).collect();
         origins.push((connection("198.51.100.1"), 1000));
-        assert!(served(&origins, 1000)[50] >= 400_000);
+        assert!(units_served(&origins, 1000)[50] >= 400_000);
     }
 
     #[test]
-    fn connections_get_their_half_whatever_datagrams_come() {
+    fn connections_get_half_of_the_work_during_a_flood_of_datagrams() {
         let forged = |n| (datagram(&format!("10.{n}.0.1")), 1000);
         let mut origins: Vec<(RequestOrigin, Units)> = (0..100).map(forged).collect();
         origins.push((connection("10.7.0.1"), 1000));
-        let had = served(&origins, 1000);
-        assert!(had[100] >= 400_000, "{}", had[100]);
+        let units = units_served(&origins, 1000);
+        assert!(units[100] >= 400_000, "{}", units[100]);
     }
 
     #[test]
-    fn what_was_done_fades() {
+    fn recorded_work_fades() {
         let (busy, quiet) = (connection("192.0.2.1"), connection("198.51.100.1"));
         let mut queue = FairQueue::default();
         queue.charge(busy, 1_000_000, 0);
         queue.charge(quiet, 1000, 60_000);
         queue.push(quiet, "quiet");
         queue.push(busy, "busy");
-        assert_eq!(queue.pop(60_000), Some("busy"), "after a minute nothing is left of a million");
+        assert_eq!(queue.pop(60_000), Some("busy"), "a million units have faded after a minute");
     }
 
     #[test]
@@ -314,11 +315,11 @@ mod tests {
             assert!(queue.ledger.networks.len() <= ACCOUNTS_MAX);
         }
         let flow = SourceFlow::of(connection("192.0.2.1"));
-        assert!(queue.ledger.spent_by(&flow, 0)[1] >= 1_000_000.0, "who has had most is not forgotten");
+        assert!(queue.ledger.spent_by(&flow, 0)[1] >= 1_000_000.0, "the account with most work is kept");
     }
 
     #[test]
-    fn nobody_takes_all_places() {
+    fn no_source_takes_all_places() {
         let exempt = SourceList::parse(&["203.0.113.0/24".to_owned()]).unwrap();
         let mut shares = Shares::new(16, exempt);
         let mut entered = |origin: RequestOrigin| (0..100).take_while(|_| shares.enter(origin)).count();
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!([entered(datagram("192.0.2.2")), entered(datagram("192.0.2.3"))], [4, 0], "a network");
         assert_eq!([entered(datagram("10.0.0.1")), entered(datagram("10.1.0.1"))], [4, 0], "datagrams");
         assert_eq!(entered(connection("10.1.0.1")), 4);
-        assert_eq!(entered(connection("203.0.113.1")), 0, "there are no more");
+        assert_eq!(entered(connection("203.0.113.1")), 0, "all places are taken");
         shares.leave(datagram("192.0.2.2"));
         assert!(!shares.enter(connection("10.1.0.1")) && shares.enter(connection("203.0.113.1")));
         let mut shares = Shares::new(16, SourceList::parse(&["203.0.113.1".to_owned()]).unwrap());

@@ -31,7 +31,7 @@ pub enum OpenError {
         /// Its mode.
         mode: u32,
     },
-    /// It is not an ordinary file, is empty, or longer than [`FILE_LEN_MAX`].
+    /// It is not an ordinary file, is empty, or is longer than [`FILE_LEN_MAX`].
     NotASecret {
         /// The file.
         path: PathBuf,
@@ -67,7 +67,7 @@ impl std::error::Error for OpenError {}
 /// Reads the private key in a file, native or PEM, plain or encrypted under `passphrase`.
 ///
 /// # Errors
-/// When users other than the owner may use the file, and those of [`keyfile::decode`].
+/// When users other than the owner may use the file, or [`keyfile::decode`] fails.
 pub fn open_key_file(path: &Path, passphrase: Option<&[u8]>) -> Result<PrivateKeyBuf, OpenError> {
     let bytes = open_secret_file(path)?;
     keyfile::decode(&bytes, passphrase).map_err(|error| OpenError::KeyFile { path: path.to_owned(), error })
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_tells_where_it_is_and_what_is_wrong() {
+    fn errors_of_key_files_name_the_path_and_the_cause() {
         let directory = tempfile::tempdir().unwrap();
         let record = private_record("admin_dsa");
         let key = PrivateKey::decode(&record).unwrap();

@@ -28,7 +28,7 @@ const EXPONENT: u32 = 65_537;
 /// spread.
 ///
 /// # Errors
-/// When the size is another one. The key is tested before it is returned.
+/// When the size is another one, or the test of the new key fails.
 ///
 /// # Panics
 /// When the operating system has no random numbers.
@@ -61,7 +61,7 @@ fn primes(bits: u32) -> (Secret, Secret) {
 fn prime(bits: u32) -> Secret {
     let sieve = |bits| SmallFactorsSieveFactory::<BoxedUint>::new(Flavor::Any, bits, SetBits::TwoMsb);
     loop {
-        let factory = sieve(bits).expect("a size of ours");
+        let factory = sieve(bits).expect("a supported size");
         let found = sieve_and_find(&mut System, factory, |_, candidate| is_prime(Flavor::Any, candidate));
         let prime = Zeroizing::new(found.ok().flatten().expect("there is always another candidate"));
         // Otherwise the exponent has no inverse.
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_belongs_to_the_others() {
+    fn the_numbers_of_a_key_belong_together() {
         let number = |value: u32| Zeroizing::new(BoxedUint::from(value));
         // Small primes, so that the results can be computed independently.
         let (p, q) = (number(1_000_003), number(999_983));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sizes_are_named() {
+    fn other_sizes_are_refused() {
         for bits in [0, 1024, 2047, 2049, 8192] {
             let error = rsa(bits).unwrap_err();
             assert_eq!(

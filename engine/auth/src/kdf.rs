@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_characters() {
+    fn bytes_are_encoded_as_characters() {
         assert_eq!(**as_characters(b"secret"), *b"secret");
         assert_eq!(**as_characters(&[0, 0x7f, 0x80, 0xff]), [0, 0x7f, 0xc2, 0x80, 0xc3, 0xbf]);
         let all: Vec<u8> = (0..=255).collect();

@@ -30,16 +30,16 @@ enum Secret {
 }
 
 impl PrivateKey {
-    /// Makes a key from its record, the content of an unencrypted private key file.
+    /// Creates a key from its record, the content of an unencrypted private key file.
     ///
     /// # Errors
-    /// When it does not decode, its numbers do not belong together, or its kind or size is not
-    /// supported: RSA keys sign with 2048, 3072 or 4096 bits, DSA keys with 1024, 2048 or 3072.
+    /// When the record does not decode, its numbers do not belong together, or its kind or size is
+    /// not supported: RSA keys sign with 2048, 3072 or 4096 bits, DSA keys with 1024, 2048 or 3072.
     pub fn from_record(record: &[u8]) -> Result<Self, KeyError> {
         Self::new(&data::PrivateKey::decode(record)?)
     }
 
-    /// Makes a key from its numbers.
+    /// Creates a key from its numbers.
     ///
     /// # Errors
     /// As [`from_record`](Self::from_record).
@@ -47,8 +47,8 @@ impl PrivateKey {
         Self::of(key, false)
     }
 
-    /// Makes a key from its numbers, which may also be those of an RSA key of 1024 or 1536 bits, as
-    /// old administrators have them. [`is_legacy`](Self::is_legacy) tells, so that the caller can
+    /// Creates a key from its numbers, which may also be those of an RSA key of 1024 or 1536 bits,
+    /// as old administrators have them. [`is_legacy`](Self::is_legacy) tells the caller when to
     /// warn.
     ///
     /// # Errors
@@ -151,17 +151,17 @@ enum PublicKeyKind {
 }
 
 impl PublicKey {
-    /// Makes a key from its record: the data of an HS_PUBKEY value, or a server's key in a site
+    /// Creates a key from its record: the data of an HS_PUBKEY value, or a server's key in a site
     /// record.
     ///
     /// # Errors
-    /// When it does not decode, its numbers do not belong to a key, or its kind or size is not
-    /// supported: RSA keys verify with 1024 to 8192 bits, DSA keys with 1024, 2048 or 3072.
+    /// When the record does not decode, its numbers do not belong to a key, or its kind or size is
+    /// not supported: RSA keys verify with 1024 to 8192 bits, DSA keys with 1024, 2048 or 3072.
     pub fn from_record(record: &[u8]) -> Result<Self, KeyError> {
         Self::new(&data::PublicKey::decode(record)?)
     }
 
-    /// Makes a key from its numbers.
+    /// Creates a key from its numbers.
     ///
     /// # Errors
     /// As [`from_record`](Self::from_record).
@@ -209,7 +209,7 @@ impl PublicKey {
         }
     }
 
-    /// Verifies that `signature` was made over `signed` with this digest, in the way of signed
+    /// Verifies that `signature` was made over `signed` with `digest`, in the form of signed
     /// values. RSA keys with SHA-384 need at least 2048 bits.
     ///
     /// # Errors
@@ -243,13 +243,13 @@ mod tests {
     const SIGNED: [DigestAlgorithm; 2] = [DigestAlgorithm::SHA1, DigestAlgorithm::SHA256];
 
     #[test]
-    fn what_a_key_signs_its_public_half_verifies_and_no_other() {
+    fn signatures_verify_with_the_public_half_and_no_other_key() {
         for id in IDS {
             let (key, public) = (private_key(id), public_key(id));
             for digest in SIGNED {
                 let signature = key.sign(digest, &[b"ab", b"", b"c"]).unwrap();
                 assert_eq!(public.verify(digest, &[b"abc"], &signature), Ok(()), "{id} {digest}");
-                assert_eq!(key.sign(digest, &[b"abc"]).unwrap(), signature, "{id}: the same again");
+                assert_eq!(key.sign(digest, &[b"abc"]).unwrap(), signature, "{id}: signatures differ");
                 let wrong = Err(VerifyError::Wrong);
                 assert_eq!(public.verify(digest, &[b"abd"], &signature), wrong, "{id} {digest}");
                 assert_eq!(public.verify(digest, &[b"abc", b"c"], &signature), wrong, "{id} {digest}");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_and_every_byte_of_a_signature_counts() {
+    fn signatures_with_a_changed_bit_or_length_are_wrong() {
         for id in IDS {
             let (key, public) = (private_key(id), public_key(id));
             let signature = key.sign(DigestAlgorithm::SHA256, &[b"abc"]).unwrap();
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_are_not_used_are_named() {
+    fn unsupported_sizes_are_refused_with_the_supported_ones() {
         let error = PrivateKey::from_record(&private_record("rsa1024")).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -409,16 +409,16 @@ mod tests {
             bytes[0] = 0x80;
             bytes
         };
-        for (bits, is_used) in [(1016, false), (1024, true), (8192, true), (8200, false)] {
+        for (bits, is_supported) in [(1016, false), (1024, true), (8192, true), (8200, false)] {
             let n = odd(bits);
             let key =
                 PublicKey::new(&data::PublicKey::Rsa { e: Number::new(&[1, 0, 1]), n: Number::new(&n) });
-            assert_eq!(key.is_ok(), is_used, "{bits} bits");
+            assert_eq!(key.is_ok(), is_supported, "{bits} bits");
         }
-        for (e, is_used) in [(&[1][..], false), (&[3], true), (&[4], false), (&[1, 0, 0, 0, 1], true)] {
+        for (e, is_supported) in [(&[1][..], false), (&[3], true), (&[4], false), (&[1, 0, 0, 0, 1], true)] {
             let n = odd(2048);
             let key = PublicKey::new(&data::PublicKey::Rsa { e: Number::new(e), n: Number::new(&n) });
-            assert_eq!(key.is_ok(), is_used, "exponent {e:?}");
+            assert_eq!(key.is_ok(), is_supported, "exponent {e:?}");
         }
     }
 
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn private_keys_are_not_shown() {
+    fn debug_output_has_no_private_key() {
         let shown = format!("{:?}", private_key("admin_dsa"));
         assert_eq!(shown, "private half of Dsa key of 1024 bits");
     }
@@ -491,7 +491,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(8))]
 
         #[test]
-        fn any_bytes_as_signature_or_key_do_no_harm(bytes: Vec<u8>, cut in 0usize..400, byte: u8) {
+        fn arbitrary_signatures_and_keys_do_not_panic(bytes: Vec<u8>, cut in 0usize..400, byte: u8) {
             for id in IDS {
                 prop_assert!(public_key(id).verify(DigestAlgorithm::SHA1, &[b"abc"], &bytes).is_err());
                 let mut record = public_record(id);

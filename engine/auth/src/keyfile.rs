@@ -20,19 +20,19 @@ const SALT_LEN: usize = limit::PBKDF2_SALT_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyFileError {
-    /// Its frame does not decode, or demands more work than allowed.
+    /// The frame does not decode, or demands more work than allowed.
     Frame(DecodeError),
-    /// It demands more rounds of PBKDF2 than allowed.
+    /// The file demands more rounds of PBKDF2 than allowed.
     Work,
-    /// It is encrypted with single DES (schemes 0 and 2), which is broken.
+    /// The key is encrypted with single DES (schemes 0 and 2), which is broken.
     Legacy(Scheme),
-    /// It is encrypted, and there is no passphrase.
+    /// The key is encrypted, and there is no passphrase.
     PassphraseNeeded,
     /// The passphrase is wrong or the file is damaged. The two cannot be distinguished.
     Undecryptable,
-    /// It is not encrypted, and its content is not a private key.
+    /// The key is not encrypted, and the content is not a private key.
     Key(KeyError),
-    /// It looks like PEM, but not like that of a private key.
+    /// The file looks like PEM, but not like that of a private key.
     Pem(pem::PemError),
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_read_back() {
+    fn plain_and_encrypted_keys_read_back() {
         for id in ["admin_rsa", "rsa1024", "admin_dsa"] {
             let record = private_record(id);
             let key = PrivateKey::decode(&record).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_fresh_and_not_the_key() {
+    fn encrypted_files_have_a_fresh_salt_and_no_plain_key() {
         let record = private_record("admin_dsa");
         let key = PrivateKey::decode(&record).unwrap();
         let (one, two) = (encrypt(&key, b"pass phrase"), encrypt(&key, b"pass phrase"));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_passphrase_and_damage_are_one_error() {
+    fn a_wrong_passphrase_and_damage_give_the_same_error() {
         let record = private_record("admin_dsa");
         let file = encrypted(&record, b"pass phrase");
         // Often enough that some wrong key gives a correct padding.
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn single_des_is_refused_with_the_way_out() {
+    fn single_des_is_refused_with_a_hint() {
         for (file, scheme) in [(&b"\0\0\0\0ciphertext"[..], 0), (b"\0\0\0\x0212345678ciphertext", 2)] {
             let error = decode(file, Some(b"pass phrase")).unwrap_err();
             assert_eq!(error, KeyFileError::Legacy(Scheme(scheme)));

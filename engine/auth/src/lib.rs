@@ -58,7 +58,7 @@
 //! - **DSA keys with more than 160 bits of q sign with SHA-256** in every version. The table of
 //!   versions asks for SHA-1, which deployed software refuses to make; it verifies the digest that
 //!   is named.
-//! - **Turns are counted in work.** One ledger of units (a unit is one round of PBKDF2), by network
+//! - **Fair sharing counts work.** One ledger of units (a unit is one round of PBKDF2), by network
 //!   and transport, decays with a half-life of 4 s. Among waiting requests, that of the least
 //!   served source is next ([`fair`], [`cost`]).
 #![forbid(unsafe_code)]

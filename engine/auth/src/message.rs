@@ -73,14 +73,14 @@ pub fn verify_message<'a>(
 /// The MAC of a message in a session: the bytes of its credential, without the length that precedes
 /// them.
 ///
-/// As [`sign_message`], with the key of the session, in the form of the version. At 2.5 and 2.6
+/// Like [`sign_message`], with the key of the session and the form of the version. At 2.5 and 2.6
 /// that form is defective and does not cover the counter.
 #[must_use]
 pub fn mac_message(envelope: &Envelope, counter: i32, covered: &[u8], session_key: &[u8]) -> Vec<u8> {
     let algorithm = Mac::algorithm(envelope.version);
     let form = Mac::of(envelope, counter);
     let mac = keyed(algorithm, session_key, form.parts(algorithm, session_key, covered));
-    encoded(&Credential::mac(counter, envelope.version, &mac.expect("an algorithm of ours")))
+    encoded(&Credential::mac(counter, envelope.version, &mac.expect("a supported algorithm")))
 }
 
 /// Verifies that `message` behind `envelope` has a MAC made with the key of a session. Returns its
@@ -141,29 +141,29 @@ impl MacKey {
     /// counter `counter`. Does not allocate if `message` has room for about 100 more bytes.
     ///
     /// # Errors
-    /// When it is not a message. It is then unchanged.
+    /// When `message` is not a message. It is then unchanged.
     pub fn seal(&self, message: &mut Vec<u8>, counter: i32) -> Result<(), SignError> {
         let Ok((envelope, rest)) = Envelope::split(message) else { return Err(SignError::Failed) };
         let Ok(Message { covered, .. }) = Message::decode(rest) else { return Err(SignError::Failed) };
         let (covered_len, algorithm) = (covered.len(), Mac::algorithm(envelope.version));
-        let mac = self.made(algorithm, &envelope, counter, covered).ok_or(SignError::Digest(algorithm))?;
+        let mac = self.compute(algorithm, &envelope, counter, covered).ok_or(SignError::Digest(algorithm))?;
         attach(message, covered_len, |out| Credential::mac(counter, envelope.version, &mac).encode(out));
         Ok(())
     }
 
-    /// As [`verify_mac_message`].
+    /// Like [`verify_mac_message`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`verify_mac_message`].
     pub fn verify<'a>(
         &self,
         envelope: &Envelope,
         message: &Message<'a>,
     ) -> Result<Credential<'a>, VerifyError> {
-        verify_mac(message, |algorithm, counter| self.made(algorithm, envelope, counter, message.covered))
+        verify_mac(message, |algorithm, counter| self.compute(algorithm, envelope, counter, message.covered))
     }
 
-    fn made(
+    fn compute(
         &self,
         algorithm: DigestAlgorithm,
         envelope: &Envelope,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_id_counts_from_2_7() {
+    fn signatures_cover_the_request_id_from_2_7() {
         let (key, covered) = (private_key("admin_rsa"), covered());
         for minor in 1..=11 {
             let (one, two) = (envelope(minor), Envelope { request_id: 9, ..envelope(minor) });
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_set_up_once_makes_the_same_macs() {
+    fn a_prepared_key_computes_the_same_macs() {
         let covered = covered();
         let key = SessionKey::new(handle_proto::code::Cipher::AES, vec![7; 32]).unwrap();
         let ready = MacKey::new(key.clone());
@@ -294,7 +294,7 @@ mod tests {
             assert_eq!(ready.verify(&sealed_envelope, &message).unwrap().counter, 3, "2.{minor}");
             let room = sealed.capacity();
             ready.seal(&mut sealed, 4).unwrap();
-            assert_eq!(sealed.capacity(), room, "2.{minor}: in the room there is");
+            assert_eq!(sealed.capacity(), room, "2.{minor}: without allocation");
             let message = Message::decode(&sealed[Envelope::LEN..]).unwrap();
             assert_eq!(message.decode_credential().unwrap().unwrap().counter, 4, "2.{minor}");
             let mut forged = sealed.clone();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_a_credential_is_not_mixed_up() {
+    fn signatures_and_macs_are_not_confused() {
         let (key, covered, envelope) = (private_key("admin_rsa"), covered(), envelope(11));
         let signature = sign_message(&envelope, 0, &covered, &key).unwrap();
         let mac = mac_message(&envelope, 0, &covered, KEY);

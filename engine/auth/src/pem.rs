@@ -70,12 +70,12 @@ pub fn is_pem(file: &[u8]) -> bool {
     file.trim_ascii_start().starts_with(BEGIN)
 }
 
-/// The label of the first block, and its bytes.
+/// The label of the first block and its decoded bytes.
 ///
 /// Lines may have any length (`hdl-convert-key` writes 76 characters) and any line ends. The
 /// decoder accepts 64 characters only, so the text is wrapped again. RFC 7468 section 3, lax
 /// parsing.
-fn unwrapped(file: &[u8]) -> Result<(&str, Zeroizing<Vec<u8>>), PemError> {
+fn decode_block(file: &[u8]) -> Result<(&str, Zeroizing<Vec<u8>>), PemError> {
     let text = std::str::from_utf8(file).map_err(|_| PemError::Malformed)?.trim_ascii_start();
     let (label, rest) = text
         .strip_prefix("-----BEGIN ")
@@ -89,27 +89,27 @@ fn unwrapped(file: &[u8]) -> Result<(&str, Zeroizing<Vec<u8>>), PemError> {
     let end = &rest[body.len()..];
     let end = end.lines().next().unwrap_or(end);
     let digits = body.bytes().filter(|byte| !byte.is_ascii_whitespace());
-    let mut wrapped = Zeroizing::new(Vec::with_capacity(2 * text.len() + 256));
-    wrapped.extend_from_slice(format!("-----BEGIN {label}-----").as_bytes());
+    let mut rewrapped = Zeroizing::new(Vec::with_capacity(2 * text.len() + 256));
+    rewrapped.extend_from_slice(format!("-----BEGIN {label}-----").as_bytes());
     for (at, digit) in digits.enumerate() {
         if at % LINE_LEN == 0 {
-            wrapped.push(b'\n');
+            rewrapped.push(b'\n');
         }
-        wrapped.push(digit);
+        rewrapped.push(digit);
     }
-    wrapped.push(b'\n');
-    wrapped.extend_from_slice(end.trim_end().as_bytes());
-    wrapped.push(b'\n');
-    let (_, der) = pem::decode_vec(&wrapped).map_err(|_| PemError::Malformed)?;
+    rewrapped.push(b'\n');
+    rewrapped.extend_from_slice(end.trim_end().as_bytes());
+    rewrapped.push(b'\n');
+    let (_, der) = pem::decode_vec(&rewrapped).map_err(|_| PemError::Malformed)?;
     Ok((label, Zeroizing::new(der)))
 }
 
 /// Reads a public key, and returns its record.
 ///
 /// # Errors
-/// When it is not the PEM of a public RSA or DSA key.
+/// When `file` is not the PEM of a public RSA or DSA key.
 pub fn decode_public_key(file: &[u8]) -> Result<Vec<u8>, PemError> {
-    let (label, der) = unwrapped(file)?;
+    let (label, der) = decode_block(file)?;
     if label != PUBLIC {
         return Err(PemError::Label);
     }
@@ -119,7 +119,7 @@ pub fn decode_public_key(file: &[u8]) -> Result<Vec<u8>, PemError> {
 /// Reads a SubjectPublicKeyInfo, as in certificates, and returns the record of the key.
 ///
 /// # Errors
-/// When it is not that of a public RSA or DSA key.
+/// When `der` is not that of a public RSA or DSA key.
 pub fn public_key_from_der(der: &[u8]) -> Result<Vec<u8>, PemError> {
     let info = SubjectPublicKeyInfoRef::from_der(der).map_err(|_| PemError::Malformed)?;
     let bits = info.subject_public_key.as_bytes().ok_or(PemError::Malformed)?;
@@ -139,14 +139,14 @@ pub fn public_key_from_der(der: &[u8]) -> Result<Vec<u8>, PemError> {
 /// Reads a private key: PKCS #8, encrypted or not, or PKCS #1.
 ///
 /// # Errors
-/// When it is not the PEM of a private RSA or DSA key, is encrypted and the passphrase is missing
-/// or wrong, or demands more than `iterations_max` rounds of PBKDF2.
+/// When `file` is not the PEM of a private RSA or DSA key, is encrypted and the passphrase is
+/// missing or wrong, or demands more than `iterations_max` rounds of PBKDF2.
 pub(crate) fn decode_private_key(
     file: &[u8],
     passphrase: Option<&[u8]>,
     iterations_max: u32,
 ) -> Result<PrivateKeyBuf, KeyFileError> {
-    let (label, der) = unwrapped(file).map_err(KeyFileError::Pem)?;
+    let (label, der) = decode_block(file).map_err(KeyFileError::Pem)?;
     let key = match label {
         PRIVATE => private_key(&der),
         RSA_PRIVATE => rsa_private_key(&der),
@@ -260,7 +260,7 @@ pub fn encode_public_key(key: &PublicKey<'_>) -> Result<String, PemError> {
     };
     // A bit string begins with its number of unused bits.
     let der = tlv(0x30, &[&algorithm, &tlv(0x03, &[&[0], &key])]);
-    Ok(wrapped(PUBLIC, &der).to_string())
+    Ok(encode_block(PUBLIC, &der).to_string())
 }
 
 /// Writes a private key as PKCS #8, not encrypted.
@@ -268,7 +268,7 @@ pub fn encode_public_key(key: &PublicKey<'_>) -> Result<String, PemError> {
 /// # Errors
 /// For an RSA key without its primes.
 pub fn encode_private_key(key: &PrivateKey<'_>) -> Result<Zeroizing<String>, PemError> {
-    Ok(wrapped(PRIVATE, &pkcs8(key)?))
+    Ok(encode_block(PRIVATE, &pkcs8(key)?))
 }
 
 /// Writes a private key as PKCS #8, encrypted with AES-256 under a key that PBKDF2 with HMAC-SHA256
@@ -300,7 +300,7 @@ pub(crate) fn encrypted(
     let encrypted_data = OctetStringRef::new(&text).map_err(|_| PemError::Form)?;
     let encryption_algorithm = EncryptionScheme::Pbes2(parameters);
     let info = EncryptedPrivateKeyInfoRef { encryption_algorithm, encrypted_data };
-    Ok(wrapped(ENCRYPTED, &info.to_der().map_err(|_| PemError::Form)?).to_string())
+    Ok(encode_block(ENCRYPTED, &info.to_der().map_err(|_| PemError::Form)?).to_string())
 }
 
 fn pkcs8(key: &PrivateKey<'_>) -> Result<Zeroizing<Vec<u8>>, PemError> {
@@ -351,9 +351,9 @@ fn tlv(tag: u8, parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     out
 }
 
-fn wrapped(label: &str, der: &[u8]) -> Zeroizing<String> {
+fn encode_block(label: &str, der: &[u8]) -> Zeroizing<String> {
     let text = pem::encode_string(label, LineEnding::LF, der);
-    Zeroizing::new(text.expect("keys are far shorter than PEM may be"))
+    Zeroizing::new(text.expect("a key below the limit of PEM"))
 }
 
 #[cfg(test)]
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_openssl_encrypts_is_read() {
+    fn keys_encrypted_by_openssl_are_read() {
         // openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:512 | openssl pkcs8 -topk8 -v2
         // aes-256-cbc -passout pass:secret, with PBKDF2 and HMAC-SHA256, 2048 rounds; and with
         // -v2prf hmacWithSHA1 and aes-128-cbc.
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_tools_write_is_read() {
+    fn keys_written_by_the_reference_tools_are_read() {
         // hdl-keygen and hdl-convert-key of Handle.Net 9.3.1: lines of 76 characters that end with
         // CR LF, encrypted with SHA-1 and triple DES, 10,000 rounds, under "secret".
         let plain = include_str!("../testdata/handle-net-rsa1024.pem");
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_of_another_kind_is_refused() {
+    fn truncated_keys_and_those_of_another_kind_are_refused() {
         let (spki, pkcs8) = (text("admin_dsa", "spki_pem"), text("admin_dsa", "pkcs8_pem"));
         for len in 0..pkcs8.trim_end().len() - 1 {
             assert!(decode(&pkcs8.as_bytes()[..len], None).is_err(), "cut to {len}");

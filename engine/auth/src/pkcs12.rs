@@ -49,7 +49,7 @@ impl<'a> EncryptedKey<'a> {
     /// Decrypts the PKCS #8 key.
     ///
     /// # Errors
-    /// When the passphrase is wrong, or it demands more than `iterations_max` rounds.
+    /// When the passphrase is wrong, or the key demands more than `iterations_max` rounds.
     pub(crate) fn decrypt(
         &self,
         passphrase: &[u8],

@@ -38,7 +38,7 @@ pub(crate) struct PrivateKey {
 }
 
 impl PrivateKey {
-    /// Makes a key of a signing size, or of a legacy size if `allow_legacy` is set.
+    /// Creates a key of a signing size, or of a legacy size if `allow_legacy` is set.
     pub(crate) fn new(key: &data::PrivateKey<'_>, allow_legacy: bool) -> Result<Self, KeyError> {
         let data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi } = key else {
             return Err(KeyError::NoPrimes);

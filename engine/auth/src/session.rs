@@ -128,7 +128,7 @@ mod tests {
     const CIPHERS: [Cipher; 3] = [Cipher::DES, Cipher::DESEDE, Cipher::AES];
 
     #[test]
-    fn keys_have_their_parity_and_lose_zeros_only_where_enough_is_left() {
+    fn derived_keys_have_parity_and_drop_leading_zeros_if_enough_bytes_remain() {
         let des = SessionKey::derive(Cipher::DES, &[0, 1, 2, 3, 0x7f, 0x80, 0xfe, 0xff, 9]).unwrap();
         assert_eq!(des.as_bytes(), [1, 1, 2, 2, 0x7f, 0x80, 0xfe, 0xfe]);
         for (zeros, len, from) in [(0, 64, 0), (3, 64, 3), (40, 64, 32), (3, 32, 0), (3, 33, 1), (3, 34, 2)] {
@@ -147,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_other_lengths_are_refused_and_none_is_shown() {
+    fn keys_of_other_lengths_are_refused_and_debug_output_has_no_key() {
         for (cipher, lengths) in [(Cipher::DES, 8..=8), (Cipher::DESEDE, 24..=24), (Cipher::AES, 16..=32)] {
             for len in 0..40 {
-                let made = SessionKey::new(cipher, vec![1; len]);
-                assert_eq!(made.is_some(), lengths.contains(&len), "{cipher} {len}");
+                let key = SessionKey::new(cipher, vec![1; len]);
+                assert_eq!(key.is_some(), lengths.contains(&len), "{cipher} {len}");
             }
         }
         let key = SessionKey::new(Cipher::AES, vec![0x5a; 32]).unwrap();
@@ -163,11 +163,15 @@ mod tests {
         for cipher in CIPHERS {
             let key = SessionKey::derive(cipher, &[0x35; 64]).unwrap();
             for version in [Version::new(2, 3), Version::new(2, 4)] {
-                let made = key.encrypt(version, &[7; 16], b"all that follows the envelope");
+                let encrypted = key.encrypt(version, &[7; 16], b"all that follows the envelope");
                 let block = key.block().0.len();
-                assert_eq!(made.len() % block, 0);
-                for len in (0..made.len()).filter(|len| len % block != 0 || *len < block) {
-                    assert_eq!(key.decrypt(version, &made[..len]), None, "{cipher} {version} cut to {len}");
+                assert_eq!(encrypted.len() % block, 0);
+                for len in (0..encrypted.len()).filter(|len| len % block != 0 || *len < block) {
+                    assert_eq!(
+                        key.decrypt(version, &encrypted[..len]),
+                        None,
+                        "{cipher} {version} cut to {len}"
+                    );
                 }
             }
         }
@@ -175,11 +179,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encrypted_decrypts(secret: [u8; 64], random: [u8; 16], text: Vec<u8>, minor in 1u8..12) {
+        fn encrypted_texts_decrypt(secret: [u8; 64], random: [u8; 16], text: Vec<u8>, minor in 1u8..12) {
             for cipher in CIPHERS {
                 let (key, version) = (SessionKey::derive(cipher, &secret).unwrap(), Version::new(2, minor));
-                let made = key.encrypt(version, &random, &text);
-                let back = key.decrypt(version, &made);
+                let encrypted = key.encrypt(version, &random, &text);
+                let back = key.decrypt(version, &encrypted);
                 prop_assert_eq!(back.as_deref(), Some(&text));
             }
         }

@@ -25,10 +25,10 @@ pub fn networks_of(address: IpAddr) -> [IpAddr; 3] {
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestOrigin {
-    /// Its address.
+    /// The address of the sender.
     pub ip: IpAddr,
-    /// Whether the sender has proved its address: with a connection it has; the address of a
-    /// datagram can be forged.
+    /// Whether the sender has proved its address. A connection proves it; the address of a datagram
+    /// can be forged.
     pub is_connected: bool,
 }
 
@@ -83,13 +83,13 @@ impl Network {
         }
     }
 
-    /// The first address in it.
+    /// The first address of the network.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Whether `address` is in the network. IPv4 in IPv6 counts as IPv4.
+    /// Whether `address` is in the network. An IPv4 address in IPv6 notation counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         Self::new(address.to_canonical(), self.bits).address == self.address
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_ipv6_is_one_of_many_and_ipv4_is_the_same_however_written() {
+    fn a_source_is_a_64_of_ipv6_or_an_ipv4_address_in_any_notation() {
         let v6 = |n: u16, m: u16| IpAddr::from([0x2001, 0xdb8, 0, n, 0, 0, 0, m]);
         assert_eq!(of(v6(1, 1)), of(v6(1, 2)));
         assert_ne!(of(v6(1, 1)), of(v6(2, 1)));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_take_addresses_and_networks_and_nothing_else() {
+    fn lists_accept_only_addresses_and_networks() {
         let list = |texts: &[&str]| {
             let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
             SourceList::parse(&texts).map_err(Clone::clone)

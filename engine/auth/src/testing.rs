@@ -1,4 +1,4 @@
-//! Keys for the tests: those of the golden vectors, which are used nowhere else.
+//! Keys for the tests: those of the golden vectors.
 
 use crate::key::{PrivateKey, PublicKey};
 use data_encoding::HEXLOWER;
