@@ -221,8 +221,8 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     }
 }
 
-/// As [`decode`], and checks that the prefix of the record is homed here.
-#[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
+/// Like [`decode`], and also checks that the prefix of the record is homed here.
+#[expect(clippy::result_large_err, reason = "replies are never allocated")]
 pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,
@@ -239,7 +239,7 @@ pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
 /// the handle. Whether the prefix is homed is checked after the record was looked up, because the
 /// record usually answers that.
 #[inline(always)]
-#[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
+#[expect(clippy::result_large_err, reason = "replies are never allocated")]
 fn decode<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,
@@ -264,7 +264,7 @@ fn decode<'a, B: AsRef<[u8]>, const N: usize>(
 /// The question that `query` asks, with the key of its record, if this server is responsible for
 /// the handle.
 #[inline(always)]
-#[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
+#[expect(clippy::result_large_err, reason = "replies are never allocated")]
 fn question<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,
@@ -321,8 +321,8 @@ pub(crate) struct LocalRecord<'a> {
     pub(crate) is_copy: bool,
 }
 
-/// Looks up the record of `handle`, for the keys and groups of administrators. For the record of a
-/// prefix that is homed here, a copy counts.
+/// Looks up the record of `handle`, for the keys and groups of administrators. A copy of the record
+/// of a prefix that is homed here is used as well.
 ///
 /// # Errors
 /// Another server has the record and there is no copy, or the record is damaged.
@@ -347,24 +347,24 @@ pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
 }
 
 /// Whether `key` is the key of the record of a prefix that is homed here. The registry has that
-/// record, but the operator of this server may have put a copy into the set; the keys and groups of
-/// the copy count.
+/// record, but the operator of this server may have put a copy of it into the set; keys and groups
+/// are also taken from the copy.
 fn is_record_of_homed_prefix<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
     let prefix = Handle(key).is_prefix_record().then(|| &key[PREFIX_RECORDS.len()..]);
     prefix.zip(context.homed).is_some_and(|(prefix, homed)| homed.has(prefix))
 }
 
-/// Why a record cannot be read on this server.
+/// The reason why a record cannot be read on this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLocal {
-    /// Another server of the site, or another service, has it.
+    /// Another server of the site, or another service, has the record.
     Remote,
     /// The stored record is damaged.
     Damaged,
 }
 
-/// Whether the prefix of the handle with `key` is homed here. For the record of a derived prefix,
-/// it is enough that the records under one of its ancestors are homed.
+/// Whether the prefix of the handle with `key` is homed here. The record of a derived prefix is
+/// also homed if the records under one of its ancestors are.
 fn is_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
     let Some(homed) = context.homed else { return false };
     let prefix = Handle(key).naming_authority();
@@ -379,8 +379,7 @@ fn is_homed_by_ancestor(homed: &HomedTable<'_>, key: &[u8]) -> bool {
     let mut name = Handle(key);
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = name.parent_prefix_record() else { return false };
-        // What is homed are the prefixes derived from the parent; the table names them by the
-        // parent's record.
+        // If the table has the record of a prefix, the prefixes derived from it are homed.
         if homed.has(parent.0) {
             return true;
         }
@@ -394,10 +393,10 @@ fn is_homed_by_ancestor(homed: &HomedTable<'_>, key: &[u8]) -> bool {
 pub(crate) const ANCESTORS_MAX: usize = 16;
 
 impl<'a> RecordQuestion<'a> {
-    /// Whether the answer for `handle`, which is not stored, would be a referral that this client
+    /// Whether the answer for a handle that is not stored would be a referral that this client
     /// does not understand. The server then resolves the handle for the client.
     #[inline]
-    fn is_resolved_for_asker<B: AsRef<[u8]>>(
+    fn is_resolved_for_client<B: AsRef<[u8]>>(
         &self,
         context: &AnswerContext<'a, B>,
         lookup: &RecordLookup<'_>,
@@ -447,8 +446,9 @@ impl<'a> RecordQuestion<'a> {
         }
     }
 
-    /// As [`answer`](Self::answer), but writes into the reply that [`success`](Self::success) made.
-    /// A reply is large, and copying it right after its fields were written stalls the processor.
+    /// Like [`answer`](Self::answer), but writes into the reply that [`success`](Self::success)
+    /// made. A reply is large, and copying it right after its fields were written stalls the
+    /// processor.
     ///
     /// Returns true if the request goes to the slow path and nothing was written: there is no such
     /// record but its values may be computed or another service may have it, or the lists of the
@@ -467,7 +467,7 @@ impl<'a> RecordQuestion<'a> {
             _ if !is_homed(context, lookup.key) => *reply = self.refuse(context, RefusalReason::NotHomed),
             Ok(Some(record)) => return self.select(context, &record, reply),
             Ok(None) if context.may_compute(self.query.handle) => return true,
-            Ok(None) if self.is_resolved_for_asker(context, lookup) => return true,
+            Ok(None) if self.is_resolved_for_client(context, lookup) => return true,
             Ok(None) => *reply = self.refer(context, lookup),
             Err(CorruptRecord { .. }) => *reply = self.refuse(context, RefusalReason::DamagedRecord),
         }

@@ -13,7 +13,7 @@ use handle_proto::{Handle, fold};
 /// Type of values that hold groups.
 const HS_VLIST: &[u8] = b"HS_VLIST";
 
-/// The administrators in the configuration, who come in addition to those of each handle.
+/// The administrators in the configuration, in addition to those of each handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerAdministrators<'a> {
     /// Administrators of the server, as identities or groups.
@@ -29,14 +29,14 @@ pub struct ServerAdministrators<'a> {
 /// Whether an identity is authorised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorityOutcome {
-    /// It is authorised.
+    /// The identity is authorised.
     Yes,
-    /// It is not authorised.
+    /// The identity is not authorised.
     No,
-    /// It was not found to be authorised, but there are more groups than may be looked up for one
-    /// decision.
+    /// The identity was not found among the groups that may be looked up for one decision, and
+    /// there are more groups.
     GaveUp,
-    /// It is not authorised by what this server has, but a reference that may be a group is at
+    /// No record on this server authorises the identity, but a reference that may be a group is at
     /// another service.
     Remote,
 }
@@ -44,10 +44,10 @@ pub enum AuthorityOutcome {
 /// Whether one of `references` authorises `identity`.
 ///
 /// A reference names the identity directly if handle and index are the same, or if the index of the
-/// reference is 0. The local name is compared case-sensitively whatever the service does. If no
+/// reference is 0. The local name is compared case-sensitively, even on a service that folds. If no
 /// reference matches directly, references are looked up breadth first, each once, and those that
 /// are groups (HS_VLIST) authorise their members. A reference with index 0 names no group. A
-/// reference that cannot be looked up here authorises nobody; the result then is
+/// reference that cannot be looked up here authorises no identity; the result is then
 /// [`AuthorityOutcome::Remote`].
 pub fn entitles<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
@@ -104,7 +104,7 @@ impl<'a> AdministratorGroups<'a> {
     }
 }
 
-/// The group that `reference` names, if it names one. Read permissions of the value do not matter.
+/// The group that `reference` names, if it names one, whatever the read permissions of the value.
 ///
 /// # Errors
 /// The value is not on this server.

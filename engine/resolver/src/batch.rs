@@ -25,8 +25,7 @@ pub const STAGED_COUNT: usize = 32;
 /// it.
 type StagedKey = KeyBuf<UDP_MESSAGE_LEN_MAX>;
 
-/// Room for the keys of a batch. It is kept between batches because clearing it costs more than
-/// using it.
+/// Room for the keys of a batch, kept between batches because clearing it costs more than using it.
 pub struct Scratch {
     keys: [StagedKey; STAGED_COUNT],
 }
@@ -48,7 +47,7 @@ impl Default for Scratch {
 /// The outcome of a request in a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum InBatch<'a> {
-    /// The answer that nearly every request gets: send it.
+    /// Send this answer, the most frequent kind.
     Fast(FastAnswer<'a>),
     /// Any other outcome.
     Other(AnswerOutcome<'a>),
@@ -107,7 +106,7 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
 /// The requests of one pass through the stages.
 struct StagedRequests<'a> {
     requests: ArrayVec<StagedRequest<'a>, STAGED_COUNT>,
-    /// The questions of those that are no fast requests.
+    /// The questions of the requests that are not fast requests.
     questions: ArrayVec<RecordQuestion<'a>, STAGED_COUNT>,
 }
 
@@ -225,7 +224,7 @@ fn answer_fast<'a, B>(
     }
 }
 
-/// Answers a request of the fast path that has another answer than a [`FastAnswer`].
+/// Answers a request of the fast path whose answer is not a [`FastAnswer`].
 #[inline(never)]
 fn answer_other<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,

@@ -17,10 +17,10 @@ impl RequestDigest {
     const SHA1: u8 = 2;
     const SHA256: u8 = 3;
 
-    /// The digest of `covered`, header and body of the request, in the form of a response in
-    /// `version`.
+    /// The digest of `covered`, which is header and body of the request, in the form of a response
+    /// in `version`.
     ///
-    /// SHA-256 from version 2.7 on, SHA-1 below. `None` below 2.1, whose still older form is not
+    /// SHA-256 from version 2.7 on, SHA-1 from 2.1 on; `None` below 2.1, whose form is not
     /// supported.
     pub(crate) fn of(covered: &[u8], version: Version) -> Option<Self> {
         let mut bytes = [0; Self::LEN_MAX];

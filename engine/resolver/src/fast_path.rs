@@ -1,4 +1,4 @@
-//! The fast path: recognises the form of nearly every request, and answers it with a third fewer
+//! The fast path: recognises the most frequent form of requests, and answers it with a third fewer
 //! instructions.
 //!
 //! A fast request is a whole message outside sessions that asks for all public values of a handle,
@@ -34,7 +34,7 @@ const FIXED_LEN: usize = HANDLE_AT + 4 + 4;
 pub(crate) struct FastRequest<'a>(&'a [u8]);
 
 impl<'a> FastRequest<'a> {
-    /// Returns `bytes`, envelope first, as a fast request, if they are one.
+    /// Reads `bytes`, envelope first, as a fast request; `None` if they are another message.
     #[inline]
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<HANDLE_AT>()?;
@@ -95,7 +95,7 @@ impl<'a> FastRequest<'a> {
     }
 }
 
-/// Whether `handle` asks for the state of the server and names no record.
+/// Whether `handle` is the name of the state of the server, which has no record.
 #[inline]
 fn is_status(handle: Handle<'_>) -> bool {
     handle.0.len() == SITE_STATUS.len() && fold::eq(handle.0, SITE_STATUS)

@@ -8,7 +8,8 @@
 //! - [`batch`]: the same for many requests, in stages that hide the latency of memory.
 //! - [`reply`]: the reply, and how it is written as datagrams.
 //! - [`slow`]: requests for another thread: signatures, challenges and their answers.
-//! - [`authority`]: who is entitled by an administrator value, directly or through groups.
+//! - [`authority`]: the identities that an administrator value entitles, directly or through
+//!   groups.
 //!
 //! RFC 3652 section 3.2 and `docs/conformance.md` say what a server without recursion answers.
 //!
@@ -36,7 +37,7 @@
 //! let datagram = MessageBuf::request(&Envelope::request(4711), &header, &request).unsigned()?;
 //!
 //! let context = AnswerContext::new(RecordSet::new(&layers)?, ServiceFacts::ALONE, now_unix_s);
-//! let AnswerOutcome::Reply(reply) = answer(&context, &datagram) else { panic!("it is answered") };
+//! let AnswerOutcome::Reply(reply) = answer(&context, &datagram) else { panic!("a reply") };
 //! assert_eq!((reply.response_code(), reply.datagrams_count()), (ResponseCode::SUCCESS, 1));
 //! let mut out = vec![0; reply.datagrams_len()];
 //! reply.write_datagrams(&mut out);

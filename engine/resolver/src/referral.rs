@@ -8,7 +8,7 @@ use crate::service::AnswerContext;
 use handle_proto::{Handle, Version, fold};
 use handle_snapshot::{CorruptRecord, hash_key};
 
-/// First version whose clients understand a prefix referral whatever they asked for. RFC 3652 has
+/// First version whose clients understand a prefix referral in reply to any request. RFC 3652 names
 /// no such version; deployed servers resolve on behalf of older clients.
 pub(crate) const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 
@@ -19,9 +19,8 @@ pub(crate) fn delegates(kind: &[u8]) -> bool {
     DELEGATION.iter().any(|delegation| fold::eq(kind, delegation))
 }
 
-/// The public delegation values of the nearest ancestor that has any.
-///
-/// `lookup` is the record of a derived prefix that does not exist here.
+/// The public delegation values of the nearest ancestor that has any. `lookup` is for the record of
+/// a derived prefix, which does not exist here.
 pub(crate) fn find<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     lookup: &RecordLookup<'_>,

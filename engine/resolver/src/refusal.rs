@@ -4,7 +4,7 @@ use handle_proto::ResponseCode;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text_name:literal, $code:ident, $text:literal;)*) => {
-        /// Why a request gets an error instead of an answer.
+        /// The reason why a request gets an error instead of an answer.
         ///
         /// A negative answer (no such handle or value) is an answer, not an error.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ reasons! {
     Malformed = "malformed", ERROR, b"Server error processing request, see server logs";
     /// The datagram carries more bytes of a message than a datagram of the protocol may.
     Oversized = "oversized", ERROR, b"Server error processing request, see server logs";
-    /// It is a response, not a request.
+    /// The message is a response, not a request.
     Response = "response", ERROR, b"Server error processing request, see server logs";
     /// The operation is unknown to deployed servers too.
     UnknownOperation = "unknown_operation", ERROR, b"Server error processing request, see server logs";
@@ -49,13 +49,13 @@ reasons! {
     Short = "short", PROTOCOL_ERROR, b"Invalid message length";
     /// The stream ended within a message. The text is completed with the number of missing bytes.
     CutOff = "cut_off", PROTOCOL_ERROR, b"Expecting more bytes";
-    /// The rest of a message did not come in time.
+    /// The rest of a message did not arrive in time.
     HalfRequest = "half_request", PROTOCOL_ERROR, b"Timed out waiting for the rest of the request";
-    /// No request came in time.
+    /// No request arrived in time.
     Idle = "idle", PROTOCOL_ERROR, b"Timed out waiting for a request";
     /// The message is longer than a request may be here.
     TooLong = "too_long", PROTOCOL_ERROR, b"The request is too long.";
-    /// There is no operation.
+    /// The message has no operation.
     NoOperation = "no_operation", PROTOCOL_ERROR, b"Unknown opCode in message: 0";
     /// The request is for administration, on an interface for queries.
     Administration = "administration", PROTOCOL_ERROR, b"Received admin request on non-admin interface";
@@ -70,7 +70,7 @@ reasons! {
     Undecryptable = "undecryptable", SESSION_FAILED, b"Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer";
     /// The request ends a session, but names none.
     NoSession = "no_session", SESSION_TIMEOUT, b"Can not get session info.";
-    /// The request sets up a session, and this server has none.
+    /// The request sets up a session, and this server has no sessions.
     NoSessions = "no_sessions", SESSION_FAILED, b"This server has no sessions.";
     /// The client wants the session key encrypted with the client's own key.
     ClientKeyExchange = "client_key_exchange", SESSION_FAILED, b"Error performing client cipher key exchange.";
@@ -96,8 +96,8 @@ reasons! {
     NoMac = "no_mac", INVALID_CREDENTIAL, b"Session request missing MAC code.";
     /// A request in a session has a wrong MAC.
     WrongMac = "wrong_mac", INVALID_SESSION_KEY, b"Session authentication failed.";
-    /// The counter of a request in a session was used already, or is too old to tell. The text is
-    /// completed with the counter.
+    /// The counter of a request in a session was used before, or is too old to be checked. The text
+    /// is completed with the counter.
     Replayed = "replayed", SESSION_MESSAGE_REJECTED, b"Duplicate session counter";
     /// The request answers a challenge that was never made.
     NoChallenge = "no_challenge", AUTHENTICATION_TIMEOUT, b"";
@@ -117,11 +117,11 @@ reasons! {
     WrongKey = "wrong_key", AUTHENTICATION_FAILED, b"";
     /// The answer to the challenge demands more work than the server does.
     TooMuchWork = "too_much_work", AUTHENTICATION_FAILED, b"The answer asks for more PBKDF2 rounds, or for a longer or shorter key, than this server accepts.";
-    /// The key of the identity is at another service, which this server does not ask.
+    /// The key of the identity is at another service, which this server does not query.
     IdentityElsewhere = "identity_elsewhere", AUTHENTICATION_FAILED, b"This server can only check identities whose handles it has.";
     /// The answer to the challenge has an unknown form, whatever the key.
     UnreadableAnswer = "unreadable_answer", AUTHENTICATION_ERROR, b"The answer to the challenge cannot be read.";
-    /// The way to authenticate is unknown.
+    /// The method of authentication is unknown.
     UnknownAuthentication = "unknown_authentication", INVALID_CREDENTIAL, b"Unknown authentication type; use HS_PUBKEY or HS_SECKEY.";
     /// The request asks for values that nobody may read.
     Unreadable = "unreadable", INSUFFICIENT_PERMISSIONS, b"";
@@ -134,8 +134,8 @@ reasons! {
     QueryTooLong = "query_too_long", PROTOCOL_ERROR, b"Too many indexes and types; ask for all values.";
     /// The answer would be longer than a message may be.
     AnswerTooLong = "answer_too_long", PROTOCOL_ERROR, b"The values do not fit into an answer; ask by index or type.";
-    /// The answer takes more datagrams than are sent; over TCP it can be had. This is the only code
-    /// that makes deployed clients ask over TCP.
+    /// The answer takes more datagrams than are sent; TCP can carry it. This is the only code that
+    /// makes deployed clients ask over TCP.
     TooManyDatagrams = "too_many_datagrams", ERROR, b"The answer takes too many datagrams; ask over TCP, or by index or type.";
     /// The network of the sender has used up its answers. This is the only code that makes deployed
     /// clients go on to another site or to TCP; "too busy" is final for them.

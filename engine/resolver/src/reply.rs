@@ -11,7 +11,7 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 
-/// A reply that is ready to be written.
+/// A complete reply, not yet encoded.
 ///
 /// Its parts borrow from the request (the handle's spelling) and from the snapshot (values); only
 /// envelope, header, digest and lengths are copied.
@@ -23,7 +23,7 @@ pub struct ReplyParts<'a> {
     digest: Option<RequestDigest>,
     /// The length of `text`, if the body carries one.
     text_len: Option<[u8; 4]>,
-    /// The handle as the client spelt it, the text of an error, or the site record.
+    /// The handle in the client's spelling, the text of an error, or the site record.
     text: &'a [u8],
     /// The number of values, when values follow.
     values_count: Option<[u8; 4]>,
@@ -219,7 +219,7 @@ impl<'a> ReplyParts<'a> {
         Self::empty(envelope, header).refuse(RefusalReason::RateLimited)
     }
 
-    /// The same frame with the error `refused`.
+    /// A reply with the same frame and the error `refused`.
     #[must_use]
     pub fn refusing<'t>(&self, refused: RefusalReason) -> ReplyParts<'t> {
         let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
@@ -228,7 +228,7 @@ impl<'a> ReplyParts<'a> {
         ReplyParts { digest: self.digest, ..ReplyParts::empty(envelope, header) }.refuse(refused)
     }
 
-    /// Whether the reply must be signed, or have the MAC of its session.
+    /// Whether the reply must have a signature, or the MAC of its session.
     #[must_use]
     pub const fn certifies(&self) -> bool {
         self.header.flags.has(OpFlags::CERTIFY)
@@ -251,7 +251,7 @@ impl<'a> ReplyParts<'a> {
         self
     }
 
-    /// The number of the session or of the challenge; 0 for neither.
+    /// The number of the session or of the challenge; 0 if the reply has neither.
     #[must_use]
     pub const fn session_id(&self) -> i32 {
         self.envelope.session_id
@@ -317,9 +317,9 @@ pub trait WireReply {
         false
     }
 
-    /// A number that equal answers from one set of records share, whoever asks and however the
-    /// handle is spelt: the address of the record's values, or a number made of operation and
-    /// response code if there are no values. Different answers have different numbers.
+    /// A number that equal answers from one set of records share, for every client and every
+    /// spelling of the handle: the address of the record's values, or a number made of operation
+    /// and response code if there are no values. Different answers have different numbers.
     fn identity(&self) -> u64;
 
     /// The reply that the rate limit sends in place of this one: the same frame with an error and
@@ -397,9 +397,9 @@ impl WireReply for ReplyParts<'_> {
             return self.write_whole(self.envelope, out);
         }
         let mut envelope = self.envelope;
-        let mut cutter = Cutter { out, at: Envelope::LEN };
-        cutter.out[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
-        self.each_part(|part| cutter.write(part, &mut envelope));
+        let mut writer = DatagramWriter { out, at: Envelope::LEN };
+        writer.out[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+        self.each_part(|part| writer.write(part, &mut envelope));
     }
 
     #[inline]
@@ -413,15 +413,15 @@ impl WireReply for ReplyParts<'_> {
 }
 
 /// Writes parts one after the other, and starts a new datagram when one is full.
-struct Cutter<'o> {
+struct DatagramWriter<'o> {
     out: &'o mut [u8],
     at: usize,
 }
 
-impl Cutter<'_> {
+impl DatagramWriter<'_> {
     #[inline]
     fn write(&mut self, mut part: &[u8], envelope: &mut Envelope) {
-        // Envelopes are at multiples of the datagram length, so `at` tells how much room is left.
+        // Envelopes are at multiples of the datagram length, so `at` determines the room left.
         loop {
             let used = (self.at - 1) % UDP_MESSAGE_LEN_MAX + 1;
             let room = UDP_MESSAGE_LEN_MAX - used;

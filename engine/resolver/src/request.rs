@@ -9,11 +9,12 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 
-/// Why a datagram gets no answer.
+/// The reason why a datagram gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The message is an error reply to something unreadable. Answering it could loop for ever.
+    /// The message is an error reply to an unreadable message. Two servers that answered such
+    /// replies would never stop.
     ErrorReply,
     /// The datagram is shorter than an envelope. No client sends such a request, and any answer
     /// would be longer.
@@ -23,7 +24,7 @@ pub enum DropReason {
 /// A parsed message that can be answered: the fields that a reply repeats, and the bytes of the
 /// message.
 ///
-/// It has only these, because a batch keeps one for each datagram.
+/// There are no other fields, because a batch keeps a parsed request for each datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ParsedRequest<'a> {
     /// The version of the reply.
@@ -39,13 +40,13 @@ pub(crate) struct ParsedRequest<'a> {
 
 /// A message that is not answered as a request.
 pub(crate) enum UndecidableMessage {
-    /// It is answered with an error.
+    /// The message is answered with an error.
     Reply(UnreadableRequest),
-    /// It is not answered.
+    /// The message is not answered.
     Drop(DropReason),
-    /// It is one fragment of a message; the caller reassembles the message.
+    /// The datagram is one fragment of a message, which the caller reassembles.
     Fragment(Envelope),
-    /// It is encrypted in a session; the owner of the session decrypts it.
+    /// The message is encrypted in a session; the owner of the session decrypts it.
     Encrypted,
 }
 
@@ -89,7 +90,7 @@ impl<'a> ParsedRequest<'a> {
         if envelope.flags.has(EnvelopeFlags::TRUNCATED) {
             return Err(UndecidableMessage::Fragment(envelope));
         }
-        // Bytes after the message are ignored, as everywhere.
+        // Bytes after the message are ignored, as in every request.
         if datagram.len() > UDP_MESSAGE_LEN_MAX && envelope.message_len as usize > UDP_DATA_LEN_MAX {
             return Err(UndecidableMessage::Reply(RefusalReason::Oversized.into()));
         }
@@ -126,7 +127,7 @@ impl<'a> ParsedRequest<'a> {
         };
         let Header { op_code, response_code, .. } = message.header;
         if response_code != ResponseCode::RESERVED {
-            // Two servers would otherwise answer each other's errors for ever.
+            // Otherwise two servers would answer each other's errors without end.
             return if envelope.request_id == ReplyParts::UNREADABLE_REQUEST_ID {
                 Err(UndecidableMessage::Drop(DropReason::ErrorReply))
             } else {
@@ -142,7 +143,7 @@ impl<'a> ParsedRequest<'a> {
         Ok(Self::new(&envelope, &message))
     }
 
-    /// Makes the parsed form of a message that was checked, or that will only be refused.
+    /// The parsed form of a message that was checked, or that will only be refused.
     #[inline]
     fn new(envelope: &Envelope, message: &Message<'a>) -> Self {
         Self {
@@ -156,21 +157,22 @@ impl<'a> ParsedRequest<'a> {
         }
     }
 
-    /// The parsed form of `bytes` behind `envelope`, whatever the operation; `None` if they are no
+    /// The parsed form of `bytes` behind `envelope`, for any operation; `None` if the bytes are no
     /// message.
     pub(crate) fn from_operation(envelope: &Envelope, bytes: &'a [u8]) -> Option<Self> {
         let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
         Some(Self::new(envelope, &Message::decode(bytes).ok()?))
     }
 
-    /// Whether it asks for public values without a signature, as nearly every request does.
+    /// Whether the request asks for public values without a signature, as nearly every request
+    /// does.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::CERTIFY.0;
         self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
     }
 
-    /// Whether its sender does not understand a referral to another service, so that the server has
+    /// Whether the client does not understand a referral to another service, so that the server has
     /// to resolve on its behalf.
     #[inline]
     pub(crate) fn wants_no_referral(&self) -> bool {
@@ -185,8 +187,8 @@ impl<'a> ParsedRequest<'a> {
         self.session_id > 0 && service.sessions
     }
 
-    /// Whether it asks for public values without encryption. In a session every other request goes
-    /// to the slow path.
+    /// Whether the request asks for public values without encryption. In a session every other
+    /// request goes to the slow path.
     pub(crate) const fn is_public_in_the_clear(&self) -> bool {
         const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::ENCRYPT.0;
         self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
@@ -198,8 +200,8 @@ impl<'a> ParsedRequest<'a> {
         self.covered.get(Header::LEN..).unwrap_or_default()
     }
 
-    /// Checks a request that is no resolution: there is an operation, its body is readable, and it
-    /// is not administration; in this order, as in deployed servers.
+    /// Checks a request that is no resolution: the operation is known, the body is readable, and
+    /// the request is not for administration. The order is that of deployed servers.
     #[cold]
     fn check_other(envelope: &Envelope, message: &Message<'_>) -> Result<(), UndecidableMessage> {
         let op_code = message.header.op_code;

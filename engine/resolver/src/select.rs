@@ -1,5 +1,5 @@
-//! Selects the values of a record that answer a query. A value is selected if the index list or the
-//! type list has it.
+//! Selects the values of a record that answer a query. A value is selected if its index or its type
+//! is listed.
 
 use crate::refusal::RefusalReason;
 use crate::service::AnswerContext;
@@ -8,14 +8,14 @@ use handle_proto::Value;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::wire::query::{Query, SortedQuery};
 
-/// Which values of a record are asked for.
+/// The values of a record that a query asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ValueFilter<'a> {
     /// Every value.
     All,
     /// Values whose index or type is listed.
     Listed(Query<'a>),
-    /// The same, with lists that are too long to be compared one by one.
+    /// Values whose index or type is listed, with lists that are too long to compare one by one.
     Sorted(&'a SortedQuery),
     /// Values that delegate derived prefixes.
     Delegation,
@@ -54,7 +54,7 @@ impl<'a> ValueFilter<'a> {
 
 /// Room for the sorted lists of one query. Slow-path threads have it; workers do not.
 ///
-/// It serves one query only: long lists of any other query are refused. A request has one query.
+/// The room is for one query, that of one request: long lists of any other query are refused.
 #[derive(Debug, Default)]
 pub struct SortingRoom(OnceCell<(usize, SortedQuery)>);
 

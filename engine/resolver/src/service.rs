@@ -1,4 +1,4 @@
-//! What a server knows about itself while it answers.
+//! The facts about a server that its answers depend on.
 
 use crate::select::SortingRoom;
 use handle_proto::limit::FRAGMENTS_MAX;
@@ -6,8 +6,8 @@ use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
 use handle_snapshot::{HomedTable, RecordSet};
 
-/// The server's place in its site: decides which handles it is responsible for, and how replies
-/// look.
+/// The server's place in its site. It decides which handles the server is responsible for, and what
+/// replies contain.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceFacts<'a> {
     /// The site record in wire form: the answer to a request for site information.
@@ -22,16 +22,16 @@ pub struct ServiceFacts<'a> {
     pub servers_count: u32,
     /// Position of this server in the site's list, from 0.
     pub server_at: u32,
-    /// Most datagrams of one answer. Bounds how much a sender with a forged address can direct at
-    /// others.
+    /// Most datagrams of one answer. It bounds the traffic that a sender with a forged address can
+    /// direct at others.
     pub answer_datagrams_max: usize,
-    /// Whether there is a key to sign with, so that requests for a signature go to the slow path.
-    pub signs: bool,
-    /// Whether challenges are made, so that requests for more than public values go to the slow
+    /// Whether the server has a key to sign with, so that requests for a signature go to the slow
     /// path.
+    pub signs: bool,
+    /// Whether the server sends challenges, so that requests for more than public values go to the
+    /// slow path.
     pub authenticates: bool,
-    /// Whether there are sessions. The owner of the sessions then checks that those of requests
-    /// exist.
+    /// Whether the server has sessions. Their owner checks that the session of a request exists.
     pub sessions: bool,
     /// Whether requests to list names are forwarded to another process instead of refused.
     pub forwards_listing: bool,
@@ -65,14 +65,14 @@ impl ServiceFacts<'_> {
     }
 }
 
-/// Tells whether a handle that is not stored may have computed values.
+/// Decides whether a handle that is not stored may have computed values.
 pub trait MayCompute: core::fmt::Debug {
-    /// The handle whose record the values of `handle` would be computed from, if they can be.
-    /// Called only if `handle` was not found.
+    /// The handle whose record the values of `handle` would be computed from; `None` if they cannot
+    /// be computed. Called only if `handle` was not found.
     fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]>;
 }
 
-/// Everything an answer depends on besides the request. Made once for each batch.
+/// Everything that an answer depends on besides the request. Created once for each batch.
 #[derive(Debug)]
 pub struct AnswerContext<'a, B> {
     pub(crate) records: RecordSet<'a, B>,
@@ -112,7 +112,7 @@ impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
         &self.records
     }
 
-    /// What the server knows about itself.
+    /// The facts about the server.
     #[must_use]
     pub const fn service(&self) -> &ServiceFacts<'a> {
         &self.service

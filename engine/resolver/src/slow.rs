@@ -1,5 +1,5 @@
-//! Requests for the slow path: their answer takes a signature, depends on the identity of the
-//! client, or is computed.
+//! Requests for the slow path: the answer is signed, depends on the identity of the client, or is
+//! computed.
 //!
 //! A worker recognises such a request by [`answer`](crate::answer()), which returns
 //! [`AnswerOutcome::Slow`]. The request is copied to another thread, which answers it with the
@@ -28,7 +28,7 @@ use handle_snapshot::EncodedRecord;
 /// Type of values that grant administrators permissions on a handle.
 const HS_ADMIN: &[u8] = b"HS_ADMIN";
 
-/// Why a request goes to the slow path.
+/// The reason why a request goes to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowReason {
     /// The answer must be signed.
@@ -44,7 +44,7 @@ pub enum SlowReason {
     Verification,
     /// The request sets up a session.
     SessionSetup,
-    /// The request is in a session, and asks for more than public values.
+    /// The request is in a session, and asks for anything but unencrypted public values.
     Session,
 }
 
@@ -92,8 +92,8 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
     request: &ParsedRequest<'a>,
     key: &mut KeyBuf<N>,
 ) -> AnswerOutcome<'a> {
-    if let Some(why) = SlowReason::of(&context.service, request) {
-        return AnswerOutcome::Slow(SlowPathRequest { request: *request, reason: why });
+    if let Some(reason) = SlowReason::of(&context.service, request) {
+        return AnswerOutcome::Slow(SlowPathRequest { request: *request, reason });
     }
     match evaluate(context, request, key) {
         FirstEvaluation::Reply(reply)
@@ -162,7 +162,7 @@ impl<'a> SlowPathRequest<'a> {
         Self { request: *request, reason: SlowReason::Template }
     }
 
-    /// Why it goes to the slow path.
+    /// The reason why the request goes to the slow path.
     #[must_use]
     pub const fn reason(&self) -> SlowReason {
         self.reason
@@ -198,14 +198,14 @@ impl<'a> SlowPathRequest<'a> {
         self.request.body()
     }
 
-    /// Whether its sender does not understand a referral to another service, so that the server has
+    /// Whether the client does not understand a referral to another service, so that the server has
     /// to resolve on its behalf.
     #[must_use]
     pub fn wants_no_referral<B>(&self, context: &AnswerContext<'a, B>) -> bool {
         context.service.resolves_for_old && self.request.wants_no_referral()
     }
 
-    /// The answer that does not depend on the identity of the client, or the fact that it does.
+    /// The answer, if it does not depend on the identity of the client.
     #[must_use]
     pub fn evaluate<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> FirstEvaluation<'a> {
         let mut key: KeyBuf = KeyBuf::new();
@@ -218,7 +218,7 @@ impl<'a> SlowPathRequest<'a> {
         Query::decode(self.request.body()).map_or(&[], |query| query.handle)
     }
 
-    /// The reply when there are no computed values either.
+    /// The reply if there are no computed values either.
     #[must_use]
     pub fn not_computed<B: AsRef<[u8]>>(&self, context: &AnswerContext<'a, B>) -> ReplyParts<'a> {
         let mut key: KeyBuf = KeyBuf::new();
@@ -229,10 +229,10 @@ impl<'a> SlowPathRequest<'a> {
     }
 
     /// The reason why the `count` computed values in `values` (wire form) must not be shown without
-    /// authentication. As for [stored values](Self::evaluate), the first selected value that is not
-    /// public decides.
+    /// authentication. The first selected value that is not public decides, as among [stored
+    /// values](Self::evaluate).
     #[must_use]
-    pub fn hides<B>(
+    pub fn reason_to_withhold<B>(
         &self,
         context: &AnswerContext<'a, B>,
         values: &[u8],
@@ -335,13 +335,14 @@ impl<'a> SlowPathRequest<'a> {
         self.request.version < Version::LOWEST
     }
 
-    /// Checks that this server verifies answers to challenges that use the keys of `handle`.
+    /// Checks that this server is responsible for `handle`, whose keys an answer to a challenge
+    /// uses.
     ///
     /// # Errors
     /// The reply, if another server of the site or another service has the handle; a referral where
     /// the service is known.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
-    pub fn verifies<B: AsRef<[u8]>>(
+    pub fn check_responsibility<B: AsRef<[u8]>>(
         &self,
         context: &AnswerContext<'a, B>,
         handle: &'a [u8],
@@ -387,14 +388,16 @@ impl<'a> SlowPathRequest<'a> {
         challenged(context, &self.request)
     }
 
-    /// Resumes the challenged request, `message` behind `envelope`, which `self` answers the
-    /// challenge of. The request is evaluated again, and the reply goes to the sender of `self`.
-    /// The reply has the number of the session if the challenge was made in one, and 0 otherwise.
+    /// Resumes the challenged request, which is `message` behind `envelope`; `self` is the answer
+    /// to the challenge. The request is evaluated again, and the reply goes to the sender of
+    /// `self`. The reply has the number of the session if the challenge was made in one, and 0
+    /// otherwise.
     ///
     /// # Errors
-    /// The reply, if it does not depend on the identity: for example, the handle was deleted.
+    /// The reply, if it does not depend on the identity, for example because the handle was
+    /// deleted.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
-    pub fn take_up<B: AsRef<[u8]>>(
+    pub fn resume<B: AsRef<[u8]>>(
         &self,
         context: &AnswerContext<'a, B>,
         envelope: Envelope,
@@ -420,7 +423,7 @@ fn computed<'v>(mut values: &'v [u8]) -> impl Iterator<Item = (Value<'v>, &'v [u
     })
 }
 
-/// What a request with an authenticated sender is about.
+/// Finds what a request with an authenticated sender is about.
 #[expect(clippy::result_large_err, reason = "replies are never allocated")]
 fn challenged<'a, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
@@ -455,10 +458,10 @@ pub struct SlowDigest {
 }
 
 impl SlowDigest {
-    /// Makes a digest of these bytes.
+    /// Wraps the bytes of a digest.
     ///
     /// # Panics
-    /// If there are more than 32.
+    /// If there are more than 32 bytes.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "no digest has more than 32 bytes")]
     pub fn new(digest: &[u8]) -> Self {
@@ -502,13 +505,13 @@ enum RequestSubject<'a> {
 }
 
 impl<'a> AnsweredChallenge<'a> {
-    /// Whether it asks for the state of the server, which only the server can tell.
+    /// Whether the request asks for the state of the server, which only the server knows.
     #[must_use]
     pub const fn is_status(&self) -> bool {
         matches!(self.subject, RequestSubject::Status(_))
     }
 
-    /// Whether it asks for a stored record.
+    /// Whether the request asks for a stored record.
     #[must_use]
     pub const fn is_stored(&self) -> bool {
         matches!(self.subject, RequestSubject::Record(..))
@@ -540,9 +543,9 @@ impl<'a> AnsweredChallenge<'a> {
         SlowPathRequest::template(&self.request).not_computed(context)
     }
 
-    /// Whether `identity` may read the values: an administrator's value of the handle grants it, or
-    /// the identity is an administrator of the server. The state of the server may be read by
-    /// administrators of the server and by those of its state.
+    /// Whether `identity` may read the values, as an administrator of the handle or of the server.
+    /// The state of the server may be read by administrators of the server and by those of its
+    /// state.
     #[must_use]
     pub fn permits<B: AsRef<[u8]>>(
         &self,
@@ -562,8 +565,8 @@ impl<'a> AnsweredChallenge<'a> {
                 let values = record.values_in_order().map_while(Result::ok);
                 entitles(context, server.chain(readers(values)), identity, max)
             }
-            // The administrators of the base count, which is stored. Computed values may depend on
-            // the handle that the client chose.
+            // Only the administrators of the base, which is stored, have rights. Computed values
+            // may depend on the handle that the client chose.
             RequestSubject::Computed(question, _) => {
                 let base = context.base_of(question.query.handle);
                 let base = base.and_then(|base| find_local(context, Handle(base)).ok()?.record);
@@ -604,7 +607,7 @@ impl<'a> AnsweredChallenge<'a> {
         }
     }
 
-    /// As [`answer`](Self::answer) with `values`, in their order; `None` stands for a damaged
+    /// Like [`answer`](Self::answer) with `values`, in their order; `None` stands for a damaged
     /// value.
     fn answer_with<'v, B: AsRef<[u8]>>(
         &self,
@@ -681,11 +684,11 @@ fn readers<'a>(values: impl Iterator<Item = Value<'a>>) -> impl Iterator<Item = 
 }
 
 /// The values that may hold the key of `identity`, in ascending order of index: the value with its
-/// index, or all values of its type if the index is 0. Read permissions do not matter. For the
-/// record of a prefix that is homed here, a copy counts.
+/// index, or all values of its type if the index is 0, whatever their read permissions. A copy of
+/// the record of a prefix that is homed here is used as well.
 ///
 /// # Errors
-/// The record is not on this server, or damaged.
+/// The record is not on this server, or is damaged.
 pub fn keys<'a, 'k, B: AsRef<[u8]>>(
     context: &AnswerContext<'a, B>,
     identity: Reference<'_>,
@@ -693,7 +696,7 @@ pub fn keys<'a, 'k, B: AsRef<[u8]>>(
 ) -> Result<KeyCandidates<'a, 'k>, NotLocal> {
     let LocalRecord { record, is_copy } = find_local(context, Handle(identity.handle))?;
     let keys = KeyCandidates { record, kind, index: identity.index, after: None };
-    // A copy may lack keys that the registry has.
+    // A copy may lack keys that the record at the registry has.
     if is_copy && keys.clone().next().is_none() {
         return Err(NotLocal::Remote);
     }

@@ -155,7 +155,7 @@ impl RequestSpec {
 }
 
 /// Writes the reply and reassembles its datagrams: its envelope, and the bytes that follow.
-fn written(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
+fn write_and_reassemble(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
     let AnswerOutcome::Reply(reply) = outcome else { return None };
     let mut out = vec![0xaa; reply.datagrams_len()];
     reply.write_datagrams(&mut out);
@@ -170,14 +170,14 @@ fn written(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
     assert_eq!(message.len(), reply.message_len());
     let mut stream = vec![0xaa; Envelope::LEN + reply.message_len()];
     reply.write_stream(&mut stream);
-    assert_eq!(stream[Envelope::LEN..], message, "one message, however it is carried");
+    assert_eq!(stream[Envelope::LEN..], message, "the same message over both transports");
     Some((Envelope::split(&out).unwrap().0, message))
 }
 
 /// The code of the answer, and the indexes of its values.
 fn ask_with(context: &AnswerContext<'_, Vec<u8>>, spec: &RequestSpec) -> (ResponseCode, Vec<i32>) {
     let datagram = spec.datagram();
-    let (envelope, message) = written(&answer(context, &datagram)).unwrap();
+    let (envelope, message) = write_and_reassemble(&answer(context, &datagram)).unwrap();
     assert_eq!(envelope.request_id, 4711);
     let message = Message::decode(&message).unwrap();
     assert_eq!(message.header.recursion_count, 3);
@@ -203,7 +203,7 @@ fn ask(spec: &RequestSpec) -> (ResponseCode, Vec<i32>) {
 }
 
 #[test]
-fn selects_the_union_of_indexes_and_types_and_shows_public_values_only() {
+fn public_values_with_a_listed_index_or_type_are_selected() {
     let cases: [(RequestSpec, &[i32]); 9] = [
         (RequestSpec::new("10.1/mixed"), &[1, 2, 4]),
         (RequestSpec::new("10.1/MIXED"), &[1, 2, 4]),
@@ -221,7 +221,7 @@ fn selects_the_union_of_indexes_and_types_and_shows_public_values_only() {
 }
 
 #[test]
-fn tells_missing_handles_from_missing_values_and_from_those_of_others() {
+fn missing_handles_missing_values_and_other_prefixes_have_different_codes() {
     assert_eq!(ask(&RequestSpec::new("10.1/none")).0, ResponseCode::HANDLE_NOT_FOUND);
     assert_eq!(ask(&RequestSpec::new("10.1/ünicode")).0, ResponseCode::HANDLE_NOT_FOUND);
     assert_eq!(ask(&RequestSpec::new("10.1/empty")).0, ResponseCode::VALUES_NOT_FOUND);
@@ -234,7 +234,7 @@ fn tells_missing_handles_from_missing_values_and_from_those_of_others() {
 }
 
 #[test]
-fn without_public_only_the_first_hidden_value_decides() {
+fn without_public_only_the_first_value_that_is_not_public_decides() {
     let refused = ResponseCode::OPERATION_NOT_SUPPORTED;
     assert_eq!(ask(&RequestSpec::new("10.1/mixed").not_public_only()).0, refused);
     assert_eq!(
@@ -244,7 +244,7 @@ fn without_public_only_the_first_hidden_value_decides() {
     let unreadable = RequestSpec::new("10.1/mixed").index(5).not_public_only();
     assert_eq!(ask(&unreadable).0, ResponseCode::INSUFFICIENT_PERMISSIONS);
     let in_session = RequestSpec { session_id: -1, ..RequestSpec::new("10.1/public").not_public_only() };
-    assert_eq!(ask(&in_session).0, refused, "identity matters in a session");
+    assert_eq!(ask(&in_session).0, refused, "in a session the identity always matters");
     assert_eq!(
         ask(&RequestSpec { session_id: 9, ..RequestSpec::new("10.1/public") }).0,
         ResponseCode::SESSION_TIMEOUT
@@ -252,7 +252,7 @@ fn without_public_only_the_first_hidden_value_decides() {
 }
 
 #[test]
-fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
+fn referrals_are_to_the_service_of_the_nearest_delegating_ancestor() {
     assert_eq!(ask(&RequestSpec::new("0.NA/10.1.7")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
     assert_eq!(
         ask(&RequestSpec::new("10.1.7")),
@@ -260,7 +260,11 @@ fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
         "a bare prefix"
     );
     assert_eq!(ask(&RequestSpec::new("0.na/10.1.2.3")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
-    assert_eq!(ask(&RequestSpec::new("0.NA/10.1.2")), (ResponseCode::SUCCESS, vec![1]), "what exists wins");
+    assert_eq!(
+        ask(&RequestSpec::new("0.NA/10.1.2")),
+        (ResponseCode::SUCCESS, vec![1]),
+        "a stored record is no referral"
+    );
     assert_eq!(ask(&RequestSpec::new("0.NA/10.2.1")).0, ResponseCode::HANDLE_NOT_FOUND, "not public");
     let alone = RequestSpec {
         flags: OpFlags::PLAIN_REQUEST.with(OpFlags::DO_NOT_REFER),
@@ -277,9 +281,9 @@ fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
 }
 
 #[test]
-fn a_layer_that_vouches_for_its_records_changes_no_answer() {
-    let vouching = build(&["10.1", "0.NA", "99.9"], true);
-    let asking = build(&["10.1", "0.NA", "99.9"], true);
+fn marks_of_homed_records_change_no_answer() {
+    let marked = build(&["10.1", "0.NA", "99.9"], true);
+    let unmarked = build(&["10.1", "0.NA", "99.9"], true);
     // A newer layer with the same table makes the layer below it lose its own table.
     let table_only = {
         let mut prefixes = HomedPrefixes::default();
@@ -288,19 +292,19 @@ fn a_layer_that_vouches_for_its_records_changes_no_answer() {
         let builder = Builder::new(&std::env::temp_dir(), options).homed(prefixes);
         Layer::open(builder.finish(Cursor::new(Vec::new())).unwrap().0.into_inner()).unwrap()
     };
-    assert!(vouching.is_within());
-    let (one, two) = ([vouching], [table_only, asking]);
+    assert!(marked.is_within());
+    let (one, two) = ([marked], [table_only, unmarked]);
     let handles =
         RECORDS.iter().map(|record| record.0).chain(["10.1/none", "10.7/x", "0.NA/10.1.3", "nothing"]);
     for handle in handles {
         let datagram = RequestSpec::new(handle).datagram();
-        let written = |layers| written(&answer(&context(layers, ServiceFacts::ALONE), &datagram));
-        assert_eq!(written(&one), written(&two), "{handle}");
+        let reply = |layers| write_and_reassemble(&answer(&context(layers, ServiceFacts::ALONE), &datagram));
+        assert_eq!(reply(&one), reply(&two), "{handle}");
     }
 }
 
 #[test]
-fn answers_for_derived_prefixes_when_only_they_are_homed() {
+fn derived_prefixes_are_answered_if_only_they_are_homed() {
     let layers = [build(&["0.NA/10.1"], true)];
     let context = context(&layers, ServiceFacts::ALONE);
     let code = |handle| ask_with(&context, &RequestSpec::new(handle)).0;
@@ -312,7 +316,7 @@ fn answers_for_derived_prefixes_when_only_they_are_homed() {
 }
 
 #[test]
-fn folds_local_names_only_where_the_service_does() {
+fn local_names_fold_only_on_a_folding_service() {
     let layers = [build(&["10.1"], false)];
     let context = context(&layers, ServiceFacts::ALONE);
     assert_eq!(ask_with(&context, &RequestSpec::new("10.1/public")).0, ResponseCode::SUCCESS);
@@ -334,14 +338,15 @@ fn only_the_server_that_a_handle_hashes_to_answers() {
 }
 
 #[test]
-fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
+fn a_requested_digest_is_correct_in_the_form_of_the_version() {
     use sha2::Digest as _;
     for (version, len) in [(Version::CURRENT, 33), (Version::new(2, 6), 21), (Version::new(2, 0), 0)] {
         let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST);
         let spec = RequestSpec { suggested: version, flags, ..RequestSpec::new("10.1/public") };
         let datagram = spec.datagram();
         let covered = Message::decode(&datagram[Envelope::LEN..]).unwrap().covered.to_vec();
-        let (_, message) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)).unwrap();
+        let (_, message) =
+            write_and_reassemble(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)).unwrap();
         let message = Message::decode(&message).unwrap();
         assert_eq!(message.header.flags.has(OpFlags::REQUEST_DIGEST), len > 0);
         match len {
@@ -353,17 +358,17 @@ fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
 }
 
 #[test]
-fn errors_that_nobody_can_read_are_not_answered_for_ever() {
+fn replies_to_unreadable_messages_are_dropped() {
     let context = context(layer(), ServiceFacts::ALONE);
-    let first = answer(&context, b"what could this be about?");
-    let AnswerOutcome::Reply(reply) = first else { panic!("the sender is told") };
+    let first = answer(&context, b"bytes that are no request");
+    let AnswerOutcome::Reply(reply) = first else { panic!("a reply") };
     let mut datagram = vec![0; reply.datagrams_len()];
     reply.write_datagrams(&mut datagram);
     assert!(matches!(answer(&context, &datagram), AnswerOutcome::Drop(DropReason::ErrorReply)));
 }
 
 #[test]
-fn what_is_shorter_than_an_envelope_gets_no_answer() {
+fn datagrams_shorter_than_an_envelope_get_no_answer() {
     let datagram = RequestSpec::new("10.1/public").datagram();
     for len in 0..Envelope::LEN {
         let outcome = answer(&context(layer(), ServiceFacts::ALONE), &datagram[..len]);
@@ -376,7 +381,7 @@ fn every_truncation_of_a_request_is_answered() {
     let context = context(layer(), ServiceFacts::ALONE);
     let datagram = RequestSpec::new("10.1/mixed").index(1).kind("URL").datagram();
     for len in Envelope::LEN..datagram.len() {
-        let (_, message) = written(&answer(&context, &datagram[..len])).unwrap();
+        let (_, message) = write_and_reassemble(&answer(&context, &datagram[..len])).unwrap();
         let code = Message::decode(&message).unwrap().header.response_code;
         // A request without the length of its credential is whole, and unsigned.
         let whole = len >= datagram.len() - 4;
@@ -385,7 +390,7 @@ fn every_truncation_of_a_request_is_answered() {
 }
 
 #[test]
-fn what_is_missing_of_a_datagram_counts_as_zero_up_to_the_operation() {
+fn missing_bytes_of_the_operation_count_as_zero() {
     let context = context(layer(), ServiceFacts::ALONE);
     let datagram = RequestSpec::new("10.1/mixed").datagram();
     for len in Envelope::LEN..Envelope::LEN + Header::LEN {
@@ -399,11 +404,11 @@ fn what_is_missing_of_a_datagram_counts_as_zero_up_to_the_operation() {
 }
 
 #[test]
-fn a_datagram_may_be_longer_than_its_message_but_no_message_longer_than_a_datagram() {
+fn bytes_after_a_message_are_ignored_and_messages_longer_than_a_datagram_refused() {
     let context = context(layer(), ServiceFacts::ALONE);
     let mut datagram = RequestSpec::new("10.1/mixed").datagram();
     datagram.resize(UDP_MESSAGE_LEN_MAX + 100, 0xee);
-    assert_eq!(refused(&answer(&context, &datagram)), None, "what follows the message is ignored");
+    assert_eq!(refused(&answer(&context, &datagram)), None, "bytes after the message are ignored");
     let mut longest = RequestSpec::new("10.1/mixed");
     longest.types = vec![vec![b'x'; 100]; 4];
     let len = longest.datagram().len();
@@ -423,7 +428,7 @@ fn refused(outcome: &AnswerOutcome<'_>) -> Option<RefusalReason> {
 }
 
 #[test]
-fn a_body_that_cannot_be_read_is_told_before_anything_else() {
+fn an_unreadable_body_is_reported_before_other_errors() {
     let context = context(layer(), ServiceFacts { site: b"a site record", ..ServiceFacts::ALONE });
     for op_code in OpCode::KNOWN.iter().filter(|op_code| op_code.is_deployed()) {
         for (session_id, body) in [(0, &b""[..]), (9, b""), (0, &[0, 0, 0, 9, b'/'])] {
@@ -431,14 +436,14 @@ fn a_body_that_cannot_be_read_is_told_before_anything_else() {
             let datagram = spec.frame(&Request::Unknown(*op_code, body));
             let outcome = answer(&context, &datagram);
             assert_eq!(refused(&outcome), Some(RefusalReason::Malformed), "{op_code:?} {body:?}");
-            let (envelope, _) = written(&outcome).unwrap();
+            let (envelope, _) = write_and_reassemble(&outcome).unwrap();
             assert_eq!((envelope.version, envelope.request_id), (Version::COMPATIBLE, -1));
         }
     }
 }
 
 #[test]
-fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
+fn unsupported_operations_are_refused_with_their_codes() {
     use handle_proto::wire::admin::HandleBody;
     use handle_proto::wire::auth::VerificationRequest;
     use handle_proto::wire::digest::RequestDigest;
@@ -461,17 +466,17 @@ fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
     ];
     for (request, code) in cases {
         let datagram = RequestSpec::new("").frame(&request);
-        let (_, message) = written(&answer(&context, &datagram)).unwrap();
+        let (_, message) = write_and_reassemble(&answer(&context, &datagram)).unwrap();
         assert_eq!(Message::decode(&message).unwrap().header.response_code, code, "{request:?}");
     }
 }
 
 #[test]
-fn the_site_record_is_sent_where_there_is_one() {
+fn the_site_record_is_sent() {
     use handle_proto::wire::admin::HandleBody;
     let service = ServiceFacts { site: b"a site record", ..ServiceFacts::ALONE };
     let datagram = RequestSpec::new("").frame(&Request::GetSiteInfo(HandleBody { handle: b"/" }));
-    let (_, message) = written(&answer(&context(layer(), service), &datagram)).unwrap();
+    let (_, message) = write_and_reassemble(&answer(&context(layer(), service), &datagram)).unwrap();
     let message = Message::decode(&message).unwrap();
     assert_eq!((message.header.response_code, message.body), (ResponseCode::SUCCESS, &b"a site record"[..]));
 }
@@ -488,7 +493,7 @@ fn layer_of_one(count: i32) -> [Layer<Vec<u8>>; 1] {
 }
 
 #[test]
-fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
+fn lists_too_long_for_a_worker_are_sorted_on_the_slow_path() {
     const VALUES: i32 = 256;
     let layers = layer_of_one(VALUES);
     let alone = ServiceFacts::ALONE;
@@ -506,24 +511,24 @@ fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
             let refused_alone = refused(&answer_message(&context(&layers, alone), envelope, bytes));
             assert_eq!(refused_alone, is_long.then_some(RefusalReason::QueryTooLong), "without a slow path");
             let outcome = answer_message(&context(&layers, with_slow_path), envelope, bytes);
-            let why = match outcome {
+            let reason = match outcome {
                 AnswerOutcome::Slow(slow) => Some(slow.reason()),
                 _ => None,
             };
-            assert_eq!(why, is_long.then_some(SlowReason::Template));
+            assert_eq!(reason, is_long.then_some(SlowReason::Template));
             let room = SortingRoom::new();
             let context = context(&layers, with_slow_path).sorting_in(&room);
-            let (_, message) = written(&answer_message(&context, envelope, bytes)).unwrap();
-            let plainly = plain_answer(&layers, count.min(256));
-            assert_eq!(Message::decode(&message).unwrap().body, plainly, "{count}");
+            let (_, message) = write_and_reassemble(&answer_message(&context, envelope, bytes)).unwrap();
+            let expected = plain_answer(&layers, count.min(256));
+            assert_eq!(Message::decode(&message).unwrap().body, expected, "{count}");
         }
     }
 }
 
-/// The body of the answer that has the first `count` values of `10.1/many`.
+/// The body of the answer with the first `count` values of `10.1/many`.
 fn plain_answer(layers: &[Layer<Vec<u8>>], count: usize) -> Vec<u8> {
     let all = RequestSpec::new("10.1/many").datagram();
-    let (_, message) = written(&answer(&context(layers, ServiceFacts::ALONE), &all)).unwrap();
+    let (_, message) = write_and_reassemble(&answer(&context(layers, ServiceFacts::ALONE), &all)).unwrap();
     let body = Message::decode(&message).unwrap().body.to_vec();
     let values_at = 4 + "10.1/many".len() + 4;
     let len = (body.len() - values_at) / 256 * count;
@@ -533,7 +538,7 @@ fn plain_answer(layers: &[Layer<Vec<u8>>], count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_takes_too_many_datagrams_is_to_be_asked_for_over_tcp_and_what_is_no_message_nowhere() {
+fn answers_of_too_many_datagrams_and_those_too_long_for_a_message_are_refused() {
     let ask_in = |datagrams| {
         let service = ServiceFacts { answer_datagrams_max: datagrams, ..ServiceFacts::ALONE };
         let datagram = RequestSpec::new("10.1/long").datagram();
@@ -544,7 +549,7 @@ fn what_takes_too_many_datagrams_is_to_be_asked_for_over_tcp_and_what_is_no_mess
     };
     assert_eq!(ask_in(1), (ResponseCode::ERROR, Some(RefusalReason::TooManyDatagrams)));
     assert_eq!(ask_in(2), (ResponseCode::SUCCESS, None));
-    // Signatures can make an answer longer than any message.
+    // With its signature, an answer can be longer than a message may be.
     let longest = MESSAGE_LEN_MAX as usize;
     assert_eq!(too_long(2 * UDP_DATA_LEN_MAX, 2), None);
     assert_eq!(too_long(2 * UDP_DATA_LEN_MAX + 1, 2), Some(RefusalReason::TooManyDatagrams));
@@ -553,7 +558,7 @@ fn what_takes_too_many_datagrams_is_to_be_asked_for_over_tcp_and_what_is_no_mess
 }
 
 #[test]
-fn every_reason_has_a_name_and_a_number_of_its_own() {
+fn every_reason_has_its_own_name_and_number() {
     for (at, &refused) in RefusalReason::ALL.iter().enumerate() {
         assert_eq!(refused as usize, at);
         assert!(RefusalReason::ALL.iter().filter(|other| other.name() == refused.name()).count() == 1);
@@ -597,23 +602,23 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![3 => good, 2 => mutated, 1 => prop::collection::vec(any::<u8>(), 0..600)]
 }
 
-/// Answers `datagrams` as a batch, checks that each answer is what [`answer`] gives, and counts the
+/// Answers `datagrams` as a batch, checks each outcome against that of [`answer`], and counts the
 /// fast answers.
-fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
+fn check_against_single(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
     let context = context(layers, ServiceFacts::ALONE);
     let mut scratch = Scratch::new();
     let mut batch = vec![None; datagrams.len()];
     answer_batch(&context, &mut scratch, datagrams.iter().map(Vec::as_slice), |at, outcome| {
-        assert!(batch[at].is_none(), "each once");
+        assert!(batch[at].is_none(), "two outcomes of one request");
         batch[at] = Some(*outcome);
     });
     let mut fast_count = 0;
     for (datagram, batch) in datagrams.iter().zip(batch) {
         let alone = answer(&context, datagram);
-        match batch.expect("an outcome of each") {
+        match batch.expect("an outcome") {
             InBatch::Other(outcome) => {
                 assert_eq!(format!("{outcome:?}"), format!("{alone:?}"));
-                assert_eq!(written(&outcome), written(&alone));
+                assert_eq!(write_and_reassemble(&outcome), write_and_reassemble(&alone));
             }
             InBatch::Fast(fast) => {
                 let AnswerOutcome::Reply(reply) = alone else { panic!("{alone:?}") };
@@ -632,40 +637,41 @@ fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
 }
 
 #[test]
-fn whatever_changes_in_a_usual_request_its_answer_is_that_of_one_alone() {
-    // All prefixes are homed, so the layer vouches for its records.
+fn variants_of_a_fast_request_get_the_same_answer_in_a_batch() {
+    // All prefixes are homed, so all records of the layer are marked as homed.
     let layers = [build(&["10.1", "0.NA", "99.9"], true)];
-    let same_alone = |datagrams: &[Vec<u8>]| same_alone(&layers, datagrams);
-    let usual = RequestSpec::new("10.1/public").datagram();
-    assert_eq!(same_alone(std::slice::from_ref(&usual)), 1);
-    let changed: Vec<Vec<u8>> = (0..usual.len() * 8)
+    let check = |datagrams: &[Vec<u8>]| check_against_single(&layers, datagrams);
+    let request = RequestSpec::new("10.1/public").datagram();
+    assert_eq!(check(std::slice::from_ref(&request)), 1);
+    let changed: Vec<Vec<u8>> = (0..request.len() * 8)
         .map(|bit| {
-            let mut changed = usual.clone();
+            let mut changed = request.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
             changed
         })
         .collect();
-    assert!((100..changed.len()).contains(&same_alone(&changed)));
-    let cut: Vec<Vec<u8>> = (0..usual.len()).map(|len| usual[..len].to_vec()).collect();
-    assert_eq!(same_alone(&cut), 0);
-    let longer: Vec<Vec<u8>> = (1..20).map(|more| [usual.clone(), vec![0; more]].concat()).collect();
-    same_alone(&longer);
+    assert!((100..changed.len()).contains(&check(&changed)));
+    let cut: Vec<Vec<u8>> = (0..request.len()).map(|len| request[..len].to_vec()).collect();
+    assert_eq!(check(&cut), 0);
+    let longer: Vec<Vec<u8>> = (1..20).map(|more| [request.clone(), vec![0; more]].concat()).collect();
+    check(&longer);
 }
 
 proptest! {
     #[test]
-    fn a_batch_is_answered_like_its_requests_one_by_one(
+    fn batched_and_single_answers_are_equal(
         datagrams in prop::collection::vec(datagrams(), 0..80)
     ) {
-        same_alone(layer(), &datagrams);
-        same_alone(&[build(&["10.1", "0.NA", "99.9"], true)], &datagrams);
+        check_against_single(layer(), &datagrams);
+        check_against_single(&[build(&["10.1", "0.NA", "99.9"], true)], &datagrams);
     }
 
     #[test]
-    fn values_that_are_not_public_never_leave(datagram in datagrams()) {
-        if let Some((_, message)) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)) {
+    fn replies_contain_only_public_values(datagram in datagrams()) {
+        let context = context(layer(), ServiceFacts::ALONE);
+        if let Some((_, message)) = write_and_reassemble(&answer(&context, &datagram)) {
             for secret in [&b"open sesame"[..], b"nobody reads this", b"hidden"] {
-                // Unless the client sent the secret itself, as part of a name.
+                // A secret that the client sent as part of a name may be repeated.
                 let echoed = datagram.windows(secret.len()).any(|window| window == secret);
                 let leaked = message.windows(secret.len()).any(|window| window == secret);
                 prop_assert!(!leaked || echoed);

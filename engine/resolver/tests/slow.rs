@@ -47,16 +47,16 @@ impl TestSet {
         self
     }
 
-    fn admin(self, index: i32, may: AdminPermissions, who: (i32, &str)) -> Self {
+    fn admin(self, index: i32, permissions: AdminPermissions, admin: (i32, &str)) -> Self {
         let mut data = vec![];
-        Admin::new(may, who.1.as_bytes(), who.0).encode(&mut data);
+        Admin::new(permissions, admin.1.as_bytes(), admin.0).encode(&mut data);
         self.value(index, "HS_ADMIN", &data, PUBLIC)
     }
 
-    fn group(self, index: i32, who: &[(i32, &str)]) -> Self {
+    fn group(self, index: i32, members: &[(i32, &str)]) -> Self {
         let (mut storage, mut data) = (vec![], vec![]);
-        let who = who.iter().map(|&(index, handle)| Reference { handle: handle.as_bytes(), index });
-        Vlist(References::build(who, &mut storage)).encode(&mut data);
+        let members = members.iter().map(|&(index, handle)| Reference { handle: handle.as_bytes(), index });
+        Vlist(References::build(members, &mut storage)).encode(&mut data);
         self.value(index, "HS_VLIST", &data, PRIVATE)
     }
 
@@ -81,7 +81,7 @@ fn context(layers: &[Layer<Vec<u8>>]) -> AnswerContext<'_, Vec<u8>> {
     AnswerContext::new(RecordSet::new(layers).unwrap(), SERVICE, NOW)
 }
 
-fn who(index: i32, handle: &str) -> Reference<'_> {
+fn identity(index: i32, handle: &str) -> Reference<'_> {
     Reference { handle: handle.as_bytes(), index }
 }
 
@@ -92,7 +92,7 @@ fn message(envelope: Envelope, flags: OpFlags, request: &Request<'_>) -> Vec<u8>
     MessageBuf::request(&envelope, &header, request).unsigned().unwrap()
 }
 
-fn asks(handle: &str, indexes: &[i32], flags: OpFlags) -> Vec<u8> {
+fn query_message(handle: &str, indexes: &[i32], flags: OpFlags) -> Vec<u8> {
     let mut storage = vec![];
     let indexes = Indexes::build(indexes.iter().copied(), &mut storage);
     let query = Query { handle: handle.as_bytes(), indexes, types: Strings::EMPTY };
@@ -100,9 +100,12 @@ fn asks(handle: &str, indexes: &[i32], flags: OpFlags) -> Vec<u8> {
 }
 
 /// An answer to challenge 9, with an arbitrary identity.
-fn answers() -> Vec<u8> {
-    let answer =
-        ChallengeAnswer { auth_type: b"HS_SECKEY", identity: who(1, "10.1/admin"), signed_response: b"" };
+fn challenge_answer() -> Vec<u8> {
+    let answer = ChallengeAnswer {
+        auth_type: b"HS_SECKEY",
+        identity: identity(1, "10.1/admin"),
+        signed_response: b"",
+    };
     let envelope = Envelope { session_id: 9, ..Envelope::request(2) };
     message(envelope, FLAGS, &Request::AnswerChallenge(answer))
 }
@@ -126,7 +129,7 @@ fn stream(reply: &ReplyParts<'_>) -> Vec<u8> {
 }
 
 /// Code and indexes of a reply.
-fn shown(reply: &ReplyParts<'_>) -> (ResponseCode, Vec<i32>) {
+fn code_and_indexes(reply: &ReplyParts<'_>) -> (ResponseCode, Vec<i32>) {
     let bytes = stream(reply);
     let (envelope, rest) = Envelope::split(&bytes).unwrap();
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
@@ -154,12 +157,12 @@ fn records() -> TestSet {
 }
 
 #[test]
-fn only_what_needs_it_goes_the_slow_way() {
+fn signatures_and_identities_need_the_slow_path() {
     let layers = records().layer(true);
     let (context, plain) =
         (context(&layers), AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts::ALONE, NOW));
     let certify = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
-    for (handle, flags, why) in [
+    for (handle, flags, reason) in [
         ("10.1/public", OpFlags::PLAIN_REQUEST, None),
         ("10.1/half", OpFlags::PLAIN_REQUEST, None),
         ("10.1/public", FLAGS, None),
@@ -169,25 +172,22 @@ fn only_what_needs_it_goes_the_slow_way() {
         ("10.1/public", certify, Some(SlowReason::Certify)),
         ("99.9/elsewhere", certify, Some(SlowReason::Certify)),
     ] {
-        let request = asks(handle, &[], flags);
+        let request = query_message(handle, &[], flags);
         let outcome = answer(&context, &request);
-        match (why, &outcome) {
+        match (reason, &outcome) {
             (None, AnswerOutcome::Reply(_)) => {}
-            (Some(why), AnswerOutcome::Slow(slow)) => assert_eq!(slow.reason(), why, "{handle}"),
+            (Some(reason), AnswerOutcome::Slow(slow)) => assert_eq!(slow.reason(), reason, "{handle}"),
             _ => panic!("{handle}: {outcome:?}"),
         }
-        assert!(
-            matches!(answer(&plain, &request), AnswerOutcome::Reply(_)),
-            "without a slow path nothing is left to it"
-        );
+        assert!(matches!(answer(&plain, &request), AnswerOutcome::Reply(_)), "no slow path");
     }
-    let unreadable = asks("10.1/unreadable", &[], FLAGS);
+    let unreadable = query_message("10.1/unreadable", &[], FLAGS);
     assert_eq!(code(&answer(&context, &unreadable)), ResponseCode::INSUFFICIENT_PERMISSIONS);
     let site = message(Envelope::request(1), certify, &Request::GetSiteInfo(HandleBody { handle: b"/" }));
     assert_eq!(slow(&context, &site).reason(), SlowReason::Certify);
-    let answers = answers();
-    assert_eq!(slow(&context, &answers).reason(), SlowReason::ChallengeAnswer);
-    assert_eq!(code(&answer(&plain, &answers)), ResponseCode::SESSION_TIMEOUT);
+    let challenge_answer = challenge_answer();
+    assert_eq!(slow(&context, &challenge_answer).reason(), SlowReason::ChallengeAnswer);
+    assert_eq!(code(&answer(&plain, &challenge_answer)), ResponseCode::SESSION_TIMEOUT);
     let session = Envelope { session_id: -5, ..Envelope::request(1) };
     let query = Query { handle: b"10.1/public", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let in_session = message(session, FLAGS, &Request::Resolution(query));
@@ -199,17 +199,18 @@ fn only_what_needs_it_goes_the_slow_way() {
 }
 
 #[test]
-fn a_certified_request_is_evaluated_like_another() {
+fn certified_requests_are_evaluated_like_others() {
     let layers = records().layer(true);
     let context = context(&layers);
     for (handle, flags) in [("10.1/public", OpFlags::PLAIN_REQUEST), ("10.1/none", OpFlags::PLAIN_REQUEST)] {
-        let (request, plain) = (asks(handle, &[], flags.with(OpFlags::CERTIFY)), asks(handle, &[], flags));
+        let (request, plain) =
+            (query_message(handle, &[], flags.with(OpFlags::CERTIFY)), query_message(handle, &[], flags));
         let FirstEvaluation::Reply(reply) = slow(&context, &request).evaluate(&context) else {
             panic!("{handle}")
         };
         assert_eq!(reply.response_code(), code(&answer(&context, &plain)));
     }
-    let request = asks("10.1/half", &[], FLAGS.with(OpFlags::CERTIFY));
+    let request = query_message("10.1/half", &[], FLAGS.with(OpFlags::CERTIFY));
     assert!(matches!(slow(&context, &request).evaluate(&context), FirstEvaluation::Identity));
 }
 
@@ -218,7 +219,7 @@ fn a_challenge_has_digest_and_nonce_in_the_form_of_its_version() {
     let layers = records().layer(true);
     let context = context(&layers);
     for (minor, algorithm, len) in [(11, 3, 32), (6, 2, 20)] {
-        let mut request = asks("10.1/half", &[], FLAGS);
+        let mut request = query_message("10.1/half", &[], FLAGS);
         request[3] = minor;
         let slow = slow(&context, &request);
         assert!(!slow.has_old_form());
@@ -226,7 +227,7 @@ fn a_challenge_has_digest_and_nonce_in_the_form_of_its_version() {
         let (envelope, rest) = Envelope::split(&bytes).unwrap();
         assert_eq!((envelope.session_id, envelope.request_id), (77, 1));
         let message = Message::decode(rest).unwrap();
-        assert!(message.header.flags.has(OpFlags::REQUEST_DIGEST), "asked for or not");
+        assert!(message.header.flags.has(OpFlags::REQUEST_DIGEST), "whether or not the request asks for it");
         let Body::Reply(reply) = message.decode_body(envelope.version).unwrap() else { panic!("a reply") };
         assert_eq!(reply.code, ResponseCode::AUTHENTICATION_NEEDED);
         let digest = reply.digest.unwrap();
@@ -235,7 +236,7 @@ fn a_challenge_has_digest_and_nonce_in_the_form_of_its_version() {
         let Response::Challenge(challenge) = reply.response else { panic!("a challenge") };
         assert_eq!(challenge.nonce, [5; 16]);
     }
-    let mut request = asks("10.1/half", &[], FLAGS);
+    let mut request = query_message("10.1/half", &[], FLAGS);
     request[..4].copy_from_slice(&[2, 0, 0, 0]);
     let slow = slow(&context, &request);
     assert!(slow.has_old_form());
@@ -243,11 +244,11 @@ fn a_challenge_has_digest_and_nonce_in_the_form_of_its_version() {
 }
 
 #[test]
-fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
+fn administrators_see_all_but_unreadable_values() {
     let layers = records().layer(true);
     let context = context(&layers);
-    let answers = answers();
-    let slow = slow(&context, &answers);
+    let challenge_answer = challenge_answer();
+    let slow = slow(&context, &challenge_answer);
     let mut room = [0; 4096];
     let cases: [(&str, &[i32], ResponseCode, &[i32]); 6] = [
         ("10.1/half", &[], ResponseCode::SUCCESS, &[3, 1, 100]),
@@ -258,27 +259,27 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
         ("10.1/unreadable", &[], ResponseCode::SUCCESS, &[2, 100]),
     ];
     for (handle, indexes, code, expected) in cases {
-        let original = asks(handle, indexes, FLAGS);
+        let original = query_message(handle, indexes, FLAGS);
         let (envelope, rest) = Envelope::split(&original).unwrap();
-        let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
+        let challenged = slow.resume(&context, envelope, rest, false).unwrap();
         let reply = challenged.answer(&context, &mut room);
-        assert_eq!(shown(&reply), (code, expected.to_vec()), "{handle} {indexes:?}");
+        assert_eq!(code_and_indexes(&reply), (code, expected.to_vec()), "{handle} {indexes:?}");
         let (envelope, _) = Envelope::split(&stream(&reply)).map(|(envelope, _)| (envelope, ())).unwrap();
-        assert_eq!((envelope.session_id, envelope.request_id), (0, 2), "to whoever answered");
+        assert_eq!((envelope.session_id, envelope.request_id), (0, 2), "the reply is to the answer");
         assert_eq!(reply.op_code(), OpCode::RESOLUTION);
     }
-    let original = asks("10.1/half", &[], FLAGS);
+    let original = query_message("10.1/half", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
+    let challenged = slow.resume(&context, envelope, rest, false).unwrap();
     let reply = challenged.answer(&context, &mut room[..60]);
-    assert_eq!(reply.refused(), Some(RefusalReason::AnswerTooLong), "no more than there is room for");
+    assert_eq!(reply.refused(), Some(RefusalReason::AnswerTooLong), "the answer exceeds the room");
     for (handle, code) in
         [("10.1/gone", ResponseCode::HANDLE_NOT_FOUND), ("99.9/moved", ResponseCode::SERVER_NOT_RESPONSIBLE)]
     {
-        let original = asks(handle, &[], FLAGS);
+        let original = query_message(handle, &[], FLAGS);
         let (envelope, rest) = Envelope::split(&original).unwrap();
         assert_eq!(
-            slow.take_up(&context, envelope, rest, false).unwrap_err().response_code(),
+            slow.resume(&context, envelope, rest, false).unwrap_err().response_code(),
             code,
             "{handle}"
         );
@@ -286,7 +287,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
 }
 
 #[test]
-fn one_administrators_value_must_hold_the_right_to_read() {
+fn one_administrator_value_must_grant_the_permission_to_read() {
     let others = AdminPermissions(AdminPermissions::ALL.0 & !READ.0);
     let layers = TestSet::default()
         .handle("10.1/x")
@@ -298,14 +299,14 @@ fn one_administrators_value_must_hold_the_right_to_read() {
         .value(104, "HS_ADMIN", b"not one", PUBLIC)
         .layer(true);
     let context = context(&layers);
-    let (answers, original) = (answers(), asks("10.1/x", &[1], FLAGS));
+    let (challenge_answer, original) = (challenge_answer(), query_message("10.1/x", &[1], FLAGS));
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
-    let server = [who(1, "10.1/root")];
+    let challenged = slow(&context, &challenge_answer).resume(&context, envelope, rest, false).unwrap();
+    let server = [identity(1, "10.1/root")];
     let mut administrators =
         ServerAdministrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
     let permits = |administrators: &ServerAdministrators<'_>, index, handle| {
-        challenged.permits(&context, who(index, handle), administrators)
+        challenged.permits(&context, identity(index, handle), administrators)
     };
     assert_eq!(permits(&administrators, 300, "10.1/most"), AuthorityOutcome::No);
     assert_eq!(permits(&administrators, 300, "10.1/read"), AuthorityOutcome::Yes);
@@ -313,30 +314,34 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     assert_eq!(
         permits(&administrators, 1, "a"),
         AuthorityOutcome::Yes,
-        "types in any case, whoever may read them"
+        "types in any case, with any permissions"
     );
     assert_eq!(permits(&administrators, 1, "b"), AuthorityOutcome::No, "sub-types do not count");
-    assert_eq!(permits(&administrators, 1, "10.1/root"), AuthorityOutcome::Yes, "the server's own");
+    assert_eq!(
+        permits(&administrators, 1, "10.1/root"),
+        AuthorityOutcome::Yes,
+        "an administrator of the server"
+    );
     administrators.server_reads_all = false;
     assert_eq!(permits(&administrators, 1, "10.1/root"), AuthorityOutcome::No);
 
-    let original = asks("0.site/STATUS", &[], FLAGS);
+    let original = query_message("0.site/STATUS", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let status = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
+    let status = slow(&context, &challenge_answer).resume(&context, envelope, rest, false).unwrap();
     assert!(status.is_status() && !challenged.is_status());
-    let watchers = [who(5, "10.1/watch")];
+    let watchers = [identity(5, "10.1/watch")];
     administrators.status = &watchers;
-    assert_eq!(status.permits(&context, who(5, "10.1/watch"), &administrators), AuthorityOutcome::Yes);
-    assert_eq!(status.permits(&context, who(1, "10.1/root"), &administrators), AuthorityOutcome::Yes);
-    assert_eq!(status.permits(&context, who(300, "10.1/read"), &administrators), AuthorityOutcome::No);
+    assert_eq!(status.permits(&context, identity(5, "10.1/watch"), &administrators), AuthorityOutcome::Yes);
+    assert_eq!(status.permits(&context, identity(1, "10.1/root"), &administrators), AuthorityOutcome::Yes);
+    assert_eq!(status.permits(&context, identity(300, "10.1/read"), &administrators), AuthorityOutcome::No);
     let values = ValueBuf::from(&Value::new(1, b"CNRI.SERVER_STATUS", b"requests=1;"));
     let reply = status.status(&context, values.as_bytes(), 1);
-    assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1]));
+    assert_eq!(code_and_indexes(&reply), (ResponseCode::SUCCESS, vec![1]));
     assert_eq!(status.answer(&context, &mut []).refused(), Some(RefusalReason::NotPublic));
 }
 
 #[test]
-fn references_name_directly_and_through_groups() {
+fn references_authorise_directly_and_through_groups() {
     let layers = TestSet::default()
         .handle("10.1/Groups")
         .group(1, &[(300, "10.1/a"), (2, "10.1/Groups"), (5, "99.9/elsewhere"), (0, "10.1/every")])
@@ -349,7 +354,7 @@ fn references_name_directly_and_through_groups() {
         .layer(true);
     let context = context(&layers);
     let may = |from: (i32, &str), index, handle| {
-        entitles(&context, [who(from.0, from.1)].into_iter(), who(index, handle), 100)
+        entitles(&context, [identity(from.0, from.1)].into_iter(), identity(index, handle), 100)
     };
     let is = |from, index, handle| may(from, index, handle) == AuthorityOutcome::Yes;
     // Named directly. Prefixes are folded; local names are not, even where the service folds.
@@ -375,7 +380,7 @@ fn references_name_directly_and_through_groups() {
     assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No, "damaged groups are skipped");
     assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No);
     assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), AuthorityOutcome::Remote);
-    assert!(is((300, "99.9/elsewhere"), 300, "99.9/elsewhere"), "whom it names directly need not be here");
+    assert!(is((300, "99.9/elsewhere"), 300, "99.9/elsewhere"), "a direct reference needs no record");
     assert!(is((1, "10.1"), 1, "10.1/prefix"), "a bare prefix stands for its record");
 }
 
@@ -388,7 +393,7 @@ fn lookups_of_groups_are_bounded() {
     let layers = set.group(21, &[(300, "10.1/last")]).layer(true);
     let context = context(&layers);
     let may = |lookups_max| {
-        entitles(&context, [who(1, "10.1/chain")].into_iter(), who(300, "10.1/last"), lookups_max)
+        entitles(&context, [identity(1, "10.1/chain")].into_iter(), identity(300, "10.1/last"), lookups_max)
     };
     assert_eq!(
         (may(21), may(20), may(0)),
@@ -397,7 +402,7 @@ fn lookups_of_groups_are_bounded() {
 }
 
 #[test]
-fn keys_come_in_the_order_of_their_indexes() {
+fn keys_are_in_ascending_order_of_index() {
     let layers = TestSet::default()
         .handle("10.1/Keys")
         .value(7, "HS_SECKEY", b"seven", PRIVATE)
@@ -408,34 +413,36 @@ fn keys_come_in_the_order_of_their_indexes() {
         .layer(true);
     let context = context(&layers);
     let of = |index, kind: &str| {
-        let keys = keys(&context, who(index, "10.1/KEYS"), kind.as_bytes()).unwrap();
+        let keys = keys(&context, identity(index, "10.1/KEYS"), kind.as_bytes()).unwrap();
         keys.map(|value| String::from_utf8(value.data.to_vec()).unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(of(0, "HS_SECKEY"), ["three", "seven"]);
     assert_eq!(of(7, "HS_SECKEY"), ["seven"]);
-    assert_eq!(of(5, "HS_SECKEY"), [""; 0], "not of that type");
-    assert_eq!(of(9, "HS_SECKEY"), [""; 0], "no public text is a secret");
+    assert_eq!(of(5, "HS_SECKEY"), [""; 0], "another type");
+    assert_eq!(of(9, "HS_SECKEY"), [""; 0], "a URL is no key");
     assert_eq!(of(0, "HS_PUBKEY"), ["five"]);
-    assert_eq!(keys(&context, who(0, "10.1/none"), b"HS_PUBKEY").unwrap().count(), 0);
-    assert_eq!(keys(&context, who(0, "99.9/x"), b"HS_PUBKEY").unwrap_err(), NotLocal::Remote);
+    assert_eq!(keys(&context, identity(0, "10.1/none"), b"HS_PUBKEY").unwrap().count(), 0);
+    assert_eq!(keys(&context, identity(0, "99.9/x"), b"HS_PUBKEY").unwrap_err(), NotLocal::Remote);
 }
 
 #[test]
-fn another_server_gets_its_verdict() {
+fn verdicts_for_other_servers_have_one_byte() {
     use handle_proto::wire::auth::VerificationRequest;
     use handle_proto::wire::digest::RequestDigest;
     let layers = records().layer(true);
     let context = context(&layers);
     let digest = RequestDigest { algorithm: handle_proto::code::DigestAlgorithm::SHA1, digest: &[0; 20] };
     let verification = VerificationRequest {
-        identity: who(300, "10.1/admin"),
+        identity: identity(300, "10.1/admin"),
         nonce: &[0; 16],
         digest,
         signed_response: b"\x02",
     };
     let request = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
     let (envelope, rest) = Envelope::split(&request).unwrap();
-    let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
+    let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) else {
+        panic!("a request for the slow path")
+    };
     assert_eq!(slow.reason(), SlowReason::Verification);
     for is_valid in [false, true] {
         let bytes = stream(&slow.verdict(&context, is_valid));
@@ -444,33 +451,33 @@ fn another_server_gets_its_verdict() {
 }
 
 #[test]
-fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
+fn answers_are_verified_only_with_keys_of_this_server() {
     let layers = TestSet::default()
         .handle("0.NA/10.1")
         .value(1, "HS_SERV.PREFIX", b"0.SERV/x", PUBLIC)
         .handle("10.1/a")
         .layer(true);
     let (alone, second) = (context(&layers), ServiceFacts { servers_count: 2, server_at: 1, ..SERVICE });
-    let request = answers();
-    let verifies = |context: &AnswerContext<'_, _>, handle: &str| {
-        let reply = slow(context, &request).verifies(context, handle.as_bytes()).err();
+    let request = challenge_answer();
+    let check = |context: &AnswerContext<'_, _>, handle: &str| {
+        let reply = slow(context, &request).check_responsibility(context, handle.as_bytes()).err();
         reply.map(|reply| (reply.response_code(), reply.refused()))
     };
     for handle in ["10.1/a", "10.1/none", "0.NA/10.1", "0.NA/10.2", &format!("10.1/{}", "x".repeat(3000))] {
-        assert_eq!(verifies(&alone, handle), None, "{handle}");
+        assert_eq!(check(&alone, handle), None, "{handle}");
     }
     let not_responsible = |refused| Some((ResponseCode::SERVER_NOT_RESPONSIBLE, Some(refused)));
-    assert_eq!(verifies(&alone, "99.9/a"), not_responsible(RefusalReason::NotHomed));
-    assert_eq!(verifies(&alone, "0.NA/10.1.2"), Some((ResponseCode::PREFIX_REFERRAL, None)));
+    assert_eq!(check(&alone, "99.9/a"), not_responsible(RefusalReason::NotHomed));
+    assert_eq!(check(&alone, "0.NA/10.1.2"), Some((ResponseCode::PREFIX_REFERRAL, None)));
     let second = AnswerContext::new(RecordSet::new(&layers).unwrap(), second, NOW);
     let elsewhere = ["10.1/a", "10.1/b", "10.1/c", "10.1/d", "10.1/e", "10.1/f"];
     let (here, there): (Vec<_>, Vec<_>) =
-        elsewhere.iter().map(|handle| verifies(&second, handle)).partition(Option::is_none);
+        elsewhere.iter().map(|handle| check(&second, handle)).partition(Option::is_none);
     assert!(!here.is_empty() && !there.is_empty());
-    assert!(there.iter().all(|verifies| *verifies == not_responsible(RefusalReason::OtherServer)));
+    assert!(there.iter().all(|check| *check == not_responsible(RefusalReason::OtherServer)));
 }
 
-/// Makes handles under an @ computable.
+/// A handle with an @ is computed from the handle before the @.
 #[derive(Debug)]
 struct ExtendedNames;
 
@@ -481,31 +488,37 @@ impl MayCompute for ExtendedNames {
 }
 
 #[test]
-fn only_what_is_not_stored_is_computed() {
+fn only_values_of_missing_handles_are_computed() {
     let layers = TestSet::default().handle("10.1/a@b").value(1, "URL", b"u", PUBLIC).layer(true);
     let plain = context(&layers);
     let computing = plain.computing(Some(&ExtendedNames));
     let (public, certify) = (OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY));
-    assert_eq!(code(&answer(&computing, &asks("10.1/a@b", &[], public))), ResponseCode::SUCCESS);
-    assert_eq!(code(&answer(&computing, &asks("10.1/none", &[], public))), ResponseCode::HANDLE_NOT_FOUND);
-    assert_eq!(code(&answer(&plain, &asks("10.1/a@c", &[], public))), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(code(&answer(&computing, &query_message("10.1/a@b", &[], public))), ResponseCode::SUCCESS);
     assert_eq!(
-        code(&answer(&computing, &asks("99.9/a@c", &[], public))),
+        code(&answer(&computing, &query_message("10.1/none", &[], public))),
+        ResponseCode::HANDLE_NOT_FOUND
+    );
+    assert_eq!(
+        code(&answer(&plain, &query_message("10.1/a@c", &[], public))),
+        ResponseCode::HANDLE_NOT_FOUND
+    );
+    assert_eq!(
+        code(&answer(&computing, &query_message("99.9/a@c", &[], public))),
         ResponseCode::SERVER_NOT_RESPONSIBLE
     );
-    for (flags, why) in
+    for (flags, reason) in
         [(public, SlowReason::Template), (FLAGS, SlowReason::Template), (certify, SlowReason::Certify)]
     {
-        let request = asks("10.1/a@c", &[], flags);
+        let request = query_message("10.1/a@c", &[], flags);
         let slow = slow(&computing, &request);
-        assert_eq!((slow.reason(), slow.handle()), (why, &b"10.1/a@c"[..]));
+        assert_eq!((slow.reason(), slow.handle()), (reason, &b"10.1/a@c"[..]));
         assert!(matches!(slow.evaluate(&computing), FirstEvaluation::Template));
         assert_eq!(slow.not_computed(&computing).response_code(), ResponseCode::HANDLE_NOT_FOUND);
     }
 }
 
 #[test]
-fn computed_values_are_selected_as_stored_ones() {
+fn computed_values_are_selected_like_stored_ones() {
     let layers = TestSet::default().handle("10.1/a").layer(true);
     let context = context(&layers).computing(Some(&ExtendedNames));
     let value = |index, permissions| Value { permissions, ..Value::new(index, b"URL", b"u") };
@@ -520,37 +533,45 @@ fn computed_values_are_selected_as_stored_ones() {
         (public, &[9], (ResponseCode::VALUES_NOT_FOUND, vec![])),
         (FLAGS, &[1, 4], (ResponseCode::SUCCESS, vec![1, 4])),
     ] {
-        let request = asks("10.1/a@b", indexes, flags);
+        let request = query_message("10.1/a@b", indexes, flags);
         let mut values = encoded.clone();
         let slow = slow(&context, &request);
-        assert_eq!(slow.hides(&context, &values, 4), None);
+        assert_eq!(slow.reason_to_withhold(&context, &values, 4), None);
         let reply = slow.computed(&context, &mut values, 4);
-        assert_eq!(shown(&reply), expected, "{indexes:?}");
+        assert_eq!(code_and_indexes(&reply), expected, "{indexes:?}");
     }
-    for (session_id, indexes, hides) in [
+    for (session_id, indexes, withheld) in [
         (0, &[][..], Some(RefusalReason::NotPublic)),
         (0, &[3, 2], Some(RefusalReason::NotPublic)),
         (0, &[3], Some(RefusalReason::Unreadable)),
         (-1, &[1], Some(RefusalReason::NotPublic)),
         (-1, &[9], None),
     ] {
-        let mut request = asks("10.1/a@b", indexes, FLAGS);
+        let mut request = query_message("10.1/a@b", indexes, FLAGS);
         request[4..8].copy_from_slice(&i32::to_be_bytes(session_id));
-        assert_eq!(slow(&context, &request).hides(&context, &encoded, 4), hides, "{indexes:?}");
+        assert_eq!(
+            slow(&context, &request).reason_to_withhold(&context, &encoded, 4),
+            withheld,
+            "{indexes:?}"
+        );
     }
-    let request = asks("10.1/a@b", &[], public);
+    let request = query_message("10.1/a@b", &[], public);
     let (mut values, all) = (encoded.clone(), encoded.len());
     let reply = slow(&context, &request).computed(&context, &mut values[..all - 1], 4);
-    assert_eq!(reply.refused(), Some(RefusalReason::TemplateFailed), "what does not decode is not sent");
+    assert_eq!(
+        reply.refused(),
+        Some(RefusalReason::TemplateFailed),
+        "values that do not decode are not sent"
+    );
 }
 
 #[test]
-fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
+fn administrators_of_the_base_and_of_the_server_read_computed_values() {
     let layers = TestSet::default().handle("10.1/a").admin(100, READ, (300, "10.1/read")).layer(true);
     let context = context(&layers).computing(Some(&ExtendedNames));
-    let (answers, original) = (answers(), asks("10.1/a@b", &[], FLAGS));
+    let (challenge_answer, original) = (challenge_answer(), query_message("10.1/a@b", &[], FLAGS));
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
+    let challenged = slow(&context, &challenge_answer).resume(&context, envelope, rest, false).unwrap();
     assert_eq!(challenged.to_compute(), Some(&b"10.1/a@b"[..]));
     assert_eq!(challenged.not_computed(&context).response_code(), ResponseCode::HANDLE_NOT_FOUND);
     let mut data = vec![];
@@ -564,34 +585,34 @@ fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
     let mut encoded = vec![];
     values.iter().for_each(|value| value.encode(&mut encoded));
     let challenged = challenged.with_computed(&encoded);
-    let server = [who(1, "10.1/root")];
+    let server = [identity(1, "10.1/root")];
     let administrators =
         ServerAdministrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
-    let permits = |index, handle| challenged.permits(&context, who(index, handle), &administrators);
+    let permits = |index, handle| challenged.permits(&context, identity(index, handle), &administrators);
     assert_eq!(permits(300, "10.1/read"), AuthorityOutcome::Yes);
     assert_eq!(permits(1, "10.1/root"), AuthorityOutcome::Yes);
-    assert_eq!(permits(300, "10.1/forger"), AuthorityOutcome::No, "what is computed gives no rights");
+    assert_eq!(permits(300, "10.1/forger"), AuthorityOutcome::No, "computed values give no rights");
     let mut room = [0; 4096];
     let reply = challenged.answer(&context, &mut room);
-    assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1, 100]));
+    assert_eq!(code_and_indexes(&reply), (ResponseCode::SUCCESS, vec![1, 100]));
 }
 
 #[test]
-fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_the_session() {
+fn in_sessions_all_but_unencrypted_public_values_needs_the_slow_path() {
     let layers = records().layer(true);
     let with = |service| AnswerContext::new(RecordSet::new(&layers).unwrap(), service, NOW);
     let (context, without) = (with(ServiceFacts { sessions: true, ..SERVICE }), with(SERVICE));
     let envelope = Envelope { session_id: 9, ..Envelope::request(1) };
-    let asks = |handle: &str, flags| {
+    let query_message = |handle: &str, flags| {
         let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
         message(envelope, flags, &Request::Resolution(query))
     };
     let certified = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
     let public = [
-        asks("10.1/public", OpFlags::PLAIN_REQUEST),
-        asks("10.1/public", certified),
-        asks("10.1/gone", certified),
-        asks("99.9/moved", OpFlags::PLAIN_REQUEST),
+        query_message("10.1/public", OpFlags::PLAIN_REQUEST),
+        query_message("10.1/public", certified),
+        query_message("10.1/gone", certified),
+        query_message("99.9/moved", OpFlags::PLAIN_REQUEST),
     ];
     for request in &public {
         let AnswerOutcome::InSession(reply) = answer(&context, request) else { panic!("{request:?}") };
@@ -604,7 +625,7 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
         let alone = without.service().signs && reply.certifies();
         if !alone {
             let AnswerOutcome::Reply(plain) = answer(&without, &outside) else { panic!("{outside:?}") };
-            assert_eq!(shown(&reply), shown(&plain));
+            assert_eq!(code_and_indexes(&reply), code_and_indexes(&plain));
         }
     }
     let mut batched = 0;
@@ -619,34 +640,34 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     });
     assert_eq!(batched, public.len());
     let site = Request::GetSiteInfo(HandleBody { handle: b"/" });
-    for (request, why) in [
-        (asks("10.1/public", FLAGS), SlowReason::Session),
-        (asks("10.1/public", certified.with(OpFlags::ENCRYPT)), SlowReason::Session),
+    for (request, reason) in [
+        (query_message("10.1/public", FLAGS), SlowReason::Session),
+        (query_message("10.1/public", certified.with(OpFlags::ENCRYPT)), SlowReason::Session),
         (message(envelope, certified, &site), SlowReason::Session),
         (
             message(envelope, FLAGS, &Request::SessionTerminate(HandleBody { handle: b"/" })),
             SlowReason::Session,
         ),
-        (answers(), SlowReason::Session),
+        (challenge_answer(), SlowReason::Session),
     ] {
-        assert_eq!(slow(&context, &request).reason(), why);
+        assert_eq!(slow(&context, &request).reason(), reason);
     }
     let exchange = KeyExchange::ServerKey;
-    let setup = SessionSetup { exchange, timeout_s: 0, identity: who(1, "10.1/admin") };
+    let setup = SessionSetup { exchange, timeout_s: 0, identity: identity(1, "10.1/admin") };
     let setup = message(Envelope::request(1), FLAGS, &Request::SessionSetup(setup));
     assert_eq!(slow(&context, &setup).reason(), SlowReason::SessionSetup);
     assert_eq!(code(&answer(&without, &setup)), ResponseCode::SESSION_FAILED);
     // An encrypted message has to be decrypted first; without sessions it is refused.
-    let mut hidden = asks("10.1/public", certified);
-    hidden[2] |= 0x40;
-    assert!(matches!(answer(&context, &hidden), AnswerOutcome::Encrypted));
-    assert_eq!(code(&answer(&without, &hidden)), ResponseCode::SESSION_TIMEOUT);
-    hidden[4..8].fill(0);
-    assert_eq!(code(&answer(&context, &hidden)), ResponseCode::SESSION_FAILED, "outside of any");
+    let mut encrypted = query_message("10.1/public", certified);
+    encrypted[2] |= 0x40;
+    assert!(matches!(answer(&context, &encrypted), AnswerOutcome::Encrypted));
+    assert_eq!(code(&answer(&without, &encrypted)), ResponseCode::SESSION_TIMEOUT);
+    encrypted[4..8].fill(0);
+    assert_eq!(code(&answer(&context, &encrypted)), ResponseCode::SESSION_FAILED, "outside sessions");
 }
 
 #[test]
-fn what_is_confidential_follows_from_flags_version_and_values() {
+fn confidentiality_follows_from_flags_version_and_values() {
     let layers = records().layer(true);
     let context =
         AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts { sessions: true, ..SERVICE }, NOW);
@@ -666,13 +687,13 @@ fn what_is_confidential_follows_from_flags_version_and_values() {
         let request = message(envelope, flags, &Request::Resolution(query));
         let known = slow(&context, &request).evaluate_identified(&context).unwrap();
         let reply = known.answer(&context, &mut room);
-        assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![index]));
+        assert_eq!(code_and_indexes(&reply), (ResponseCode::SUCCESS, vec![index]));
         assert_eq!(reply.is_confidential(), is_confidential, "2.{minor}, index {index}");
     }
 }
 
 #[test]
-fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
+fn keys_and_groups_come_from_copies_of_records_of_homed_prefixes() {
     let layers = TestSet::default()
         .handle("0.NA/10.1")
         .value(300, "HS_SECKEY", b"secret", PRIVATE)
@@ -681,21 +702,28 @@ fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
         .value(300, "HS_SECKEY", b"secret", PRIVATE)
         .layer_homing(true, &[b"10.1"]);
     let context = context(&layers);
-    let found = |index, handle| keys(&context, who(index, handle), b"HS_SECKEY").map(|keys| keys.count());
+    let found =
+        |index, handle| keys(&context, identity(index, handle), b"HS_SECKEY").map(|keys| keys.count());
     assert_eq!(found(300, "0.NA/10.1"), Ok(1));
     assert_eq!(found(300, "0.na/10.1"), Ok(1));
     assert_eq!(found(0, "0.NA/10.1"), Ok(1));
-    assert_eq!(found(301, "0.NA/10.1"), Err(NotLocal::Remote), "the registry may have it");
+    assert_eq!(
+        found(301, "0.NA/10.1"),
+        Err(NotLocal::Remote),
+        "the record at the registry may have the value"
+    );
     assert_eq!(found(300, "0.NA/10.2"), Err(NotLocal::Remote), "a prefix that is not homed here");
     assert_eq!(found(300, "0.NA/10.3"), Err(NotLocal::Remote));
-    let may = |index, handle| entitles(&context, [who(index, handle)].into_iter(), who(300, "10.1/a"), 100);
+    let may = |index, handle| {
+        entitles(&context, [identity(index, handle)].into_iter(), identity(300, "10.1/a"), 100)
+    };
     assert_eq!(may(1, "0.NA/10.1"), AuthorityOutcome::Yes);
     assert_eq!(may(2, "0.NA/10.1"), AuthorityOutcome::Remote);
-    assert_eq!(may(300, "0.NA/10.1"), AuthorityOutcome::No, "what is there is no group");
+    assert_eq!(may(300, "0.NA/10.1"), AuthorityOutcome::No, "the value is no group");
 }
 
 #[test]
-fn listing_is_left_to_another_process_where_one_does_it() {
+fn listing_is_left_to_another_process_if_configured() {
     let layers = TestSet::default().handle("10.1/a").value(1, "URL", b"x", PUBLIC).layer(true);
     let records = RecordSet::new(&layers).unwrap();
     let with = ServiceFacts { forwards_listing: true, ..SERVICE };
@@ -725,11 +753,11 @@ fn listing_is_left_to_another_process_where_one_does_it() {
     let cut = message(Envelope::request(5), FLAGS, &Request::ListHandles(handle));
     let (envelope, rest) = Envelope::split(&cut).unwrap();
     let busy = refuse_listing(&with, envelope, &rest[..10], RefusalReason::Busy);
-    assert_eq!(busy.refused(), Some(RefusalReason::Busy), "whatever is missing");
+    assert_eq!(busy.refused(), Some(RefusalReason::Busy), "even if bytes are missing");
 }
 
 #[test]
-fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resolves_for_them() {
+fn delegated_prefixes_of_old_clients_are_left_to_the_slow_path_if_configured() {
     let layers = TestSet::default()
         .handle("0.NA/10.5")
         .value(1, "HS_SITE.PREFIX", b"a site", PUBLIC)
@@ -741,7 +769,7 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
     let without = context(&layers);
     let request_of = |minor, handle: &str, flags| {
         let (version, suggested) = (Version::new(2, minor), Version::new(2, minor));
-        let mut request = asks(handle, &[], flags);
+        let mut request = query_message(handle, &[], flags);
         let (envelope, _) = Envelope::split(&request).unwrap();
         request[..Envelope::LEN].copy_from_slice(&Envelope { version, suggested, ..envelope }.to_bytes());
         request

@@ -359,7 +359,7 @@ impl JobContext<'_> {
             Err(refused) => return slow.refuse(context, refused),
         };
         self.counters.computed.add(1);
-        match slow.hides(context, &bytes, count) {
+        match slow.reason_to_withhold(context, &bytes, count) {
             None => {
                 buffers.body = bytes;
                 slow.computed(context, &mut buffers.body, count)
@@ -481,7 +481,7 @@ impl JobContext<'_> {
         let taken_up = match Envelope::split(&challenge.request) {
             Ok((envelope, rest)) => {
                 session = self.session.filter(|_| envelope.session_id == slow.session_id());
-                slow.take_up(context, envelope, rest, session.is_some())
+                slow.resume(context, envelope, rest, session.is_some())
             }
             Err(_) => Err(slow.refuse(context, RefusalReason::NoChallenge)),
         };
@@ -629,7 +629,7 @@ impl JobContext<'_> {
     ) -> ReplyParts<'a> {
         let unreadable = || refuse_stream(context, RefusalReason::Malformed, b"");
         let Ok(request) = VerificationRequest::decode(slow.body()) else { return unreadable() };
-        if let Err(reply) = slow.verifies(context, request.identity.handle) {
+        if let Err(reply) = slow.check_responsibility(context, request.identity.handle) {
             return reply;
         }
         let answered = ChallengeProof {
