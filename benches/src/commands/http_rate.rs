@@ -45,12 +45,19 @@ pub(crate) struct Args {
     /// Core of the clients.
     #[arg(long, default_value_t = 1)]
     client_core: usize,
+    /// The only kind to measure: `bare`, `redirect` or `json`.
+    #[arg(long)]
+    only: Option<String>,
+    /// Answers of each round, in place of its length; for counting instructions.
+    #[arg(long)]
+    answers: Option<u64>,
 }
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug)]
 struct HttpRequestKind {
     name: &'static str,
+    option: &'static str,
     server: SocketAddr,
     prefix: &'static str,
     status: &'static str,
@@ -93,11 +100,13 @@ fn measure(args: &Args, set: &std::path::Path) -> anyhow::Result<()> {
     let gateway = Gateway::start(&config)?;
     let address = gateway.addresses()[0];
     let bare = start_bare()?;
-    let kinds = [
-        HttpRequestKind { name: "bare hyper", server: bare, prefix: "/10.1/", status: "302" },
-        HttpRequestKind { name: "redirect", server: address, prefix: "/10.1/", status: "302" },
-        HttpRequestKind { name: "JSON", server: address, prefix: "/api/handles/10.1/", status: "200" },
+    let mut kinds = vec![
+        HttpRequestKind { name: "bare hyper", option: "bare", server: bare, prefix: "/10.1/", status: "302" },
+        HttpRequestKind { name: "redirect", option: "redirect", server: address, prefix: "/10.1/", status: "302" },
+        HttpRequestKind { name: "JSON", option: "json", server: address, prefix: "/api/handles/10.1/", status: "200" },
     ];
+    kinds.retain(|kind| args.only.as_deref().is_none_or(|only| only == kind.option));
+    ensure!(!kinds.is_empty(), "no kind of request is called {:?}", args.only);
     let mut rates: Vec<Vec<f64>> = kinds.iter().map(|_| Vec::new()).collect();
     std::thread::scope(|scope| {
         let clients = scope.spawn(|| -> anyhow::Result<()> {
@@ -113,7 +122,8 @@ fn measure(args: &Args, set: &std::path::Path) -> anyhow::Result<()> {
     })?;
     let spreads: Vec<Spread> = rates.into_iter().map(Spread::of).collect();
     for (kind, spread) in kinds.iter().zip(&spreads) {
-        println!("{:10}  {spread:.0}/s  {:.2} of bare hyper", kind.name, spread.median / spreads[0].median);
+        let share = format!("{:.2} of {}", spread.median / spreads[0].median, kinds[0].name);
+        println!("{:10}  {spread:.0}/s  {share}", kind.name);
     }
     gateway.stop()
 }
@@ -150,10 +160,13 @@ fn start_bare() -> anyhow::Result<SocketAddr> {
 fn run_round(args: &Args, kind: HttpRequestKind) -> anyhow::Result<f64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let deadline = Instant::now() + Duration::from_secs_f64(args.seconds);
         let (begun, records, step) = (Instant::now(), args.records, args.connections);
+        let end = match args.answers {
+            Some(answers) => RoundEnd::Answers(answers.div_ceil(step)),
+            None => RoundEnd::Deadline(begun + Duration::from_secs_f64(args.seconds)),
+        };
         let clients: Vec<_> =
-            (0..step).map(|at| tokio::spawn(ask_until(deadline, kind, at, step, records))).collect();
+            (0..step).map(|at| tokio::spawn(ask_until(end, kind, at, step, records))).collect();
         let mut answers = 0;
         for client in clients {
             answers += client.await.context("a client panicked")??;
@@ -163,8 +176,16 @@ fn run_round(args: &Args, kind: HttpRequestKind) -> anyhow::Result<f64> {
     })
 }
 
+/// When a client stops asking.
+#[derive(Clone, Copy, Debug)]
+enum RoundEnd {
+    Deadline(Instant),
+    /// After so many answers.
+    Answers(u64),
+}
+
 async fn ask_until(
-    deadline: Instant,
+    end: RoundEnd,
     kind: HttpRequestKind,
     at: u64,
     step: u64,
@@ -179,7 +200,11 @@ async fn ask_until(
     let answer = String::from_utf8_lossy(&room[..answer_len]).into_owned();
     ensure!(answer.starts_with(&format!("HTTP/1.1 {}", kind.status)), "{}: {answer}", kind.name);
     let (mut number, mut count) = (at, 1);
-    while Instant::now() < deadline {
+    let is_over = |count| match end {
+        RoundEnd::Deadline(deadline) => Instant::now() >= deadline,
+        RoundEnd::Answers(answers) => count >= answers,
+    };
+    while !is_over(count) {
         // Far enough from the last number for a record in another page.
         number = (number + step * 7919) % records;
         stream.write_all(request(number).as_bytes()).await?;
