@@ -168,20 +168,30 @@ pub fn use_tls(config: &mut Config, directory: &Path) {
 const CERTIFICATE: &[u8] = include_bytes!("../tls/certificate.pem");
 const KEY: &[u8] = include_bytes!("../tls/key.pem");
 
+/// A client that trusts the certificate of the tests, and offers these protocols.
+///
+/// # Panics
+/// When the certificate of the tests is not one.
+#[must_use]
+pub fn tls_client(protocols: &[&[u8]]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate");
+    roots.add(certificate).expect("a certificate that can be trusted");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = builder.expect("versions of TLS").with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    config
+}
+
 /// Like [`exchange`], over TLS.
 ///
 /// # Panics
 /// When there is no connection, or no end of the answers.
 #[must_use]
 pub fn exchange_over_tls(address: SocketAddr, request: &[u8]) -> Vec<u8> {
-    let mut roots = RootCertStore::empty();
-    let certificate = CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate");
-    roots.add(certificate).expect("a certificate that can be trusted");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = builder.expect("versions of TLS").with_root_certificates(roots).with_no_client_auth();
     let name = ServerName::try_from("localhost").expect("a name");
-    let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+    let connection = ClientConnection::new(Arc::new(tls_client(&[])), name).expect("a connection");
     let stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut stream = StreamOwned::new(connection, stream);

@@ -102,8 +102,20 @@ fn measure(args: &Args, set: &std::path::Path) -> anyhow::Result<()> {
     let bare = start_bare()?;
     let mut kinds = vec![
         HttpRequestKind { name: "bare hyper", option: "bare", server: bare, prefix: "/10.1/", status: "302" },
-        HttpRequestKind { name: "redirect", option: "redirect", server: address, prefix: "/10.1/", status: "302" },
-        HttpRequestKind { name: "JSON", option: "json", server: address, prefix: "/api/handles/10.1/", status: "200" },
+        HttpRequestKind {
+            name: "redirect",
+            option: "redirect",
+            server: address,
+            prefix: "/10.1/",
+            status: "302",
+        },
+        HttpRequestKind {
+            name: "JSON",
+            option: "json",
+            server: address,
+            prefix: "/api/handles/10.1/",
+            status: "200",
+        },
     ];
     kinds.retain(|kind| args.only.as_deref().is_none_or(|only| only == kind.option));
     ensure!(!kinds.is_empty(), "no kind of request is called {:?}", args.only);

@@ -1,6 +1,7 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
 use crate::administration::AdminConfig;
+use crate::connections::http2::Http2Config;
 use crate::tls::TlsConfig;
 use crate::upstream::UpstreamConfig;
 use handle_daemon::listen::each_once;
@@ -32,6 +33,7 @@ settings! {
         section admin: AdminConfig;
         section tls: TlsConfig;
         section bulk: BulkConfig;
+        section http2: Http2Config;
         section native: NativeConfig;
         section observe: ObserveConfig;
     }

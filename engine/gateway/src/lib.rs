@@ -18,6 +18,8 @@
 //! - [`route`]: which of these three answers a request.
 //! - [`tls`]: the certificate of this process.
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
+//! - [`admission`], [`refusal`]: what a request passes before it is routed, and the answer if it does
+//!   not.
 //! - [`places`]: how much of this process one source may occupy.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments.
@@ -62,6 +64,7 @@
 
 pub mod accept;
 pub mod administration;
+pub mod admission;
 pub mod api;
 pub mod config;
 pub mod connections;
@@ -78,6 +81,7 @@ pub mod program;
 pub mod proxy;
 pub mod record;
 pub mod redirect;
+pub mod refusal;
 pub mod reply;
 pub mod route;
 pub mod server;

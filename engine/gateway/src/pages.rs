@@ -39,6 +39,9 @@ pub const ICON_PATH: &str = "static/gateway.svg";
 /// The icon, as `image/svg+xml`.
 pub const ICON: &str = include_str!("pages/gateway.svg");
 
+/// What crawlers may read: everything but the JSON API.
+pub const ROBOTS: &str = "User-agent: *\nDisallow: /api/\n";
+
 /// What all pages of a request have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct PageFrame<'a> {

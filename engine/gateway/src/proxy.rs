@@ -12,7 +12,8 @@ use crate::input::{InputError, InputRules};
 use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::parameters::Parameters;
 use crate::redirect::{ProxyParameters, ProxyRequest, RedirectRules};
-use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, plain};
+use crate::refusal::HttpRefusal;
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty};
 use crate::route::{HttpPeer, read_body};
 use crate::server::GatewayState;
 use handle_daemon::clock::now_unix_s;
@@ -32,7 +33,7 @@ static INPUT_RULES: LazyLock<InputRules> = LazyLock::new(|| InputRules::new(&[],
 static REDIRECT_RULES: LazyLock<RedirectRules> = LazyLock::new(RedirectRules::default);
 
 /// What pages call this service.
-const SERVICE_NAME: &str = "Handles";
+pub(crate) const SERVICE_NAME: &str = "Handles";
 /// Most bytes of the form.
 const FORM_LEN_MAX: usize = 64 << 10;
 /// Seconds for which the page with the form may be cached.
@@ -50,7 +51,10 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     let form = match is_form(parts) {
         true => match read_body(state, body, FORM_LEN_MAX).await {
             Ok(form) => Some(String::from_utf8_lossy(&form).into_owned()),
-            Err(status) => return plain(status, "the form is too long, or did not arrive in time"),
+            Err(status) => {
+                let settings = state.settings.current();
+                return HttpRefusal::of_body(status).respond(parts.uri.path(), &parts.headers, &settings);
+            }
         },
         false => None,
     };

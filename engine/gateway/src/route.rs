@@ -3,15 +3,15 @@
 use crate::api::body::{ApiBody, ApiFormat};
 use crate::api::{self, ApiRequest};
 use crate::parameters::Parameters;
-use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, plain, preflight};
+use crate::refusal::{HttpRefusal, is_api};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, preflight};
 use crate::server::GatewayState;
 use crate::{native, proxy};
 use handle_proto::ResponseCode;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
-use hyper::header;
 use hyper::http::request::Parts;
-use hyper::{Method, Request, StatusCode, Version};
+use hyper::{Method, StatusCode};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,9 @@ pub struct HttpPeer {
 pub async fn answer(
     state: &Arc<GatewayState>,
     peer: HttpPeer,
-    request: Request<Incoming>,
+    parts: Parts,
+    body: Incoming,
 ) -> GatewayResponse {
-    let (parts, body) = request.into_parts();
     let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
     let mut response = match preflight(request_headers) {
         Some(response) => response,
@@ -48,32 +48,23 @@ async fn dispatch(
     parts: &Parts,
     body: Incoming,
 ) -> GatewayResponse {
-    if let Err(message) = check_host(parts) {
-        return plain(StatusCode::BAD_REQUEST, message);
-    }
     let path = parts.uri.path();
-    if let Some(path) = path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+    if is_api(path) {
         state.counters.api_requests.add();
-        return api(state, peer, parts, path, body).await;
+        return api(state, peer, parts, &path["/api".len()..], body).await;
     }
     if parts.method == Method::POST && native::is_asked(&parts.headers) {
         state.counters.native_requests.add();
         return match read_body(state, body, native::BODY_LEN_MAX).await {
             Ok(message) => native::answer(state, peer.address, &message).await,
-            Err(status) => plain(status, "the message is too long, or did not arrive in time"),
+            Err(status) => {
+                let settings = state.settings.current();
+                HttpRefusal::of_body(status).respond(path, &parts.headers, &settings)
+            }
         };
     }
     state.counters.proxy_requests.add();
     proxy::answer(state, peer, parts, body).await
-}
-
-/// A request of HTTP/1.1 names its host once. RFC 9112 section 3.2.
-fn check_host(parts: &Parts) -> Result<(), &'static str> {
-    match parts.headers.get_all(header::HOST).iter().count() {
-        0 if parts.version == Version::HTTP_11 => Err("the request has no Host header"),
-        0 | 1 => Ok(()),
-        _ => Err("the request has several Host headers"),
-    }
 }
 
 async fn api(

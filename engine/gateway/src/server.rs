@@ -23,7 +23,7 @@ use handle_resolver::ServiceFacts;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -52,6 +52,7 @@ pub struct GatewayState {
     /// Number of workers.
     pub workers_count: usize,
     running: AtomicUsize,
+    is_draining: AtomicBool,
     stop: watch::Sender<bool>,
     shutdown: Arc<Shutdown>,
     started_unix_ms: u64,
@@ -66,6 +67,8 @@ impl GatewayState {
 
     /// Stops accepting connections, and ends those whose requests are answered.
     pub fn drain(&self) {
+        // First, because who is woken by the other looks at it.
+        self.is_draining.store(true, Ordering::Release);
         self.stop.send_replace(true);
         self.shutdown.drain();
     }
@@ -73,7 +76,7 @@ impl GatewayState {
     /// Whether the process has been told to stop.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        *self.stop.borrow()
+        self.is_draining.load(Ordering::Acquire)
     }
 
     /// Becomes true when the process has been told to stop.
@@ -135,7 +138,7 @@ impl GatewaySources {
         let read = |path: &PathBuf| SiteRecord::read(path, config.server_id);
         let site = config.site.as_ref().map(read).transpose()?;
         let admin = AdministrationService::open(&config.admin, site.as_ref())?;
-        let tls = TlsIdentity::open(&config.tls)?;
+        let tls = TlsIdentity::open(&config.tls, config.http2.enabled)?;
         Ok(Self { set, site, upstream: Upstream::open(&config.upstream)?, admin, tls })
     }
 }
@@ -187,6 +190,7 @@ impl Gateway {
             settings: GatewaySettings::new(config.clone(), hooks),
             workers_count,
             running: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
             stop: watch::Sender::new(false),
             shutdown: Arc::new(Shutdown::new().context("cannot create the shutdown signal")?),
             started_unix_ms: now_unix_ms(),

@@ -12,9 +12,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
-/// First byte of every connection over TLS: a record of the handshake. No method of HTTP has it.
-pub const FIRST_BYTE: u8 = 0x16;
-
 settings! {
     /// TLS on the addresses of `listen`, beside plain HTTP.
     pub struct TlsConfig where key_with_certificate {
@@ -38,6 +35,7 @@ fn key_with_certificate(tls: &TlsConfig) -> Result<(), SettingError> {
 /// The certificate in use, replaced without interrupting connections.
 pub struct TlsIdentity {
     config: TlsConfig,
+    has_http2: bool,
     server: ArcSwap<ServerConfig>,
 }
 
@@ -48,16 +46,17 @@ impl fmt::Debug for TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// Reads the files that `config` names; `None` without any.
+    /// Reads the files that `config` names; `None` without any. With `has_http2`, clients are offered
+    /// HTTP/2.
     ///
     /// # Errors
     /// One sentence with the file.
-    pub fn open(config: &TlsConfig) -> anyhow::Result<Option<Self>> {
+    pub fn open(config: &TlsConfig, has_http2: bool) -> anyhow::Result<Option<Self>> {
         if config.certificate.is_none() {
             return Ok(None);
         }
-        let server = ArcSwap::from(read(config)?);
-        Ok(Some(Self { config: config.clone(), server }))
+        let server = ArcSwap::from(read(config, has_http2)?);
+        Ok(Some(Self { config: config.clone(), has_http2, server }))
     }
 
     /// Reads the files again, for new connections.
@@ -65,7 +64,7 @@ impl TlsIdentity {
     /// # Errors
     /// One sentence with the file; the old certificate stays in use.
     pub fn reload(&self) -> anyhow::Result<()> {
-        self.server.store(read(&self.config)?);
+        self.server.store(read(&self.config, self.has_http2)?);
         Ok(())
     }
 
@@ -76,7 +75,7 @@ impl TlsIdentity {
     }
 }
 
-fn read(config: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
+fn read(config: &TlsConfig, has_http2: bool) -> anyhow::Result<Arc<ServerConfig>> {
     let (certificate, key) =
         (config.certificate.clone().unwrap_or_default(), config.key.clone().unwrap_or_default());
     let shown = certificate.display();
@@ -95,6 +94,9 @@ fn read(config: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
         .with_no_client_auth()
         .with_single_cert(certificates, key_der)
         .with_context(|| format!("{} is not the key of {shown}", key.display()))?;
-    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // In the order of our preference. Clients that offer neither speak HTTP/1.1.
+    let protocols = [(has_http2, &b"h2"[..]), (true, b"http/1.1")].into_iter();
+    server.alpn_protocols =
+        protocols.filter(|(is_spoken, _)| *is_spoken).map(|(_, it)| it.to_vec()).collect();
     Ok(Arc::new(server))
 }

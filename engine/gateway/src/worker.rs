@@ -3,24 +3,15 @@
 //! Connections stay on the worker that accepted them. A worker accepts no more than its share of
 //! the connections that are allowed; further ones wait in the kernel.
 
-use crate::config::GatewayLimits;
-use crate::connections::ClientStream;
+use crate::connections;
 use crate::places::PlaceLimits;
-use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
-use crate::tls::FIRST_BYTE;
 use anyhow::Context as _;
 use handle_daemon::listen::ListenError;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
@@ -120,7 +111,11 @@ async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Sem
         };
         let (state, stopping) = (Arc::clone(&state), stopping.clone());
         tokio::spawn(async move {
-            serve(stream, address, state, stopping).await;
+            let address = address.ip().to_canonical();
+            if let Err(error) = connections::serve(stream, address, Arc::clone(&state), stopping).await {
+                state.counters.connections_failed.add();
+                tracing::debug!(%error, peer = %address, "a connection has failed");
+            }
             drop((place, room));
         });
     }
@@ -142,87 +137,4 @@ async fn next_connection(
     let room = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, address) = listener.accept().await?;
     Ok((stream, address, room))
-}
-
-/// Counts a bug if it is dropped by a panic.
-struct BugGuard<'s>(&'s GatewayState);
-
-impl Drop for BugGuard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.counters.bugs.add();
-        }
-    }
-}
-
-/// Serves the requests of one connection, over TLS if its first byte says so.
-async fn serve(
-    stream: TcpStream,
-    address: SocketAddr,
-    state: Arc<GatewayState>,
-    stopping: watch::Receiver<bool>,
-) {
-    let settings = state.settings.current_shared();
-    let limits = &settings.limits;
-    // Without it, small answers wait for the client's acknowledgements.
-    let _ = stream.set_nodelay(true);
-    let patience = Duration::from_millis(limits.header_ms.into());
-    let address = address.ip().to_canonical();
-    let acceptor = match &state.tls {
-        Some(tls) => {
-            let mut first = [0];
-            match tokio::time::timeout(patience, stream.peek(&mut first)).await {
-                Ok(Ok(_)) => (first == [FIRST_BYTE]).then(|| tls.acceptor()),
-                _ => return state.counters.connections_failed.add(),
-            }
-        }
-        None => None,
-    };
-    let stream = ClientStream::new(stream, Duration::from_millis(limits.write_ms.into()));
-    let served = match acceptor {
-        None => serve_requests(stream, HttpPeer { address, is_tls: false }, &state, limits, stopping).await,
-        Some(acceptor) => match tokio::time::timeout(patience, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => {
-                let peer = HttpPeer { address, is_tls: true };
-                serve_requests(stream, peer, &state, limits, stopping).await
-            }
-            _ => return state.counters.connections_failed.add(),
-        },
-    };
-    if let Err(error) = served {
-        state.counters.connections_failed.add();
-        tracing::debug!(%error, peer = %address, "a connection has failed");
-    }
-}
-
-/// Serves the requests of a connection that is ready for them.
-async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-    peer: HttpPeer,
-    state: &Arc<GatewayState>,
-    limits: &GatewayLimits,
-    mut stopping: watch::Receiver<bool>,
-) -> hyper::Result<()> {
-    let answering = Arc::clone(state);
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let state = Arc::clone(&answering);
-        async move {
-            let _guard = BugGuard(&state);
-            Ok::<_, Infallible>(route::answer(&state, peer, request).await)
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(limits.header_ms.into()))
-        .max_header_size(limits.header_bytes)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        biased;
-        served = connection.as_mut() => served,
-        () = until_told_to_stop(&mut stopping) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    }
 }

@@ -14,6 +14,8 @@ mod foreign;
 mod forwarding;
 mod gateway;
 mod gateway_bulk;
+mod gateway_front;
+mod gateway_http2;
 mod gateway_proxy;
 mod handled;
 mod idle;

@@ -104,6 +104,12 @@ impl ApiBody {
         format!("{{\"status\":{},{}", status.as_u16(), self.0.get(1..).unwrap_or_default())
     }
 
+    /// The JSON.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0.into_bytes()
+    }
+
     /// The response in the format that the request asks for.
     #[must_use]
     pub fn respond(

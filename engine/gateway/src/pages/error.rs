@@ -28,8 +28,16 @@ pub enum PageError {
     Gone,
     /// The method is not one of this path.
     Method,
+    /// The request breaks a rule of HTTP.
+    Malformed,
+    /// The request did not arrive in time.
+    RequestLate,
+    /// The body of the request is too long.
+    BodyTooLong,
     /// The client, or its network, asks too often.
     TooMany,
+    /// The head of the request is too long.
+    HeadTooLong,
     /// This process failed.
     Internal,
     /// The responsible service failed.
@@ -42,7 +50,7 @@ pub enum PageError {
 
 impl PageError {
     /// Every error.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Invalid,
         Self::UnknownPrefix,
         Self::NotFound,
@@ -52,7 +60,11 @@ impl PageError {
         Self::AliasInvalid,
         Self::Gone,
         Self::Method,
+        Self::Malformed,
+        Self::RequestLate,
+        Self::BodyTooLong,
         Self::TooMany,
+        Self::HeadTooLong,
         Self::Internal,
         Self::Upstream,
         Self::Busy,
@@ -63,11 +75,14 @@ impl PageError {
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            Self::Invalid | Self::UnknownPrefix | Self::AliasInvalid => 400,
+            Self::Invalid | Self::UnknownPrefix | Self::AliasInvalid | Self::Malformed => 400,
             Self::NotFound | Self::NoPublicValues | Self::NoSuchValues | Self::AliasChain => 404,
             Self::Method => 405,
+            Self::RequestLate => 408,
             Self::Gone => 410,
+            Self::BodyTooLong => 413,
             Self::TooMany => 429,
+            Self::HeadTooLong => 431,
             Self::Internal => 500,
             Self::Upstream => 502,
             Self::Busy => 503,
@@ -88,7 +103,11 @@ impl PageError {
             Self::AliasInvalid => texts.alias_invalid,
             Self::Gone => texts.gone,
             Self::Method => texts.method,
+            Self::Malformed => texts.malformed,
+            Self::RequestLate => texts.request_late,
+            Self::BodyTooLong => texts.body_too_long,
             Self::TooMany => texts.too_many,
+            Self::HeadTooLong => texts.head_too_long,
             Self::Internal => texts.internal,
             Self::Upstream => texts.upstream,
             Self::Busy => texts.busy,

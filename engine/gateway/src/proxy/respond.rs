@@ -2,7 +2,7 @@
 
 use crate::config::{CachingConfig, Config};
 use crate::pages::{
-    CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, RedirectPage, STYLE, STYLE_PATH,
+    CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, ROBOTS, RedirectPage, STYLE, STYLE_PATH,
 };
 use crate::redirect::ProxyRedirect;
 use crate::reply::{CacheableBody, Freshness, GatewayResponse, RequestHeaders, empty, response, set_number};
@@ -33,7 +33,13 @@ pub(super) fn file(
     caching: &CachingConfig,
 ) -> Option<GatewayResponse> {
     let path = path.strip_prefix('/')?;
-    let files = [(STYLE_PATH, "text/css;charset=utf-8", STYLE), (ICON_PATH, "image/svg+xml", ICON)];
+    let files = [
+        (STYLE_PATH, "text/css;charset=utf-8", STYLE),
+        (ICON_PATH, "image/svg+xml", ICON),
+        // Where browsers look for an icon without a page, and crawlers for what they may read.
+        ("favicon.ico", "image/svg+xml", ICON),
+        ("robots.txt", "text/plain;charset=utf-8", ROBOTS),
+    ];
     let (_, content_type, text) = files.into_iter().find(|(known, ..)| *known == path)?;
     let freshness = Freshness::Seconds(FILES_KEEP_S);
     let body = CacheableBody { content_type, bytes: text.as_bytes().to_vec(), freshness };

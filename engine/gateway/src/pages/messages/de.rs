@@ -130,6 +130,13 @@ pub(in crate::pages) const DE: Messages = Messages {
     alias_invalid: ["Alias ohne Handle", "Dieses Handle steht für ein anderes, nennt aber keines."],
     gone: ["Nicht mehr vorhanden", "Was hier war, ist nicht mehr verfügbar."],
     method: ["Methode nicht erlaubt", "Diese Adresse kann nur gelesen werden."],
+    malformed: ["Fehlerhafte Anfrage", "Die Anfrage entspricht nicht den Regeln von HTTP."],
+    request_late: ["Anfrage zu langsam", "Die Anfrage ist nicht rechtzeitig vollständig angekommen."],
+    body_too_long: ["Anfrage zu lang", "Der Inhalt der Anfrage ist länger, als dieser Server annimmt."],
+    head_too_long: [
+        "Kopf der Anfrage zu lang",
+        "Der Kopf der Anfrage ist länger, als dieser Server annimmt. Cookies zu löschen kann helfen.",
+    ],
     too_many: ["Zu viele Anfragen", "Aus Ihrem Netz kamen in kurzer Zeit zu viele Anfragen."],
     internal: ["Interner Fehler", "Dieser Server hat versagt. Der Fehler wurde protokolliert."],
     upstream: [

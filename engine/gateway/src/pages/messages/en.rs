@@ -124,6 +124,13 @@ pub(in crate::pages) const EN: Messages = Messages {
     alias_invalid: ["Alias without a handle", "This handle stands for another one, but names none."],
     gone: ["Gone", "What was here is no longer available."],
     method: ["Method not allowed", "This address can be read only."],
+    malformed: ["Malformed request", "The request does not follow the rules of HTTP."],
+    request_late: ["Request too slow", "The request did not arrive completely in time."],
+    body_too_long: ["Request too long", "The body of the request is longer than this server accepts."],
+    head_too_long: [
+        "Request header too long",
+        "The header of the request is longer than this server accepts. Deleting cookies may help.",
+    ],
     too_many: ["Too many requests", "Too many requests came from your network in a short time."],
     internal: ["Internal error", "This server failed. The failure was logged."],
     upstream: [

@@ -127,6 +127,16 @@ pub(in crate::pages) const FR: Messages = Messages {
     alias_invalid: ["Alias sans handle", "Ce handle en représente un autre, mais n’en nomme aucun."],
     gone: ["Disparu", "Ce qui se trouvait ici n’est plus disponible."],
     method: ["Méthode non autorisée", "Cette adresse peut seulement être lue."],
+    malformed: ["Requête mal formée", "La requête ne respecte pas les règles de HTTP."],
+    request_late: ["Requête trop lente", "La requête n’est pas arrivée entièrement dans le délai prévu."],
+    body_too_long: [
+        "Requête trop longue",
+        "Le contenu de la requête est plus long que ce que ce serveur accepte.",
+    ],
+    head_too_long: [
+        "En-tête trop long",
+        "L’en-tête de la requête est plus long que ce que ce serveur accepte. Supprimer des cookies peut aider.",
+    ],
     too_many: ["Trop de requêtes", "Trop de requêtes sont venues de votre réseau en peu de temps."],
     internal: ["Erreur interne", "Ce serveur a échoué. L’erreur a été journalisée."],
     upstream: [

@@ -1,0 +1,189 @@
+//! What the stream of a connection, its requests and its timeouts tell each other.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Capacity that the copy of a head may keep for the next request.
+const HEAD_CAPACITY_KEPT: usize = 2048;
+
+/// The requests of one connection. Everything happens on one thread, so the atomics are only for
+/// the borrow checker.
+#[derive(Debug)]
+pub struct ConnectionActivity {
+    started: Instant,
+    head_len_max: usize,
+    /// Requests that are being answered.
+    running: AtomicU32,
+    /// Whether an answer waits for the client to read.
+    is_writing: AtomicBool,
+    /// Since when the client may send a request, in milliseconds after `started`.
+    idle_since_ms: AtomicU64,
+    /// Whether the bytes at hand belong to a request that has been handed on.
+    is_head_read: AtomicBool,
+    is_head_too_long: AtomicBool,
+    /// The bytes that arrived since the last request began, at most one more than `head_len_max`.
+    head: Mutex<Vec<u8>>,
+}
+
+/// A request that is being answered, until it is dropped.
+#[derive(Debug)]
+pub struct RunningRequest(Arc<ConnectionActivity>);
+
+impl RunningRequest {
+    /// Notes that a request has arrived.
+    #[must_use]
+    pub fn begin(activity: &Arc<ConnectionActivity>) -> Self {
+        activity.running.fetch_add(1, Ordering::Relaxed);
+        activity.is_head_read.store(true, Ordering::Relaxed);
+        Self(Arc::clone(activity))
+    }
+}
+
+impl Drop for RunningRequest {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        self.0.idle_since_ms.store(self.0.elapsed_ms(), Ordering::Relaxed);
+    }
+}
+
+impl ConnectionActivity {
+    /// That of a new connection, whose heads may have `head_len_max` bytes.
+    #[must_use]
+    pub fn new(head_len_max: usize) -> Self {
+        Self {
+            started: Instant::now(),
+            head_len_max,
+            running: AtomicU32::new(0),
+            is_writing: AtomicBool::new(false),
+            idle_since_ms: AtomicU64::new(0),
+            is_head_read: AtomicBool::new(false),
+            is_head_too_long: AtomicBool::new(false),
+            head: Mutex::new(Vec::new()),
+        }
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn head(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a request is being answered.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes whether an answer waits for the client to read.
+    pub fn set_writing(&self, is_writing: bool) {
+        if self.is_writing.load(Ordering::Relaxed) != is_writing {
+            self.is_writing.store(is_writing, Ordering::Relaxed);
+            self.idle_since_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// When the connection has waited for a request for `patience`, if it waits on; `None` if it has
+    /// already.
+    #[must_use]
+    pub fn deadline(&self, patience: Duration) -> Option<Instant> {
+        let now = Instant::now();
+        if self.is_busy() || self.is_writing.load(Ordering::Relaxed) {
+            return Some(now + patience);
+        }
+        let since = Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed));
+        Some(self.started + since + patience).filter(|deadline| *deadline > now)
+    }
+
+    /// Whether more of a head may be read. Otherwise it is too long.
+    #[must_use]
+    pub fn may_read_head(&self) -> bool {
+        let is_next = self.is_head_read.load(Ordering::Relaxed);
+        let may = is_next || self.head().len() <= self.head_len_max;
+        self.is_head_too_long.store(!may, Ordering::Relaxed);
+        may
+    }
+
+    /// Adds bytes that have been read while no request was being answered.
+    pub fn add_head(&self, bytes: &[u8]) {
+        let mut head = self.head();
+        if self.is_head_read.swap(false, Ordering::Relaxed) {
+            head.clear();
+            head.shrink_to(HEAD_CAPACITY_KEPT);
+        }
+        let room = (self.head_len_max + 1).saturating_sub(head.len());
+        head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Whether the head of a request was found too long while it was read.
+    #[must_use]
+    pub fn is_head_too_long(&self) -> bool {
+        self.is_head_too_long.load(Ordering::Relaxed)
+    }
+
+    /// Whether the bytes that brought the last request are more than a head may have. Not all of
+    /// them need belong to its head.
+    #[must_use]
+    pub fn exceeds_head(&self) -> bool {
+        self.head().len() > self.head_len_max
+    }
+
+    /// Whether the bytes that brought the last request have a line that begins with `name` and a
+    /// colon, in letters of any case.
+    #[must_use]
+    pub fn has_line(&self, name: &str) -> bool {
+        let head = self.head();
+        head.split(|&byte| byte == b'\n').skip(1).any(|line| {
+            line.split_at_checked(name.len()).is_some_and(|(start, rest)| {
+                start.eq_ignore_ascii_case(name.as_bytes()) && rest.first() == Some(&b':')
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_has_as_many_bytes_as_allowed() {
+        let activity = ConnectionActivity::new(10);
+        activity.add_head(b"0123456789");
+        assert!(activity.may_read_head() && !activity.exceeds_head());
+        activity.add_head(b"abcdef");
+        assert!(!activity.may_read_head() && activity.exceeds_head() && activity.is_head_too_long());
+        let activity = Arc::new(activity);
+        drop(RunningRequest::begin(&activity));
+        assert!(activity.may_read_head(), "the next head");
+        activity.add_head(b"x");
+        assert!(activity.may_read_head() && !activity.exceeds_head());
+    }
+
+    #[test]
+    fn lines_are_found_by_their_names() {
+        let activity = ConnectionActivity::new(100);
+        activity.add_head(b"GET /a:b HTTP/1.1\r\nHost: x\r\nCONTENT-");
+        activity.add_head(b"length: 5\r\n\r\n");
+        assert!(activity.has_line("content-length") && activity.has_line("host"));
+        assert!(!activity.has_line("content") && !activity.has_line("GET /a"));
+    }
+
+    #[test]
+    fn a_connection_waits_from_the_end_of_its_last_request() {
+        let activity = Arc::new(ConnectionActivity::new(10));
+        let hour = Duration::from_secs(3600);
+        let first = activity.deadline(hour).unwrap();
+        let running = RunningRequest::begin(&activity);
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(activity.is_busy() && activity.deadline(Duration::ZERO).is_some(), "while it is answered");
+        drop(running);
+        assert!(!activity.is_busy() && activity.deadline(hour).unwrap() >= first + Duration::from_millis(4));
+        assert_eq!(activity.deadline(Duration::ZERO), None);
+        activity.set_writing(true);
+        assert!(activity.deadline(Duration::ZERO).is_some(), "the client reads slowly");
+        activity.set_writing(false);
+        assert_eq!(activity.deadline(Duration::ZERO), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! The body of a response on its connection.
+
+use super::activity::RunningRequest;
+use crate::stream::ResponseBody;
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The body of a response, whose request counts as running until a body in parts has been made.
+#[derive(Debug)]
+pub struct ConnectionBody {
+    body: ResponseBody,
+    _running: Option<RunningRequest>,
+}
+
+impl ConnectionBody {
+    /// The body of the response to `running`.
+    #[must_use]
+    pub fn new(body: ResponseBody, running: RunningRequest) -> Self {
+        let running = matches!(body, ResponseBody::Streamed(_)).then_some(running);
+        Self { body, _running: running }
+    }
+}
+
+impl Body for ConnectionBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,123 @@
+//! Connections that speak HTTP/1.1.
+
+use super::stream::RequestStream;
+use super::{ConnectionError, ServedConnection, until_told_to_stop};
+use crate::refusal::HttpRefusal;
+use http_body_util::BodyExt as _;
+use hyper::header;
+use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// Time for which the rest of a refused request is read, so that its client sees the answer.
+const LINGER: Duration = Duration::from_secs(1);
+/// Most bytes of it that are read.
+const LINGER_LEN: u64 = 1 << 20;
+
+/// How the work of hyper on a connection has ended.
+enum ServiceEnd {
+    Over(hyper::Result<()>),
+    /// No request has come for too long, or not all of its head.
+    Late,
+    HeadTooLong,
+}
+
+/// Serves the requests in `stream`.
+///
+/// # Errors
+/// When the connection ends because of an error, or within the head of a request.
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    served: &ServedConnection,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), ConnectionError> {
+    let service = service_fn(async |request| Ok::<_, Infallible>(served.answer(request).await));
+    let stream = TokioIo::new(RequestStream::new(stream, &served.activity));
+    let mut connection = Builder::new().serve_connection(stream, service);
+    let patience = served.patience();
+    let (mut timer, mut stopped) = (pin!(sleep(patience)), pin!(until_told_to_stop(stopping)));
+    let (mut is_registered, mut is_stopped, mut is_ending) = (false, false, false);
+    let end = poll_fn(|context| {
+        if let Poll::Ready(result) = Pin::new(&mut connection).poll(context) {
+            return Poll::Ready(ServiceEnd::Over(result));
+        }
+        if served.activity.is_head_too_long() {
+            return Poll::Ready(ServiceEnd::HeadTooLong);
+        }
+        // The timer and the signal to stop keep the waker of their first poll, which is that of this
+        // task. They are polled again only when there is something to see.
+        while !is_registered || timer.is_elapsed() {
+            is_registered = true;
+            if timer.as_mut().poll(context).is_ready() {
+                match served.activity.deadline(patience) {
+                    Some(deadline) => timer.as_mut().reset(deadline.into()),
+                    None => return Poll::Ready(ServiceEnd::Late),
+                }
+                is_registered = false;
+            } else if !is_stopped {
+                is_stopped = stopped.as_mut().poll(context).is_ready();
+            }
+        }
+        if is_ending || !served.state.is_draining() {
+            return Poll::Pending;
+        }
+        is_ending = true;
+        Pin::new(&mut connection).graceful_shutdown();
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    let refusal = match end {
+        ServiceEnd::Over(result) => return Ok(result?),
+        ServiceEnd::Late => HttpRefusal::HeadLate,
+        ServiceEnd::HeadTooLong => HttpRefusal::HeadTooLong,
+    };
+    let parts = connection.into_parts();
+    if parts.read_buf.is_empty() {
+        // Nothing has come since the last answer.
+        return Ok(());
+    }
+    let mut stream = parts.io.into_inner().stream;
+    refuse(&mut stream, &parts.read_buf, refusal, served).await?;
+    Err(match refusal {
+        HttpRefusal::HeadLate => ConnectionError::HeadLate,
+        _ => ConnectionError::HeadTooLong,
+    })
+}
+
+/// Answers an incomplete request, and closes the connection.
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    head: &[u8],
+    refusal: HttpRefusal,
+    served: &ServedConnection,
+) -> io::Result<()> {
+    let target = head.split(|&byte| byte == b' ' || byte == b'\n').nth(1).unwrap_or_default();
+    let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
+    let response = refusal.respond_without_head(&String::from_utf8_lossy(path), &served.settings);
+    served.state.counters.count_answer(response.status().as_u16());
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let mut bytes = format!("HTTP/1.1 {}\r\n", parts.status).into_bytes();
+    for (name, value) in &parts.headers {
+        bytes.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    let (length, connection) = (header::CONTENT_LENGTH, header::CONNECTION);
+    bytes.extend_from_slice(format!("{length}: {}\r\n{connection}: close\r\n\r\n", body.len()).as_bytes());
+    bytes.extend_from_slice(&body);
+    stream.write_all(&bytes).await?;
+    stream.shutdown().await?;
+    // A connection that is closed with unread bytes is reset, and the answer may be lost.
+    let mut rest = stream.take(LINGER_LEN);
+    let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+    Ok(())
+}

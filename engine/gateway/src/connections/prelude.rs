@@ -1,0 +1,76 @@
+//! The first bytes of a connection, which tell the protocol that its client speaks.
+
+use super::stream::ClientStream;
+use std::io;
+
+/// First byte of every connection over TLS: a record of the handshake. No method of HTTP has it.
+const TLS_FIRST_BYTE: u8 = 0x16;
+/// How a client that knows that the server speaks HTTP/2 begins. RFC 9113 section 3.4.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionProtocol {
+    /// TLS, within which the handshake chooses.
+    Tls,
+    /// HTTP/1.1, or bytes that are not HTTP.
+    Http1,
+    /// HTTP/2, chosen by the client without negotiation.
+    Http2,
+}
+
+/// Reads as many bytes ahead as the protocol takes to be recognised.
+///
+/// # Errors
+/// Those of the connection.
+pub async fn read_prelude(
+    stream: &mut ClientStream,
+    has_tls: bool,
+    has_http2: bool,
+) -> io::Result<ConnectionProtocol> {
+    if !has_tls && !has_http2 {
+        return Ok(ConnectionProtocol::Http1);
+    }
+    loop {
+        match recognise(stream.ahead(), has_tls, has_http2) {
+            Some(protocol) => return Ok(protocol),
+            None if stream.read_ahead(HTTP2_PREFACE.len()).await? => {}
+            // hyper reports the end of the stream.
+            None => return Ok(ConnectionProtocol::Http1),
+        }
+    }
+}
+
+/// The protocol of a connection that begins with `bytes`; `None` if they are too few.
+fn recognise(bytes: &[u8], has_tls: bool, has_http2: bool) -> Option<ConnectionProtocol> {
+    let first = *bytes.first()?;
+    if has_tls && first == TLS_FIRST_BYTE {
+        return Some(ConnectionProtocol::Tls);
+    }
+    let len = bytes.len().min(HTTP2_PREFACE.len());
+    if !has_http2 || bytes[..len] != HTTP2_PREFACE[..len] {
+        return Some(ConnectionProtocol::Http1);
+    }
+    (len == HTTP2_PREFACE.len()).then_some(ConnectionProtocol::Http2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_are_recognised_by_their_first_bytes() {
+        let of = |bytes: &[u8]| recognise(bytes, true, true);
+        assert_eq!(of(b""), None);
+        assert_eq!(of(b"\x16\x03"), Some(ConnectionProtocol::Tls));
+        for len in 1..HTTP2_PREFACE.len() {
+            assert_eq!(of(&HTTP2_PREFACE[..len]), None, "{len}");
+            let other = [&HTTP2_PREFACE[..len], b"\0"].concat();
+            assert_eq!(of(&other), Some(ConnectionProtocol::Http1), "{len}");
+        }
+        assert_eq!(of(HTTP2_PREFACE), Some(ConnectionProtocol::Http2));
+        assert_eq!(of(b"PUT /x HTTP/1.1"), Some(ConnectionProtocol::Http1));
+        assert_eq!(recognise(HTTP2_PREFACE, true, false), Some(ConnectionProtocol::Http1));
+        assert_eq!(recognise(b"\x16\x03", false, true), Some(ConnectionProtocol::Http1));
+    }
+}

@@ -1,0 +1,145 @@
+//! Answers to requests that are refused for their form: JSON below `/api`, a page elsewhere.
+
+use crate::api::body::ApiBody;
+use crate::config::Config;
+use crate::pages::{CONTENT_SECURITY_POLICY, ErrorPage, LANGUAGES, Language, PageError, PageFrame};
+use crate::proxy::SERVICE_NAME;
+use crate::reply::{GatewayResponse, response, set_number};
+use handle_proto::ResponseCode;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderMap, HeaderValue};
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpRefusal {
+    /// It breaks a rule of HTTP.
+    Malformed(&'static str),
+    /// Its head did not arrive in time.
+    HeadLate,
+    /// Its head is too long.
+    HeadTooLong,
+    /// Its body did not arrive in time.
+    BodyLate,
+    /// Its body is too long.
+    BodyTooLong,
+    /// The bodies of all requests together are too long.
+    NoRoom,
+}
+
+/// Whether a path is one of the JSON API.
+#[must_use]
+pub fn is_api(path: &str) -> bool {
+    path.strip_prefix("/api").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl HttpRefusal {
+    /// The refusal of a body that could not be read.
+    #[must_use]
+    pub fn of_body(status: StatusCode) -> Self {
+        match status {
+            StatusCode::REQUEST_TIMEOUT => Self::BodyLate,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::BodyTooLong,
+            StatusCode::SERVICE_UNAVAILABLE => Self::NoRoom,
+            _ => Self::Malformed("The body is malformed"),
+        }
+    }
+
+    const fn page(self) -> PageError {
+        match self {
+            Self::Malformed(_) => PageError::Malformed,
+            Self::HeadLate | Self::BodyLate => PageError::RequestLate,
+            Self::HeadTooLong => PageError::HeadTooLong,
+            Self::BodyTooLong => PageError::BodyTooLong,
+            Self::NoRoom => PageError::Busy,
+        }
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.page().status()).unwrap_or(StatusCode::BAD_REQUEST)
+    }
+
+    /// One sentence.
+    #[must_use]
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::Malformed(message) => message,
+            Self::HeadLate => "The head of the request did not arrive in time",
+            Self::HeadTooLong => "The head of the request is too long",
+            Self::BodyLate => "The body did not arrive in time",
+            Self::BodyTooLong => "The body is too long",
+            Self::NoRoom => "Too many bodies are being received",
+        }
+    }
+
+    const fn code(self) -> ResponseCode {
+        match self {
+            Self::NoRoom => ResponseCode::SERVER_BUSY,
+            _ => ResponseCode::PROTOCOL_ERROR,
+        }
+    }
+
+    /// The response to a request for `path`.
+    #[must_use]
+    pub fn respond(self, path: &str, headers: &HeaderMap, settings: &Config) -> GatewayResponse {
+        let mut response = if is_api(path) {
+            let body = ApiBody::failure(self.code(), Some(self.message()), None);
+            response(self.status(), "application/json;charset=utf-8", body.into_bytes())
+        } else {
+            self.as_page(headers)
+        };
+        let response_headers = response.headers_mut();
+        response_headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if settings.caching.headers {
+            response_headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        if self == Self::NoRoom {
+            set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
+        }
+        response
+    }
+
+    /// The response to a request whose headers have not been read.
+    #[must_use]
+    pub fn respond_without_head(self, path: &str, settings: &Config) -> GatewayResponse {
+        self.respond(path, &HeaderMap::new(), settings)
+    }
+
+    fn as_page(self, headers: &HeaderMap) -> GatewayResponse {
+        let accepted = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
+        let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
+        let frame = PageFrame { language, service: SERVICE_NAME, base: "/" };
+        let page = ErrorPage::new(frame, self.page()).because(self.message()).html();
+        let mut response = response(self.status(), "text/html;charset=utf-8", page);
+        let headers = response.headers_mut();
+        let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY);
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+        headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static(language.tag));
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_answers_in_json_and_the_proxy_with_pages() {
+        let settings = Config::default();
+        for (path, is_json) in
+            [("/api", true), ("/api/handles/a/b", true), ("/apis", false), ("", false), ("/a/b", false)]
+        {
+            let response = HttpRefusal::BodyTooLong.respond_without_head(path, &settings);
+            assert_eq!(response.status(), 413);
+            let content_type = response.headers()[header::CONTENT_TYPE].to_str().unwrap();
+            assert_eq!(content_type.starts_with("application/json"), is_json, "{path}");
+            assert_eq!(response.headers().contains_key(header::CONTENT_SECURITY_POLICY), !is_json, "{path}");
+        }
+        let status = |refusal: HttpRefusal| refusal.status().as_u16();
+        assert_eq!([HttpRefusal::HeadLate, HttpRefusal::HeadTooLong].map(status), [408, 431]);
+        assert_eq!([HttpRefusal::NoRoom, HttpRefusal::Malformed("x")].map(status), [503, 400]);
+        let busy = HttpRefusal::NoRoom.respond_without_head("/", &settings);
+        assert!(busy.headers().contains_key(header::RETRY_AFTER));
+    }
+}
