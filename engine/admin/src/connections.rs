@@ -203,7 +203,7 @@ impl AdminConnections {
         while open.table.len() >= open.connections_max {
             let place = open.table.evictable(self.now_ms()).ok_or(NoRoom::Full)?;
             open.evict(place);
-            self.counters().connections_evicted.inc();
+            self.counters().connections_evicted.add();
         }
         open.turn += 1;
         let at = open.free.pop().unwrap_or(open.table.len());
@@ -240,7 +240,7 @@ impl AdminConnections {
                 return false;
             };
             open.evict(oldest);
-            self.counters().connections_evicted.inc();
+            self.counters().connections_evicted.add();
             if oldest == place {
                 return false;
             }
@@ -317,11 +317,11 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
             Ok(entered) => entered,
             Err(why) => {
                 tracing::debug!(%source, ?why, "a connection was refused");
-                counters.connections_refused.inc();
+                counters.connections_refused.add();
                 continue;
             }
         };
-        counters.connections.inc();
+        counters.connections.add();
         let connections = Arc::clone(&connections);
         tokio::spawn(async move {
             let held = ConnectionPlace { connections: &connections, place, evicted };
@@ -405,7 +405,7 @@ async fn work(message: Vec<u8>, source: SocketAddr, held: &ConnectionPlace<'_>) 
         tokio::task::spawn_blocking(move || service.answer(ReceivedMessage::direct(&message, source))).await;
     if answered.is_err() {
         // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
-        held.connections.counters().bugs.inc();
+        held.connections.counters().bugs.add();
     }
     answered.ok()
 }
@@ -428,7 +428,7 @@ async fn arrive(
         _ = stopping.wait_for(|&stops| stops) => return Ok(ReadOutcome::Stop),
     };
     let Ok(begun) = arrived else {
-        held.connections.counters().connections_timed_out.inc();
+        held.connections.counters().connections_timed_out.add();
         return Ok(ReadOutcome::Nothing);
     };
     let mut len = begun?;
@@ -468,7 +468,7 @@ async fn arrive(
         Ok(ReadOutcome::Message(message))
     });
     rest.await.unwrap_or_else(|_| {
-        held.connections.counters().connections_timed_out.inc();
+        held.connections.counters().connections_timed_out.add();
         Ok(ReadOutcome::Bad(LATE))
     })
 }
@@ -503,7 +503,7 @@ async fn body(
 async fn send(stream: &mut TcpStream, bytes: &[u8], connections: &AdminConnections) -> io::Result<()> {
     let sent = timeout(ms(connections.config().write_ms), stream.write_all(bytes)).await;
     sent.unwrap_or_else(|_| {
-        connections.counters().connections_timed_out.inc();
+        connections.counters().connections_timed_out.add();
         Err(io::ErrorKind::TimedOut.into())
     })
 }

@@ -101,7 +101,7 @@ fn stats(shared: &AdminState) -> Value {
     let counts = challenges.counts();
     let (units, refused, waiting) = service.costly().map(CostlyWork::counts).unwrap_or_default();
     json!({
-        "requests": counters.requests_count(),
+        "requests": counters.requests.sum(),
         "requests_working": shared.connections.working(),
         "connections": { "open": shared.connections.count(), "accepted": counters.connections.get(),
             "refused": counters.connections_refused.get(), "timed_out": counters.connections_timed_out.get(),

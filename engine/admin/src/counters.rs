@@ -1,67 +1,62 @@
 //! Counters of events, by kind.
 
+use handle_daemon::metrics::EventCounter;
 use handle_proto::{OpCode, ResponseCode};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
-/// The labels of a request: its operation, and the code of the answer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OperationLabels {
-    operation: OperationName,
-    code: i32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct OperationName(OpCode);
-
-impl EncodeLabelValue for OperationName {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> std::fmt::Result {
-        encoder.write_str(&self.0.name().unwrap_or("unknown").replace(' ', "_"))
+handle_daemon::event_counters! {
+    /// Counters; all of them grow for as long as the process lives.
+    pub struct AdminCounters of EventCounter, "handle_admin_" {
+        /// Connections accepted.
+        connections,
+        /// Connections refused because of `tcp.connections` or `tcp.connections_per_source`.
+        connections_refused,
+        /// Connections closed to make room for another, because of `tcp.connections` or
+        /// `tcp.input_bytes`.
+        connections_evicted,
+        /// Connections closed by a time-out, because nothing was sent or read.
+        connections_timed_out,
+        /// Requests that failed because of the store.
+        store_errors,
+        /// Requests forwarded by `handled`.
+        forwarded,
+        /// Connections to `forward.socket` that were refused, because of another user or too many
+        /// connections, or that sent invalid frames.
+        forwarded_refused,
+        /// Requests that hit a bug; the log shows where.
+        bugs,
+    } with {
+        /// Messages answered, by operation and response code.
+        requests: AnswerCounts,
     }
 }
 
-/// Counters; all of them grow for as long as the process lives.
+/// Numbers of answers, by operation and response code.
 #[derive(Debug, Default)]
-pub struct AdminCounters {
-    /// Messages answered, by operation and response code.
-    pub requests: Family<OperationLabels, Counter>,
-    /// Answers that failed because of a store error.
-    pub store_errors: Counter,
-    /// Connections that were accepted.
-    pub connections: Counter,
-    /// Connections refused because the limit was reached.
-    pub connections_refused: Counter,
-    /// Connections whose place or memory was given to another.
-    pub connections_evicted: Counter,
-    /// Connections closed because the client neither sent nor read for too long.
-    pub connections_timed_out: Counter,
-    /// Requests that `handled` has forwarded.
-    pub forwarded: Counter,
-    /// Connections to `forward.socket` that were refused or not understood.
-    pub forwarded_refused: Counter,
-    /// Requests that caused a panic; the first are shown in the log.
-    pub bugs: Counter,
+pub struct AnswerCounts(Mutex<BTreeMap<(&'static str, i32), u64>>);
+
+impl AnswerCounts {
+    /// The counts that are not zero, with the name of the operation and the code.
+    #[must_use]
+    pub fn by_operation(&self) -> Vec<([String; 2], u64)> {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let labels = |(operation, code): &(&str, i32)| [operation.replace(' ', "_"), code.to_string()];
+        counts.iter().map(|(labeled, count)| (labels(labeled), *count)).collect()
+    }
+
+    /// All answers.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
 }
 
 impl AdminCounters {
     /// Counts an answer. All unknown operations count as one.
     pub fn answered(&self, op_code: OpCode, code: ResponseCode) {
         let known = if op_code.is_deployed() { op_code } else { OpCode::RESERVED };
-        self.requests.get_or_create(&OperationLabels { operation: OperationName(known), code: code.0 }).inc();
-    }
-
-    /// All answers.
-    #[must_use]
-    pub fn requests_count(&self) -> u64 {
-        let mut count = 0;
-        for op_code in OpCode::KNOWN {
-            for code in ResponseCode::KNOWN {
-                let labels = OperationLabels { operation: OperationName(*op_code), code: code.0 };
-                count += self.requests.get(&labels).map_or(0, |counter| counter.get());
-            }
-        }
-        count
+        let mut counts = self.requests.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((known.name().unwrap_or("unknown"), code.0)).or_default() += 1;
     }
 }

@@ -98,7 +98,7 @@ async fn accept(
         let is_own = stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw());
         let place = Arc::clone(&connections).try_acquire_owned();
         let (true, Ok(place)) = (is_own, place) else {
-            counters.forwarded_refused.inc();
+            counters.forwarded_refused.add();
             tracing::warn!(is_own, "a connection to `forward.socket` is refused");
             continue;
         };
@@ -130,7 +130,7 @@ async fn talk(
         let (answering, begun) = (Arc::clone(service), listing.take());
         let answered = tokio::task::spawn_blocking(move || match ForwardFrame::decode(&frame)? {
             ForwardFrame::Request(request) => {
-                answering.counters.forwarded.inc();
+                answering.counters.forwarded.add();
                 let replies = answering.answer(ReceivedMessage::from(*request));
                 Some(part(replies.first, replies.rest))
             }
@@ -139,11 +139,11 @@ async fn talk(
         let Ok(answered) = answered.await else {
             // A decision that panicked leaves nothing behind; a panic of the writer stops the
             // process.
-            service.counters.bugs.inc();
+            service.counters.bugs.add();
             return Ok(());
         };
         let Some((answer, rest)) = answered else {
-            service.counters.forwarded_refused.inc();
+            service.counters.forwarded_refused.add();
             tracing::warn!("cannot parse a request of handled: is it of another version?");
             return Ok(());
         };

@@ -1,24 +1,19 @@
 //! Observability: `/metrics`, `/healthz` and `/readyz` on a separate HTTP address.
 //!
-//! The names of all metrics: `docs/operations/admin-metrics.md`.
+//! The page of metrics: `docs/operations/admin-metrics.md`.
 
 use crate::costly::CostlyWork;
 use crate::counters::AdminCounters;
 use crate::disk::DiskRoom;
-use crate::publish;
+use crate::publish::publisher_metrics;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
 use crate::service::AdminService;
 use crate::state::AdminState;
 use crate::store::{StoreError, StoreStats};
 use handle_auth::challenges::ChallengeCounts;
+use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use std::time::Duration;
 
 impl ScrapeSource for AdminState {
@@ -56,29 +51,22 @@ impl ScrapeSource for AdminState {
 /// When the store cannot be read.
 pub fn metrics(state: &AdminState) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     let reading = MetricsReading::take(state)?;
-    let mut registry = Registry::with_prefix("handle_admin");
-    let requests = state.service.counters.requests.clone();
-    registry.register("requests", "Requests, by operation and code of the answer", requests);
-    for &(name, help, source) in METRICS {
-        match source {
-            MetricSource::Counter(read) => {
-                registry.register(name, help, ConstCounter::new(read(&reading)));
-            }
-            MetricSource::Gauge(read) => registry.register(name, help, ConstGauge::new(read(&reading))),
-            MetricSource::Disks(read) => registry.register(name, help, DiskGauges::new(&reading.disks, read)),
-            MetricSource::Events(read) => {
-                if let Some(counts) = read(&reading) {
-                    registry.register(name, help, EventCounts(counts));
-                }
-            }
-        }
-    }
+    let mut text = MetricsText::default();
+    text.add_all(AdminCounters::rows(), reading.counters.values());
+    text.add_table(process_metrics(), &reading);
+    text.add_table(client_metrics(), &reading);
     if let Some(publisher) = &state.publisher {
-        publish::register(&mut registry, &publisher.status());
+        text.add_table(publisher_metrics(), &publisher.status());
     }
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
+    Ok(text.finish()?)
+}
+
+/// The metrics of `handle-admin`, by the tables of `docs/operations/admin-metrics.md`.
+#[must_use]
+pub fn metric_groups() -> Vec<MetricGroup> {
+    let process = [AdminCounters::rows(), rows(process_metrics()), rows(client_metrics())].concat();
+    let groups = [("process", process), ("publisher", rows(publisher_metrics()))];
+    groups.into_iter().map(|(name, rows)| MetricGroup { name, rows }).collect()
 }
 
 /// The source of all metrics. Numbers that take a lock or a transaction are read once.
@@ -109,125 +97,118 @@ impl<'s> MetricsReading<'s> {
             disks: state.disks.look(&state.config()),
         })
     }
+
+    /// A number of each disk where it is known, by what is written there.
+    fn disks<N: Into<MetricNumber>>(&self, number: fn(&DiskRoom) -> Option<N>) -> MetricSeries {
+        MetricSeries::by_label(self.disks.iter().filter_map(|room| Some((room.of, number(room)?))))
+    }
 }
 
-/// Counts with the names of their events.
-type CountsByEvent = Vec<(&'static str, u64)>;
-
-/// How the value of a metric is read.
-#[derive(Clone, Copy)]
-enum MetricSource {
-    /// A number that grows.
-    Counter(fn(&MetricsReading<'_>) -> u64),
-    /// A number that goes up and down.
-    Gauge(fn(&MetricsReading<'_>) -> u64),
-    /// A gauge for each disk, where it is known.
-    Disks(fn(&DiskRoom) -> Option<u64>),
-    /// A counter for each event; `None` if the part of the process is not in use.
-    Events(fn(&MetricsReading<'_>) -> Option<CountsByEvent>),
+handle_daemon::metrics! {
+    /// Requests, connections and the store.
+    fn process_metrics<'s>(MetricsReading<'s>), "handle_admin_" {
+        /// Requests answered.
+        counter requests [operation, code] = |it| MetricSeries::by_labels(it.counters.requests.by_operation());
+        /// Bytes of incomplete requests, without the first 4096 of each; at most `tcp.input_bytes`.
+        gauge connections_input_bytes = |it| it.state.connections.input_len();
+        /// Open connections.
+        gauge connections_open = |it| it.state.connections.count();
+        /// Requests in progress, at most `tcp.requests`.
+        gauge requests_working = |it| it.state.connections.working();
+        /// Commits synced to disk.
+        counter store_commits = |it| it.commits.0;
+        /// Changes in these commits; divided by commits, the number of changes that share one.
+        counter store_changes = |it| it.commits.1;
+        /// Changes waiting for the writer, at most `store.queue_changes`.
+        gauge store_waiting = |it| it.service.store.waiting();
+        /// 1 after a write to the store has failed; the process then exits.
+        gauge store_failed = |it| it.service.store.failure().is_some();
+        /// Records in the store.
+        gauge store_records = |it| it.store.records;
+        /// Values of these records.
+        gauge store_values = |it| it.store.values;
+        /// Bytes of names and values.
+        gauge store_bytes = |it| it.store.bytes;
+        /// Homed prefixes.
+        gauge store_homed_prefixes = |it| it.store.homed_prefixes;
+        /// Number of the last transaction.
+        gauge store_last_transaction = |it| it.store.last_transaction;
+        /// Transactions in the log.
+        gauge store_log_transactions = |it| it.store.log_transactions;
+        /// Lines of the audit log: `written`, `left_out` because of their limits, or `lost` because
+        /// the file could not be written; lost lines are in the log of the process.
+        counter audit_lines [event] = |it| MetricSeries::by_label(it.service.audit.counts());
+        /// Free bytes on the file systems of `store`, `publish` and `audit`.
+        gauge disk_free_bytes [of] = |it| it.disks(|disk| disk.free_bytes);
+        /// 1 while fewer than `limits.disk_free_bytes` are free.
+        gauge disk_low [of] = |it| it.disks(|disk| Some(disk.is_low));
+        /// Start time of the process, in seconds since 1970.
+        gauge start_time_seconds = |it| it.state.started_unix_ms() / 1000;
+    }
 }
 
-/// All metrics but `requests` and those of the publisher: name, help and source.
-#[rustfmt::skip]
-const METRICS: &[(&str, &str, MetricSource)] = {
-    use MetricSource::{Counter, Disks, Events, Gauge};
-    &[
-        ("connections", "Connections that were accepted", Counter(|it| it.counters.connections.get())),
-        ("connections_refused", "Connections over the bounds", Counter(|it| it.counters.connections_refused.get())),
-        ("connections_evicted", "Connections whose place or room was given to another", Counter(|it| it.counters.connections_evicted.get())),
-        ("connections_timed_out", "Connections that were silent for too long", Counter(|it| it.counters.connections_timed_out.get())),
-        ("store_errors", "Requests that the store failed", Counter(|it| it.counters.store_errors.get())),
-        ("forwarded", "Requests that handled has forwarded", Counter(|it| it.counters.forwarded.get())),
-        ("forwarded_refused", "Connections of handled that were refused or not understood", Counter(|it| it.counters.forwarded_refused.get())),
-        ("bugs", "Requests that met a bug", Counter(|it| it.counters.bugs.get())),
-        ("store_commits", "Durable commits", Counter(|it| it.commits.0)),
-        ("store_changes", "Changes that were made durable", Counter(|it| it.commits.1)),
-        ("challenges_issued", "Challenges that were given", Counter(|it| it.challenges.issued)),
-        ("challenges_answered", "Challenges that were answered", Counter(|it| it.challenges.taken)),
-        ("challenges_expired", "Challenges that were forgotten unanswered", Counter(|it| it.challenges.expired)),
-        ("challenges_displaced", "Challenges that made room for newer ones", Counter(|it| it.challenges.displaced)),
-        ("costly_units", "Rounds of PBKDF2, and what takes as long, that were done for others", Counter(|it| it.costly.0)),
-        ("costly_refused", "Requests for which there was no place for such work", Counter(|it| it.costly.1)),
-        ("sessions", "What happened to sessions of this process itself", Events(|it| Some(it.service.sessions()?.own().counts().by_name().to_vec()))),
-        ("session_messages", "What came of set-ups and of messages in sessions", Events(|it| Some(it.service.sessions()?.counts().by_name().to_vec()))),
-        ("remote", "Questions to other services about identities", Events(|it| Some(remote_events(it.service)))),
-        ("audit_lines", "Lines of the audit log", Events(|it| Some(it.service.audit.counts().to_vec()))),
-        ("disk_free_bytes", "Free bytes of a disk", Disks(|disk| disk.free_bytes)),
-        ("disk_low", "1 while a disk is nearly full", Disks(|disk| Some(disk.is_low.into()))),
-        ("referrals", "Referrals resolved for clients that do not know them", Events(|it| Some(referral_events(it.service)))),
-        ("connections_open", "Connections now", Gauge(|it| it.state.connections.count() as u64)),
-        ("connections_input_bytes", "Bytes of requests that are not whole, without the first 4096 of each", Gauge(|it| it.state.connections.input_len() as u64)),
-        ("requests_working", "Requests that are worked on", Gauge(|it| it.state.connections.working() as u64)),
-        ("store_waiting", "Changes that wait for the writer", Gauge(|it| it.service.store.waiting() as u64)),
-        ("store_records", "Records", Gauge(|it| it.store.records)),
-        ("store_values", "Values in them", Gauge(|it| it.store.values)),
-        ("store_bytes", "Bytes of names and values", Gauge(|it| it.store.bytes)),
-        ("store_homed_prefixes", "Homed prefixes", Gauge(|it| it.store.homed_prefixes)),
-        ("store_last_transaction", "The last transaction", Gauge(|it| it.store.last_transaction)),
-        ("store_log_transactions", "Transactions in the log", Gauge(|it| it.store.log_transactions)),
-        ("store_failed", "1 once nothing can be written any more", Gauge(|it| it.service.store.failure().is_some().into())),
-        ("costly_waiting", "Requests that wait for key exchanges or derived keys", Gauge(|it| it.costly.2 as u64)),
-        ("challenges_waiting", "Challenges that wait for an answer", Gauge(|it| it.service.challenges().len() as u64)),
-        ("sessions_open", "Sessions of this process itself", Gauge(|it| it.service.sessions().map_or(0, |all| all.own().len() as u64))),
-        ("remote_waiting", "Requests on whose behalf other services are asked", Gauge(|it| it.service.remote().map_or(0, RemoteServices::asking) as u64)),
-        ("start_time_seconds", "When it was started, Unix seconds", Gauge(|it| it.state.started_unix_ms() / 1000)),
-    ]
-};
+handle_daemon::metrics! {
+    /// Challenges, costly work, sessions and other services.
+    fn client_metrics<'s>(MetricsReading<'s>), "handle_admin_" {
+        /// Challenges issued.
+        counter challenges_issued = |it| it.challenges.issued;
+        /// Challenges answered, correctly or not.
+        counter challenges_answered = |it| it.challenges.taken;
+        /// Challenges that expired without an answer.
+        counter challenges_expired = |it| it.challenges.expired;
+        /// Challenges displaced by newer ones.
+        counter challenges_displaced = |it| it.challenges.displaced;
+        /// Challenges waiting for an answer.
+        gauge challenges_waiting = |it| it.service.challenges().len();
+        /// Work done for requesters, in rounds of PBKDF2 and operations of equal cost.
+        counter costly_units = |it| it.costly.0;
+        /// Requests refused because the queue for such work was full.
+        counter costly_refused = |it| it.costly.1;
+        /// Requests waiting for key exchanges, derived keys or signatures.
+        gauge costly_waiting = |it| it.costly.2;
+        /// Referrals for clients that do not understand them: `resolved`, `unresolved` because the
+        /// other service did not answer, `refused` because there were too many.
+        counter referrals [event] = |it| referral_events(it.service);
+        /// Sessions that this process keeps itself, for example while `handled` is down: `opened`,
+        /// `ended` by their client, `expired`, `displaced` by newer ones, refused because the table
+        /// is full (`refused_full`), or sent to TCP because too many unproven ones were set up over
+        /// UDP (`sent_to_tcp`).
+        counter sessions [event] = |it| {
+            it.service.sessions().map(|all| MetricSeries::by_label(all.own().counts().by_name()))
+        };
+        /// Open sessions that this process keeps itself.
+        gauge sessions_open = |it| it.service.sessions().map_or(0, |all| all.own().len());
+        /// In sessions of either process: set-ups that succeeded (`set_up`), that failed to agree on
+        /// a key (`disagreed`) or that found the table full (`refused`); messages whose MAC was valid
+        /// and new (`with_mac`), invalid (`wrong_mac`) or repeated (`replayed`); encrypted messages
+        /// that were decrypted (`decrypted`) or could not be (`undecryptable`).
+        counter session_messages [event] = |it| {
+            it.service.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
+        };
+        /// With `[remote]`: queries to other services about identities (`sent`), of these
+        /// answered by the cache (`cached`) or by no server (`unanswered`); queries not sent because
+        /// there were too many (`refused`), or because a recent query about the same handle got no
+        /// answer (`recently_silent`).
+        counter remote [event] = |it| remote_events(it.service);
+        /// Requests waiting for other services, at most `remote.requests`.
+        gauge remote_waiting = |it| it.service.remote().map_or(0, RemoteServices::asking);
+    }
+}
 
-fn remote_events(service: &AdminService) -> CountsByEvent {
+fn remote_events(service: &AdminService) -> MetricSeries {
     let RemoteCounts { questions, unanswered, refused, recently_silent, cached } =
         service.remote().map(RemoteServices::counts).unwrap_or_default();
-    vec![
+    MetricSeries::by_label([
         ("sent", questions),
         ("unanswered", unanswered),
         ("refused", refused),
         ("recently_silent", recently_silent),
         ("cached", cached),
-    ]
+    ])
 }
 
-fn referral_events(service: &AdminService) -> CountsByEvent {
+fn referral_events(service: &AdminService) -> MetricSeries {
     let ReferralCounts { resolved, unresolved, refused } =
         service.referrals().map(ReferralResolver::counts).unwrap_or_default();
-    vec![("resolved", resolved), ("unresolved", unresolved), ("refused", refused)]
-}
-
-/// One number for each disk, labelled by what is written there.
-#[derive(Debug)]
-struct DiskGauges(Vec<(&'static str, u64)>);
-
-impl DiskGauges {
-    fn new(rooms: &[DiskRoom], number: fn(&DiskRoom) -> Option<u64>) -> Self {
-        Self(rooms.iter().filter_map(|room| Some((room.of, number(room)?))).collect())
-    }
-}
-
-impl EncodeMetric for DiskGauges {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
-        for (of, number) in &self.0 {
-            ConstGauge::new(*number).encode(encoder.encode_family(&[("of", *of)])?)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
-    }
-}
-
-/// The counts of one metric, by event.
-#[derive(Debug)]
-struct EventCounts(CountsByEvent);
-
-impl EncodeMetric for EventCounts {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
-        for (event, count) in &self.0 {
-            ConstCounter::new(*count).encode(encoder.encode_family(&[("event", *event)])?)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Counter
-    }
+    MetricSeries::by_label([("resolved", resolved), ("unresolved", unresolved), ("refused", refused)])
 }

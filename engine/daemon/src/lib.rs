@@ -7,6 +7,7 @@
 //! - [`http`]: the part of HTTP that a scraper needs.
 //! - [`listen`]: addresses that cannot be bound, and the limit of open files.
 //! - [`log`]: what is logged, and how to change it.
+//! - [`metrics`](mod@metrics): the table of metrics, and everything that is made from it.
 //! - [`priority`]: threads that let others go first.
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
@@ -33,6 +34,7 @@ pub mod http;
 pub mod identity;
 pub mod listen;
 pub mod log;
+pub mod metrics;
 pub mod priority;
 pub mod privileges;
 pub mod program;

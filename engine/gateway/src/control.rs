@@ -1,5 +1,6 @@
 //! The commands of `handle-gateway` on its control socket.
 
+use crate::counters::GatewayCounters;
 use crate::server::GatewayState;
 use crate::set::MappedSet;
 use crate::settings::reload;
@@ -57,9 +58,9 @@ fn status(state: &GatewayState) -> Value {
 }
 
 fn stats(state: &GatewayState) -> Value {
-    let counters = state.counters.all().into_iter();
+    let counters = GatewayCounters::NAMES.iter().zip(state.counters.values());
     let mut stats: Map<String, Value> =
-        counters.map(|(name, _, count)| (name.to_owned(), count.into())).collect();
+        counters.map(|(name, count)| ((*name).to_owned(), count.into())).collect();
     stats.insert("connections_open".to_owned(), state.connections.count().into());
     if let Some(upstream) = &state.upstream {
         let cache = upstream.client().cache.stats();

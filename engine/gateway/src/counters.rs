@@ -1,74 +1,44 @@
 //! Counters of requests, answers and connections.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use handle_daemon::metrics::EventCounter;
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
-        /// Counters of this process.
-        #[derive(Debug, Default)]
-        pub struct GatewayCounters { $($(#[doc = $doc])+ pub $name: GatewayCounter,)* }
-
-        impl GatewayCounters {
-            /// Every counter with its name and its help.
-            #[must_use]
-            pub fn all(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name.get()),)*]
-            }
-        }
-    };
-}
-
-counters! {
-    /// Requests to the JSON API
-    api_requests,
-    /// Names in requests to resolve many
-    bulk_names,
-    /// Messages of the handle protocol in bodies of POST
-    native_requests,
-    /// Requests to the proxy
-    proxy_requests,
-    /// Answers with a status of 2xx
-    answers_2xx,
-    /// Answers with a status of 3xx
-    answers_3xx,
-    /// Answers with a status of 4xx
-    answers_4xx,
-    /// Answers with a status of 5xx
-    answers_5xx,
-    /// Questions to the Handle System, also those that its cache answered
-    upstream_questions,
-    /// Questions to the Handle System without an answer
-    upstream_failures,
-    /// Messages that were forwarded to handle-admin
-    forwarded,
-    /// Messages that handle-admin did not answer
-    forward_failures,
-    /// Connections that were accepted
-    connections,
-    /// Connections that were closed at once, because their source has as many as allowed
-    connections_refused,
-    /// Connections that ended with an error: malformed requests, timeouts, resets
-    connections_failed,
-    /// Requests whose body was too long or too slow
-    bodies_refused,
-    /// Requests that met a bug
-    bugs,
-}
-
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub struct GatewayCounter(AtomicU64);
-
-impl GatewayCounter {
-    /// Counts one more.
-    pub fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The count.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+handle_daemon::event_counters! {
+    /// Counters of this process.
+    pub struct GatewayCounters of EventCounter, "handle_gateway_" {
+        /// Requests to the JSON API.
+        api_requests,
+        /// Names in requests to resolve many.
+        bulk_names,
+        /// Messages of the handle protocol in bodies of `POST`.
+        native_requests,
+        /// Requests to the proxy.
+        proxy_requests,
+        /// Answers with a status of 2xx.
+        answers_2xx,
+        /// Answers with a status of 3xx.
+        answers_3xx,
+        /// Answers with a status of 4xx.
+        answers_4xx,
+        /// Answers with a status of 5xx.
+        answers_5xx,
+        /// Questions to the Handle System, including those that its cache answered.
+        upstream_questions,
+        /// Questions to the Handle System without an answer.
+        upstream_failures,
+        /// Messages that were forwarded to `handle-admin`.
+        forwarded,
+        /// Messages that `handle-admin` did not answer.
+        forward_failures,
+        /// Connections that were accepted.
+        connections,
+        /// Connections that were closed at once, because their source has as many as allowed.
+        connections_refused,
+        /// Connections that ended with an error: malformed requests, timeouts, resets.
+        connections_failed,
+        /// Requests whose body was too long or too slow.
+        bodies_refused,
+        /// Requests that met a bug.
+        bugs,
     }
 }
 

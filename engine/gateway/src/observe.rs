@@ -1,12 +1,12 @@
 //! Observability: `/metrics`, `/healthz` and `/readyz` on a separate HTTP address.
 
+use crate::counters::GatewayCounters;
 use crate::server::GatewayState;
+use crate::set::MappedSet;
+use crate::upstream::Upstream;
+use handle_daemon::metrics::{MetricGroup, MetricsText, rows};
 use handle_daemon::publication::PublishedDirectory as _;
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
 impl ScrapeSource for GatewayState {
     fn limits(&self) -> ScrapeLimits {
@@ -14,9 +14,16 @@ impl ScrapeSource for GatewayState {
     }
 
     fn metrics(&self) -> Result<String, String> {
-        let mut text = String::new();
-        encode(&mut text, &registry(self)).map_err(|error| error.to_string())?;
-        Ok(text)
+        let mut text = MetricsText::default();
+        text.add_all(GatewayCounters::rows(), self.counters.values());
+        text.add_table(process_metrics(), self);
+        if let Some(set) = &self.set {
+            text.add_table(set_metrics(), set);
+        }
+        if let Some(upstream) = &self.upstream {
+            text.add_table(upstream_metrics(), upstream);
+        }
+        text.finish()
     }
 
     fn liveness(&self) -> Result<String, String> {
@@ -36,53 +43,58 @@ impl ScrapeSource for GatewayState {
     }
 }
 
-fn registry(state: &GatewayState) -> Registry {
-    let mut registry = Registry::with_prefix("handle_gateway");
-    for (name, help, count) in state.counters.all() {
-        registry.register(name, help, ConstCounter::new(count));
+handle_daemon::metrics! {
+    /// The process.
+    fn process_metrics<'s>(GatewayState), "handle_gateway_" {
+        /// Open connections.
+        gauge connections_open = |state| state.connections.count();
+        /// Workers that are running.
+        gauge workers_running = |state| state.running();
+        /// Start time of the process, in seconds since 1970.
+        gauge start_time_seconds = |state| state.started_unix_ms() / 1000;
     }
-    let mut gauges = vec![
-        ("connections_open", "Connections now", state.connections.count() as u64),
-        ("workers_running", "Workers that are running", state.running() as u64),
-        ("start_time_seconds", "When it was started, Unix seconds", state.started_unix_ms() / 1000),
-    ];
-    if let Some(mapped) = &state.set {
-        let set = mapped.current();
-        gauges.extend([
-            ("snapshot_generation", "Generation of the set", set.generation()),
-            (
-                "snapshot_created_seconds",
-                "When the set was published, Unix seconds",
-                set.created_unix_ms() / 1000,
-            ),
-            ("snapshot_handles", "Handles in the set", set.handles_count()),
-            ("snapshot_bytes", "Bytes of the layers of the set", set.bytes_mapped()),
-            ("snapshot_failing", "1 while the newest set cannot be opened", u64::from(mapped.is_failing())),
-        ]);
-        let help = "Sets that were loaded after the first";
-        registry.register("snapshot_reloads", help, ConstCounter::new(mapped.reloads_count()));
+}
+
+handle_daemon::metrics! {
+    /// The published set.
+    fn set_metrics<'s>(MappedSet), "handle_gateway_snapshot_" {
+        /// Generation of the set.
+        gauge generation = |set| set.current().generation();
+        /// When the set was published, in seconds since 1970.
+        gauge created_seconds = |set| set.current().created_unix_ms() / 1000;
+        /// Handles in the set; an upper bound if layers overlap.
+        gauge handles = |set| set.current().handles_count();
+        /// Bytes of the layers of the set.
+        gauge bytes = |set| set.current().bytes_mapped();
+        /// 1 while the newest published set cannot be opened, and the previous one is served.
+        gauge failing = |set| set.is_failing();
+        /// Sets that were loaded after the first.
+        counter reloads = |set| set.reloads_count();
     }
-    if let Some(upstream) = &state.upstream {
-        let cache = upstream.client().cache.stats();
-        gauges.extend([
-            ("cache_handles", "Handles with a cached answer", cache.handles),
-            ("cache_bytes", "Bytes of cached answers", cache.bytes),
-            (
-                "upstream_places",
-                "Questions that may be asked beside those under way",
-                upstream.places_left() as u64,
-            ),
-        ]);
-        for (name, help, count) in [
-            ("cache_hits", "Questions that the cache answered", cache.hits),
-            ("cache_misses", "Questions that the cache did not answer", cache.misses),
-            ("cache_evicted", "Cached answers that made room for others", cache.evicted),
-        ] {
-            registry.register(name, help, ConstCounter::new(count));
-        }
+}
+
+handle_daemon::metrics! {
+    /// The Handle System, and the cache of its answers.
+    fn upstream_metrics<'s>(Upstream), "handle_gateway_" {
+        /// Handles with a cached answer.
+        gauge cache_handles = |upstream| upstream.client().cache.stats().handles;
+        /// Bytes of cached answers.
+        gauge cache_bytes = |upstream| upstream.client().cache.stats().bytes;
+        /// Questions that the cache answered.
+        counter cache_hits = |upstream| upstream.client().cache.stats().hits;
+        /// Questions that the cache did not answer.
+        counter cache_misses = |upstream| upstream.client().cache.stats().misses;
+        /// Cached answers that made room for others.
+        counter cache_evicted = |upstream| upstream.client().cache.stats().evicted;
+        /// Questions that may be asked beside those under way.
+        gauge upstream_places = |upstream| upstream.places_left();
     }
-    for (name, help, number) in gauges {
-        registry.register(name, help, ConstGauge::new(number));
-    }
-    registry
+}
+
+/// The metrics of `handle-gateway`, by the tables of `docs/operations/gateway-metrics.md`.
+#[must_use]
+pub fn metric_groups() -> Vec<MetricGroup> {
+    let process = [GatewayCounters::rows(), rows(process_metrics())].concat();
+    let groups = [("process", process), ("set", rows(set_metrics())), ("upstream", rows(upstream_metrics()))];
+    groups.into_iter().map(|(name, rows)| MetricGroup { name, rows }).collect()
 }

@@ -12,6 +12,7 @@
 
 use crate::latency::{AnswerTimes, Histogram};
 use crossbeam_utils::CachePadded;
+use handle_daemon::metrics::{MetricKind, MetricRow, MetricSeries};
 use handle_proto::ResponseCode;
 use handle_resolver::RefusalReason;
 use serde_json::{Map, Value, json};
@@ -85,16 +86,6 @@ impl AnswerPath {
     }
 }
 
-/// Whether a counter is monotonic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(non_camel_case_types, reason = "written so in the table")]
-pub enum CounterKind {
-    /// The number only grows; its metric ends in `_total`.
-    counter,
-    /// The number is a current amount.
-    gauge,
-}
-
 /// The names of a counter in `stats` and in the metrics: a row of [`Counters::TABLE`].
 #[derive(Clone, Copy, Debug)]
 pub struct CounterRow {
@@ -103,36 +94,38 @@ pub struct CounterRow {
     /// Help text. If several rows belong to one metric, the text before the colon applies to all of
     /// them.
     pub help: &'static str,
-    /// The name of the metric, without the prefix `handled_` and the suffix `_total`.
+    /// The name of the metric, without the suffix `_total`.
     pub metric: &'static str,
-    /// Whether the counter is monotonic.
-    pub kind: CounterKind,
-    /// Labels that distinguish the counters of one metric.
-    pub labels: &'static [(&'static str, &'static str)],
+    /// Whether the counter only grows.
+    pub kind: MetricKind,
+    /// The label that distinguishes the counters of one metric, and its value.
+    pub label: Option<(&'static str, &'static str)>,
 }
 
 macro_rules! row {
     ($name:ident, $help:expr) => { row!($name, $help, counter, stringify!($name), ) };
-    ($name:ident, $help:expr, $kind:ident, $metric:expr, $($label:ident = $value:literal)*) => {
+    ($name:ident, $help:expr, $kind:ident, $metric:expr, $($label:ident = $value:literal)?) => {
         CounterRow {
             name: stringify!($name),
             help: $help.trim_ascii(),
-            metric: $metric,
-            kind: CounterKind::$kind,
-            labels: &[$((stringify!($label), $value),)*],
+            metric: concat!("handled_", $metric),
+            kind: handle_daemon::metric_kind!($kind),
+            label: row!(@label $($label = $value)?),
         }
     };
+    (@label $label:ident = $value:literal) => { Some((stringify!($label), $value)) };
+    (@label) => { None };
 }
 
 /// The table of everything a worker counts, from which `stats` and the metrics are made.
 ///
 /// `name` alone is `name` in `stats` and `handled_name_total` among the metrics. The part after
-/// `=>` names another metric, its kind and its labels. In a doc comment of the form `What: which`,
-/// the part before the colon is the help of the metric.
+/// `=>` names another metric, its kind and its label. In a doc comment of the form `What: which`,
+/// the part before the colon is the help of the metric, and the other that of the label.
 macro_rules! counters {
     ($(
         $(#[doc = $doc:literal])*
-        $name:ident $(=> $kind:ident $metric:literal $([$($label:ident = $value:literal),*])?)?,
+        $name:ident $(=> $kind:ident $metric:literal $([$label:ident = $value:literal])?)?,
     )*) => {
         /// Everything a worker counts.
         #[derive(Debug)]
@@ -160,7 +153,7 @@ macro_rules! counters {
         impl Counters {
             /// The names of each plain counter.
             pub const TABLE: &'static [CounterRow] = &[$(
-                row!($name, concat!($($doc),*) $(, $kind, $metric, $($($label = $value)*)?)?),
+                row!($name, concat!($($doc),*) $(, $kind, $metric, $($label = $value)?)?),
             )*];
 
             /// The plain counters, in the order of [`TABLE`](Self::TABLE).
@@ -173,93 +166,95 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Datagrams received, each of those in trains.
+    /// Datagrams received, including each datagram of a train.
     datagrams_received => counter "datagrams_received",
-    /// Trains received: of two datagrams or more.
+    /// Trains received: two datagrams or more in one buffer.
     trains_received,
-    /// Datagrams and trains that were longer than a receive buffer and lost their end.
+    /// Datagrams and trains that were longer than a receive buffer and were cut.
     received_truncated,
-    /// Bytes received.
+    /// Bytes received: over UDP.
     bytes_received => counter "bytes_received" [transport = "udp"],
-    /// Datagrams that were, or completed, a request that was answered.
+    /// Requests answered: over UDP, each in a datagram or completed by it.
     requests_answered => counter "requests_answered" [transport = "udp"],
-    /// Requests handed to the slow path, for a signature or an identity; it answers them later.
+    /// Requests handed to the slow path, for a signature or an identity.
     requests_deferred,
-    /// Answers with the MAC of a session that the worker itself made.
+    /// Answers with the MAC of a session that the worker made itself.
     answers_with_mac,
-    /// Requests that are on the slow path now: over UDP.
+    /// Requests on the slow path: over UDP.
     requests_under_way => gauge "requests_under_way" [transport = "udp"],
-    /// Datagrams handed to the kernel, each of those in trains.
+    /// Datagrams handed to the kernel, including each datagram of a train.
     datagrams_sent,
-    /// Trains handed to the kernel: of two datagrams or more.
+    /// Trains handed to the kernel: two datagrams or more in one buffer.
     trains_sent,
-    /// Trains that the kernel or a device refused; their datagrams were sent one by one.
+    /// Trains that the kernel or a device refused; their datagrams were sent individually.
     trains_refused,
-    /// Bytes of answers, with their envelopes.
+    /// Bytes of answers, including envelopes: over UDP.
     bytes_sent => counter "bytes_sent" [transport = "udp"],
-    /// Turns of the worker: returns from a wait. There are few without requests.
+    /// Turns of the worker: returns from a wait. There are few while the worker is idle.
     turns,
-    /// Batches that held at least one datagram.
+    /// Turns that received a datagram; datagrams divided by batches is the average batch length.
     batches,
     /// Fragments kept until the rest of their message arrives.
     fragments_kept,
-    /// Fragmented messages that were dropped because the rest did not arrive in time.
+    /// Incomplete messages in fragments that expired.
     fragmented_expired,
-    /// Datagrams dropped: an error reply to an unreadable message.
+    /// Received datagrams without an answer: an error reply to an unreadable message.
     dropped_error_reply => counter "datagrams_dropped" [reason = "error_reply"],
-    /// Datagrams dropped: shorter than an envelope.
+    /// Received datagrams without an answer: shorter than an envelope.
     dropped_too_short => counter "datagrams_dropped" [reason = "too_short"],
-    /// Fragments dropped: their numbers or lengths contradict each other.
+    /// Received datagrams without an answer: fragments whose numbers or lengths contradict each
+    /// other.
     dropped_fragment_invalid => counter "datagrams_dropped" [reason = "fragment_invalid"],
-    /// Fragments dropped: their message is longer than a request may be.
+    /// Received datagrams without an answer: fragments of a message that is longer than a request
+    /// may be.
     dropped_fragment_too_long => counter "datagrams_dropped" [reason = "fragment_too_long"],
-    /// Fragments dropped: no room for another fragmented message.
+    /// Received datagrams without an answer: no room for another fragmented message.
     dropped_fragment_no_room => counter "datagrams_dropped" [reason = "fragment_no_room"],
-    /// Fragments dropped: a copy of a stored fragment.
+    /// Received datagrams without an answer: a copy of a stored fragment.
     dropped_fragment_repeated => counter "datagrams_dropped" [reason = "fragment_repeated"],
-    /// Datagrams dropped: their sender, or its network, has reached its limit.
+    /// Received datagrams without an answer: the sender, or its network, has reached its limit.
     dropped_rate_limited => counter "datagrams_dropped" [reason = "rate_limited"],
-    /// Of the datagrams answered, those that got a short error in place of a limited answer.
+    /// Limited answers that were replaced by a short error.
     rate_limit_slipped,
-    /// Of the datagrams answered, those that would have been limited but for the dry run.
+    /// Answers that would have been limited without the dry run.
     rate_limit_dry_run,
     /// Answers to addresses that are not limited.
     rate_limit_exempt,
-    /// Datagrams dropped: answering them failed because of a bug.
+    /// Received datagrams without an answer: answering failed because of a bug.
     dropped_bug => counter "datagrams_dropped" [reason = "bug"],
-    /// Answer datagrams dropped: the kernel refused to send them.
+    /// Answer datagrams that the kernel did not accept: it refused to send them.
     dropped_send_refused => counter "answer_datagrams_dropped" [reason = "send_refused"],
-    /// Answer datagrams dropped: the send queue stayed full.
+    /// Answer datagrams that the kernel did not accept: the send queue stayed full.
     dropped_send_full => counter "answer_datagrams_dropped" [reason = "send_full"],
-    /// Lines of the query log dropped: the limit of lines per second is reached.
+    /// Lines of the query log dropped before the writer: because of `lines_per_second`.
     query_log_dropped_rate => counter "query_log_dropped" [reason = "rate"],
-    /// Lines of the query log dropped: the queue of the writer is full.
+    /// Lines of the query log dropped before the writer: its queue was full.
     query_log_dropped_full => counter "query_log_dropped" [reason = "full"],
     /// Lines handed to the writer of the query log.
     query_log_queued,
-    /// Datagrams that the kernel dropped because the worker was too slow.
+    /// Datagrams that the kernel dropped because the queue of the socket was full.
     dropped_by_kernel => counter "kernel_drops",
-    /// Bytes received over connections.
+    /// Bytes received: over TCP.
     tcp_bytes_received => counter "bytes_received" [transport = "tcp"],
-    /// Requests over connections that were answered.
+    /// Requests answered: over TCP.
     tcp_requests_answered => counter "requests_answered" [transport = "tcp"],
-    /// Requests that are on the slow path now: over TCP.
+    /// Requests on the slow path: over TCP.
     tcp_requests_under_way => gauge "requests_under_way" [transport = "tcp"],
-    /// Bytes of answers over connections, with their envelopes.
+    /// Bytes of answers, including envelopes: over TCP.
     tcp_bytes_sent => counter "bytes_sent" [transport = "tcp"],
-    /// Messages over connections dropped: an error reply to an unreadable message.
+    /// Messages over TCP without an answer: an error reply to an unreadable message.
     tcp_dropped_error_reply => counter "tcp_messages_dropped" [reason = "error_reply"],
-    /// Messages over connections dropped: answering them failed because of a bug.
+    /// Messages over TCP without an answer: answering failed because of a bug.
     tcp_dropped_bug => counter "tcp_messages_dropped" [reason = "bug"],
-    /// Errors sent over connections that answer no request: cut off, too slow, too long.
+    /// Error messages sent over TCP in response to data that is not a request.
     tcp_notices,
-    /// Answers of the slow path whose connection was closed before.
+    /// Answers of the slow path whose connection was already closed.
     tcp_replies_late,
     /// Open connections.
     tcp_connections => gauge "tcp_connections",
-    /// Bytes of incomplete requests that are buffered now.
+    /// Bytes kept of incomplete requests; see `tcp.input_bytes`.
     tcp_input_bytes => gauge "tcp_input_bytes",
-    /// Bytes of unread answers that are buffered now.
+    /// Bytes kept of unread answers; see `tcp.output_bytes`.
     tcp_output_bytes => gauge "tcp_output_bytes",
     /// Connections accepted.
     tcp_accepted,
@@ -291,6 +286,29 @@ counters! {
     tcp_closed_no_room => counter "tcp_closed" [reason = "no_room"],
     /// Connections closed: the server is stopping.
     tcp_closed_drained => counter "tcp_closed" [reason = "drained"],
+}
+
+impl Counters {
+    /// The metrics of [`TABLE`](Self::TABLE), each with the positions of its rows.
+    #[must_use]
+    pub fn metric_rows() -> Vec<(MetricRow, Vec<usize>)> {
+        let mut metrics: Vec<(MetricRow, Vec<usize>)> = Vec::new();
+        for (at, row) in Self::TABLE.iter().enumerate() {
+            let (help, value) = match (row.label, row.help.split_once(": ")) {
+                (Some((_, value)), Some((help, meaning))) => (format!("{help}."), Some((value, meaning))),
+                _ => (row.help.to_owned(), None),
+            };
+            let place = metrics.iter().position(|(metric, _)| metric.name == row.metric);
+            let place = place.unwrap_or_else(|| {
+                let labels: Vec<_> = row.label.map(|(name, _)| name).into_iter().chain(["shard"]).collect();
+                metrics.push((MetricRow::new(row.kind, row.metric, &labels, &help), Vec::new()));
+                metrics.len() - 1
+            });
+            metrics[place].0.values.extend(value);
+            metrics[place].1.push(at);
+        }
+        metrics
+    }
 }
 
 /// Adds the counts to the object `group`.
@@ -422,6 +440,23 @@ impl CounterShards {
         RefusalReason::ALL.iter().enumerate().map(move |(at, &refused)| (refused, count(at)))
     }
 
+    /// The metrics of the plain counters, with a series for each counter and worker.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<(MetricRow, MetricSeries)> {
+        let values: Vec<_> = self.iter().map(Counters::values).collect();
+        let metric = |(row, counters): (MetricRow, Vec<usize>)| {
+            let series = counters.iter().flat_map(|&at| {
+                let label = Counters::TABLE[at].label.map(|(_, value)| value.to_owned());
+                values.iter().enumerate().map(move |(shard, values)| {
+                    let labels = label.iter().cloned().chain([shard.to_string()]);
+                    (labels.collect::<Vec<_>>(), values[at])
+                })
+            });
+            (row, MetricSeries::with_labels(series))
+        };
+        Counters::metric_rows().into_iter().map(metric).collect()
+    }
+
     /// The sum of one counter over all workers.
     pub fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.0.iter().map(|counters| counter(counters).get()).sum()
@@ -457,15 +492,15 @@ mod tests {
 
     #[test]
     fn every_counter_is_one_series_of_one_kind_of_metric() {
-        let table = Counters::TABLE;
-        for (at, row) in table.iter().enumerate() {
+        for (at, row) in Counters::TABLE.iter().enumerate() {
             assert!(!row.help.is_empty() && row.help.ends_with('.'), "{row:?} says what is counted");
-            let same = table[at + 1..].iter().filter(|other| other.metric == row.metric);
-            for other in same {
-                assert_ne!(other.labels, row.labels, "{} and {}", row.name, other.name);
+            let what = |row: &CounterRow| row.help.split_once(": ").map(|(what, _)| what);
+            for other in Counters::TABLE[at + 1..].iter().filter(|other| other.metric == row.metric) {
+                assert_ne!(other.label, row.label, "{} and {}", row.name, other.name);
                 assert_eq!(other.kind, row.kind, "{} and {}", row.name, other.name);
-                let names = |row: &CounterRow| row.labels.iter().map(|&(name, _)| name).collect::<Vec<_>>();
-                assert_eq!(names(other), names(row), "{} and {}", row.name, other.name);
+                let name = |row: &CounterRow| row.label.map(|(name, _)| name);
+                assert!(name(row).is_some() && name(other) == name(row), "{} and {}", row.name, other.name);
+                assert!(what(row).is_some() && what(other) == what(row), "{} and {}", row.name, other.name);
             }
         }
         let shards = CounterShards::new(2);

@@ -238,8 +238,8 @@ impl SlowPath {
         self.queues.waiting()
     }
 
-    /// The sums of the counters of all threads, in the order of [`SlowCounters::TABLE`].
-    pub(crate) fn sums(&self) -> [u64; SlowCounters::TABLE.len()] {
+    /// The sums of the counters of all threads, in the order of [`SlowCounters::NAMES`].
+    pub(crate) fn sums(&self) -> [u64; SlowCounters::NAMES.len()] {
         stats::sums(self.counters.iter().map(|counters| &**counters))
     }
 

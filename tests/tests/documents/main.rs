@@ -2,5 +2,7 @@
 
 mod commands;
 mod configuration;
+mod metrics;
+mod pages;
 mod settings;
 mod tidy;

@@ -5,12 +5,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use crate::pages::check_part;
 use handle_daemon::settings::file::to_table;
 use handle_daemon::settings::{SettingRow, SettingSection, SettingTable, full_name};
 use handle_tests::process::{program, succeed};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::Command;
 use toml::{Table, Value};
 
@@ -242,21 +242,7 @@ fn rendered(tables: &[SettingTable]) -> String {
 
 #[test]
 fn the_pages_list_every_setting_as_it_is_declared() {
-    const BEGIN: &str = "<!-- settings: written by tests/tests/documents/settings.rs -->\n";
-    const END: &str = "\n<!-- end of settings -->\n";
     for process in Process::all() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations").join(process.page);
-        let page = std::fs::read_to_string(&path).unwrap();
-        let (before, rest) = page.split_once(BEGIN).unwrap();
-        let (tables, after) = rest.split_once(END).unwrap();
-        let declared = rendered(&process.tables);
-        if std::env::var_os("REWRITE_PAGES").is_some() {
-            std::fs::write(&path, format!("{before}{BEGIN}{declared}{END}{after}")).unwrap();
-            continue;
-        }
-        let command = "REWRITE_PAGES=1 cargo test -p handle-tests --test documents settings";
-        let missing = declared.lines().find(|line| !tables.lines().any(|one| one == *line));
-        assert_eq!(missing, None, "{} lacks a line: {command}", process.page);
-        assert_eq!(tables, declared, "{} differs from the settings: {command}", process.page);
+        check_part(process.page, "settings", "settings", &rendered(&process.tables));
     }
 }

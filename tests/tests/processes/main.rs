@@ -24,6 +24,7 @@ mod lab_faults;
 mod lab_shown;
 mod live;
 mod lookup_sessions;
+mod metrics;
 mod odd_sites;
 mod operators;
 mod privileges;

@@ -1,63 +1,52 @@
 //! Metrics of the publisher.
 
 use super::status::PublishStatus;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
-/// One metric: its name, its help, and how it is read from the status.
-type Metric = (&'static str, &'static str, fn(&PublishStatus) -> u64);
-
-/// Numbers that go up and down.
-const GAUGES: [Metric; 9] = [
-    ("publish_generation", "Generation that is published", |status| {
-        status.set.as_ref().map_or(0, |set| set.generation)
-    }),
-    ("publish_handles", "Handles in the published set", |status| {
-        status.set.as_ref().map_or(0, |set| set.handles)
-    }),
-    ("publish_layers", "Layers of the published set", |status| {
-        status.set.as_ref().map_or(0, |set| set.layers.len() as u64)
-    }),
-    ("publish_bytes", "Bytes of the published set", |status| {
-        status.set.as_ref().map_or(0, |set| set.layers.iter().sum())
-    }),
-    ("publish_pending_transactions", "Transactions that are not published yet", |status| status.pending),
-    ("publish_held", "1 while publishing is held by an operator", |status| u64::from(status.held.is_some())),
-    ("publish_failing", "1 while the last attempt to publish has failed", |status| {
-        u64::from(status.last_error.is_some())
-    }),
-    ("publish_running_jobs", "Merges and rebuilds that run", |status| status.running.len() as u64),
-    ("publish_kept_generations", "Generations that are kept to go back to", |status| {
-        status.kept.len() as u64
-    }),
-];
-
-/// Numbers that grow from the start of the process on.
-const COUNTERS: [Metric; 12] = [
-    ("publish_deltas", "Layers of changes that went live", |status| status.counts.deltas),
-    ("publish_changes", "Handles in layers of changes", |status| status.counts.changes),
-    ("publish_changed_bytes", "Bytes of what had changed", |status| status.counts.changed_bytes),
-    ("publish_delta_bytes", "Bytes written for changes, with what was written again", |status| {
-        status.counts.delta_bytes
-    }),
-    ("publish_merges", "Merges that went live", |status| status.counts.merges),
-    ("publish_merged_bytes", "Bytes that merges wrote", |status| status.counts.merged_bytes),
-    ("publish_rebuilds", "Rebuilds that went live", |status| status.counts.rebuilds),
-    ("publish_rebuilt_bytes", "Bytes that rebuilds wrote", |status| status.counts.rebuilt_bytes),
-    ("publish_failures", "Attempts that failed", |status| status.counts.failures),
-    ("publish_refused", "Sets that the check refused", |status| status.counts.refused),
-    ("publish_left_out", "Records that no layer can have", |status| status.counts.left_out),
-    ("publish_files_removed", "Files removed after their grace time", |status| status.counts.files_removed),
-];
-
-/// Registers the metrics of `status`.
-pub fn register(registry: &mut Registry, status: &PublishStatus) {
-    for (name, help, read) in GAUGES {
-        registry.register(name, help, ConstGauge::new(read(status)));
-    }
-    for (name, help, read) in COUNTERS {
-        registry.register(name, help, ConstCounter::new(read(status)));
+handle_daemon::metrics! {
+    /// Metrics of the publisher, read from its status.
+    pub fn publisher_metrics<'s>(PublishStatus), "handle_admin_publish_" {
+        /// Published generation.
+        gauge generation = |status| status.set.as_ref().map_or(0, |set| set.generation);
+        /// Handles in the published set; an upper bound if layers overlap.
+        gauge handles = |status| status.set.as_ref().map_or(0, |set| set.handles);
+        /// Layers of the published set.
+        gauge layers = |status| status.set.as_ref().map_or(0, |set| set.layers.len());
+        /// Bytes of these layers.
+        gauge bytes = |status| status.set.as_ref().map_or(0, |set| set.layers.iter().sum::<u64>());
+        /// Transactions not published yet.
+        gauge pending_transactions = |status| status.pending;
+        /// 1 while an operator holds publishing.
+        gauge held = |status| status.held.is_some();
+        /// 1 while the last attempt to publish has failed.
+        gauge failing = |status| status.last_error.is_some();
+        /// Merges and rebuilds in progress.
+        gauge running_jobs = |status| status.running.len();
+        /// Generations kept for a roll-back.
+        gauge kept_generations = |status| status.kept.len();
+        /// Delta layers that went live.
+        counter deltas = |status| status.counts.deltas;
+        /// Handles in these layers.
+        counter changes = |status| status.counts.changes;
+        /// Bytes of changed records.
+        counter changed_bytes = |status| status.counts.changed_bytes;
+        /// Bytes written for delta layers, including records that were rewritten.
+        counter delta_bytes = |status| status.counts.delta_bytes;
+        /// Merges that went live.
+        counter merges = |status| status.counts.merges;
+        /// Bytes written by merges.
+        counter merged_bytes = |status| status.counts.merged_bytes;
+        /// Rebuilds that went live.
+        counter rebuilds = |status| status.counts.rebuilds;
+        /// Bytes written by rebuilds.
+        counter rebuilt_bytes = |status| status.counts.rebuilt_bytes;
+        /// Attempts that failed.
+        counter failures = |status| status.counts.failures;
+        /// Sets rejected by the check.
+        counter refused = |status| status.counts.refused;
+        /// Records that do not fit into a layer and were left out; the log names them.
+        counter left_out = |status| status.counts.left_out;
+        /// Files removed after their grace time.
+        counter files_removed = |status| status.counts.files_removed;
     }
 }
 
@@ -65,7 +54,7 @@ pub fn register(registry: &mut Registry, status: &PublishStatus) {
 mod tests {
     use super::*;
     use crate::publish::{PublishCounts, SetStatus};
-    use prometheus_client::encoding::text::encode;
+    use handle_daemon::metrics::MetricsText;
 
     #[test]
     fn every_number_of_the_status_is_a_metric() {
@@ -98,10 +87,9 @@ mod tests {
             counts,
             ..PublishStatus::default()
         };
-        let mut registry = Registry::with_prefix("handle_admin");
-        register(&mut registry, &status);
-        let mut text = String::new();
-        encode(&mut text, &registry).unwrap();
+        let mut text = MetricsText::default();
+        text.add_table(publisher_metrics(), &status);
+        let text = text.finish().unwrap();
         let expected = [
             "generation 101",
             "handles 102",

@@ -27,7 +27,7 @@ pub use check::CheckError;
 pub use command::{Command, NoCommand};
 pub use directory::{check_set, explain_set};
 pub use error::PublishError;
-pub use metrics::register;
+pub use metrics::publisher_metrics;
 pub use settings::{CheckConfig, PublishConfig};
 pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 

@@ -214,7 +214,7 @@ impl AdminService {
                 "This server cannot write at the moment.",
             ),
             error => {
-                self.counters.store_errors.inc();
+                self.counters.store_errors.add();
                 tracing::error!(%error, "cannot answer a request");
                 OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs")
             }

@@ -1,399 +1,288 @@
 //! `/metrics`: all metrics as OpenMetrics text.
 //!
-//! Metrics of the workers come from [`Counters::TABLE`], so a new counter needs no code here.
+//! Metrics of the workers come from [`Counters::TABLE`] and those of slow threads from
+//! [`SlowCounters`], so a new counter needs no code here.
 
 use super::ObserverState;
 use super::health::{liveness, readiness};
 use super::process::ProcessFigures;
-use crate::counters::{AnswerPath, CounterKind, Counters, Transport};
+use crate::counters::{AnswerPath, Counters, Transport};
+use crate::forward::ForwardStats;
 use crate::latency::AnswerTimes;
+use crate::live::LiveSet;
+use crate::server::ServerState;
+use crate::slow::SlowPath;
 use crate::slow::stats::SlowCounters;
+use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::http::HttpStatus;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder};
-use prometheus_client::metrics::MetricType;
-use std::fmt::Error;
+use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
+use handle_daemon::sessions::SessionTable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Reads all values when it is asked to encode them.
-#[derive(Debug)]
-pub(super) struct Metrics(pub(super) Arc<ObserverState>);
-
-/// Labels of one series.
-type MetricLabels<'l> = Vec<(&'l str, String)>;
-
-fn labels<const N: usize>(labels: [(&str, impl ToString); N]) -> MetricLabels<'_> {
-    labels.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+/// What the metrics of one scrape are read from. Numbers that take a lock or a system call are read
+/// once.
+struct MetricsReading<'s> {
+    state: &'s ObserverState,
+    shared: &'s ServerState,
+    set: Arc<LiveSet>,
+    now: Instant,
+    uptime: Duration,
+    process: ProcessFigures,
 }
 
-/// Encodes one metric, series by series.
-struct MetricFamily<'e>(MetricEncoder<'e>);
-
-impl MetricFamily<'_> {
-    fn counter(&mut self, labels: &MetricLabels<'_>, value: impl EncodeCounterValue) -> Result<(), Error> {
-        match labels.is_empty() {
-            true => self.0.encode_counter::<MetricLabels<'_>, _, f64>(&value, None),
-            false => self.0.encode_family(labels)?.encode_counter::<MetricLabels<'_>, _, f64>(&value, None),
+impl<'s> MetricsReading<'s> {
+    fn take(state: &'s ObserverState) -> Self {
+        let shared = &*state.shared;
+        Self {
+            state,
+            shared,
+            set: shared.live.current(),
+            now: Instant::now(),
+            uptime: SystemTime::now().duration_since(shared.started).unwrap_or_default(),
+            process: ProcessFigures::now(),
         }
     }
 
-    fn histogram(&mut self, labels: &MetricLabels<'_>, times: &AnswerTimes) -> Result<(), Error> {
-        let (sum_s, count, buckets) = (times.sum_s(), times.count(), times.by_octave());
-        self.0.encode_family(labels)?.encode_histogram::<MetricLabels<'_>>(sum_s, count, &buckets, None)
-    }
-
-    fn gauge(&mut self, labels: &MetricLabels<'_>, value: impl EncodeGaugeValue) -> Result<(), Error> {
-        match labels.is_empty() {
-            true => self.0.encode_gauge(&value),
-            false => self.0.encode_family(labels)?.encode_gauge(&value),
-        }
+    /// The lines of the query log that were written, and those that could not be.
+    fn query_log(&self) -> (u64, u64) {
+        self.shared.query_log.as_ref().map_or((0, 0), |log| log.counts())
     }
 }
 
-/// Encodes metrics one after the other.
-struct MetricWriter<'e>(DescriptorEncoder<'e>);
-
-impl MetricWriter<'_> {
-    fn family(
-        &mut self,
-        name: &str,
-        help: &str,
-        kind: MetricType,
-        write: impl FnOnce(MetricFamily<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        write(MetricFamily(self.0.encode_descriptor(name, help, None, kind)?))
-    }
-
-    /// A metric of one series without labels.
-    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> Result<(), Error> {
-        self.family(name, help, MetricType::Gauge, |mut family| family.gauge(&MetricLabels::new(), value))
-    }
+/// The slow path, if it is enabled.
+struct SlowReading<'s> {
+    slow: &'s SlowPath,
+    challenges: ChallengeCounts,
+    challenges_waiting: usize,
+    challenges_len: usize,
+    forward: Option<ForwardStats>,
+    sessions: Option<&'s SessionTable>,
 }
 
-/// A count of things as the value of a gauge.
-fn gauge(count: usize) -> u64 {
-    count as u64
-}
-
-/// Seconds since 1970, with their fraction.
-fn unix_s(at: SystemTime) -> f64 {
-    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
-}
-
-impl Collector for Metrics {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut out = MetricWriter(encoder);
-        self.counters(&mut out)?;
-        self.replies(&mut out)?;
-        self.slow(&mut out)?;
-        self.times(&mut out)?;
-        self.sources(&mut out)?;
-        self.query_log(&mut out)?;
-        self.set(&mut out)?;
-        self.workers(&mut out)?;
-        self.health(&mut out)?;
-        self.process(&mut out)
+impl<'s> SlowReading<'s> {
+    fn take(slow: &'s SlowPath) -> Self {
+        let (challenges, challenges_waiting, challenges_len) = slow.challenges_now();
+        let forward = slow.forward.as_ref().map(|forward| forward.stats());
+        let sessions = slow.sessions.as_ref().map(|sessions| &sessions.table);
+        Self { slow, challenges, challenges_waiting, challenges_len, forward, sessions }
     }
 }
 
-impl Metrics {
-    /// The table of counters: one metric for each name, with a series for each row and worker.
-    fn counters(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let values: Vec<_> = self.0.shared.shards.iter().map(Counters::values).collect();
-        let table = Counters::TABLE;
-        for (first, row) in table.iter().enumerate() {
-            if table[..first].iter().any(|earlier| earlier.metric == row.metric) {
-                continue;
-            }
-            let rows: Vec<_> =
-                table.iter().enumerate().filter(|(_, other)| other.metric == row.metric).collect();
-            let help = match row.help.split_once(':') {
-                Some((what, _)) if rows.len() > 1 => format!("{what}."),
-                _ => row.help.to_owned(),
-            };
-            let kind = match row.kind {
-                CounterKind::counter => MetricType::Counter,
-                CounterKind::gauge => MetricType::Gauge,
-            };
-            out.family(&format!("handled_{}", row.metric), &help, kind, |mut family| {
-                for (at, row) in &rows {
-                    for (shard, values) in values.iter().enumerate() {
-                        let mut series: MetricLabels<'_> =
-                            row.labels.iter().map(|&(name, value)| (name, value.to_owned())).collect();
-                        series.push(("shard", shard.to_string()));
-                        match row.kind {
-                            CounterKind::counter => family.counter(&series, values[*at])?,
-                            CounterKind::gauge => family.gauge(&series, values[*at])?,
-                        }
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        Ok(())
+/// All metrics as text.
+pub(super) fn metrics(state: &ObserverState) -> Result<String, String> {
+    let reading = MetricsReading::take(state);
+    let mut text = MetricsText::default();
+    for (row, series) in reading.shared.shards.metrics() {
+        text.add(row, series);
     }
+    text.add_table(request_metrics(), &reading);
+    if let Some(slow) = &reading.shared.slow {
+        text.add_all(SlowCounters::rows(), slow.sums());
+        text.add_table(slow_metrics(), &SlowReading::take(slow));
+    }
+    text.add_table(set_metrics(), &reading);
+    text.add_table(health_metrics(), &reading);
+    text.add_table(process_metrics(), &reading);
+    text.finish()
+}
 
-    /// Replies and refusals, as sums over all workers. Kinds that have not occurred are included,
-    /// so that the first occurrence shows as an increase.
-    fn replies(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let shards = &self.0.shared.shards;
-        out.family("handled_replies", "Replies by response code.", MetricType::Counter, |mut family| {
-            for transport in Transport::ALL {
-                for (code, count) in shards.replies(transport) {
-                    family.counter(
-                        &labels([("transport", transport.name().to_owned()), ("code", code.0.to_string())]),
-                        count,
-                    )?;
-                }
-            }
-            Ok(())
-        })?;
-        let help = "Replies that are errors, by reason.";
-        out.family("handled_refused", help, MetricType::Counter, |mut family| {
-            shards
-                .refused()
-                .try_for_each(|(refused, count)| family.counter(&labels([("reason", refused.name())]), count))
+/// The metrics of `handled`, by the tables of `docs/operations/metrics.md`.
+#[must_use]
+pub fn metric_groups() -> Vec<MetricGroup> {
+    let counters = Counters::metric_rows().into_iter().map(|(row, _)| row);
+    let slow = SlowCounters::rows();
+    let groups = [
+        ("requests", counters.chain(rows(request_metrics())).collect()),
+        ("slow path", [slow, rows(slow_metrics())].concat()),
+        ("set", rows(set_metrics())),
+        ("health", rows(health_metrics())),
+        ("process", rows(process_metrics())),
+    ];
+    groups.into_iter().map(|(name, rows)| MetricGroup { name, rows }).collect()
+}
+
+handle_daemon::metrics! {
+    /// Requests and their answers. Kinds of replies that have not occurred are included, so that
+    /// the first occurrence shows as an increase.
+    fn request_metrics<'s>(MetricsReading<'s>), "handled_" {
+        /// Replies by response code.
+        counter replies [transport, code] = |it| replies(it.shared);
+        /// Error replies, by what is wrong with the request.
+        counter refused [reason] = |it| {
+            MetricSeries::by_label(it.shared.shards.refused().map(|(reason, count)| (reason.name(), count)))
+        };
+        /// Time from receiving a batch until its answers are with the kernel, for each measured
+        /// answer; `way` is `worker`, or `slow` for the slow path.
+        histogram answer_seconds [transport, way, shard] = |it| answer_times(it.shared);
+        /// Share of the networks that send most, among the sampled datagrams of the last minutes.
+        gauge top_source_share [prefix] = |it| top_sources(it.shared);
+        /// Lines of the query log written to the file.
+        counter query_log_written = |it| it.query_log().0;
+        /// Lines of the query log lost because the file could not be written.
+        counter query_log_write_failed = |it| it.query_log().1;
+    }
+}
+
+fn replies(shared: &ServerState) -> MetricSeries {
+    let name = |transport: Transport| transport.name().to_owned();
+    MetricSeries::by_labels(Transport::ALL.into_iter().flat_map(|transport| {
+        let replies = shared.shards.replies(transport);
+        replies.map(move |(code, count)| ([name(transport), code.0.to_string()], count))
+    }))
+}
+
+fn answer_times(shared: &ServerState) -> MetricSeries {
+    let ways = Transport::ALL.into_iter().flat_map(|transport| AnswerPath::ALL.map(|path| (transport, path)));
+    MetricSeries::by_labels(ways.flat_map(|(transport, way)| {
+        shared.shards.iter().enumerate().map(move |(shard, counters)| {
+            let times = AnswerTimes::of([counters.answer_times(transport, way)]);
+            let labels = [transport.name().to_owned(), way.name().to_owned(), shard.to_string()];
+            let (sum_s, count, buckets) = (times.sum_s(), times.count(), times.by_octave());
+            (labels, MetricNumber::Durations { sum_s, count, buckets })
         })
-    }
+    }))
+}
 
-    /// The slow path, if it is enabled.
-    fn slow(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let Some(slow) = &self.0.shared.slow else { return Ok(()) };
-        for ((name, help), sum) in SlowCounters::TABLE.iter().zip(slow.sums()) {
-            let name = format!("handled_slow_{name}");
-            out.family(&name, help, MetricType::Counter, |mut family| {
-                family.counter(&MetricLabels::new(), sum)
-            })?;
-        }
-        let (counts, waiting, bytes) = slow.challenges_now();
-        let help = "Challenges, by outcome.";
-        out.family("handled_slow_challenges", help, MetricType::Counter, |mut family| {
-            [
-                ("issued", counts.issued),
-                ("answered", counts.taken),
-                ("expired", counts.expired),
-                ("displaced", counts.displaced),
-                ("sent_to_tcp", counts.sent_to_tcp),
-            ]
-            .into_iter()
-            .try_for_each(|(event, count)| family.counter(&labels([("event", event)]), count))
-        })?;
-        out.gauge(
-            "handled_slow_requests_waiting",
-            "Requests that wait for a slow thread.",
-            gauge(slow.waiting()),
-        )?;
-        out.gauge("handled_slow_challenges_waiting", "Challenges that wait for an answer.", gauge(waiting))?;
-        let help = "Bytes of the requests whose challenges are not answered yet.";
-        out.gauge("handled_slow_challenges_bytes", help, gauge(bytes))?;
-        if let Some(forward) = &slow.forward {
-            let stats = forward.stats();
-            let help = "Requests to forward to handle-admin, by outcome.";
-            out.family("handled_forwarded", help, MetricType::Counter, |mut family| {
-                stats
-                    .events
-                    .iter()
-                    .try_for_each(|&(event, count)| family.counter(&labels([("event", event)]), count))
-            })?;
-            let help = "Requests that are being forwarded to handle-admin, or wait for it.";
-            out.gauge("handled_forward_waiting", help, gauge(stats.waiting))?;
-            out.gauge("handled_forward_listings", "Listings under way.", gauge(stats.listings))?;
-            let help = "1 while forwarding pauses because handle-admin did not answer in time.";
-            out.gauge("handled_forward_backing_off", help, u32::from(stats.is_open))?;
-        }
-        let Some(sessions) = &slow.sessions else { return Ok(()) };
-        let help = "Sessions, by outcome.";
-        out.family("handled_sessions", help, MetricType::Counter, |mut family| {
-            let mut counts = sessions.table.counts().by_name().into_iter();
-            counts.try_for_each(|(event, count)| family.counter(&labels([("event", event)]), count))
-        })?;
-        out.gauge("handled_sessions_open", "Sessions that there are.", gauge(sessions.table.len()))
-    }
+fn top_sources(shared: &ServerState) -> MetricSeries {
+    let bits = shared.settings.current().config.observe.sources_bits();
+    let sources = shared.top_sources().into_iter();
+    MetricSeries::by_label(sources.map(|(prefix, share)| (prefix.show(bits), share)))
+}
 
-    /// Answer times by transport, path and worker.
-    fn times(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let help =
-            "Time from receiving a request until its answer is with the kernel, for each measured answer.";
-        out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
-            for (transport, way) in
-                Transport::ALL.into_iter().flat_map(|transport| AnswerPath::ALL.map(|path| (transport, path)))
-            {
-                for (shard, counters) in self.0.shared.shards.iter().enumerate() {
-                    let times = AnswerTimes::of([counters.answer_times(transport, way)]);
-                    let series = labels([
-                        ("transport", transport.name().to_owned()),
-                        ("way", way.name().to_owned()),
-                        ("shard", shard.to_string()),
-                    ]);
-                    family.histogram(&series, &times)?;
-                }
-            }
-            Ok(())
-        })
+handle_daemon::metrics! {
+    /// The slow path, forwarding and sessions.
+    fn slow_metrics<'s>(SlowReading<'s>), "handled_" {
+        /// Challenges `issued`, `answered`, `expired`, `displaced` by newer ones, or refused because
+        /// a source has too many (`sent_to_tcp`).
+        counter slow_challenges [event] = |it| {
+            let ChallengeCounts { issued, taken, expired, displaced, sent_to_tcp, .. } = it.challenges;
+            MetricSeries::by_label([
+                ("issued", issued),
+                ("answered", taken),
+                ("expired", expired),
+                ("displaced", displaced),
+                ("sent_to_tcp", sent_to_tcp),
+            ])
+        };
+        /// Requests waiting for a thread of the slow path.
+        gauge slow_requests_waiting = |it| it.slow.waiting();
+        /// Challenges waiting for an answer.
+        gauge slow_challenges_waiting = |it| it.challenges_waiting;
+        /// Bytes of the requests of waiting challenges.
+        gauge slow_challenges_bytes = |it| it.challenges_len;
+        /// Requests for `handle-admin`: `accepted` into the queue; `answered` (a listing counts at
+        /// its end); refused because the queue was full (`refused_full`), because of the limit of
+        /// their source (`refused_of_source`) or of listings (`refused_listing`); not sent because
+        /// `handle-admin` did not answer recently (`backed_off`); `timed_out`; `failed` to connect;
+        /// listings whose client disconnected (`abandoned`).
+        counter forwarded [event] = |it| {
+            it.forward.as_ref().map(|stats| MetricSeries::by_label(stats.events.iter().copied()))
+        };
+        /// Requests that are forwarded or waiting.
+        gauge forward_waiting = |it| it.forward.as_ref().map(|stats| stats.waiting);
+        /// Listings in progress.
+        gauge forward_listings = |it| it.forward.as_ref().map(|stats| stats.listings);
+        /// 1 while requests are held back because `handle-admin` did not answer in time.
+        gauge forward_backing_off = |it| it.forward.as_ref().map(|stats| stats.is_open);
+        /// Sessions `opened`, `ended` by their client, `expired`, `displaced` by newer ones, refused
+        /// because the table is full (`refused_full`), or sent to TCP because too many unproven ones
+        /// were set up over UDP (`sent_to_tcp`).
+        counter sessions [event] = |it| {
+            it.sessions.map(|table| MetricSeries::by_label(table.counts().by_name()))
+        };
+        /// Open sessions.
+        gauge sessions_open = |it| it.sessions.map(SessionTable::len);
     }
+}
 
-    /// The busiest source networks.
-    fn sources(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let shared = &self.0.shared;
-        let bits = shared.settings.current().config.observe.sources_bits();
-        let help = "Share of the networks that send most, among the sampled datagrams of the last minutes.";
-        out.family("handled_top_source_share", help, MetricType::Gauge, |mut family| {
-            let mut top = shared.top_sources().into_iter();
-            top.try_for_each(|(prefix, share)| family.gauge(&labels([("prefix", prefix.show(bits))]), share))
-        })
-    }
-
-    /// Lines of the query log by outcome.
-    fn query_log(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let (written, failed) = self.0.shared.query_log.as_ref().map_or((0, 0), |log| log.counts());
-        let numbers = [
-            ("handled_query_log_written", "Lines of the query log written.", written),
-            (
-                "handled_query_log_write_failed",
-                "Lines of the query log lost because the file could not be written.",
-                failed,
-            ),
-        ];
-        numbers.into_iter().try_for_each(|(name, help, count)| {
-            out.family(name, help, MetricType::Counter, |mut family| {
-                family.counter(&MetricLabels::new(), count)
-            })
-        })
-    }
-
+handle_daemon::metrics! {
     /// The published set.
-    fn set(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let live = &self.0.shared.live;
-        let set = live.current();
-        let created = SystemTime::UNIX_EPOCH + Duration::from_millis(set.created_unix_ms());
-        let age = SystemTime::now().duration_since(created).unwrap_or_default();
-        out.gauge(
-            "handled_snapshot_generation",
-            "Number of the published set that is served.",
-            set.generation(),
-        )?;
-        out.gauge("handled_snapshot_age_seconds", "Time since the set was published.", age.as_secs_f64())?;
-        out.gauge("handled_snapshot_layers", "Layers of the set.", set.layers().len() as u64)?;
-        out.gauge(
-            "handled_snapshot_handles",
-            "Handles in the set; an upper bound where layers overlap.",
-            set.handles_count(),
-        )?;
-        out.gauge("handled_snapshot_bytes", "Bytes of the layers of the set.", set.bytes_mapped())?;
-        let mapped = handle_snapshot::map::mapped_bytes_now();
-        out.gauge(
-            "handled_mapped_bytes",
-            "Bytes of all layers mapped or copied now, retired ones among them.",
-            mapped,
-        )?;
-        let (whole, damaged) = (live.ledger.whole_count() as u64, live.ledger.damaged().len() as u64);
-        let help = "Layers of the set of which every byte has been verified.";
-        out.gauge("handled_snapshot_layers_verified", help, whole)?;
-        let help = "Damaged layers of the set; requests for their damaged records get an error.";
-        out.gauge("handled_snapshot_layers_damaged", help, damaged)?;
-        let help = "Whether the newest published set cannot be opened and the previous one is served.";
-        out.gauge("handled_snapshot_failing", help, u64::from(live.is_failing()))?;
-        out.family(
-            "handled_snapshot_reloads",
-            "New sets taken while serving.",
-            MetricType::Counter,
-            |mut family| family.counter(&MetricLabels::new(), live.reloads_count()),
-        )
+    fn set_metrics<'s>(MetricsReading<'s>), "handled_" {
+        /// Generation of the set that is served.
+        gauge snapshot_generation = |it| it.set.generation();
+        /// Time since the set was published.
+        gauge snapshot_age_seconds = |it| {
+            let created = SystemTime::UNIX_EPOCH + Duration::from_millis(it.set.created_unix_ms());
+            SystemTime::now().duration_since(created).unwrap_or_default().as_secs_f64()
+        };
+        /// Layers of the set.
+        gauge snapshot_layers = |it| it.set.layers().len();
+        /// Handles in the set; an upper bound if layers overlap.
+        gauge snapshot_handles = |it| it.set.handles_count();
+        /// Bytes of the layers of the set.
+        gauge snapshot_bytes = |it| it.set.bytes_mapped();
+        /// Bytes of all layers that are mapped or copied, including retired ones.
+        gauge mapped_bytes = |_it| handle_snapshot::map::mapped_bytes_now();
+        /// Layers whose every byte has been verified, since the start or before they went live.
+        gauge snapshot_layers_verified = |it| it.shared.live.ledger.whole_count();
+        /// Damaged layers; damaged records are answered with an error, and `/readyz` answers 503.
+        gauge snapshot_layers_damaged = |it| it.shared.live.ledger.damaged().len();
+        /// 1 while the newest published set cannot be opened, and the previous one is served.
+        gauge snapshot_failing = |it| it.shared.live.is_failing();
+        /// New sets taken while serving.
+        counter snapshot_reloads = |it| it.shared.live.reloads_count();
     }
+}
 
-    /// The workers and their datapaths.
-    fn workers(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let shared = &self.0.shared;
-        let help = "Whether a worker runs, with its address and its datapath.";
-        out.family("handled_worker_running", help, MetricType::Gauge, |mut family| {
-            for worker in shared.workers.get().into_iter().flatten() {
-                let running = shared.running[worker.at].load(Ordering::Relaxed);
-                let series = labels([
-                    ("shard", worker.at.to_string()),
-                    ("address", worker.address.to_string()),
-                    ("datapath", worker.kind.to_string()),
-                ]);
-                family.gauge(&series, u64::from(running))?;
-            }
-            Ok(())
-        })?;
-        let help = "Time since the last turn of the worker, sampled several times a second.";
-        let ages: Vec<_> = self.0.heartbeat().ages(Instant::now()).collect();
-        out.family("handled_worker_idle_seconds", help, MetricType::Gauge, |mut family| {
-            let mut ages = ages.iter().enumerate();
-            ages.try_for_each(|(shard, age)| family.gauge(&labels([("shard", shard)]), age.as_secs_f64()))
-        })
+handle_daemon::metrics! {
+    /// The workers, the health checks and this endpoint.
+    fn health_metrics<'s>(MetricsReading<'s>), "handled_" {
+        /// 1 while the worker runs.
+        gauge worker_running [shard, address, datapath] = |it| {
+            MetricSeries::by_labels(it.shared.workers.get().into_iter().flatten().map(|worker| {
+                let is_running = it.shared.running[worker.at].load(Ordering::Relaxed);
+                ([worker.at.to_string(), worker.address.to_string(), worker.kind.to_string()], is_running)
+            }))
+        };
+        /// Time for which a woken worker has made no turn, sampled several times a second.
+        gauge worker_idle_seconds [shard] = |it| {
+            let ages: Vec<_> = it.state.heartbeat().ages(it.now).collect();
+            MetricSeries::by_label(ages.iter().map(Duration::as_secs_f64).enumerate())
+        };
+        /// 1 if `/healthz` answers 200.
+        gauge healthy = |it| {
+            liveness(it.shared, &it.state.heartbeat(), it.now, it.state.stalled_after()).is_empty()
+        };
+        /// 1 if `/readyz` answers 200.
+        gauge ready = |it| {
+            readiness(it.shared, &it.state.heartbeat(), it.now, it.state.stalled_after()).is_empty()
+        };
+        /// 1 if the server is about to stop.
+        gauge draining = |it| it.shared.is_draining();
+        /// Requests to this endpoint that were answered.
+        counter http_requests [status] = |it| {
+            let count = |status| it.state.http_requests[status as usize].load(Ordering::Relaxed);
+            MetricSeries::by_label(HttpStatus::ALL.map(|status| (status.code(), count(status))))
+        };
+        /// HTTP connections that ended without an answer: time-out, or closed by the client.
+        counter http_abandoned = |it| it.state.http_abandoned.load(Ordering::Relaxed);
     }
+}
 
-    /// The results of `/healthz` and `/readyz`, and the use of this endpoint.
-    fn health(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let state = &*self.0;
-        let (now, stalled_after) = (Instant::now(), state.stalled_after());
-        let alive = liveness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
-        let ready = readiness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
-        out.gauge("handled_healthy", "Whether /healthz says so.", u64::from(alive))?;
-        out.gauge("handled_ready", "Whether /readyz says so.", u64::from(ready))?;
-        out.gauge(
-            "handled_draining",
-            "Whether the server is about to stop.",
-            u64::from(state.shared.is_draining()),
-        )?;
-        out.family(
-            "handled_http_requests",
-            "HTTP requests by status.",
-            MetricType::Counter,
-            |mut family| {
-                HttpStatus::ALL.into_iter().try_for_each(|status| {
-                    let count = state.http_requests[status as usize].load(Ordering::Relaxed);
-                    family.counter(&labels([("status", status.code())]), count)
-                })
-            },
-        )?;
-        let count = state.http_abandoned.load(Ordering::Relaxed);
-        let help = "HTTP connections that ended without an answer: too slow, or closed.";
-        out.family("handled_http_abandoned", help, MetricType::Counter, |mut family| {
-            family.counter(&MetricLabels::new(), count)
-        })
-    }
-
-    /// Process metrics, under the names that Prometheus clients use everywhere.
-    fn process(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
-        let build = labels([
-            ("version", env!("CARGO_PKG_VERSION")),
-            ("architecture", std::env::consts::ARCH),
-            ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
-        ]);
-        out.family("handled_build", "What is running.", MetricType::Info, |mut family| {
-            family.0.encode_info(&build)
-        })?;
-        let (started, process) = (self.0.shared.started, ProcessFigures::now());
-        let uptime = SystemTime::now().duration_since(started).unwrap_or_default();
-        out.gauge("handled_uptime_seconds", "Time since serving began.", uptime.as_secs_f64())?;
-        out.gauge(
-            "process_start_time_seconds",
-            "When serving began, in seconds since 1970.",
-            unix_s(started),
-        )?;
-        let numbers = [
-            ("process_open_fds", "Open file descriptors.", process.open_fds),
-            ("process_max_fds", "Most file descriptors that may be open.", process.max_fds),
-            (
-                "process_resident_memory_bytes",
-                "Memory in use, mapped files among it.",
-                process.resident_bytes,
-            ),
-        ];
-        for (name, help, value) in numbers {
-            if let Some(value) = value {
-                out.gauge(name, help, value)?;
-            }
-        }
-        let Some(cpu_s) = process.cpu_s else { return Ok(()) };
-        let help = "Processor time of all threads, user and system.";
-        out.family("process_cpu_seconds", help, MetricType::Counter, |mut family| {
-            family.counter(&MetricLabels::new(), cpu_s)
-        })
+handle_daemon::metrics! {
+    /// The process; the names without `handled` are those that Prometheus clients use everywhere.
+    fn process_metrics<'s>(MetricsReading<'s>), "" {
+        /// The program that runs.
+        info handled_build [version, architecture, profile] = |_it| {
+            let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+            let labels = [env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, profile];
+            MetricSeries::by_labels([(labels.map(str::to_owned), MetricNumber::Labels)])
+        };
+        /// Time since serving started.
+        gauge handled_uptime_seconds = |it| it.uptime.as_secs_f64();
+        /// When serving started, in seconds since 1970.
+        gauge process_start_time_seconds = |it| {
+            it.shared.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+        };
+        /// Processor time of all threads, user and system.
+        counter process_cpu_seconds = |it| it.process.cpu_s;
+        /// Resident memory, including mapped files.
+        gauge process_resident_memory_bytes = |it| it.process.resident_bytes;
+        /// Open file descriptors.
+        gauge process_open_fds = |it| it.process.open_fds;
+        /// Most file descriptors that may be open.
+        gauge process_max_fds = |it| it.process.max_fds;
     }
 }

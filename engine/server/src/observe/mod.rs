@@ -12,12 +12,12 @@ mod metrics;
 mod process;
 pub mod settings;
 
+pub use metrics::metric_groups;
+
 use crate::server::ServerState;
 use handle_daemon::http::HttpStatus;
 use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, ScrapeSource};
 use health::{HealthProblems, Heartbeat};
-use metrics::Metrics;
-use prometheus_client::registry::Registry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,23 +32,15 @@ struct ObserverState {
     http_abandoned: AtomicU64,
 }
 
-/// Source of the responses for scrapers.
-struct Observer {
-    state: Arc<ObserverState>,
-    registry: Registry,
-}
-
 /// Serves scrapers until the server stops.
 pub(crate) fn serve(endpoint: ScrapeEndpoint, shared: &Arc<ServerState>) {
-    let state = Arc::new(ObserverState {
+    let state = ObserverState {
         shared: Arc::clone(shared),
         heartbeat: Mutex::new(Heartbeat::new(&shared.shards)),
         http_requests: std::array::from_fn(|_| AtomicU64::new(0)),
         http_abandoned: AtomicU64::new(0),
-    });
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(Arc::clone(&state))));
-    endpoint.serve(&shared.shutdown, &Arc::new(Observer { state, registry }));
+    };
+    endpoint.serve(&shared.shutdown, &Arc::new(state));
 }
 
 impl ObserverState {
@@ -77,37 +69,34 @@ impl ObserverState {
     }
 }
 
-impl ScrapeSource for Observer {
+impl ScrapeSource for ObserverState {
     fn limits(&self) -> ScrapeLimits {
-        self.state.shared.settings.current().config.observe.scrape_limits()
+        self.shared.settings.current().config.observe.scrape_limits()
     }
 
     fn metrics(&self) -> Result<String, String> {
-        self.state.look();
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)
-            .map_err(|error| error.to_string())?;
-        Ok(text)
+        self.look();
+        metrics::metrics(self)
     }
 
     fn liveness(&self) -> Result<String, String> {
-        self.state.check(health::liveness)
+        self.check(health::liveness)
     }
 
     fn readiness(&self) -> Result<String, String> {
-        self.state.check(health::readiness)
+        self.check(health::readiness)
     }
 
     fn count_response(&self, status: HttpStatus) {
-        self.state.http_requests[status as usize].fetch_add(1, Ordering::Relaxed);
+        self.http_requests[status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn count_abandoned(&self) {
-        self.state.http_abandoned.fetch_add(1, Ordering::Relaxed);
+        self.http_abandoned.fetch_add(1, Ordering::Relaxed);
     }
 
     fn is_handed_over(&self) -> bool {
-        self.state.shared.is_handed_over()
+        self.shared.is_handed_over()
     }
 }
 

@@ -68,22 +68,17 @@ fn get(address: SocketAddr, path: &str) -> (String, String) {
     (head["HTTP/1.1 ".len()..][..3].to_owned(), body.to_owned())
 }
 
-/// Returns the metrics with their kinds, and the series with their values.
-fn metrics(address: SocketAddr) -> (BTreeMap<String, String>, BTreeMap<String, f64>) {
+/// Returns the series of the metrics with their values.
+fn metrics(address: SocketAddr) -> BTreeMap<String, f64> {
     let (status, body) = get(address, "/metrics");
     assert_eq!(status, "200");
     assert!(body.ends_with("# EOF\n"), "it is whole");
-    let (mut kinds, mut series) = (BTreeMap::new(), BTreeMap::new());
-    for line in body.lines() {
-        if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} comes once");
-        } else if !line.starts_with('#') {
-            let (name, value) = line.rsplit_once(' ').unwrap();
-            assert!(series.insert(name.to_owned(), value.parse().unwrap()).is_none(), "{name} comes once");
-        }
+    let mut series = BTreeMap::new();
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(series.insert(name.to_owned(), value.parse().unwrap()).is_none(), "{name} comes once");
     }
-    (kinds, series)
+    series
 }
 
 /// Sends a request for the record and waits for the answer.
@@ -103,78 +98,10 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn the_table_of_metrics_and_the_endpoint_agree() {
-    // The metrics of forwarding exist when it is enabled; the socket need not accept connections.
-    let (server, address, _directory) = start(|config| {
-        config.forward.socket = Some("/nonexistent/forward".into());
-    });
-    ask(&server);
-    let (kinds, series) = metrics(address);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/metrics.md");
-    let document = std::fs::read_to_string(path).unwrap();
-    // | `name` | kind | labels | what |
-    let mut documented = BTreeMap::new();
-    for line in document.lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        if cells.len() != 6 {
-            continue;
-        }
-        let labels: Vec<String> =
-            cells[3].split(',').map(|label| label.trim().trim_matches('`').to_owned()).collect();
-        let name = cells[1].trim_matches('`').to_owned();
-        assert!(cells[4].len() > 10, "{name} is explained");
-        assert!(
-            documented.insert(name, (cells[2].to_owned(), labels.join(","))).is_none(),
-            "{line} comes once"
-        );
-    }
-    let mut served = BTreeMap::new();
-    for (name, kind) in &kinds {
-        let suffix = match kind.as_str() {
-            "counter" => "_total",
-            "info" => "_info",
-            _ => "",
-        };
-        let mut labels: Vec<String> = Vec::new();
-        for series_name in series.keys() {
-            let (own, rest) = series_name.split_once('{').unwrap_or((series_name, ""));
-            if own.starts_with(&format!("{name}{suffix}")) {
-                let names =
-                    rest.trim_end_matches('}').split("\",").filter_map(|pair| Some(pair.split_once('=')?.0));
-                labels.extend(names.filter(|name| *name != "le").map(str::to_owned));
-            }
-        }
-        labels.sort();
-        labels.dedup();
-        served.insert(format!("{name}{suffix}"), (kind.clone(), labels.join(",")));
-    }
-    let sorted = |labels: &str| {
-        let mut labels: Vec<_> =
-            labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect();
-        labels.sort();
-        labels.join(",")
-    };
-    let documented: BTreeMap<_, _> =
-        documented.into_iter().map(|(name, (kind, labels))| (name, (kind, sorted(&labels)))).collect();
-    let missing: Vec<String> = served
-        .iter()
-        .filter(|(name, row)| documented.get(*name) != Some(row))
-        .map(|(name, (kind, labels))| format!("| `{name}` | {kind} | {labels} | ... |"))
-        .collect();
-    assert!(missing.is_empty(), "docs/operations/metrics.md needs these lines:\n{}", missing.join("\n"));
-    let not_served: Vec<_> = documented.keys().filter(|name| !served.contains_key(*name)).collect();
-    assert!(
-        not_served.is_empty(),
-        "docs/operations/metrics.md has metrics that are not served: {not_served:?}"
-    );
-    server.stop().unwrap();
-}
-
-#[test]
 fn tells_what_the_statistics_tell() {
     let (server, address, _directory) = start(|_| {});
     server.shared().shards.shard(1).dropped_bug.add(7);
-    let (_, series) = metrics(address);
+    let series = metrics(address);
     assert_eq!(series["handled_datagrams_dropped_total{reason=\"bug\",shard=\"1\"}"], 7.0);
     assert_eq!(series["handled_datagrams_dropped_total{reason=\"bug\",shard=\"0\"}"], 0.0);
     assert_eq!(series["handled_snapshot_generation"], 1.0);
@@ -182,7 +109,7 @@ fn tells_what_the_statistics_tell() {
     assert_eq!(series["handled_ready"], 1.0);
     assert!(series["handled_snapshot_bytes"] > 100.0 && series["process_open_fds"] > 3.0);
     assert_eq!(series["handled_replies_total{transport=\"udp\",code=\"1\"}"], 0.0, "also what never was");
-    let (_, again) = metrics(address);
+    let again = metrics(address);
     assert_eq!(
         again["handled_http_requests_total{status=\"200\"}"],
         series["handled_http_requests_total{status=\"200\"}"] + 1.0
@@ -228,7 +155,7 @@ fn slow_clients_are_given_up_and_keep_nobody_waiting() {
     assert!(started.elapsed() >= Duration::from_millis(300), "there was no place before");
     let mut rest = Vec::new();
     assert_eq!(silent.read_to_end(&mut rest).unwrap_or(0) + slow.read_to_end(&mut rest).unwrap_or(0), 0);
-    let (_, series) = metrics(address);
+    let series = metrics(address);
     assert_eq!(series["handled_http_abandoned_total"], 2.0);
     // A client that requests a lot and reads nothing is disconnected as well.
     let mut greedy = connect(address);
@@ -246,7 +173,7 @@ fn bears_many_scrapes_at_once() {
             scope.spawn(|| (0..10).for_each(|_| drop(metrics(address))));
         }
     });
-    let (_, series) = metrics(address);
+    let series = metrics(address);
     assert_eq!(
         series["handled_http_requests_total{status=\"200\"}"], 80.0,
         "and the one that asks is not over yet"
@@ -276,7 +203,7 @@ fn is_neither_ready_nor_alive_with_a_dead_worker() {
         let (status, body) = get(address, path);
         assert_eq!((status.as_str(), body.as_str()), ("503", "worker 1 has ended\n"), "{path}");
     }
-    assert_eq!(metrics(address).1["handled_ready"], 0.0);
+    assert_eq!(metrics(address)["handled_ready"], 0.0);
     server.stop().unwrap();
 }
 
@@ -297,7 +224,7 @@ fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
     // A health check wakes the workers, so they make turns however long they have slept.
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(get(address, "/healthz").0, "200");
-    let (_, series) = metrics(address);
+    let series = metrics(address);
     assert!(series["handled_worker_idle_seconds{shard=\"0\"}"] < 5.0);
     server.shared().drain();
     assert!(ills(6).is_empty(), "a server that drains does not turn for ever");
@@ -381,7 +308,7 @@ fn named(text: &str) -> Vec<(String, String)> {
 fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
     let (server, address, _directory) = start(|_| {});
     ask(&server);
-    let (_, series) = metrics(address);
+    let series = metrics(address);
     let read = |file: &str| {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/").to_owned() + file;
         std::fs::read_to_string(path).unwrap()
@@ -429,7 +356,7 @@ fn times_and_sources_are_told_by_metrics_and_statistics_alike() {
     for _ in 0..20 {
         ask(&server);
     }
-    let (_, series) = metrics(address);
+    let series = metrics(address);
     let of = |end: &str, more: &str, transport: &str, way: &str| -> f64 {
         let name = |shard| {
             format!(
@@ -454,7 +381,7 @@ fn times_and_sources_are_told_by_metrics_and_statistics_alike() {
         (config.observe.latency_every, config.observe.sources_every) = (0, 0);
     });
     ask(&server);
-    let (_, series) = metrics(address);
+    let series = metrics(address);
     let measured = series.iter().filter(|(name, _)| name.starts_with("handled_answer_seconds_count"));
     assert_eq!(measured.map(|(_, count)| count).sum::<f64>(), 0.0);
     assert!(!series.keys().any(|name| name.starts_with("handled_top_source_share")));

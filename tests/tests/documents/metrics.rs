@@ -1,0 +1,63 @@
+//! The metrics of each process on the pages in `docs/operations`.
+//!
+//! The tables are made from the declarations of the metrics and written by
+//! `REWRITE_PAGES=1 cargo test -p handle-tests --test documents metrics`.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use crate::pages::check_part;
+use handle_daemon::metrics::{MetricGroup, MetricRow};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// Every page, with the metrics on it.
+fn pages() -> [(&'static str, Vec<MetricGroup>); 3] {
+    [
+        ("metrics.md", handle_server::observe::metric_groups()),
+        ("admin-metrics.md", handle_admin::observe::metric_groups()),
+        ("gateway-metrics.md", handle_gateway::observe::metric_groups()),
+    ]
+}
+
+/// The help of a metric, and what the values of its first label mean.
+fn meaning(row: &MetricRow) -> String {
+    let without_stop = |text: &'static str| text.trim_end_matches('.');
+    let values = row.values.iter().map(|(value, what)| format!("`{value}`: {}", without_stop(what)));
+    let values = values.collect::<Vec<_>>().join("; ");
+    if values.is_empty() { row.help.clone() } else { format!("{} {values}.", row.help) }
+}
+
+/// The table of a group, in Markdown.
+fn rendered(group: &MetricGroup) -> String {
+    let mut text = "\n| name | kind | labels | what |\n|---|---|---|---|\n".to_owned();
+    for row in &group.rows {
+        let labels: Vec<_> = row.labels.iter().map(|label| format!("`{label}`")).collect();
+        let labels = if labels.is_empty() { " ".to_owned() } else { format!(" {} ", labels.join(", ")) };
+        let (name, kind) = (row.name, row.kind);
+        writeln!(text, "| `{name}{}` | {} |{labels}| {} |", kind.suffix(), kind.name(), meaning(row))
+            .unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_pages_list_every_metric_as_it_is_declared() {
+    for (page, groups) in pages() {
+        for group in groups {
+            check_part(page, &format!("metrics ({})", group.name), "metrics", &rendered(&group));
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_declared_once_and_explained_in_a_sentence() {
+    for (page, groups) in pages() {
+        let mut names = BTreeSet::new();
+        for row in groups.iter().flat_map(|group| &group.rows) {
+            assert!(names.insert(row.name), "{page}: {}", row.name);
+            let is_sentence = row.help.ends_with('.') && !row.help.starts_with(char::is_lowercase);
+            assert!(is_sentence, "{page}: {}: {}", row.name, row.help);
+        }
+        assert!(names.len() > 30, "{page}: {}", names.len());
+    }
+}
